@@ -1,0 +1,134 @@
+"""The exceptions of nncdbg.
+
+    NncdbgError
+    ├── LoadError            the artifact cannot be read               exit code 3
+    │   └── UnsupportedOp    an op that was needed has no kernel       exit code 3
+    ├── GraphError           the graph itself is wrong                 exit code 3
+    │   └── ParseError       its text does not parse                   exit code 3
+    ├── UsageError           a command or a call was wrong             exit code 2
+    │   ├── ExpressionError  an expression does not parse or resolve   exit code 2
+    │   └── NotComputed      a value is asked for before it exists     exit code 2
+    └── RunError             the graph failed while running            exit code 4
+        └── MemoryFault      a guard, a double free, a stale read      exit code 4
+
+One shape: what failed, in the user's words / the statement underlined / where it came
+from / types and shapes of the inputs / one hint.  Fields stand beside the text, so that
+JSON and the Debug Adapter Protocol can carry them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """A place in a text: 1-based `line` and `column`, `width` characters underlined."""
+
+    text: str
+    line: int
+    column: int = 1
+    width: int = 1
+    file: str | None = None
+
+    def __str__(self) -> str:
+        where = f"{self.file or '<text>'}:{self.line}:{self.column}"
+        gutter = f"{self.line:>5} | "
+        # Tabs stay tabs in the caret line, so that the caret stands under its character.
+        lead = "".join("\t" if c == "\t" else " " for c in self.text[: self.column - 1])
+        carets = "^" * max(1, min(self.width, len(self.text) - self.column + 2))
+        return f"  at {where}\n{gutter}{self.text}\n{' ' * (len(gutter) - 2)}| {lead}{carets}"
+
+
+class NncdbgError(Exception):
+    """Any failure that nncdbg explains.
+
+    `message` says what failed; `excerpt` is the statement underlined; `source` is where the
+    user's model says it (`net.py:12`, an ONNX node name); `operands` are lines such as
+    `%x: f32[1,3]`; `hint` is one sentence on what to do.
+    """
+
+    exit_code = 4
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        excerpt: Excerpt | None = None,
+        source: str | None = None,
+        operands: Sequence[str] = (),
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.excerpt = excerpt
+        self.source = source
+        self.operands = tuple(operands)
+        self.hint = hint
+
+    def __str__(self) -> str:
+        parts = [self.message]
+        if self.excerpt is not None:
+            parts.append(str(self.excerpt))
+        if self.source:
+            parts.append(f"  from {self.source}")
+        parts.extend(f"  with {operand}" for operand in self.operands)
+        if self.hint:
+            parts.append(f"  hint: {self.hint}")
+        return "\n".join(parts)
+
+
+class LoadError(NncdbgError):
+    """The artifact cannot be read: missing, corrupt, or outside its folder."""
+
+    exit_code = 3
+
+
+class UnsupportedOp(LoadError):
+    """An op that had to run has no kernel."""
+
+
+class GraphError(NncdbgError):
+    """The graph is wrong: a cycle, an undefined or twice defined value, a bad type."""
+
+    exit_code = 3
+
+
+class ParseError(GraphError):
+    """Graph text that does not parse; `errors` holds every error of the file, in line order."""
+
+    def __init__(self, message: str, *, errors: Sequence[NncdbgError] = (), **fields: object) -> None:
+        super().__init__(message, **fields)  # type: ignore[arg-type]
+        self.errors = tuple(errors)
+
+    def __str__(self) -> str:
+        if len(self.errors) > 1:
+            return "\n".join([self.message, *(str(error) for error in self.errors)])
+        return super().__str__()
+
+
+class UsageError(NncdbgError):
+    """A command, an option or a call was wrong."""
+
+    exit_code = 2
+
+
+class ExpressionError(UsageError):
+    """An expression does not parse, names nothing, or cannot be evaluated."""
+
+
+class NotComputed(UsageError):
+    """A value is asked for at a moment at which it does not exist."""
+
+
+class RunError(NncdbgError):
+    """The graph failed while running."""
+
+
+class MemoryFault(RunError):
+    """Memory was misused: `kind` is uninitialized, partial, guard, double-free, use-after-free or reuse."""
+
+    def __init__(self, message: str, *, kind: str, **fields: object) -> None:
+        super().__init__(message, **fields)  # type: ignore[arg-type]
+        self.kind = kind

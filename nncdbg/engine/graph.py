@@ -1,0 +1,204 @@
+"""The records that hold a program: plain, frozen, without behaviour beyond equality.
+
+SSA: a value is defined once per frame.  Names are never changed.  Data of any size is either
+`Inline` or a `Reference` into a store, so a graph of gigabytes is a few kilobytes here.
+
+Control flow is three ops and a statement:
+
+* ``"@name"`` calls the graph of that name: inputs and outputs are its parameters and results.
+* ``"if"``: `inputs` is the condition, `subgraphs` the two branches (no inputs; they see the
+  values around them), `outputs` the branches' outputs in order.
+* ``"while"``: `inputs` is ``(times or None, *initial)``; `subgraphs` is the body, whose `inputs`
+  are ``(counter, *carried)`` (a counter that nobody reads is ``Value("")``) and whose `outputs`
+  are ``(*next, *collected)``; the node's `outputs` are the final carried values, then the
+  collected ones stacked on a new first axis; an output that nobody reads is ``Value("")``.
+* ``"break"`` inside a body leaves the loop unless its one input is true.  The carried values
+  of that moment are the result; `next` was not reached, so nothing is collected.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Dim: TypeAlias = "int | str | None"
+"""A size, a symbol such as ``"N"``, or None where nothing is known (printed ``?``)."""
+
+Array: TypeAlias = npt.NDArray[Any]
+
+DEFAULT_DOMAIN = ""
+"""ONNX's own operator domain; its ops carry no prefix in the text."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """`dtype` is a short name of `engine.dtypes`; `shape` None means unknown rank (``f32[...]``)."""
+
+    dtype: str
+    shape: tuple[Dim, ...] | None = None
+
+    def __str__(self) -> str:
+        if self.shape is None:
+            return f"{self.dtype}[...]"
+        return f"{self.dtype}[{','.join('?' if d is None else str(d) for d in self.shape)}]"
+
+    @property
+    def concrete(self) -> bool:
+        """True if every size is a number."""
+        return self.shape is not None and all(isinstance(d, int) for d in self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where the user's model says it: source position, and the node's own name there.
+
+    `stack` holds the callers, innermost first, as (file, line).
+    """
+
+    file: str | None = None
+    line: int | None = None
+    name: str | None = None
+    stack: tuple[tuple[str, int], ...] = ()
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}" if self.file else ""
+        name = f'node "{self.name}"' if self.name else ""
+        return ", ".join(part for part in (place, name) if part)
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A name and, where known, its type.  The empty name is an output that nobody reads."""
+
+    name: str
+    type: TensorType | None = None
+
+
+def same_data(a: object, b: object) -> bool:
+    """Equality that tells -0.0 from 0.0, finds NaN equal to itself, and 1 unequal to True."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, float) and isinstance(b, float):
+        return (math.isnan(a) and math.isnan(b)) or (a == b and math.copysign(1, a) == math.copysign(1, b))
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return len(a) == len(b) and all(map(same_data, a, b))
+    return a == b
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Literal:
+    """An operand written in place: a bool, int, float, str, or nested tuples of one of them.
+
+    It has the type that its position asks for: that of the other operands under the same type
+    variable of the op's schema, else i64, f32, bool or str.
+    """
+
+    data: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Literal) and same_data(self.data, other.data)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Inline:
+    """Data that stands in the text.  Compared by dtype, shape and bytes."""
+
+    array: Array
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Inline):
+            return False
+        a, b = self.array, other.array
+        if a.dtype != b.dtype or a.shape != b.shape:
+            return False
+        return a.tolist() == b.tolist() if a.dtype.kind == "O" else a.tobytes() == b.tobytes()
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Data that stands in the program's store number `store`, under `key`."""
+
+    key: str
+    store: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A value known before the graph runs: a weight, or a number."""
+
+    value: Value
+    data: Inline | Reference
+
+
+Operand: TypeAlias = "str | Literal | None"
+"""A value's name, data in place, or None for an optional input that is not given (``_``)."""
+
+Attribute: TypeAlias = "int | float | str | bytes | bool | TensorType | Inline | tuple[Any, ...]"
+"""Floats are ONNX attribute floats, that is f32, unless they do not fit it exactly."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """One statement: `outputs = op(inputs, attributes)`.  `comment` holds its ``##`` lines."""
+
+    op: str
+    inputs: tuple[Operand, ...] = ()
+    outputs: tuple[Value, ...] = ()
+    attributes: Mapping[str, Attribute] = field(default_factory=dict)
+    subgraphs: tuple[Graph, ...] = ()
+    location: Location | None = None
+    comment: str = ""
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Node)
+            and (self.op, self.inputs, self.outputs, self.subgraphs, self.location, self.comment)
+            == (other.op, other.inputs, other.outputs, other.subgraphs, other.location, other.comment)
+            and self.attributes.keys() == other.attributes.keys()
+            and all(same_data(value, other.attributes[key]) for key, value in self.attributes.items())
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Statements in execution order.  In a nested graph the outputs carry no type of their own."""
+
+    name: str
+    inputs: tuple[Value, ...] = ()
+    outputs: tuple[Value, ...] = ()
+    nodes: tuple[Node, ...] = ()
+    constants: tuple[Constant, ...] = ()
+    comment: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """All graphs of a source, `entry` first to run.
+
+    `stores` are the paths behind `Reference.store`, as the text has them; `opsets` maps an op
+    domain to its version (empty: the newest known).  `source` (the file that the program came
+    from) and `readers` (opened stores) are not part of its identity.
+    """
+
+    graphs: Mapping[str, Graph]
+    entry: str
+    stores: tuple[str, ...] = ()
+    opsets: Mapping[str, int] = field(default_factory=dict)
+    source: str | None = field(default=None, compare=False)
+    readers: tuple[Any, ...] = field(default=(), compare=False, repr=False)
+
+    def __str__(self) -> str:
+        from nncdbg.textual_repr.printer import print_program
+
+        return print_program(self)

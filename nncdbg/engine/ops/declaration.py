@@ -1,0 +1,121 @@
+"""How an op is declared: once, with everything that is known of it.
+
+A *primitive* has a kernel over the array namespace `xp` (NumPy or CuPy) and a rule for the
+types of its outputs.  A *composite* has a formula in graph text; stepping into the op pushes
+a frame of that formula, and the formula is the slow oracle for the kernel.  Signatures,
+attribute defaults and documentation come from the ONNX schema (`schema.py`).
+
+    @op("Gemm", since=7, infer=gemm_types, formula=gemm_formula)
+    def gemm(xp, a, b, c=None, *, alpha, beta, transA, transB): ...
+
+    elementwise("Add", ufunc="add", since=7)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, TypeAlias
+
+from nncdbg.engine.graph import TensorType
+
+Kernel: TypeAlias = Callable[..., Any]
+"""`kernel(xp, *inputs, **attributes)`: an array, or a tuple of arrays for several outputs.
+
+Inputs come in the order of the schema, None where not given; attributes come as keywords with
+the schema's defaults filled in.  A kernel never writes to its inputs, keeps NaN as NaN, and
+may return a view of an input.  With `accepts_out` it takes `out=`, an array of the inferred
+shape and dtype, and must write every element of it and return it.
+"""
+
+Infer: TypeAlias = Callable[[Mapping[str, Any], Sequence[TensorType | None]], Sequence[TensorType | None]]
+"""`infer(attributes, input_types) -> output_types`: None for what cannot be known from types.
+
+Raises GraphError with a short fact ("2 and 3 do not broadcast") where the types cannot fit.
+"""
+
+Formula: TypeAlias = Callable[[Mapping[str, Any], Sequence[TensorType | None]], str]
+"""`formula(attributes, input_types) -> graph text` of one graph, whose inputs are the inputs given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One op from one opset version on."""
+
+    name: str
+    """As in program text: ``Conv``, ``nncdbg.Empty``."""
+    kernel: Kernel | None
+    since: int = 1
+    infer: Infer | None = None
+    formula: Formula | None = None
+    accepts_out: bool = False
+    ufunc: str | None = None
+    """The name in `xp` of the function that *is* the kernel, called with inputs and `out` by position."""
+    random: bool = False
+    """The kernel takes `rng`, a `numpy.random.Generator` keyed by (seed, statement, iteration)."""
+    opset_version: bool = False
+    """The kernel takes `opset`, the version that the program imports."""
+    outputs_count: bool = False
+    """The kernel takes `outputs_count`, the number of outputs the statement asks for."""
+    doc: str = ""
+
+    def bind(self, xp: ModuleType, attributes: Mapping[str, Any]) -> Callable[..., Any]:
+        """The kernel as a function of its inputs alone (and `out`, by position, if it accepts one)."""
+        if self.ufunc is not None:
+            function: Callable[..., Any] = getattr(xp, self.ufunc)
+            return function
+        kernel = self.kernel
+        assert kernel is not None
+        if self.accepts_out:
+
+            def run(*arguments: Any) -> Any:
+                return kernel(xp, *arguments[:-1], out=arguments[-1], **attributes)
+
+            return run
+
+        def run_fresh(*arguments: Any) -> Any:
+            return kernel(xp, *arguments, **attributes)
+
+        return run_fresh
+
+
+_DECLARED: dict[str, list[Op]] = {}
+
+
+def declare(declared: Op) -> Op:
+    """Enter an op into the table; each (name, since) once."""
+    versions = _DECLARED.setdefault(declared.name, [])
+    assert all(other.since != declared.since for other in versions), f"{declared.name} declared twice"
+    versions.append(declared)
+    versions.sort(key=lambda entry: entry.since)
+    return declared
+
+
+def op(name: str, **fields: Any) -> Callable[[Kernel], Kernel]:
+    """Declare the decorated function as the kernel of `name`; its docstring documents the op."""
+
+    def enter(kernel: Kernel) -> Kernel:
+        declare(Op(name=name, kernel=kernel, doc=kernel.__doc__ or "", **fields))
+        return kernel
+
+    return enter
+
+
+def declared(name: str) -> Sequence[Op]:
+    """All versions of the op `name`, oldest first; empty if there is none."""
+    return tuple(_DECLARED.get(name, ()))
+
+
+def lookup(name: str, version: int) -> Op | None:
+    """The op as it stands in opset `version` of its domain, or None."""
+    found = None
+    for entry in _DECLARED.get(name, ()):
+        if entry.since <= version:
+            found = entry
+    return found
+
+
+def names() -> list[str]:
+    """Every op that is declared, sorted."""
+    return sorted(_DECLARED)

@@ -1,0 +1,123 @@
+"""What ONNX says of an op: formal parameters, attributes with defaults, documentation.
+
+Read from `onnx.defs`, never typed in by hand.  Ops of the domain ``nncdbg`` have no ONNX
+schema; theirs is read off the kernel's signature.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from nncdbg.engine.graph import DEFAULT_DOMAIN
+from nncdbg.engine.ops.declaration import declared
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A formal input or output.  `type` is a type variable (``T``) or an ONNX type string."""
+
+    name: str
+    type: str
+    optional: bool = False
+    variadic: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The signature of an op in one opset version."""
+
+    name: str
+    inputs: tuple[Parameter, ...]
+    outputs: tuple[Parameter, ...]
+    attributes: dict[str, Any] = field(default_factory=dict)
+    """Name to default; `REQUIRED` where there is none and one must be given; None where it may be left out."""
+    doc: str = ""
+    since: int = 1
+
+
+REQUIRED = object()
+
+
+def split(name: str) -> tuple[str, str]:
+    """``aten.relu`` is (``aten``, ``relu``); an ONNX name has the default domain."""
+    domain, _, local = name.rpartition(".")
+    return domain, local
+
+
+def newest_opset() -> int:
+    """The newest opset of ONNX's own domain that the installed `onnx` knows."""
+    import onnx.defs
+
+    return int(onnx.defs.onnx_opset_version())
+
+
+@lru_cache(maxsize=None)
+def schema(name: str, version: int) -> Schema | None:
+    """The schema of `name` in opset `version` of its domain, or None where nobody has one."""
+    domain, local = split(name)
+    if domain == "nncdbg":
+        return _own(name)
+    import onnx.defs
+
+    try:
+        found = onnx.defs.get_schema(local, version, domain)
+    except onnx.defs.SchemaError:
+        return None
+    return Schema(
+        name=name,
+        inputs=tuple(_parameter(formal) for formal in found.inputs),
+        outputs=tuple(_parameter(formal) for formal in found.outputs),
+        attributes={key: _default(attribute) for key, attribute in found.attributes.items()},
+        doc=(found.doc or "").strip(),
+        since=found.since_version,
+    )
+
+
+def _parameter(formal: Any) -> Parameter:
+    option = formal.option.name
+    return Parameter(formal.name, formal.type_str, option == "Optional", option == "Variadic")
+
+
+def _default(attribute: Any) -> Any:
+    import onnx.helper
+
+    if attribute.required:
+        return REQUIRED
+    if not attribute.default_value.name:
+        return None
+    value = onnx.helper.get_attribute_value(attribute.default_value)
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, (list, tuple)):
+        return tuple(v.decode() if isinstance(v, bytes) else v for v in value)
+    return value
+
+
+def _own(name: str) -> Schema | None:
+    versions = declared(name)
+    if not versions or versions[-1].kernel is None:
+        return None
+    parameters = list(inspect.signature(versions[-1].kernel).parameters.values())[1:]
+    positional = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    keywords = [p for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in ("out", "rng")]
+    return Schema(
+        name=name,
+        inputs=tuple(Parameter(p.name, "T", p.default is None) for p in positional),
+        outputs=(Parameter("output", "T"),),
+        attributes={p.name: REQUIRED if p.default is p.empty else p.default for p in keywords},
+        doc=inspect.cleandoc(versions[-1].doc),
+    )
+
+
+def version_of(name: str, opsets: dict[str, int] | Any) -> int:
+    """The opset version that holds for the op `name` in a program with these imports."""
+    domain, _ = split(name)
+    if domain == "nncdbg":
+        return 1
+    version = opsets.get(domain)
+    if version is not None:
+        return int(version)
+    return newest_opset() if domain == DEFAULT_DOMAIN else 1
