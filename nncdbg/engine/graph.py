@@ -188,7 +188,8 @@ class Program:
 
     `stores` are the paths behind `Reference.store`, as the text has them; `opsets` maps an op
     domain to its version (empty: the newest known).  `source` (the file that the program came
-    from) and `readers` (opened stores) are not part of its identity.
+    from), `readers` (opened stores) and `listing` (the lines of that file, where it is graph
+    text) are not part of its identity.
     """
 
     graphs: Mapping[str, Graph]
@@ -197,6 +198,7 @@ class Program:
     opsets: Mapping[str, int] = field(default_factory=dict)
     source: str | None = field(default=None, compare=False)
     readers: tuple[Any, ...] = field(default=(), compare=False, repr=False)
+    listing: Any = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         from nncdbg.textual_repr.printer import print_program

@@ -1,0 +1,21 @@
+"""One-pass summaries, histograms, and the comparison of two tensors."""
+
+from __future__ import annotations
+
+from nncdbg.stats.comparison import Comparison, compare
+from nncdbg.stats.histogram import Histogram, histogram
+from nncdbg.stats.preparation import failure, prepare, ready
+from nncdbg.stats.summarization import summarize
+from nncdbg.stats.summary import Summary
+
+__all__ = [
+    "Comparison",
+    "Histogram",
+    "Summary",
+    "compare",
+    "failure",
+    "histogram",
+    "prepare",
+    "ready",
+    "summarize",
+]

@@ -1,0 +1,9 @@
+"""The graph language: text to Program and back, and which line is which statement."""
+
+from __future__ import annotations
+
+from nncdbg.textual_repr.listing import Listing, Site
+from nncdbg.textual_repr.parser import parse, parse_with_listing
+from nncdbg.textual_repr.printer import listing, print_program
+
+__all__ = ["Listing", "Site", "listing", "parse", "parse_with_listing", "print_program"]

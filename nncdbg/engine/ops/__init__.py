@@ -2,6 +2,28 @@
 
 from __future__ import annotations
 
+from nncdbg.engine.ops import (  # noqa: F401
+    activation,
+    cast,
+    constant,
+    convolution,
+    elementwise,
+    erf,
+    indexing,
+    limited,
+    logic,
+    matrix,
+    memory,
+    movement,
+    normalization,
+    ordering,
+    pooling,
+    random,
+    recurrent,
+    reduce,
+    shape,
+    windows,
+)
 from nncdbg.engine.ops.declaration import Op, declared, lookup, names
 
 __all__ = ["Op", "declared", "lookup", "names"]

@@ -60,24 +60,28 @@ class Op:
     """The kernel takes `outputs_count`, the number of outputs the statement asks for."""
     doc: str = ""
 
-    def bind(self, xp: ModuleType, attributes: Mapping[str, Any]) -> Callable[..., Any]:
-        """The kernel as a function of its inputs alone (and `out`, by position, if it accepts one)."""
+    def bind(self, xp: ModuleType, attributes: Mapping[str, Any], *, out: bool = False) -> Callable[..., Any]:
+        """The kernel as a function of its inputs alone; with `out`, of its inputs and then the buffer.
+
+        `out` needs an op that `accepts_out`.
+        """
         if self.ufunc is not None:
             function: Callable[..., Any] = getattr(xp, self.ufunc)
             return function
         kernel = self.kernel
         assert kernel is not None
-        if self.accepts_out:
+        if out:
+            assert self.accepts_out
 
-            def run(*arguments: Any) -> Any:
+            def run_into(*arguments: Any) -> Any:
                 return kernel(xp, *arguments[:-1], out=arguments[-1], **attributes)
 
-            return run
+            return run_into
 
-        def run_fresh(*arguments: Any) -> Any:
-            return kernel(xp, *arguments, **attributes)
+        def run(*inputs: Any) -> Any:
+            return kernel(xp, *inputs, **attributes)
 
-        return run_fresh
+        return run
 
 
 _DECLARED: dict[str, list[Op]] = {}

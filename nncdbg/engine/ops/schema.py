@@ -7,11 +7,13 @@ schema; theirs is read off the kernel's signature.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from nncdbg.engine.graph import DEFAULT_DOMAIN
+from nncdbg.engine.errors import GraphError
+from nncdbg.engine.graph import DEFAULT_DOMAIN, Inline
 from nncdbg.engine.ops.declaration import declared
 
 
@@ -102,7 +104,7 @@ def _own(name: str) -> Schema | None:
         return None
     parameters = list(inspect.signature(versions[-1].kernel).parameters.values())[1:]
     positional = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
-    keywords = [p for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in ("out", "rng")]
+    keywords = [p for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in ("out", "rng", "opset", "outputs_count")]
     return Schema(
         name=name,
         inputs=tuple(Parameter(p.name, "T", p.default is None) for p in positional),
@@ -112,7 +114,30 @@ def _own(name: str) -> Schema | None:
     )
 
 
-def version_of(name: str, opsets: dict[str, int] | Any) -> int:
+def complete(name: str, version: int, attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes of a statement with the schema's defaults, as a kernel takes them.
+
+    Tensors come as arrays.  Raises GraphError for a required attribute that is not given, or one
+    that the op does not have; an op without a schema keeps what it was given.
+    """
+    given = {key: value.array if isinstance(value, Inline) else value for key, value in attributes.items()}
+    found = schema(name, version)
+    if found is None:
+        return given
+    unknown = [key for key in given if key not in found.attributes]
+    if unknown:
+        known = ", ".join(found.attributes) or "none"
+        raise GraphError(
+            f"{name} has no attribute {unknown[0]!r} in opset {version}", hint=f"its attributes are: {known}"
+        )
+    merged = {**found.attributes, **given}
+    missing = [key for key, value in merged.items() if value is REQUIRED]
+    if missing:
+        raise GraphError(f"{name} needs the attribute {missing[0]!r}", hint=f"write {missing[0]}=... in the call")
+    return merged
+
+
+def version_of(name: str, opsets: Mapping[str, int]) -> int:
     """The opset version that holds for the op `name` in a program with these imports."""
     domain, _ = split(name)
     if domain == "nncdbg":

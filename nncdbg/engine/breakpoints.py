@@ -1,0 +1,116 @@
+"""Breakpoints: what a user asked to stop at, and which statements carry a trap for it."""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from nncdbg.engine.code import Code
+from nncdbg.engine.errors import UsageError
+from nncdbg.engine.expression import Expression
+
+Hits = Callable[[int], bool]
+
+
+@dataclass(slots=True, eq=False)
+class Breakpoint:
+    """One stop condition.  `kind` is line, op, graph, value or data.
+
+    `target` is the line number (as text), op name, graph name or value name.  A data breakpoint
+    stops after the value was written, the others before the statement runs; but a condition that
+    names what the statement itself computes is tested after it.
+    """
+
+    number: int
+    kind: str
+    target: str
+    condition: Expression | None = None
+    hits: str | None = None
+    log: str | None = None
+    temporary: bool = False
+    enabled: bool = True
+    passes: array[int] = field(default_factory=lambda: array("q"))
+    """The ticks at which the place was reached with the condition true."""
+    lines: tuple[int, ...] = ()
+    note: str = ""
+    sites: list[tuple[Code, int, bool]] = field(default_factory=list)
+    """(code, pc of the trap, True if the trap stands behind the statement meant)."""
+
+    @property
+    def count(self) -> int:
+        """How often the place was reached with the condition true, up to now."""
+        return len(self.passes)
+
+    def passed(self, tick: int) -> None:
+        if not self.passes or self.passes[-1] < tick:
+            self.passes.append(tick)
+
+    def rewind(self, tick: int) -> None:
+        """Forget what was counted after `tick`."""
+        while self.passes and self.passes[-1] > tick:
+            self.passes.pop()
+
+    def due(self) -> bool:
+        """Whether this hit, already counted, is one to stop at."""
+        return self.hits is None or hit_rule(self.hits)(self.count)
+
+    def __str__(self) -> str:
+        where = {"value": f"%{self.target}", "data": f"%{self.target}", "graph": f"@{self.target}"}.get(
+            self.kind, self.target
+        )
+        parts = [f"{self.kind} {where}"]
+        if self.condition is not None:
+            parts.append(f"if {self.condition.text}")
+        if self.hits is not None:
+            parts.append(f"hits {self.hits}")
+        return " ".join(parts)
+
+
+_HITS = re.compile(r"\s*(==|>=|>|<=|<|%)?\s*(\d+)\s*\Z")
+
+
+def hit_rule(text: str) -> Hits:
+    """`3` or `==3`: the third hit; `>=3`, `>3`, `<3`, `<=3`; `%3`: every third.
+
+    Raises UsageError for anything else.
+    """
+    match = _HITS.match(text)
+    if match is None:
+        raise UsageError(f"hit count {text!r} is not a count", hint="write a number, or one of == >= > <= < % before it")
+    sign, number = match[1] or "==", int(match[2])
+    if sign == "%" and number == 0:
+        raise UsageError("every 0th hit never comes", hint="write %1 or more")
+    rules: dict[str, Hits] = {
+        "==": lambda count: count == number,
+        ">=": lambda count: count >= number,
+        ">": lambda count: count > number,
+        "<=": lambda count: count <= number,
+        "<": lambda count: count < number,
+        "%": lambda count: count % number == 0,
+    }
+    return rules[sign]
+
+
+def matching(breakpoint: Breakpoint, code: Code) -> Iterable[tuple[int, bool]]:
+    """The (pc of the trap, stands behind) of a breakpoint by op, graph or value in one block."""
+    if code.formula is not None:
+        return
+    if breakpoint.kind == "graph" and code.graph.name == breakpoint.target:
+        yield 0, False
+    for pc, node in enumerate(code.nodes):
+        if breakpoint.kind == "op" and node.op == breakpoint.target:
+            yield pc, False
+        elif breakpoint.kind in ("value", "data"):
+            for value in node.outputs:
+                if value.name == breakpoint.target:
+                    after = breakpoint.kind == "data" or _names(breakpoint, value.name)
+                    yield pc + after, after
+    if breakpoint.kind in ("value", "data") and any(v.name == breakpoint.target for v in code.graph.inputs):
+        # What the block is given, a loop's carried value above all, is written as it begins.
+        yield 0, True
+
+
+def _names(breakpoint: Breakpoint, name: str) -> bool:
+    return breakpoint.condition is not None and name in breakpoint.condition.names

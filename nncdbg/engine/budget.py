@@ -1,0 +1,26 @@
+"""Sizes in bytes as people write them, and how much old values may take by default."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from nncdbg.engine.errors import UsageError
+
+_UNITS = {"": 1, "B": 1, "K": 10**3, "KB": 10**3, "M": 10**6, "MB": 10**6, "G": 10**9, "GB": 10**9}
+_UNITS |= {"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40, "T": 10**12, "TB": 10**12}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*\Z")
+
+
+def parse_bytes(size: int | str | None) -> int:
+    """A number of bytes from a number, or from text such as ``4GiB`` or ``500MB``.
+
+    None is a quarter of the machine's memory.  Raises UsageError for anything else.
+    """
+    if size is None:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
+    match = _SIZE.match(str(size))
+    unit = _UNITS.get(match[2].upper()) if match else None
+    if match is None or unit is None:
+        raise UsageError(f"{size!r} is not a size in bytes", hint="write a number, or one such as 500MB or 4GiB")
+    return int(float(match[1]) * unit)

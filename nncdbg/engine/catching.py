@@ -1,0 +1,99 @@
+"""Which findings stop the program, and in which words: births of NaN and Inf, misused memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.dtypes import FLOATS, name_of
+from nncdbg.engine.errors import UsageError
+from nncdbg.engine.expression import Expression
+from nncdbg.engine.findings import KINDS, Finding
+from nncdbg.stats.inspection import Flag
+
+_FLAGS = {
+    "nan": Flag.NAN,
+    "inf": Flag.INF,
+    "overflow": Flag.INF,
+    "uninitialized": Flag.UNWRITTEN,
+    "guard": Flag.GUARD_BEFORE | Flag.GUARD_AFTER,
+}
+
+
+@dataclass(slots=True)
+class Catches:
+    """The kinds of findings that stop, each with an optional condition.
+
+    Misused memory is a bug of whoever wrote the kernel or the plan, so it is caught from the start.
+    """
+
+    conditions: dict[str, Expression | None] = field(
+        default_factory=lambda: {"uninitialized": None, "guard": None}
+    )
+
+    def add(self, kind: str, condition: Expression | None = None) -> None:
+        if kind not in KINDS:
+            raise UsageError(f"there is no {kind!r} to catch", hint=f"one of: {', '.join(KINDS)}")
+        self.conditions[kind] = condition
+
+    @property
+    def flags(self) -> int:
+        """The inspection flags that some caught kind is interested in."""
+        watched = 0
+        for kind in self.conditions:
+            watched |= int(_FLAGS[kind])
+        return watched
+
+    def judge(self, finding: Finding, results: Sequence[Any], holds: Callable[[Expression], bool]) -> Finding | None:
+        """The finding as it is to be told, or None if it is none of those caught.
+
+        NaN is told where it is born: none among the statement's inputs.  `inf` likewise; an
+        infinity out of finite inputs that no division by zero explains is an overflow.
+        """
+        for kind in self._kinds_of(finding):
+            if kind not in self.conditions:
+                continue
+            condition = self.conditions[kind]
+            if condition is None or holds(condition):
+                return Finding(kind, finding.binding, _words(kind, finding), finding.inputs, finding.output)
+        return None
+
+    def _kinds_of(self, finding: Finding) -> Sequence[str]:
+        if finding.kind not in ("nan", "inf"):
+            return (finding.kind,)
+        if any(holds_any(value, finding.kind) for value in finding.inputs):
+            return ()
+        if finding.kind == "nan":
+            return ("nan",)
+        return ("overflow", "inf") if _overflows(finding) else ("inf",)
+
+
+def _overflows(finding: Finding) -> bool:
+    op = finding.binding.node.op
+    if op in ("Log", "Reciprocal", "Constant", "ConstantOfShape"):
+        return False
+    divides_by_zero = op == "Div" and bool((np.asarray(finding.inputs[1]) == 0).any())
+    return not divides_by_zero and not any(holds_any(value, "nan") for value in finding.inputs)
+
+
+def _words(kind: str, finding: Finding) -> str:
+    if finding.detail:
+        return finding.detail
+    node = finding.binding.node
+    name = f"%{node.outputs[finding.output or 0].name}"
+    what = {"nan": "the first NaN", "inf": "the first Inf", "overflow": "an overflow to Inf"}[kind]
+    has = "NaN" if kind == "nan" else "Inf"
+    return f"{what} is in {name}: {node.op} made it out of inputs without {has}"
+
+
+def holds_any(value: Any, kind: str) -> bool:
+    """Whether a tensor holds a NaN (kind nan) or an infinity (kind inf)."""
+    if not isinstance(value, (np.ndarray, np.generic)) or value.dtype.hasobject:
+        return False
+    if value.dtype.kind != "c" and name_of(value.dtype) not in FLOATS:
+        return False
+    test: Mapping[str, Any] = {"nan": np.isnan, "inf": np.isinf}
+    return bool(test[kind](np.asarray(value)).any())

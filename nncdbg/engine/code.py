@@ -1,0 +1,310 @@
+"""A graph compiled once: names become numbered slots, statements a flat list of instructions.
+
+An instruction is `(execute, gather, target)`: the machine's loop does
+`slots[target] = execute(*gather(slots))`.  `execute` is None for what only the machine can do
+(control flow, the end of a graph) and for a trap, which is how a breakpoint is set.
+Slot 0 of every frame holds None, the operand that is not given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from nncdbg.engine.dtypes import NUMPY
+from nncdbg.engine.errors import GraphError, NncdbgError
+from nncdbg.engine.graph import (
+    Array,
+    Constant,
+    Graph,
+    Inline,
+    Literal,
+    Node,
+    Operand,
+    Program,
+    TensorType,
+)
+from nncdbg.engine.inference import literal_dtype, output_types
+
+Path: TypeAlias = "tuple[str | int, ...]"
+"""Which block: `("main",)`, or `("main", 5, 0)` for the first body of its statement 5."""
+
+Instruction: TypeAlias = "tuple[Callable[..., Any] | None, Callable[[list[Any]], Sequence[Any]], Any]"
+
+CONTROL = frozenset({"if", "while", "break"})
+
+
+class _Unset:
+    """The content of a slot whose statement has not run."""
+
+    def __repr__(self) -> str:
+        return "<not computed>"
+
+
+UNSET = _Unset()
+
+
+def nothing(slots: list[Any]) -> tuple[()]:
+    """The operands of a statement without any."""
+    return ()
+
+
+def gatherer(indices: Sequence[int]) -> Callable[[list[Any]], Sequence[Any]]:
+    """A function from slots to the operands; `itemgetter` is the fastest there is."""
+    if not indices:
+        return nothing
+    if len(indices) == 1:
+        # itemgetter of one index gives the item bare; of a slice, a list of one.
+        return itemgetter(slice(indices[0], indices[0] + 1))
+    return itemgetter(*indices)
+
+
+TRAP: Instruction = (None, nothing, None)
+
+
+@dataclass(slots=True, eq=False)
+class Code:
+    """One block of statements, ready to run.  `len(nodes)` is the pc of its last line."""
+
+    graph: Graph
+    path: Path
+    opsets: Mapping[str, int]
+    parent: Code | None = None
+    slot_of: dict[str, int] = field(default_factory=dict)
+    names: list[str] = field(default_factory=list)
+    definition: list[int] = field(default_factory=list)
+    """Per slot the pc that writes it; -1 for what is there when the frame begins."""
+    template: list[Any] = field(default_factory=list)
+    """The slots of a fresh frame: constants in place, all else UNSET."""
+    operands: list[tuple[int, ...]] = field(default_factory=list)
+    """Per pc the slots that the statement reads, its blocks' captures apart."""
+    targets: list[int | slice | None] = field(default_factory=list)
+    bodies: dict[int, tuple[Code, ...]] = field(default_factory=dict)
+    captures: list[tuple[int, int]] = field(default_factory=list)
+    """(slot of the enclosing block, slot here), copied when the frame begins."""
+    instructions: list[Instruction] = field(default_factory=list)
+    patched: list[Instruction] = field(default_factory=list)
+    """What runs: the instructions with traps in place of some."""
+    types: dict[str, TensorType | None] = field(default_factory=dict)
+    traps: set[int] = field(default_factory=set)
+    formula: Program | None = None
+    """The micro program that this is, if it is one."""
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        return self.graph.nodes
+
+    def new_slot(self, name: str, content: Any, pc: int) -> int:
+        slot = len(self.template)
+        self.template.append(content)
+        self.names.append(name)
+        self.definition.append(pc)
+        if name:
+            self.slot_of[name] = slot
+        return slot
+
+    def find(self, name: str) -> int | None:
+        """The slot of a name that is visible here; an outer one is captured on first use."""
+        slot = self.slot_of.get(name)
+        if slot is not None or self.parent is None:
+            return slot
+        outer = self.parent.find(name)
+        if outer is None:
+            return None
+        slot = self.new_slot(name, UNSET, -1)
+        self.captures.append((outer, slot))
+        self.types[name] = self.parent.types.get(name)
+        return slot
+
+    def arm(self) -> None:
+        """Bring `patched` up to date with the instructions and the traps, in place."""
+        armed = self.instructions.copy()
+        for pc in self.traps:
+            armed[pc] = TRAP
+        self.patched[:] = armed
+
+    def reads(self, pc: int) -> set[int]:
+        """Every slot that the statement at `pc` reads, through its blocks too."""
+        found = set(self.operands[pc])
+        for body in self.bodies.get(pc, ()):
+            found.update(outer for outer, _ in body.captures)
+        return found
+
+
+ReadConstant: TypeAlias = Callable[[Constant], Array]
+Complain: TypeAlias = Callable[[Path, int, NncdbgError], NncdbgError]
+
+
+@dataclass(slots=True)
+class Compiler:
+    """Compiles the blocks of one program.
+
+    `read` gives the data of a constant; `complain` adds the place in the listing to an error.
+    """
+
+    program: Program
+    read: ReadConstant
+    complain: Complain
+
+    def compile(self, graph: Graph, types: Sequence[TensorType | None], path: Path | None = None) -> Code:
+        """The code of a graph of the program, for inputs of these types (None: as declared)."""
+        code = Code(graph, path or (graph.name,), self.program.opsets)
+        self._fill(code, types)
+        return code
+
+    def _fill(self, code: Code, types: Sequence[TensorType | None]) -> None:
+        code.new_slot("", None, -1)
+        for value, given in zip(code.graph.inputs, types, strict=True):
+            code.new_slot(value.name, UNSET, -1)
+            code.types[value.name] = given or value.type
+        for constant in code.graph.constants:
+            code.new_slot(constant.value.name, self.read(constant), -1)
+            code.types[constant.value.name] = constant.value.type or _type_of(code.template[-1])
+        for pc, node in enumerate(code.nodes):
+            try:
+                self._statement(code, pc, node)
+            except NncdbgError as error:
+                if error.excerpt is not None:
+                    raise
+                raise self.complain(code.path, pc, error) from error
+        outputs = [self._operand(code, value.name) for value in code.graph.outputs]
+        code.operands.append(tuple(outputs))
+        code.targets.append(None)
+
+    def _statement(self, code: Code, pc: int, node: Node) -> None:
+        if node.subgraphs:
+            operands, results = self._block(code, pc, node)
+        else:
+            types = [self._type(code, operand) for operand in node.inputs]
+            operands = tuple(
+                self._operand(code, operand, node, index, types) for index, operand in enumerate(node.inputs)
+            )
+            types = [code.types.get(code.names[slot]) or _slot_type(code, slot) for slot in operands]
+            results = self._results(code, node, types)
+        code.operands.append(operands)
+        first = len(code.template)
+        for value, inferred in zip(node.outputs, results, strict=True):
+            if value.name in code.slot_of:
+                raise GraphError(f"%{value.name} is defined twice", hint="every value is defined once")
+            code.new_slot(value.name, UNSET, pc)
+            code.types[value.name] = _agreed(value.name, value.type, inferred)
+        last = len(code.template)
+        code.targets.append(first if last == first + 1 else slice(first, last))
+
+    def _results(
+        self, code: Code, node: Node, types: Sequence[TensorType | None]
+    ) -> Sequence[TensorType | None]:
+        if node.op == "break":
+            return ()
+        if node.op.startswith("@"):
+            return [None] * len(node.outputs)
+        return output_types(node, types, code.opsets)
+
+    def _block(
+        self, code: Code, pc: int, node: Node
+    ) -> tuple[tuple[int, ...], Sequence[TensorType | None]]:
+        operands = tuple(self._operand(code, operand) for operand in node.inputs)
+        bodies = []
+        for index, graph in enumerate(node.subgraphs):
+            body = Code(graph, (*code.path, pc, index), code.opsets, parent=code)
+            if node.op == "while":
+                self._fill(body, self._carried_types(code, graph, node, operands))
+            else:
+                self._fill(body, [value.type for value in graph.inputs])
+            bodies.append(body)
+        code.bodies[pc] = tuple(bodies)
+        return operands, self._block_results(node, bodies)
+
+    def _block_results(self, node: Node, bodies: Sequence[Code]) -> Sequence[TensorType | None]:
+        """What both branches agree on; what a loop carries."""
+        if node.op == "while":
+            carried = [bodies[0].types.get(value.name) for value in bodies[0].graph.inputs[1:]]
+            return carried + [None] * (len(node.outputs) - len(carried))
+        ends = [[body.types.get(value.name) for value in body.graph.outputs] for body in bodies]
+        return [types[0] if len(set(types)) == 1 else None for types in zip(*ends, strict=True)]
+
+    def _carried_types(
+        self, code: Code, graph: Graph, node: Node, operands: Sequence[int]
+    ) -> list[TensorType | None]:
+        """What holds in every iteration: what the text says, or the element type of the first value."""
+        types: list[TensorType | None] = [TensorType("i64", ())]
+        for value, slot in zip(graph.inputs[1:], operands[1:], strict=True):
+            initial = code.types.get(code.names[slot]) or _slot_type(code, slot)
+            types.append(value.type or (TensorType(initial.dtype) if initial else None))
+        return types
+
+    def _type(self, code: Code, operand: Operand) -> TensorType | None:
+        if isinstance(operand, str):
+            slot = code.find(operand)
+            return code.types.get(operand) if slot is not None else None
+        return None
+
+    def _operand(
+        self,
+        code: Code,
+        operand: Operand,
+        node: Node | None = None,
+        index: int = 0,
+        types: Sequence[TensorType | None] = (),
+    ) -> int:
+        if operand is None:
+            return 0
+        if isinstance(operand, Literal):
+            dtype = literal_dtype(operand, node, index, types, code.opsets)
+            return code.new_slot("", np.array(operand.data, dtype=NUMPY[dtype]), -1)
+        slot = code.find(operand)
+        if slot is None:
+            raise GraphError(f"%{operand} is not defined", hint="a value is defined before it is used")
+        return slot
+
+
+def _type_of(array: Array) -> TensorType:
+    from nncdbg.engine.dtypes import name_of
+
+    return TensorType(name_of(array.dtype), tuple(array.shape))
+
+
+def _slot_type(code: Code, slot: int) -> TensorType | None:
+    content = code.template[slot]
+    return _type_of(content) if isinstance(content, np.ndarray) else None
+
+
+def _agreed(name: str, declared: TensorType | None, inferred: TensorType | None) -> TensorType | None:
+    """The type that the text and the op's rule agree on; the more exact of the two per size."""
+    if declared is None or inferred is None:
+        return declared or inferred
+    if declared.dtype != inferred.dtype:
+        raise GraphError(
+            f"%{name} is declared {declared} but the op gives {inferred}", hint="leave the type out, or correct it"
+        )
+    if declared.shape is None or inferred.shape is None:
+        return declared if declared.shape is not None else inferred
+    if len(declared.shape) != len(inferred.shape) or any(
+        isinstance(a, int) and isinstance(b, int) and a != b
+        for a, b in zip(declared.shape, inferred.shape, strict=True)
+    ):
+        raise GraphError(
+            f"%{name} is declared {declared} but the op gives {inferred}", hint="leave the type out, or correct it"
+        )
+    sizes = tuple(
+        b if isinstance(b, int) or a is None else a for a, b in zip(declared.shape, inferred.shape, strict=True)
+    )
+    return TensorType(declared.dtype, sizes)
+
+
+def initial_data(constant: Constant, program: Program) -> Array:
+    """The data of a constant, read through the program's stores; read-only."""
+    if isinstance(constant.data, Inline):
+        return constant.data.array
+    reference = constant.data
+    if reference.store >= len(program.readers):
+        raise GraphError(
+            f'%{constant.value.name} is data("{reference.key}") of a store that is not open',
+            hint="load the program from its file, or give a `store` line with a path that exists",
+        )
+    array: Array = program.readers[reference.store].read(reference.key)
+    return array

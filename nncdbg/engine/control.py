@@ -1,0 +1,300 @@
+"""Run, step and stop: one loop that asks, each time the machine comes back, whether to stop here.
+
+Every way of going forward is `_go(arrived)`: run until a breakpoint holds, something is
+found, the program ends or fails, or `arrived` says that this is the place.  Traps bring the
+machine back at exactly the places where one of these can be true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from nncdbg.engine.breakpoints import Breakpoint
+from nncdbg.engine.code import Code
+from nncdbg.engine.errors import NncdbgError, UsageError
+from nncdbg.engine.events import Ended, Failed, Interrupted, Outcome
+from nncdbg.engine.findings import Finding
+from nncdbg.engine.graph import Node
+from nncdbg.engine.machine import Frame, Machine
+from nncdbg.engine.timeline import Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Why and where the program stands.
+
+    `reason` is entry, breakpoint, step, data, exception, goto, pause or end.  `node` and `line`
+    are the statement concerned: the next one, or for `data` and `exception` the one just run.
+    """
+
+    reason: str
+    frame: Frame | None
+    node: Node | None
+    line: int | None
+    detail: str = ""
+    breakpoints: tuple[int, ...] = ()
+    finding: Finding | None = None
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A breakpoint that holds at the place where the machine stands."""
+
+    breakpoint: Breakpoint
+    after: bool
+    detail: str = ""
+
+
+class Control:
+    """Moves one machine.  `holds` evaluates a condition; `log` prints a logpoint's message.
+
+    `describe` makes a Stop of (reason, frame, pc) with the line of the listing.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        timeline: Timeline,
+        holds: Callable[[Breakpoint], bool],
+        log: Callable[[Breakpoint], None],
+        describe: Callable[..., Stop],
+    ) -> None:
+        self.machine = machine
+        self.timeline = timeline
+        self.holds = holds
+        self.log = log
+        self.describe = describe
+        self.breakpoints: dict[int, Breakpoint] = {}
+        self.codes: list[Code] = []
+        self.service = False
+        """Set with an interruption that asks for house-keeping, not for a stop."""
+        self.pending: Stop | None = None
+        self._places: dict[tuple[int, int], list[tuple[Breakpoint, bool]]] = {}
+        self._temporary: set[tuple[int, int]] = set()
+
+    # -- traps -----------------------------------------------------------------------------
+
+    def rearm(self) -> None:
+        """Set the traps of all enabled breakpoints, and of the place where a step is to end."""
+        places: dict[tuple[int, int], list[tuple[Breakpoint, bool]]] = {}
+        for breakpoint in self.breakpoints.values():
+            if breakpoint.enabled:
+                for code, pc, after in breakpoint.sites:
+                    places.setdefault((id(code), pc), []).append((breakpoint, after))
+        self._places = places
+        for code in self.codes:
+            traps = {pc for key, pc in (*places, *self._temporary) if key == id(code)}
+            if traps != code.traps:
+                code.traps = traps
+                code.arm()
+
+    # -- forward ---------------------------------------------------------------------------
+
+    def resume(self) -> Stop:
+        """Run until something stops it."""
+        return self._go(None, "pause")
+
+    def step_over(self) -> Stop:
+        """The next statement, whole, whatever blocks and calls it takes."""
+        machine = self.machine
+        frame = machine.frames[-1]
+        execute = frame.code.instructions[frame.pc][0]
+        if execute is not None or frame.pc == len(frame.code.nodes) or frame.code.nodes[frame.pc].op == "break":
+            return self._one()
+        depth, place = len(machine.frames), (id(frame.code), frame.pc + 1)
+        return self._go(lambda: len(machine.frames) == depth and machine.frames[-1] is frame, "step", [place])
+
+    def step_into(self, formula: Code | None = None) -> Stop:
+        """The next statement; into its block or graph if it has one, or into the op's micro program."""
+        if formula is None:
+            return self._one()
+        self.machine.push_formula(formula)
+        return self._arrived("step")
+
+    def step_out(self) -> Stop:
+        """Run until the innermost frame is left."""
+        machine = self.machine
+        if len(machine.frames) == 1:
+            return self.resume()
+        depth = len(machine.frames) - 1
+        outer = machine.frames[depth - 1]
+        place = (id(outer.code), outer.pc + 1)
+        return self._go(lambda: len(machine.frames) == depth and machine.frames[-1] is outer, "step", [place])
+
+    def run_to(self, sites: Iterable[tuple[Code, int]], reason: str = "goto") -> Stop:
+        """Run until one of the statements is next, in whatever frame."""
+        places = [(id(code), pc) for code, pc in sites]
+        wanted = set(places)
+
+        def arrived() -> bool:
+            frame = self.machine.frames[-1]
+            return (id(frame.code), frame.pc) in wanted
+
+        return self._go(arrived, reason, places)
+
+    def _one(self) -> Stop:
+        stop = self._after(self.machine.step())
+        if stop is not None:
+            return stop
+        return self._judge() or self._arrived("step")
+
+    def _go(
+        self, arrived: Callable[[], bool] | None, reason: str, places: Iterable[tuple[int, int]] = ()
+    ) -> Stop:
+        self._temporary = set(places)
+        if self._temporary:
+            self.rearm()
+        try:
+            # The statement at the pc runs even if it carries the trap that brought us here.
+            outcome = self.machine.step()
+            while True:
+                stop = self._after(outcome) or (self._judge() if self._at_trap() else None)
+                if stop is not None:
+                    return stop
+                if arrived is not None and self._at_trap() and arrived():
+                    return self._arrived(reason)
+                outcome = self.machine.step() if self._at_trap() else self.machine.run()
+        finally:
+            if self._temporary:
+                self._temporary = set()
+                self.rearm()
+
+    def _at_trap(self) -> bool:
+        frame = self.machine.frames[-1]
+        return frame.pc in frame.code.traps
+
+    def _after(self, outcome: Outcome | None) -> Stop | None:
+        match outcome:
+            case Ended():
+                return self.describe("end", None, 0)
+            case Failed(error):
+                frame = self.machine.frames[-1]
+                return self.describe("exception", frame, frame.pc, detail=_first_line(error), error=error)
+            case Interrupted():
+                if self.service:
+                    self.service = False
+                    self.timeline.enforce()
+                    return self._take_pending()
+                return self._take_pending() or self._arrived("pause")
+        return None
+
+    def _take_pending(self) -> Stop | None:
+        stop, self.pending = self.pending, None
+        return stop
+
+    def _arrived(self, reason: str) -> Stop:
+        frame = self.machine.frames[-1]
+        return self.describe(reason, frame, frame.pc)
+
+    # -- breakpoints that hold here -----------------------------------------------------------
+
+    def _holding(self) -> list[Judged]:
+        """The breakpoints at this place whose condition is true; a condition that fails counts as one."""
+        frame = self.machine.frames[-1]
+        found = []
+        for breakpoint, after in self._places.get((id(frame.code), frame.pc), ()):
+            if after and frame.pc == 0 and not frame.is_loop and breakpoint.kind == "value":
+                continue
+            try:
+                if self.holds(breakpoint):
+                    found.append(Judged(breakpoint, after))
+            except NncdbgError as error:
+                found.append(Judged(breakpoint, after, f"its condition failed: {error.message}"))
+        return found
+
+    def _judge(self) -> Stop | None:
+        """Count the breakpoints that hold here, print logpoints, and stop if one is due."""
+        due = []
+        for judged in self._holding():
+            judged.breakpoint.passed(self.machine.tick)
+            if not judged.detail and not judged.breakpoint.due():
+                continue
+            if judged.breakpoint.log is not None and not judged.detail:
+                self.log(judged.breakpoint)
+                continue
+            due.append(judged)
+        return self._stop_at(due) if due else None
+
+    def _stop_at(self, due: list[Judged]) -> Stop:
+        frame = self.machine.frames[-1]
+        first = due[0]
+        for judged in due:
+            if judged.breakpoint.temporary:
+                self.breakpoints.pop(judged.breakpoint.number, None)
+                self.rearm()
+        detail = "; ".join(
+            f"breakpoint {j.breakpoint.number}, {j.breakpoint}" + (f": {j.detail}" if j.detail else "") for j in due
+        )
+        reason = "data" if first.breakpoint.kind == "data" else "breakpoint"
+        pc = frame.pc - 1 if first.after and frame.pc > 0 else frame.pc
+        return self.describe(reason, frame, pc, detail=detail, breakpoints=tuple(j.breakpoint.number for j in due))
+
+    # -- backward ----------------------------------------------------------------------------
+
+    def step_back(self, into: bool = False) -> Stop:
+        """One statement back in this frame, over whatever it took; with `into`, to the last one run."""
+        self._not_at_start()
+        if into:
+            self.timeline.back()
+        else:
+            self.timeline.back_over()
+        return self._rewound("step")
+
+    def reverse_step_out(self) -> Stop:
+        """Back to the statement that began the innermost frame."""
+        self._not_at_start()
+        self.timeline.back_out()
+        return self._rewound("step")
+
+    def go_to(self, tick: int) -> Stop:
+        """The moment after `tick` statements, backward or forward, breakpoints not heeded."""
+        self.timeline.go_to(tick)
+        return self._rewound("goto")
+
+    def reverse_continue(self, found_before: Callable[[], Finding | None]) -> Stop:
+        """Back to the previous place at which a breakpoint held, or to the start.
+
+        `found_before` tells whether the statement just before this place gave something caught.
+        """
+        machine = self.machine
+        self._not_at_start()
+        while True:
+            self.timeline.back()
+            due = self._judge_backwards() if self._at_trap() else []
+            if due:
+                self._rewound("breakpoint")
+                return self._stop_at(due)
+            finding = found_before()
+            if finding is not None:
+                self._rewound("exception")
+                frame = machine.frames[-1]
+                return self.describe("exception", frame, frame.pc - 1, detail=finding.detail, finding=finding)
+            if machine.tick == 0:
+                return self._rewound("entry")
+
+    def _judge_backwards(self) -> list[Judged]:
+        """The breakpoints that a run forward stopped at here, or would have."""
+        due = []
+        for judged in self._holding():
+            judged.breakpoint.rewind(self.machine.tick - 1)
+            judged.breakpoint.passed(self.machine.tick)
+            if (judged.detail or judged.breakpoint.due()) and judged.breakpoint.log is None:
+                due.append(judged)
+        return due
+
+    def _rewound(self, reason: str) -> Stop:
+        for breakpoint in self.breakpoints.values():
+            breakpoint.rewind(self.machine.tick)
+        if self.machine.ended:
+            return self.describe("end", None, 0)
+        return self._arrived(reason if self.machine.tick else "entry")
+
+    def _not_at_start(self) -> None:
+        if self.machine.tick == 0:
+            raise UsageError("this is the start of the program", hint="there is nothing before it; step forward")
+
+
+def _first_line(error: BaseException) -> str:
+    return error.message if isinstance(error, NncdbgError) else f"{type(error).__name__}: {error}"

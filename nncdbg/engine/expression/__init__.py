@@ -1,0 +1,196 @@
+"""Expressions: the small, safe language of conditions, watches, `print` and `set`.
+
+    mean(%h, axis=0)[0] > 3 and not any(isnan(%x))
+    %h.std() / prev(%h).std()          stats(%h).nan          %h[0, :, 2:5].shape
+    "%" before an operand is the sigil of a value; plain `h` works where it is a value's name.
+
+It reads like Python over NumPy, and is neither: a parser of its own builds a tree, in which
+nothing but the names of values and a fixed table of functions can stand, and results far
+larger than their operands are refused before they are computed.
+
+Names may hold `/` and `.`, which are also the division and the method dot.  After `%` the
+longest run of name characters is taken, and shortened at its last `/` or `.` until it names a
+known value: `%a/b` is the value `a/b` where there is one, else `%a` divided by plain `b`.  So
+parsing needs to know the names (`has`); spaces make the division explicit.
+
+Differences from NumPy, all on purpose: reductions of f16 and f32 accumulate in f64 and give f64;
+bf16, f8 and 4-bit types compute in f32 or i8/u8; integer `//` and `%` by zero is an error;
+`a < b < c` works on tensors; `and`, `or`, `not` need scalars and give a bool; a list is a tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from nncdbg.engine.expression import nodes
+from nncdbg.engine.expression.evaluator import Evaluator, Scope
+from nncdbg.engine.expression.nodes import MAX_DEPTH, Node, fault, walk
+from nncdbg.engine.expression.parser import Parser
+from nncdbg.engine.expression.tokens import spelled
+
+__all__ = [
+    "Assignment",
+    "Expression",
+    "Index",
+    "Scope",
+    "condition",
+    "evaluate",
+    "evaluate_index",
+    "parse",
+    "parse_index",
+    "resolve_name",
+    "spelled",
+    "split_assignment",
+    "split_target",
+]
+
+Has: TypeAlias = Callable[[str], bool]
+Names: TypeAlias = "Callable[[], Iterable[str]] | None"
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """A parsed expression.
+
+    `names` are the values it mentions, without sigil; `plain` those of them that were written
+    without one.
+    """
+
+    text: str
+    names: frozenset[str]
+    plain: frozenset[str]
+    root: Node = field(repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """A parsed index such as `0, :, 2:5`; `text` is the whole text that it was read from."""
+
+    text: str
+    names: frozenset[str]
+    items: nodes.Sequence = field(repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """`%target[index] = value`; unpacks in that order.  `index` is None for the whole value."""
+
+    target: str
+    index: Index | None
+    value: Expression
+
+    def __iter__(self) -> Any:
+        return iter((self.target, self.index, self.value))
+
+
+def parse(text: str, has: Has, names: Names = None) -> Expression:
+    """Read an expression.
+
+    `has` says which names are values; `names` lists them for hints.  Raises ExpressionError with
+    the place underlined for what does not parse or names nothing, for texts of more than 10,000
+    characters and for more than 100 levels of nesting.
+    """
+    parser = Parser(text, has, names)
+    root = parser.expression()
+    parser.end()
+    return _expression(text, root)
+
+
+def evaluate(expression: Expression, scope: Scope) -> Any:
+    """The value of an expression: an array, a NumPy or Python number, a bool, a str, a tuple
+    (`%h.shape`), or a Summary (`stats(%h)`).
+
+    An array may share its memory with a value of the scope: read it, do not write it.  Raises
+    ExpressionError for operands that do not fit, and what `scope` raises (NotComputed).
+    """
+    return Evaluator(expression.text, scope).evaluate(expression.root)
+
+
+def condition(expression: Expression, scope: Scope) -> bool:
+    """Whether an expression holds.
+
+    Raises as `evaluate`, and ExpressionError where the value is not one truth value: tensors of
+    several elements need any() or all().
+    """
+    return Evaluator(expression.text, scope).truth(expression.root)
+
+
+def resolve_name(text: str, has: Has, names: Names = None) -> str:
+    """The name of a value that `%h`, `%"odd name"`, plain `h`, or any known name as it is, stands for.
+
+    Raises ExpressionError if there is none, with the nearest known name as a hint.
+    """
+    if has(text.strip()):
+        return text.strip()
+    parser = Parser(text, has, names)
+    name = parser.any_name()
+    parser.end()
+    return name
+
+
+def split_target(text: str, has: Has, names: Names = None) -> tuple[str, Index | None]:
+    """`%v[0, 3]` is ("v", its index), `%v` is ("v", None).  Raises ExpressionError."""
+    parser = Parser(text, has, names)
+    target = _target(parser)
+    parser.end()
+    return target
+
+
+def parse_index(text: str, has: Has, names: Names = None) -> Index:
+    """`0, :, 2:5` or `[0, :, 2:5]`.  Raises ExpressionError."""
+    parser = Parser(text, has, names)
+    bracketed = parser.at("[")
+    items = parser.bracketed_items() if bracketed else parser.index_items()
+    if bracketed and parser.at(","):
+        # `[0, 1], :` is a list that chooses along the first axis, not an index in brackets.
+        parser = Parser(text, has, names)
+        items = parser.index_items()
+    parser.end()
+    return _index(text, items)
+
+
+def evaluate_index(index: Index, scope: Scope) -> tuple[Any, ...]:
+    """An index as NumPy takes it: ints, slices, None, `...`, tensors of integers or bools.
+
+    Raises ExpressionError, and what `scope` raises.
+    """
+    return Evaluator(index.text, scope).index(index.items)
+
+
+def split_assignment(text: str, has: Has, names: Names = None) -> Assignment:
+    """`%v[0, 3] = EXPR` or `%v = EXPR`.  Raises ExpressionError."""
+    parser = Parser(text, has, names)
+    name, index = _target(parser)
+    parser.expect("=", "expected `=` and a value")
+    root = parser.expression()
+    parser.end()
+    return Assignment(name, index, _expression(text, root))
+
+
+def _target(parser: Parser) -> tuple[str, Index | None]:
+    name = parser.any_name()
+    return name, _index(parser.text, parser.bracketed_items()) if parser.at("[") else None
+
+
+def _expression(text: str, root: Node) -> Expression:
+    mentioned = _names(text, root)
+    names = frozenset(node.name for node in mentioned)
+    return Expression(text, names, frozenset(node.name for node in mentioned if node.plain), root)
+
+
+def _index(text: str, items: nodes.Sequence) -> Index:
+    return Index(text, frozenset(node.name for node in _names(text, items)), items)
+
+
+def _names(text: str, root: Node) -> list[nodes.Name]:
+    """The names in a tree; raises ExpressionError for one that is too deep to evaluate."""
+    names = []
+    for node, depth in walk(root):
+        if depth > MAX_DEPTH:
+            message = f"the expression has more than {MAX_DEPTH} operators in a row or levels of nesting"
+            raise fault(text, node.start, node.end, message)
+        if isinstance(node, nodes.Name):
+            names.append(node)
+    return names

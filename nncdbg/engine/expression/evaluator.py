@@ -1,0 +1,230 @@
+"""Evaluates the tree of an expression against a scope.
+
+Adds to every problem the underlined place and the types of the operands; what the operators and
+functions themselves do stands in `operators` and `functions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+import numpy as np
+
+from nncdbg.engine.errors import ExpressionError
+from nncdbg.engine.expression import nodes
+from nncdbg.engine.expression.functions import FUNCTIONS
+from nncdbg.engine.expression.nodes import Node, fault
+from nncdbg.engine.expression.operators import (
+    Fact,
+    binary,
+    check_index,
+    compare,
+    index_item,
+    integer,
+    number,
+    stack,
+    truth,
+    type_text,
+    unary,
+)
+from nncdbg.engine.expression.tokens import shortened
+from nncdbg.engine.graph import Array
+
+_OPERANDS = 8
+"""Operands that an error lists."""
+
+
+class Scope(Protocol):
+    """What an expression sees: the values of one moment of one frame.
+
+    Arrays may be read-only and alive; expressions never write to them.  `value` and `previous`
+    raise NotComputed for a value that does not exist at this moment.
+    """
+
+    def has(self, name: str) -> bool: ...
+
+    def names(self) -> Iterable[str]: ...
+
+    def value(self, name: str) -> Array: ...
+
+    def previous(self, name: str) -> Array:
+        """The value at the previous iteration or visit."""
+        ...
+
+    def variable(self, name: str) -> object:
+        """`iter`, `op` or `line`, without the `$`."""
+        ...
+
+    def summary(self, array: Array) -> Any:
+        """The one-pass statistics of an array, of its finite elements."""
+        ...
+
+
+class Evaluator:
+    """One evaluation of one text in one scope."""
+
+    def __init__(self, text: str, scope: Scope) -> None:
+        self._text = text
+        self._scope = scope
+
+    def evaluate(self, node: Node) -> Any:
+        """The value of `node`; floating-point warnings are silent, as kernels' are.
+
+        Raises ExpressionError, and what the scope raises.
+        """
+        with np.errstate(all="ignore"):
+            return self._value(node)
+
+    def truth(self, node: Node) -> bool:
+        """The value of `node` as one truth value."""
+        return bool(self._guarded(node, truth, (node,)))
+
+    def index(self, items: nodes.Sequence) -> tuple[Any, ...]:
+        """The items of an index as NumPy takes them."""
+        with np.errstate(all="ignore"):
+            return tuple(self._index_item(item) for item in items.items)
+
+    def _value(self, node: Node) -> Any:
+        return _EVALUATE[type(node)](self, node)
+
+    def _guarded(self, node: Node, compute: Callable[..., Any], operands: Iterable[Node]) -> Any:
+        """`compute(*operands)`; what goes wrong is underlined at `node`."""
+        parts = tuple(operands)
+        values = [self._value(part) for part in parts]
+        return self._compute(node, lambda: compute(*values), parts, values)
+
+    def _compute(
+        self, node: Node, compute: Callable[[], Any], parts: Iterable[Node], values: list[Any]
+    ) -> Any:
+        try:
+            return compute()
+        except Fact as fact:
+            raise self._error(node, str(fact), parts, values, fact.hint) from None
+        except TypeError:
+            types = " and ".join(map(type_text, values))
+            raise self._error(node, f"this does not work on {types}", parts, values) from None
+        except MemoryError:
+            raise self._error(node, "there is not enough memory for the result", parts, values) from None
+        except (ValueError, IndexError, OverflowError) as error:
+            raise self._error(node, str(error), parts, values) from None
+
+    def _error(
+        self, node: Node, message: str, parts: Iterable[Node], values: list[Any], hint: str | None = None
+    ) -> ExpressionError:
+        operands = [
+            f"{shortened(self._text[part.start : part.end])}: {type_text(value)}"
+            for part, value in zip(parts, values, strict=True)
+            if not isinstance(part, nodes.Literal)
+        ]
+        return fault(self._text, node.start, node.end, message, operands=operands[:_OPERANDS], hint=hint)
+
+    # -- one per node ----------------------------------------------------------------------------
+
+    def _literal(self, node: nodes.Literal) -> Any:
+        return node.data
+
+    def _name(self, node: nodes.Name) -> Any:
+        return self._scope.value(node.name)
+
+    def _variable(self, node: nodes.Variable) -> Any:
+        return self._scope.variable(node.name)
+
+    def _sequence(self, node: nodes.Sequence) -> Any:
+        if not node.is_list:
+            return tuple(self._value(item) for item in node.items)
+        return self._guarded(node, lambda *items: stack(items), node.items)
+
+    def _unary(self, node: nodes.Unary) -> Any:
+        if node.symbol == "not":
+            return not self.truth(node.operand)
+        return self._guarded(node, lambda a: unary(node.symbol, a), (node.operand,))
+
+    def _binary(self, node: nodes.Binary) -> Any:
+        return self._guarded(node, lambda a, b: binary(node.symbol, a, b), (node.left, node.right))
+
+    def _comparison(self, node: nodes.Compare) -> Any:
+        """`a < b < c` is `(a < b) & (b < c)`; scalars stop at the first that is false, as in Python."""
+        result: Any = None
+        left = self._value(node.operands[0])
+        for position, symbol in enumerate(node.symbols):
+            parts = node.operands[position : position + 2]
+            right = self._value(parts[1])
+            one = self._compute(node, lambda: compare(symbol, left, right), parts, [left, right])  # noqa: B023
+            result = one if position == 0 else self._compute(node, lambda: result & one, (), [])  # noqa: B023
+            if np.ndim(result) == 0 and not result:
+                break
+            left = right
+        return result
+
+    def _boolean(self, node: nodes.Boolean) -> bool:
+        if self.truth(node.left) is (node.symbol == "or"):
+            return node.symbol == "or"
+        return self.truth(node.right)
+
+    def _conditional(self, node: nodes.Conditional) -> Any:
+        return self._value(node.then if self.truth(node.condition) else node.otherwise)
+
+    def _call(self, node: nodes.Call) -> Any:
+        if node.function == "prev":
+            argument = node.arguments[0]
+            assert isinstance(argument, nodes.Name)
+            return self._scope.previous(argument.name)
+        run = self._stats if node.function == "stats" else FUNCTIONS[node.function].run
+        assert run is not None
+        names = node.parameters
+        return self._guarded(
+            node, lambda *values: run(**dict(zip(names, values, strict=True))), node.arguments
+        )
+
+    def _stats(self, x: Any) -> Any:
+        return self._scope.summary(np.asarray(x if isinstance(x, np.ndarray | np.generic) else number(x)))
+
+    def _field(self, node: nodes.Field) -> Any:
+        value = getattr(self._value(node.operand), node.name)
+        return float("nan") if value is None else value
+
+    def _index(self, node: nodes.Index) -> Any:
+        indexed = self._value(node.operand)
+        items = tuple(self._index_item(item) for item in node.items.items)
+        return self._compute(node, lambda: _indexed(indexed, items), (node.operand,), [indexed])
+
+    def _index_item(self, item: Node) -> Any:
+        if not isinstance(item, nodes.Slice):
+            return self._guarded(item, index_item, (item,))
+        bounds = [
+            None if part is None else self._guarded(part, _slice_bound, (part,))
+            for part in (item.first, item.stop, item.step)
+        ]
+        return slice(*bounds)
+
+
+def _slice_bound(value: Any) -> int | None:
+    return None if value is None else integer(value, "the bound of a slice")
+
+
+def _indexed(value: Any, items: tuple[Any, ...]) -> Any:
+    if isinstance(value, tuple):
+        if len(items) != 1 or not isinstance(items[0], int | slice):
+            raise Fact("a tuple takes one integer or slice")
+        return value[items[0]]
+    if not isinstance(value, np.ndarray):
+        raise Fact(f"{type_text(value)} cannot be indexed")
+    check_index(value.shape, items)
+    return value[items]
+
+
+_EVALUATE: dict[type[Node], Callable[[Evaluator, Any], Any]] = {
+    nodes.Literal: Evaluator._literal,
+    nodes.Name: Evaluator._name,
+    nodes.Variable: Evaluator._variable,
+    nodes.Sequence: Evaluator._sequence,
+    nodes.Unary: Evaluator._unary,
+    nodes.Binary: Evaluator._binary,
+    nodes.Compare: Evaluator._comparison,
+    nodes.Boolean: Evaluator._boolean,
+    nodes.Conditional: Evaluator._conditional,
+    nodes.Call: Evaluator._call,
+    nodes.Field: Evaluator._field,
+    nodes.Index: Evaluator._index,
+}

@@ -1,0 +1,167 @@
+"""The tree of an expression, and the caret that points into its text.
+
+Every node knows the characters it was read from, so an error while evaluating underlines the
+same part of the text that a syntax error would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+from nncdbg.engine.errors import Excerpt, ExpressionError
+
+MAX_DEPTH = 100
+"""Levels of a tree; what is deeper is refused, so that nothing recurses without bound."""
+
+_EXCERPT_WIDTH = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A part of an expression, read from `text[start:end]`."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Literal(Node):
+    """A number, a string, true, false or None; `...` inside an index."""
+
+    data: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Name(Node):
+    """A value's name, without sigil; `plain` if it was written without one."""
+
+    name: str
+    plain: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Variable(Node):
+    """`$iter`, `$op` or `$line`; `name` is without the `$`."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence(Node):
+    """`[a, b]`, which makes a tensor, or `(a, b)`, which stays a tuple (axes, shapes, indices)."""
+
+    items: tuple[Node, ...]
+    is_list: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Slice(Node):
+    """`first:stop:step` inside an index."""
+
+    first: Node | None
+    stop: Node | None
+    step: Node | None
+
+
+@dataclass(frozen=True, slots=True)
+class Unary(Node):
+    """`-a`, `+a`, `~a`, `not a`."""
+
+    symbol: str
+    operand: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Binary(Node):
+    """Arithmetic and bitwise operators."""
+
+    symbol: str
+    left: Node
+    right: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Compare(Node):
+    """`a < b <= c`: one more operand than symbols."""
+
+    symbols: tuple[str, ...]
+    operands: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Boolean(Node):
+    """`a and b`, `a or b`: scalars only; the right side is evaluated only if it decides."""
+
+    symbol: str
+    left: Node
+    right: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Conditional(Node):
+    """`then if condition else otherwise`."""
+
+    then: Node
+    condition: Node
+    otherwise: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Node):
+    """A function applied: `arguments` stand in the order written, under `parameters`."""
+
+    function: str
+    parameters: tuple[str, ...]
+    arguments: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Field(Node):
+    """`stats(%h).nan`."""
+
+    operand: Node
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Index(Node):
+    """`operand[items]`."""
+
+    operand: Node
+    items: Sequence
+
+
+def children(node: Node) -> Iterator[Node]:
+    """The nodes directly below `node`."""
+    for field in fields(node):
+        held = getattr(node, field.name)
+        if isinstance(held, Node):
+            yield held
+        elif isinstance(held, tuple):
+            yield from (item for item in held if isinstance(item, Node))
+
+
+def walk(root: Node) -> Iterator[tuple[Node, int]]:
+    """Every node with its depth (the root's is 1), without recursion."""
+    pending = [(root, 1)]
+    while pending:
+        node, depth = pending.pop()
+        yield node, depth
+        pending.extend((child, depth + 1) for child in children(node))
+
+
+def fault(text: str, start: int, end: int, message: str, **extra: Any) -> ExpressionError:
+    """An ExpressionError that underlines `text[start:end]`; a long line is cut around it."""
+    line_start = text.rfind("\n", 0, start) + 1
+    line_end = text.find("\n", line_start)
+    line_end = len(text) if line_end < 0 else line_end
+    first = (
+        max(line_start, start - _EXCERPT_WIDTH // 2) if line_end - line_start > _EXCERPT_WIDTH else line_start
+    )
+    shown = text[first : min(line_end, first + _EXCERPT_WIDTH)]
+    width = max(1, min(end, line_end) - start)
+    line = text.count("\n", 0, start) + 1
+    excerpt = Excerpt(shown, line, start - first + 1, width, file="<expression>")
+    return ExpressionError(message, excerpt=excerpt, **extra)

@@ -1,0 +1,339 @@
+"""Reads an expression into a tree: a Pratt parser that fetches its tokens as it needs them.
+
+Tokens depend on where they stand (`%` is a sigil before an operand and a remainder after one;
+`%h/2` is a name or a division, whichever the known names say), so there is no separate lexer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from nncdbg.engine.errors import ExpressionError
+from nncdbg.engine.expression import nodes
+from nncdbg.engine.expression.functions import SIGNATURES
+from nncdbg.engine.expression.nodes import MAX_DEPTH, Node
+from nncdbg.engine.expression.tokens import FOREIGN, KEYWORD, NUMBER, WORD, Tokens, nearest, shortened
+
+VARIABLES = ("iter", "op", "line")
+SUMMARY_FIELDS = ("min", "max", "mean", "std", "nan", "posinf", "neginf", "zero", "subnormal", "count")
+ATTRIBUTES = ("shape", "dtype", "size")
+"""Functions that may also be written `%h.shape`, without parentheses."""
+
+_LISTED = ", ".join(sorted(SIGNATURES))
+
+_WORDS: dict[str, Any] = {
+    "true": True,
+    "True": True,
+    "false": False,
+    "False": False,
+    "None": None,
+    "inf": float("inf"),
+    "nan": float("nan"),
+}
+
+_CONDITIONAL, _OR, _AND, _NOT, _COMPARE, _SUM, _PRODUCT, _SIGN, _POWER = 1, 2, 3, 4, 5, 9, 10, 11, 12
+_INFIX: dict[str, int] = {
+    **dict.fromkeys(("==", "!=", "<", "<=", ">", ">="), _COMPARE),
+    "if": _CONDITIONAL,
+    "or": _OR,
+    "and": _AND,
+    "|": 6,
+    "^": 7,
+    "&": 8,
+    "**": _POWER,
+    **dict.fromkeys(("+", "-"), _SUM),
+    **dict.fromkeys(("*", "/", "//", "%", "@"), _PRODUCT),
+}
+"""How tightly an operator binds; the order is Python's."""
+
+
+class Parser(Tokens):
+    """One reading of one text."""
+
+    _depth = 0
+
+    # -- expressions ---------------------------------------------------------------------------
+
+    def expression(self, binding: int = _CONDITIONAL) -> Node:
+        """An operand and all operators after it that bind at least as tightly as `binding`."""
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise self.fault(f"the expression is nested more than {MAX_DEPTH} levels deep")
+        left = self._operand()
+        while True:
+            symbol = self.peek()
+            power = _INFIX.get(symbol, 0)
+            if power < binding:
+                break
+            left = self._infix(left, symbol, power)
+        self._depth -= 1
+        return left
+
+    def end(self) -> None:
+        """Raise unless the text is used up."""
+        symbol = self.peek()
+        if symbol or self.position < len(self.text):
+            hint = FOREIGN.get(symbol)
+            raise self.fault(f"unexpected `{symbol or self.glimpse()}`", width=len(symbol) or 1, hint=hint)
+
+    def _infix(self, left: Node, symbol: str, power: int) -> Node:
+        if power == _COMPARE:
+            return self._comparison(left)
+        self.take(symbol)
+        if power == _CONDITIONAL:
+            condition = self.expression(_OR)
+            self.expect("else", "`a if condition else b` needs its `else`")
+            otherwise = self.expression(_CONDITIONAL)
+            return nodes.Conditional(left.start, otherwise.end, left, condition, otherwise)
+        right = self.expression(power if symbol == "**" else power + 1)
+        kind = nodes.Boolean if power in (_OR, _AND) else nodes.Binary
+        return kind(left.start, right.end, symbol, left, right)
+
+    def _comparison(self, left: Node) -> Node:
+        symbols: list[str] = []
+        operands = [left]
+        while _INFIX.get(symbol := self.peek()) == _COMPARE:
+            self.take(symbol)
+            symbols.append(symbol)
+            operands.append(self.expression(_COMPARE + 1))
+        return nodes.Compare(left.start, operands[-1].end, tuple(symbols), tuple(operands))
+
+    # -- operands ------------------------------------------------------------------------------
+
+    def _operand(self) -> Node:
+        symbol = self.peek()
+        start = self.position
+        if symbol in ("-", "+", "~", "not"):
+            self.take(symbol)
+            operand = self.expression(_NOT if symbol == "not" else _SIGN)
+            return nodes.Unary(start, operand.end, symbol, operand)
+        return self._postfix(self._primary(symbol))
+
+    def _primary(self, symbol: str) -> Node:
+        start = self.position
+        if symbol == "%":
+            name = self.sigil_name()
+            return nodes.Name(start, self.position, name, plain=False)
+        if symbol == "$":
+            return self._variable()
+        if symbol in ('"', "'"):
+            string = self.string()
+            return nodes.Literal(start, self.position, string)
+        if symbol == "(":
+            return self._parenthesis()
+        if symbol == "[":
+            self.take("[")
+            items = self._items("]", self.expression)
+            return nodes.Sequence(start, self.position, items, is_list=True)
+        if match := NUMBER.match(self.text, start):
+            return self.number(match)
+        match = WORD.match(self.text, start)
+        if match and match.group() not in _INFIX and match.group() != "else":
+            return self._word(match)
+        raise self._no_operand(symbol)
+
+    def _parenthesis(self) -> Node:
+        start = self.position
+        self.take("(")
+        if self.peek() == ")":
+            self.take(")")
+            return nodes.Sequence(start, self.position, (), is_list=False)
+        first = self.expression()
+        if self.peek() != ",":
+            self.expect(")", "the parenthesis is not closed")
+            return first
+        self.take(",")
+        items = (first, *self._items(")", self.expression))
+        return nodes.Sequence(start, self.position, items, is_list=False)
+
+    def _items(self, closing: str, read: Callable[[], Node]) -> tuple[Node, ...]:
+        """Items up to and with `closing`, separated by commas."""
+        items: list[Node] = []
+        while self.peek() != closing:
+            items.append(read())
+            if self.peek() != ",":
+                break
+            self.take(",")
+        self.expect(closing, f"expected `,` or `{closing}`")
+        return tuple(items)
+
+    def _no_operand(self, symbol: str) -> ExpressionError:
+        if not symbol and self.position >= len(self.text):
+            return self.fault("the expression ends where an operand is expected")
+        hint = FOREIGN.get(symbol)
+        if symbol == "@":
+            hint = "graphs are not values; `@` multiplies two matrices"
+        return self.fault(
+            f"expected an operand, not `{symbol or self.glimpse()}`", width=len(symbol) or 1, hint=hint
+        )
+
+    # -- after an operand ------------------------------------------------------------------------
+
+    def _postfix(self, operand: Node) -> Node:
+        while True:
+            symbol = self.peek()
+            if symbol == "[":
+                operand = self._index(operand)
+            elif symbol == ".":
+                operand = self._attribute(operand)
+            elif symbol == "(":
+                raise self.fault("only functions can be called", hint=f"the functions: {_LISTED}")
+            else:
+                return operand
+
+    def _index(self, operand: Node) -> Node:
+        items = self.bracketed_items()
+        return nodes.Index(operand.start, self.position, operand, items)
+
+    def bracketed_items(self) -> nodes.Sequence:
+        """`[0, :, 2:5]`."""
+        self.peek()
+        start = self.position
+        self.take("[")
+        items = self._items("]", self._index_item)
+        if not items:
+            self.position = start
+            raise self.fault("the index is empty", width=2)
+        return nodes.Sequence(start, self.position, items, is_list=False)
+
+    def index_items(self) -> nodes.Sequence:
+        """`0, :, 2:5` up to the end of the text, without brackets."""
+        start = self.position
+        items = [self._index_item()]
+        while self.peek() == ",":
+            self.take(",")
+            items.append(self._index_item())
+        return nodes.Sequence(start, self.position, tuple(items), is_list=False)
+
+    def _index_item(self) -> Node:
+        self.peek()
+        start = self.position
+        if self.text.startswith("...", start):
+            self.position += 3
+            return nodes.Literal(start, self.position, ...)
+        parts: list[Node | None] = [None]
+        if self.peek() != ":":
+            item = self.expression()
+            if self.peek() != ":":
+                return item
+            parts = [item]
+        while len(parts) < 3 and self.peek() == ":":
+            self.take(":")
+            left_out = self.peek() in (":", ",", "]") or self.position == len(self.text)
+            parts.append(None if left_out else self.expression())
+        parts += [None] * (3 - len(parts))
+        return nodes.Slice(start, self.position, *parts)
+
+    def _attribute(self, operand: Node) -> Node:
+        self.take(".")
+        self.peek()
+        start = self.position
+        match = WORD.match(self.text, start)
+        if match is None:
+            raise self.fault("expected the name of a method after `.`")
+        name = match.group()
+        self.position = match.end()
+        called = self.peek() == "("
+        if isinstance(operand, nodes.Call) and operand.function == "stats" and name in SUMMARY_FIELDS:
+            return nodes.Field(operand.start, match.end(), operand, name)
+        if name in SIGNATURES and called and name != "prev":
+            return self._call(name, operand.start, start, (operand,))
+        if name in ATTRIBUTES:
+            return nodes.Call(operand.start, match.end(), name, ("x",), (operand,))
+        self.position = start
+        if name in SIGNATURES and name != "prev":
+            raise self.fault(
+                f"`{name}` is a method and needs parentheses", width=len(name), hint=f"write .{name}()"
+            )
+        if name in SUMMARY_FIELDS or name == "prev":
+            hint: str | None = f"write stats(%x).{name}" if name != "prev" else "write prev(%x)"
+        else:
+            hint = nearest(name, SIGNATURES) or f"the methods: {_LISTED}"
+        raise self.fault(f"there is no attribute `{shortened(name)}`", width=len(name), hint=hint)
+
+    # -- words: names, variables, functions ------------------------------------------------------
+
+    def _word(self, match: re.Match[str]) -> Node:
+        word, (start, end) = match.group(), match.span()
+        if word in _WORDS:
+            self.position = end
+            return nodes.Literal(start, end, _WORDS[word])
+        self.position = end
+        if word in SIGNATURES and self.peek() == "(":
+            return self._call(word, start, start, ())
+        if self.has(word):
+            return nodes.Name(start, end, word, plain=True)
+        self.position = start
+        if word in SIGNATURES:
+            raise self.fault(f"`{word}` is a function", width=end - start, hint=f"write {word}(%x)")
+        hint = FOREIGN.get(word) or nearest(word, SIGNATURES) or self.nearest_value(word)
+        raise self.fault(f"there is no value or function `{shortened(word)}`", width=end - start, hint=hint)
+
+    def _variable(self) -> Node:
+        start = self.position
+        match = WORD.match(self.text, start + 1)
+        name = match.group() if match else ""
+        if name not in VARIABLES:
+            hint = "the variables: " + ", ".join(f"${known}" for known in VARIABLES)
+            raise self.fault(f"there is no variable `${shortened(name)}`", width=len(name) + 1, hint=hint)
+        self.position = start + 1 + len(name)
+        return nodes.Variable(start, self.position, name)
+
+    def _call(self, name: str, start: int, name_start: int, first: tuple[Node, ...]) -> Node:
+        known, needed = SIGNATURES[name]
+        # max(%a, 0) means axis 0 to NumPy and the larger one to Python: as a function it means neither.
+        positional = 1 if name in ("min", "max") and not first else len(known)
+        self.take("(")
+        arguments, given = list(first), list(known[: len(first)])
+        while self.peek() != ")":
+            if keyword := KEYWORD.match(self.text, self.position):
+                self._keyword(name, keyword, given, known)
+            elif len(arguments) >= positional:
+                raise self._too_many(name, known)
+            elif given != list(known[: len(given)]):
+                raise self.fault("an argument without a name follows one with a name")
+            else:
+                given.append(known[len(arguments)])
+            arguments.append(self.expression())
+            if self.peek() != ",":
+                break
+            self.take(",")
+        self.expect(")", "expected `,` or `)`")
+        end = self.position
+        missing = [parameter for parameter in known[:needed] if parameter not in given]
+        if missing:
+            self.position = name_start
+            raise self.fault(
+                f"`{name}` needs its argument `{missing[0]}`",
+                width=len(name),
+                hint=_usage(name, known, needed),
+            )
+        if name == "prev" and not isinstance(arguments[0], nodes.Name):
+            self.position = arguments[0].start
+            raise self.fault("`prev` takes the name of a value", width=arguments[0].end - arguments[0].start)
+        return nodes.Call(start, end, name, tuple(given), tuple(arguments))
+
+    def _keyword(self, name: str, match: re.Match[str], given: list[str], known: tuple[str, ...]) -> None:
+        parameter = match.group(1)
+        self.position = match.start(1)
+        if parameter not in known or parameter in given:
+            problem = "has no argument" if parameter not in known else "is given twice the argument"
+            raise self.fault(
+                f"`{name}` {problem} `{shortened(parameter)}`",
+                width=len(parameter),
+                hint="it has " + ", ".join(known),
+            )
+        given.append(parameter)
+        self.position = match.end()
+
+    def _too_many(self, name: str, known: tuple[str, ...]) -> ExpressionError:
+        hint = f"write {name}(x, axis=1); element by element: where(a > b, a, b)"
+        if name not in ("min", "max"):
+            hint = f"it has {', '.join(known)}"
+        return self.fault(f"`{name}` takes no further argument here", hint=hint)
+
+
+def _usage(name: str, known: tuple[str, ...], needed: int) -> str:
+    return f"write {name}({', '.join(known[:needed])})"

@@ -1,0 +1,216 @@
+"""The text of an expression and the position in it: symbols, strings, numbers and names of values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
+from itertools import islice
+
+from nncdbg.engine.errors import ExpressionError
+from nncdbg.engine.expression import nodes
+from nncdbg.engine.expression.nodes import fault
+
+MAX_TEXT = 10_000
+"""Characters of an expression."""
+
+FOREIGN: dict[str, str] = {
+    "=": "compare with `==`",
+    "&&": "write `and`, or `&` element by element",
+    "||": "write `or`, or `|` element by element",
+    "!": "write `not`, or `~` element by element",
+    "<<": "shifts are not part of the language; multiply by a power of two",
+    ">>": "shifts are not part of the language; divide with `//`",
+    ":=": "expressions assign nothing; use the `set` command",
+    "in": "write any(%x == value)",
+    "is": "compare with `==`",
+    "lambda": "expressions define nothing",
+    "for": "expressions work on whole tensors; there are no loops",
+}
+
+_HINT_LENGTH = 200
+"""Characters of a misspelled name that are compared with the known ones."""
+
+_HINT_NAMES = 20_000
+"""Names that are compared; comparing takes about 25 microseconds each."""
+
+_SPACE = re.compile(r"\s*")
+_OPERATOR = re.compile(r"\*\*|//|==|!=|<=|>=|&&|\|\||<<|>>|:=|(?:if|else|and|or|in|is|for|not)\b|[^\w\s]")
+NUMBER = re.compile(r"0[xX][0-9a-fA-F]+|(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+WORD = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_BARE_NAME = re.compile(r"[A-Za-z0-9_/.$]+")
+KEYWORD = re.compile(r"\s*([A-Za-z_]\w*)\s*=(?!=)", re.ASCII)
+_STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"|\'((?:[^\'\\\n]|\\.)*)\'')
+_ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[0-7]{1,3}|.)", re.DOTALL)
+_ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
+
+
+class Tokens:
+    """One reading of one text, from `position` on.
+
+    `has` says whether a name is known; `names`, where given, lists the known ones for hints.
+    """
+
+    def __init__(
+        self, text: str, has: Callable[[str], bool], names: Callable[[], Iterable[str]] | None = None
+    ) -> None:
+        if len(text) > MAX_TEXT:
+            raise fault(text, 0, 1, f"the expression has {len(text)} characters; at most {MAX_TEXT} are read")
+        self.text = text
+        self.position = 0
+        self.has = has
+        self._names = names
+
+    def string(self) -> str:
+        """A string between quotes, with the escapes of Python and C."""
+        match = _STRING.match(self.text, self.position)
+        if match is None:
+            raise self.fault("the string is not closed")
+        self.position = match.end()
+        quoted = match.group(1) if match.group(1) is not None else match.group(2)
+        return unescape(quoted)
+
+    def peek(self) -> str:
+        """The operator, keyword or bracket that comes next, "" for anything else; skips space."""
+        space = _SPACE.match(self.text, self.position)
+        assert space is not None
+        self.position = space.end()
+        match = _OPERATOR.match(self.text, self.position)
+        return match.group() if match else ""
+
+    def take(self, symbol: str) -> None:
+        """Go past `symbol`, which comes next."""
+        self.peek()
+        self.position += len(symbol)
+
+    def at(self, symbol: str) -> bool:
+        """Whether `symbol` comes next."""
+        return self.peek() == symbol
+
+    def expect(self, symbol: str, message: str) -> None:
+        """Read `symbol`, or raise with `message`."""
+        found = self.peek()
+        if found != symbol:
+            raise self.fault(message, width=max(1, len(found)), hint=FOREIGN.get(found))
+        self.take(symbol)
+
+    def glimpse(self) -> str:
+        """What comes next, for a message: a word or a character."""
+        match = WORD.match(self.text, self.position)
+        return match.group() if match else self.text[self.position : self.position + 1]
+
+    def fault(self, message: str, width: int = 1, hint: str | None = None) -> ExpressionError:
+        """The error, not yet raised, of the `width` characters at the position."""
+        return fault(self.text, self.position, self.position + width, message, hint=hint)
+
+    def nearest_value(self, name: str) -> str | None:
+        """A hint that names the known value that looks most like `name`, or `name` before its last dot."""
+        if self._names is None:
+            return None
+        known = {spelled(one): None for one in islice(self._names(), _HINT_NAMES)}
+        return nearest(spelled(name), known) or nearest(spelled(name.rpartition(".")[0]), known)
+
+    def number(self, match: re.Match[str]) -> nodes.Literal:
+        """A number that `match` found, as Python has it.  Raises for integers of more than 64 bits."""
+        start, end = match.span()
+        if end < len(self.text) and (self.text[end].isalnum() or self.text[end] == "_"):
+            raise self.fault("this is not a number", width=end + 1 - start)
+        digits = match.group()
+        self.position = end
+        if digits[:2] in ("0x", "0X") or digits.isdigit():
+            base = 16 if digits[:2] in ("0x", "0X") else 10
+            # 40 characters hold any 64-bit integer; longer ones are not even converted.
+            value = int(digits, base) if len(digits) <= 40 else 2**64
+            if value >= 2**64:
+                self.position = start
+                raise self.fault(
+                    "the integer does not fit 64 bits", width=end - start, hint="write it as a float: 1e30"
+                )
+            return nodes.Literal(start, end, value)
+        return nodes.Literal(start, end, float(digits))
+
+    def sigil_name(self) -> str:
+        """Read `%name` or `%"odd name"`: the longest run of name characters that is known."""
+        self.peek()
+        start = self.position
+        self.position += 1
+        if self.text.startswith('"', self.position):
+            name = self.string()
+            if not self.has(name):
+                raise self.unknown_name(name, start, self.position)
+            return name
+        match = _BARE_NAME.match(self.text, self.position)
+        if match is None:
+            self.position = start
+            raise self.fault("expected the name of a value after `%`", hint='quote an odd name: %"conv:0"')
+        run = match.group()
+        for name in _candidates(run):
+            if self.has(name):
+                self.position += len(name)
+                return name
+        raise self.unknown_name(run, start, match.end())
+
+    def any_name(self) -> str:
+        """`%name`, `%"odd name"`, or a plain name that is known."""
+        if self.peek() == "%":
+            return self.sigil_name()
+        match = WORD.match(self.text, self.position)
+        if match is None:
+            raise self.fault("expected the name of a value", hint="names start with `%`: %x")
+        word = match.group()
+        if not self.has(word):
+            hint = self.nearest_value(word)
+            raise self.fault(f"there is no value `{shortened(word)}` here", width=len(word), hint=hint)
+        self.position = match.end()
+        return word
+
+    def unknown_name(self, name: str, start: int, end: int) -> ExpressionError:
+        """The error that no value has the name that was read from `start` to `end`."""
+        self.position = start
+        hint = self.nearest_value(name)
+        return self.fault(
+            f"there is no value `{shortened(spelled(name))}` here", width=end - start, hint=hint
+        )
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """A hint that names the known word that looks most like `word`, if one does."""
+    close = get_close_matches(word[:_HINT_LENGTH], list(known), n=1)
+    return f"did you mean {close[0]}?" if close else None
+
+
+def shortened(text: str, length: int = 80) -> str:
+    """`text`, cut to `length` characters for a message."""
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def _candidates(run: str) -> Iterable[str]:
+    """`a/b.c`, `a/b`, `a`: the run, then what is left of each `/` and `.`, longest first."""
+    yield run
+    for end in range(len(run) - 1, 0, -1):
+        if run[end] in "/.":
+            yield run[:end]
+
+
+def unescape(quoted: str) -> str:
+    """The text that a quoted string stands for."""
+
+    def one(match: re.Match[str]) -> str:
+        code = match.group(1)
+        if code[0] in "xuU" and len(code) > 1:
+            number = int(code[1:], 16)
+            exists = number <= 0x10FFFF and not 0xD800 <= number <= 0xDFFF
+            return chr(number) if exists else match.group()
+        if code[0] in "01234567":
+            return chr(int(code, 8))
+        return _ESCAPED.get(code, code)
+
+    return _ESCAPE.sub(one, quoted)
+
+
+def spelled(name: str) -> str:
+    """A value's name with its sigil, quoted if it holds other characters than bare names do."""
+    if _BARE_NAME.fullmatch(name):
+        return f"%{name}"
+    escaped = name.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t")
+    return f'%"{escaped}"'

@@ -1,0 +1,96 @@
+"""ONNX external data: tensors in files beside the model, memory-mapped, never outside its folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.errors import LoadError
+from nncdbg.engine.graph import Array
+
+
+@dataclass
+class ExternalData:
+    """Reads what TensorProtos with `data_location` EXTERNAL point to, all below `folder`."""
+
+    folder: Path | None
+    _maps: dict[Path, Array] = field(init=False, default_factory=dict, repr=False)
+    _confined: dict[str, tuple[Path, int]] = field(init=False, default_factory=dict, repr=False)
+
+    def place(self, tensor: Any, key: str, count: int) -> tuple[Path, int]:
+        """The file and the offset in bytes of `count` bytes; LoadError unless they are all there."""
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        location = entries.get("location", "")
+        path, size = self._file(location, key)
+        offset = _number(entries, "offset", 0, key)
+        length = _number(entries, "length", count, key)
+        if length != count:
+            raise LoadError(
+                f'tensor "{key}" needs {count} bytes, its external data in {location} says {length}'
+            )
+        if offset + length > size:
+            raise LoadError(
+                f'tensor "{key}" needs bytes {offset} to {offset + length} of {path}, which has {size}',
+                hint="the data file is truncated, or belongs to another model",
+            )
+        return path, offset
+
+    def read(self, tensor: Any, key: str, count: int) -> Array:
+        """The tensor's `count` bytes, u8[count], as a read-only view of the mapped file."""
+        path, offset = self.place(tensor, key, count)
+        if count == 0:
+            return np.empty(0, np.uint8)
+        if path not in self._maps:
+            try:
+                self._maps[path] = np.memmap(path, np.uint8, mode="r").view(np.ndarray)
+            except (OSError, ValueError) as error:
+                raise LoadError(f'cannot map {path} for tensor "{key}": {error}') from error
+        return self._maps[path][offset : offset + count]
+
+    def _file(self, location: str, key: str) -> tuple[Path, int]:
+        """The file that `location` names, and its size; checked once."""
+        if location not in self._confined:
+            path = self._resolve(location, key)
+            if not path.is_file():
+                raise LoadError(
+                    f'tensor "{key}" lies in {path}, which does not exist',
+                    hint=f'copy "{location}" beside the model; it holds the model\'s weights',
+                )
+            self._confined[location] = path, path.stat().st_size
+        return self._confined[location]
+
+    def _resolve(self, location: str, key: str) -> Path:
+        if self.folder is None:
+            raise LoadError(
+                f'tensor "{key}" lies in the file "{location}", and a model in memory has no folder',
+                hint="load the model by its path",
+            )
+        # Both flavours, since a model made on one system is read on the other.
+        flavours = (PurePosixPath(location), PureWindowsPath(location))
+        if not location or any(flavour.anchor or ".." in flavour.parts for flavour in flavours):
+            raise _outside(key, location, self.folder)
+        try:
+            path = (self.folder / location).resolve()
+            inside = path.is_relative_to(self.folder.resolve())
+        except (OSError, ValueError, RuntimeError) as error:
+            raise LoadError(f'tensor "{key}" has the bad file name "{location!r}": {error}') from error
+        if not inside:
+            raise _outside(key, location, self.folder)
+        return path
+
+
+def _outside(key: str, location: str, folder: Path) -> LoadError:
+    return LoadError(
+        f'tensor "{key}" lies in "{location}", outside the model\'s folder {folder}',
+        hint="external data must stand beside the model; a model that points elsewhere may be malicious",
+    )
+
+
+def _number(entries: dict[str, str], name: str, otherwise: int, key: str) -> int:
+    text = entries.get(name, str(otherwise))
+    if not (text.isascii() and text.isdigit()):
+        raise LoadError(f'tensor "{key}" has the bad external data {name} "{text}"')
+    return int(text)

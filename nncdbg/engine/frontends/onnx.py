@@ -1,0 +1,65 @@
+"""ONNX models as programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from nncdbg.engine.errors import LoadError
+from nncdbg.engine.frontends.onnx_file import check_model, read_model
+from nncdbg.engine.frontends.onnx_graph import Conversion
+from nncdbg.engine.frontends.onnx_node import domain_of
+from nncdbg.engine.frontends.onnx_store import OnnxStore
+from nncdbg.engine.graph import Program
+
+MEMORY = "<memory>"
+"""The store of a model that has no file."""
+
+
+def load(path: Path, *, flat: bool = False) -> Program:
+    """The program in an .onnx file; its weights stay there and are read when they are needed.
+
+    Raises LoadError for a file that is no whole model or whose external data is missing, and
+    GraphError for a cycle, an undefined or a twice defined value.
+    """
+    return program_of(read_model(path), path, flat=flat)
+
+
+def from_model(model: Any, *, flat: bool = False) -> Program:
+    """The program in an `onnx.ModelProto`, which must not change while the program is used."""
+    check_model(model, "the onnx.ModelProto")
+    return program_of(model, None, flat=flat)
+
+
+def open_store(path: Path) -> OnnxStore:
+    """The tensors of an .onnx file; LoadError as for `load`."""
+    return OnnxStore(read_model(path), path.parent)
+
+
+def program_of(model: Any, path: Path | None, *, flat: bool) -> Program:
+    """The program of a model that was read from `path`, or made in memory."""
+    from google.protobuf.message import Error  # type: ignore[import-untyped]
+
+    try:
+        store = OnnxStore(model, path.parent if path else None)
+        conversion = Conversion(model.functions, store, flat=flat)
+        entry = conversion.entry(model.graph)
+    except (UnicodeDecodeError, Error) as error:
+        raise LoadError(f"{path or 'the model'} is damaged: {error}") from error
+    refers = conversion.references > 0
+    return Program(
+        graphs=conversion.graphs,
+        entry=entry,
+        stores=(path.name if path else MEMORY,) if refers else (),
+        opsets=opsets_of(model),
+        source=str(path) if path else None,
+        readers=(store,) if refers else (),
+    )
+
+
+def opsets_of(model: Any) -> dict[str, int]:
+    """Domain to version; functions may bring domains of their own."""
+    opsets: dict[str, int] = {}
+    for entry in [*model.opset_import, *(entry for f in model.functions for entry in f.opset_import)]:
+        opsets.setdefault(domain_of(entry.domain), int(entry.version))
+    return opsets or {"": 1}

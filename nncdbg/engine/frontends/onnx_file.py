@@ -1,0 +1,101 @@
+"""From a path to an `onnx.ModelProto`, or to one clear reason why the file is not a model."""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+from typing import Any
+
+from nncdbg.engine.errors import LoadError
+
+_LARGEST = 2**31 - 1
+"""No protobuf message can be larger."""
+
+_STRANGERS: tuple[tuple[bytes, str, str], ...] = (
+    (b"<", "is an HTML or XML page", "download the file itself, not the page that shows it"),
+    (b"version https://git-lfs", "is a Git LFS pointer", "run `git lfs pull` to get the model itself"),
+    (b"PK\x03\x04", "is a zip archive", "unpack it, or export the model with torch.onnx.export"),
+    (b"\x1f\x8b", "is a gzip file", "unpack it with gunzip"),
+    (b"\x80\x02", "is a Python pickle", "export the model with torch.onnx.export; nncdbg never unpickles"),
+    (b"\x89HDF", "is an HDF5 file", "convert it with tf2onnx"),
+    (b"#nncdbg", "is graph text", "give it the suffix .nnc"),
+)
+"""First bytes of what is often saved as .onnx by mistake."""
+
+_BROKEN = "the file is truncated or damaged, or no ONNX model: download or export it again"
+
+
+def read_model(path: Path) -> Any:
+    """The `onnx.ModelProto` in the file, external data not read.
+
+    Raises LoadError if the file is missing, a directory, empty, too large, or not a model.
+    """
+    size = file_size(path)
+    if size > _LARGEST:
+        raise LoadError(
+            f"{path} has {size} bytes; an ONNX model can have at most {_LARGEST}",
+            hint="save the weights as external data: onnx.save(model, path, save_as_external_data=True)",
+        )
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return _decode(path, content)
+    except OSError as error:
+        raise LoadError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def file_size(path: Path) -> int:
+    """The size in bytes of a regular file that is not empty; LoadError for anything else."""
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError:
+        raise LoadError(f"{path} does not exist", hint=_neighbours(path)) from None
+    except (OSError, ValueError) as error:
+        raise LoadError(f"cannot read {path}: {error}") from error
+    if path.is_dir():
+        raise LoadError(f"{path} is a directory", hint=_models_in(path))
+    if not path.is_file():
+        raise LoadError(f"{path} is not a regular file")
+    if size == 0:
+        raise LoadError(f"{path} is empty", hint="the download or the export did not finish")
+    return size
+
+
+def _decode(path: Path, content: mmap.mmap) -> Any:
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+    from onnx import ModelProto
+
+    head = content[:64].lstrip(b"\xef\xbb\xbf \t\r\n")
+    for start, what, hint in _STRANGERS:
+        if head.startswith(start):
+            raise LoadError(f"{path} {what}, no ONNX model", hint=hint)
+    view = memoryview(content)
+    try:
+        model = ModelProto.FromString(view)
+    except DecodeError as error:
+        raise LoadError(f"{path} is not an ONNX model: {error}", hint=_BROKEN) from error
+    finally:
+        view.release()
+    check_model(model, str(path))
+    return model
+
+
+def check_model(model: Any, where: str) -> None:
+    """LoadError unless the message has what every model has: a graph, and operator versions."""
+    if not model.HasField("graph"):
+        raise LoadError(f"{where} holds no graph, so it is not an ONNX model", hint=_BROKEN)
+    if not model.opset_import and (model.ir_version >= 3 or model.ir_version <= 0):
+        raise LoadError(f"{where} names no operator set, so it is not a whole ONNX model", hint=_BROKEN)
+
+
+def _neighbours(path: Path) -> str:
+    return _models_in(path.parent) if path.parent.is_dir() else f"the folder {path.parent} does not exist"
+
+
+def _models_in(folder: Path) -> str:
+    try:
+        names = sorted(entry.name for entry in folder.iterdir() if entry.suffix in (".onnx", ".nnc"))
+    except OSError as error:
+        return f"the folder {folder} cannot be read: {error.strerror}"
+    if not names:
+        return f"there is no .onnx or .nnc file in {folder}"
+    return f"{folder} holds " + ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")

@@ -1,0 +1,204 @@
+"""The small parts of ONNX messages as records: types, attributes, where a node comes from."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from nncdbg.engine import dtypes
+from nncdbg.engine.errors import GraphError
+from nncdbg.engine.frontends.external_data import ExternalData
+from nncdbg.engine.frontends.onnx_store import array_of
+from nncdbg.engine.graph import Attribute, Dim, Inline, Location, TensorType, Value
+
+_STACK_TRACE = "pkg.torch.onnx.stack_trace"
+_NAME_SCOPES = "pkg.torch.onnx.name_scopes"
+_NAMESPACE = "namespace"
+_TRACEBACK_LINE = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
+_TORCHSCRIPT_LINE = re.compile(r"^\s*(?P<file>[^\n]+?)\((?P<line>\d+)\): ", re.MULTILINE)
+
+
+def domain_of(domain: str) -> str:
+    """The domain as programs have it: ``ai.onnx`` is another name of the default domain."""
+    return "" if domain == "ai.onnx" else domain
+
+
+def op_name(node: Any) -> str:
+    """``Relu``, ``com.microsoft.Gelu``."""
+    domain = domain_of(node.domain)
+    return f"{domain}.{node.op_type}" if domain else str(node.op_type)
+
+
+def node_title(node: Any) -> str:
+    """How messages call a NodeProto: its name where it has one, its op, its first output."""
+    if node.name:
+        return f'node "{node.name}" ({node.op_type})'
+    first = next((output for output in node.output if output), None)
+    return f"the {node.op_type} node" + (f" that gives %{first}" if first else "")
+
+
+def tensor_type(proto: Any) -> TensorType | None:
+    """A TypeProto as a TensorType; None where it says nothing, or is a sequence, map or optional."""
+    if proto is None or not proto.HasField("tensor_type"):
+        return None
+    tensor = proto.tensor_type
+    name = dtypes.FROM_ONNX.get(tensor.elem_type)
+    if name is None:
+        return None
+    if not tensor.HasField("shape"):
+        return TensorType(name)
+    return TensorType(name, tuple(_dim(dim) for dim in tensor.shape.dim))
+
+
+def _dim(dim: Any) -> Dim:
+    kind = dim.WhichOneof("value")
+    if kind == "dim_value":
+        # Some exporters write -1 for a size that they do not know.
+        return int(dim.dim_value) if dim.dim_value >= 0 else None
+    return str(dim.dim_param) if kind == "dim_param" and dim.dim_param else None
+
+
+def typed_values(infos: Iterable[Any]) -> dict[str, TensorType]:
+    """Name to type of the ValueInfoProtos that say one."""
+    types = ((info.name, tensor_type(info.type)) for info in infos)
+    return {name: known for name, known in types if known is not None}
+
+
+def value_of(info: Any) -> Value:
+    """A ValueInfoProto as a Value."""
+    return Value(info.name, tensor_type(info.type))
+
+
+def attribute_value(attribute: Any, where: str, external: ExternalData) -> Attribute:
+    """An AttributeProto that holds no graph, as program text has it.
+
+    Strings that are not UTF-8 are bytes; a type that is not a tensor's is its ONNX spelling.
+    Raises GraphError for an attribute without data.
+    """
+    from onnx import AttributeProto
+
+    kind = AttributeProto.AttributeType.Name(attribute.type)
+    key = f"{where}.{attribute.name}"
+    match kind:
+        case "FLOAT":
+            return float(attribute.f)
+        case "INT":
+            return int(attribute.i)
+        case "STRING":
+            return _text(attribute.s)
+        case "FLOATS":
+            return tuple(float(number) for number in attribute.floats)
+        case "INTS":
+            return tuple(int(number) for number in attribute.ints)
+        case "STRINGS":
+            return tuple(_text(text) for text in attribute.strings)
+        case "TENSOR":
+            return Inline(array_of(attribute.t, key, external))
+        case "TENSORS":
+            return tuple(Inline(array_of(tensor, key, external)) for tensor in attribute.tensors)
+        case "SPARSE_TENSOR":
+            return Inline(array_of(attribute.sparse_tensor, key, external))
+        case "SPARSE_TENSORS":
+            return tuple(Inline(array_of(tensor, key, external)) for tensor in attribute.sparse_tensors)
+        case "TYPE_PROTO":
+            return _type_attribute(attribute.tp)
+        case "TYPE_PROTOS":
+            return tuple(_type_attribute(proto) for proto in attribute.type_protos)
+    raise GraphError(f'attribute "{attribute.name}" of {where} has no type', hint="the file is damaged")
+
+
+def _text(data: bytes) -> str | bytes:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return bytes(data)
+
+
+def _type_attribute(proto: Any) -> TensorType | str:
+    return tensor_type(proto) or _spelling(proto)
+
+
+def _spelling(proto: Any) -> str:
+    """``seq(f32[2])``, ``optional(seq(f32[2]))``, ``map(i64, f32[])``: types that no value here has."""
+    kind = proto.WhichOneof("value")
+    if kind == "sequence_type":
+        return f"seq({_spelling(proto.sequence_type.elem_type)})"
+    if kind == "optional_type":
+        return f"optional({_spelling(proto.optional_type.elem_type)})"
+    if kind == "map_type":
+        key = dtypes.FROM_ONNX.get(proto.map_type.key_type, "?")
+        return f"map({key}, {_spelling(proto.map_type.value_type)})"
+    return str(tensor_type(proto) or kind or "?")
+
+
+def location_of(node: Any) -> Location | None:
+    """Where a NodeProto comes from: its name, and the source lines that torch's exporters leave."""
+    metadata = metadata_of(node)
+    frames = _frames(metadata.get(_STACK_TRACE, ""), node.doc_string)
+    if not frames:
+        return Location(name=node.name) if node.name else None
+    (file, line), *callers = frames
+    return Location(file, line, node.name or None, tuple(callers))
+
+
+def _frames(trace: str, doc: str) -> list[tuple[str, int]]:
+    """(file, line), innermost first."""
+    # A traceback has its innermost call last, the older exporter's doc_string has it first.
+    frames = [(found["file"], int(found["line"])) for found in _TRACEBACK_LINE.finditer(trace)][::-1]
+    return frames or [(found["file"], int(found["line"])) for found in _TORCHSCRIPT_LINE.finditer(doc)]
+
+
+def comment_of(node: Any) -> str:
+    """The doc_string as a comment, unless it is a stack trace, which `location_of` reads."""
+    doc = str(node.doc_string)
+    return "" if _TORCHSCRIPT_LINE.search(doc) else comment_text(doc)
+
+
+def comment_text(doc: str) -> str:
+    """Text as ``##`` lines can hold it: no trailing blanks, no empty lines around, one kind of line end."""
+    return "\n".join(line.rstrip() for line in doc.strip().splitlines())
+
+
+def metadata_of(node: Any) -> dict[str, str]:
+    """metadata_props of a NodeProto, empty before ONNX 1.16."""
+    return {entry.key: entry.value for entry in getattr(node, "metadata_props", ())}
+
+
+def scope_of(node: Any) -> tuple[str, ...]:
+    """The modules around a NodeProto, outermost first, each by its full name: ``("a", "a/b")``.
+
+    From torch's name scopes (``['', 'encoder', 'encoder.layer', 'addmm']``), else from slashes in
+    the node's name, else from those in the name of its first output.
+    """
+    metadata = metadata_of(node)
+    scopes = _name_scopes(metadata.get(_NAME_SCOPES, "")) or _namespace(metadata.get(_NAMESPACE, ""))
+    if scopes:
+        return scopes
+    name = node.name or next((output for output in node.output if output), "")
+    parts = [part for part in name.split("/")[:-1] if part]
+    return tuple("/".join(parts[: depth + 1]) for depth in range(len(parts)))
+
+
+def _name_scopes(text: str) -> tuple[str, ...]:
+    try:
+        names = ast.literal_eval(text) if text else []
+    except (ValueError, SyntaxError):
+        # Written by another tool under the same key: the node's name may still say it.
+        return ()
+    if not isinstance(names, list):
+        return ()
+    return tuple(str(name) for name in names[:-1] if name)
+
+
+def _namespace(text: str) -> tuple[str, ...]:
+    """``": Net/conv1: torch.nn.Conv2d/conv2d: aten.conv2d"`` has the module ``conv1``."""
+    names = [part.partition(":")[0].strip() for part in text.split("/")]
+    return tuple(name for name in names[:-1] if name)
+
+
+def source_line(node: Any) -> str | None:
+    """Where an error about a NodeProto comes from, None if nothing is known."""
+    location = location_of(node)
+    return str(location) if location else None

@@ -1,0 +1,102 @@
+"""What holds inside one ONNX graph while it is converted, and what its messages say of names and types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from nncdbg.engine.errors import GraphError
+from nncdbg.engine.frontends import onnx_node
+from nncdbg.engine.frontends.onnx_store import GraphPath
+from nncdbg.engine.graph import Constant, Inline, Operand, TensorType, Value
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What holds inside one graph while it is converted.
+
+    `outer` are the names visible from around it; `true` the values known to be constant true;
+    `attributes` and `absent` are what the call of the function around it gives: AttributeProtos
+    by name, and inputs that are not given.
+    """
+
+    path: GraphPath = ()
+    outer: frozenset[str] = frozenset()
+    true: frozenset[str] = frozenset()
+    types: Mapping[str, TensorType] = field(default_factory=dict)
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    absent: frozenset[str] = frozenset()
+
+
+def inputs_of(node: Any, scope: Scope) -> tuple[Operand, ...]:
+    """Operands of a NodeProto; trailing ones that are not given are left out."""
+    operands = [name if name and name not in scope.absent else None for name in node.input]
+    while operands and operands[-1] is None:
+        operands.pop()
+    return tuple(operands)
+
+
+def outputs_of(node: Any, scope: Scope) -> tuple[Value, ...]:
+    """Output values of a NodeProto with the types that the model states."""
+    return tuple(Value(name, scope.types.get(name)) for name in node.output)
+
+
+def padded(outputs: tuple[Value, ...], count: int, title: str) -> tuple[Value, ...]:
+    """The outputs filled up to `count` with unread ones; GraphError if there are more."""
+    if len(outputs) > count:
+        raise GraphError(f"{title} has {len(outputs)} outputs, its graph gives {count}")
+    return outputs + (Value(""),) * (count - len(outputs))
+
+
+def graph_inputs(proto: Any, scope: Scope) -> list[Value]:
+    """Inputs of a GraphProto or FunctionProto, without those that the call does not give."""
+    if hasattr(proto, "initializer"):
+        return [onnx_node.value_of(info) for info in proto.input]
+    types = onnx_node.typed_values(getattr(proto, "value_info", ()))
+    return [Value(name, types.get(name)) for name in proto.input if name not in scope.absent]
+
+
+def stated_types(proto: Any) -> dict[str, TensorType]:
+    """Types that a GraphProto or FunctionProto states for its values."""
+    types = onnx_node.typed_values(getattr(proto, "value_info", ()))
+    if hasattr(proto, "initializer"):
+        types |= onnx_node.typed_values(proto.output)
+    return types
+
+
+def output_value(output: Any, types: Mapping[str, TensorType]) -> Value:
+    """An output of a GraphProto or FunctionProto."""
+    name = output if isinstance(output, str) else output.name
+    return Value(name, types.get(name))
+
+
+def check_outputs(outputs: Sequence[Value], names: frozenset[str], graph: str) -> None:
+    """GraphError for an output that nothing defines."""
+    for value in outputs:
+        if value.name not in names:
+            raise GraphError(
+                f"graph @{graph} returns %{value.name}, which nothing defines",
+                hint="the model is not whole: export it again",
+            )
+
+
+def defined_once(names: Sequence[str], graph: str) -> set[str]:
+    """The names as a set; GraphError if one recurs."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise GraphError(f"%{name} is defined twice in graph @{graph}: as an input or constant")
+        seen.add(name)
+    return seen
+
+
+def is_true(constant: Constant) -> bool:
+    """True for a constant of one element that is true."""
+    data = constant.data
+    return (
+        isinstance(data, Inline)
+        and data.array.dtype == bool
+        and data.array.size == 1
+        and bool(data.array.all())
+    )

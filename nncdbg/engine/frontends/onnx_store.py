@@ -1,0 +1,299 @@
+"""The weights of an ONNX model by name: inside the file, or memory-mapped beside it.
+
+Every tensor that a `Constant` can refer to has one key, the same from run to run: the value's
+name; where that name recurs in another graph of the model, the later one is ``path:name``.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from nncdbg.engine import dtypes
+from nncdbg.engine.errors import LoadError
+from nncdbg.engine.frontends.external_data import ExternalData
+from nncdbg.engine.graph import Array, TensorType
+
+GraphPath: TypeAlias = "tuple[str, ...]"
+"""Where a graph stands in a model: ``()``, ``("If_0.else_branch", "y.body")``, ``("@domain.Function",)``."""
+
+_PACKED_BITS = {"i4": 4, "u4": 4, "f4e2m1fn": 4, "i2": 2, "u2": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One tensor of a model: `proto` is a TensorProto, a SparseTensorProto or a Constant's AttributeProto."""
+
+    path: GraphPath
+    name: str
+    proto: Any
+
+
+def subgraph_path(path: GraphPath, index: int, node: Any, attribute: str) -> GraphPath:
+    """The path of the graph in `attribute` of the node at `index` of the graph at `path`."""
+    first = next((output for output in node.output if output), f"#{index}")
+    return (*path, f"{first}.{attribute}")
+
+
+def subgraphs_of(node: Any) -> Iterator[tuple[str, Any]]:
+    """(attribute name, GraphProto) of every graph that the node holds, in the attributes' order."""
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.name, attribute.g
+        for position, graph in enumerate(attribute.graphs):
+            yield f"{attribute.name}[{position}]", graph
+
+
+def constant_attribute(node: Any) -> Any | None:
+    """The attribute that holds the data of a ``Constant`` node, None for another node or a reference."""
+    if node.op_type != "Constant" or node.domain not in ("", "ai.onnx") or len(node.attribute) != 1:
+        return None
+    attribute = node.attribute[0]
+    return None if attribute.ref_attr_name else attribute
+
+
+def _sources(path: GraphPath, graph: Any) -> Iterator[Source]:
+    """Sources of a GraphProto or FunctionProto and of the graphs inside it, outermost first."""
+    for tensor in getattr(graph, "initializer", ()):
+        yield Source(path, tensor.name, tensor)
+    for sparse in getattr(graph, "sparse_initializer", ()):
+        yield Source(path, sparse.values.name, sparse)
+    for node in graph.node:
+        attribute = constant_attribute(node)
+        if attribute is not None and len(node.output) == 1:
+            yield Source(path, node.output[0], attribute)
+    for index, node in enumerate(graph.node):
+        for name, inner in subgraphs_of(node):
+            yield from _sources(subgraph_path(path, index, node, name), inner)
+
+
+def function_name(function: Any) -> str:
+    """``domain.Name``, or ``domain.Name:overload``."""
+    name = f"{function.domain}.{function.name}" if function.domain else function.name
+    return f"{name}:{function.overload}" if getattr(function, "overload", "") else name
+
+
+def model_sources(model: Any) -> Iterator[Source]:
+    """Every tensor of a ModelProto that can become a `Constant`."""
+    yield from _sources((), model.graph)
+    for function in model.functions:
+        yield from _sources((f"@{function_name(function)}",), function)
+
+
+@dataclass
+class OnnxStore:
+    """`Store` over an `onnx.ModelProto`; `folder` is where external data may lie, None for nowhere."""
+
+    model: Any
+    folder: Path | None = None
+    external: ExternalData = field(init=False, repr=False)
+    _by_key: dict[str, Source] = field(init=False, default_factory=dict, repr=False)
+    _key_of: dict[tuple[GraphPath, str], str] = field(init=False, default_factory=dict, repr=False)
+    _read: Any = field(init=False, default_factory=weakref.WeakValueDictionary, repr=False)
+
+    def __post_init__(self) -> None:
+        self.external = ExternalData(self.folder)
+        for source in model_sources(self.model):
+            key = source.name
+            if key in self._by_key:
+                key = f"{'/'.join(source.path)}:{source.name}"
+            while key in self._by_key:
+                key += "'"
+            self._by_key[key] = source
+            self._key_of[source.path, source.name] = key
+            self._check(key, source.proto)
+
+    def key_of(self, path: GraphPath, name: str) -> str:
+        """The key of the constant `name` of the graph at `path`."""
+        return self._key_of[path, name]
+
+    def keys(self) -> Iterable[str]:
+        return self._by_key.keys()
+
+    def type(self, key: str) -> TensorType:
+        """The tensor's type; LoadError for an unknown key."""
+        proto = self._source(key).proto
+        if hasattr(proto, "dims"):
+            element = proto if hasattr(proto, "data_type") else proto.values
+            return TensorType(element_type(element.data_type, key), tuple(proto.dims))
+        array = self.read(key)
+        return TensorType(dtypes.name_of(array.dtype), array.shape)
+
+    def read(self, key: str) -> Array:
+        """The tensor, read-only; LoadError for an unknown key or data that cannot be had."""
+        array: Array | None = self._read.get(key)
+        if array is None:
+            array = array_of(self._source(key).proto, key, self.external)
+            self._read[key] = array
+        return array
+
+    def _source(self, key: str) -> Source:
+        try:
+            return self._by_key[key]
+        except KeyError:
+            raise LoadError(
+                f'the model has no tensor "{key}"', hint="is it the file that the program text was made from?"
+            ) from None
+
+    def _check(self, key: str, proto: Any) -> None:
+        """LoadError now, not in the middle of a run, for external data that cannot be read."""
+        tensor = proto.t if hasattr(proto, "ref_attr_name") else proto
+        if is_external(tensor):
+            self.external.place(tensor, key, byte_count(tensor, key))
+
+
+def is_external(proto: Any) -> bool:
+    """True for a TensorProto whose data lies in another file."""
+    return hasattr(proto, "data_location") and proto.data_location == 1
+
+
+def element_type(number: int, key: str) -> str:
+    """The short name of an ONNX element type; LoadError for one that nncdbg does not know."""
+    try:
+        return dtypes.FROM_ONNX[number]
+    except KeyError:
+        raise LoadError(
+            f'tensor "{key}" has the unknown element type number {number}',
+            hint="the file is damaged, or newer than the installed onnx package",
+        ) from None
+
+
+def byte_count(tensor: Any, key: str) -> int:
+    """Bytes that the raw data of a TensorProto takes; 4-bit and 2-bit elements are packed."""
+    name = element_type(tensor.data_type, key)
+    if any(size < 0 for size in tensor.dims):
+        raise LoadError(f'tensor "{key}" has a negative size: {list(tensor.dims)}')
+    bits = _PACKED_BITS.get(name, dtypes.NUMPY[name].itemsize * 8)
+    return int(math.prod(tensor.dims) * bits + 7) // 8
+
+
+def array_of(proto: Any, key: str, external: ExternalData) -> Array:
+    """The data of a TensorProto, SparseTensorProto or Constant attribute as a read-only array."""
+    if hasattr(proto, "ref_attr_name"):
+        return attribute_array(proto, key, external)
+    if hasattr(proto, "indices"):
+        return _dense(proto, key, external)
+    return tensor_array(proto, key, external)
+
+
+def tensor_array(tensor: Any, key: str, external: ExternalData) -> Array:
+    """A TensorProto as a read-only array; a view of the file where the format allows."""
+    name = element_type(tensor.data_type, key)
+    expected = byte_count(tensor, key)
+    if tensor.HasField("segment"):
+        raise LoadError(f'tensor "{key}" is stored in segments, which no known tool writes')
+    if is_external(tensor):
+        return _from_bytes(external.read(tensor, key, expected), tensor, name, key)
+    if tensor.HasField("raw_data") and name != "str":
+        raw = np.frombuffer(tensor.raw_data, np.uint8)
+        if raw.size != expected:
+            raise LoadError(
+                f'tensor "{key}" {_type_of(tensor, name)} needs {expected} bytes, has {raw.size}',
+                hint="the file is damaged: export it again",
+            )
+        return _from_bytes(raw, tensor, name, key)
+    return _from_fields(tensor, name, key)
+
+
+def _type_of(tensor: Any, name: str) -> TensorType:
+    return TensorType(name, tuple(tensor.dims))
+
+
+def _from_bytes(raw: Array, tensor: Any, name: str, key: str) -> Array:
+    if name in _PACKED_BITS:
+        return _through_onnx(_with_raw_data(tensor, raw), key)
+    if name == "str":
+        raise LoadError(f'string tensor "{key}" has raw data', hint="the file is damaged: export it again")
+    dtype = dtypes.NUMPY[name]
+    # Little-endian in the file; every platform that NumPy and numba support is little-endian too.
+    array = raw.view(dtype).reshape(tuple(tensor.dims))
+    if not array.flags.aligned:
+        array = array.copy()
+    array.flags.writeable = False
+    return array
+
+
+def _with_raw_data(tensor: Any, raw: Array) -> Any:
+    from onnx import TensorProto
+
+    return TensorProto(data_type=tensor.data_type, dims=tensor.dims, raw_data=raw.tobytes())
+
+
+def _from_fields(tensor: Any, name: str, key: str) -> Array:
+    if name == "str":
+        count = math.prod(tensor.dims)
+        if len(tensor.string_data) != count:
+            raise LoadError(f'tensor "{key}" needs {count} strings, has {len(tensor.string_data)}')
+        array = np.empty(count, object)
+        array[:] = [text.decode("utf-8", "surrogateescape") for text in tensor.string_data]
+        array = array.reshape(tuple(tensor.dims))
+        array.flags.writeable = False
+        return array
+    return _through_onnx(tensor, key)
+
+
+def _through_onnx(tensor: Any, key: str) -> Array:
+    """For data in typed fields and packed elements: the layouts are ONNX's to know."""
+    from onnx import numpy_helper
+
+    try:
+        array: Array = np.asarray(numpy_helper.to_array(tensor))
+    except (ValueError, TypeError) as error:
+        raise LoadError(
+            f'tensor "{key}" cannot be read: {error}', hint="the file is damaged: export it again"
+        ) from error
+    array.flags.writeable = False
+    return array
+
+
+def _dense(sparse: Any, key: str, external: ExternalData) -> Array:
+    """A SparseTensorProto made dense; indices are linear [nnz] or coordinates [nnz, rank]."""
+    values = tensor_array(sparse.values, key, external)
+    indices = tensor_array(sparse.indices, f"{key} (indices)", external)
+    shape = tuple(sparse.dims)
+    array = np.zeros(shape, values.dtype)
+    try:
+        if indices.ndim == 2:
+            array[tuple(indices.T)] = values
+        else:
+            array.reshape(-1)[indices] = values
+    except (IndexError, ValueError) as error:
+        raise LoadError(f'sparse tensor "{key}" cannot be made dense: {error}') from error
+    array.flags.writeable = False
+    return array
+
+
+_SCALARS: Mapping[str, tuple[str, Any]] = {
+    "value_float": ("f", np.float32),
+    "value_floats": ("floats", np.float32),
+    "value_int": ("i", np.int64),
+    "value_ints": ("ints", np.int64),
+    "value_string": ("s", object),
+    "value_strings": ("strings", object),
+}
+
+
+def attribute_array(attribute: Any, key: str, external: ExternalData) -> Array:
+    """The data of a ``Constant`` node's one attribute (ONNX Constant-13)."""
+    if attribute.name == "value":
+        return tensor_array(attribute.t, key, external)
+    if attribute.name == "sparse_value":
+        return _dense(attribute.sparse_tensor, key, external)
+    if attribute.name not in _SCALARS:
+        raise LoadError(f'Constant "{key}" has the unknown attribute "{attribute.name}"')
+    field_name, dtype = _SCALARS[attribute.name]
+    data = getattr(attribute, field_name)
+    if dtype is not object:
+        array = np.array(data, dtype)
+    elif isinstance(data, bytes):
+        array = np.array(data.decode("utf-8", "surrogateescape"), object)
+    else:
+        array = np.array([text.decode("utf-8", "surrogateescape") for text in data], object)
+    array.flags.writeable = False
+    return array

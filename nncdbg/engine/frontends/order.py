@@ -1,0 +1,131 @@
+"""Execution order: ONNX asks for sorted nodes, and not every tool that writes ONNX obeys."""
+
+from __future__ import annotations
+
+import difflib
+import heapq
+from collections.abc import Collection, Iterator, Sequence
+
+from nncdbg.engine.errors import GraphError
+from nncdbg.engine.graph import Graph, Node
+
+
+def reads(node: Node) -> Iterator[str]:
+    """Names of the values that a node reads, those that its subgraphs read from around them included."""
+    for operand in node.inputs:
+        if isinstance(operand, str):
+            yield operand
+    for graph in node.subgraphs:
+        yield from free_names(graph)
+
+
+def free_names(graph: Graph) -> Iterator[str]:
+    """Names that a graph reads and does not define, in order of use; they may repeat."""
+    own = {value.name for value in graph.inputs} | {constant.value.name for constant in graph.constants}
+    own |= {value.name for node in graph.nodes for value in node.outputs}
+    for node in graph.nodes:
+        yield from (name for name in reads(node) if name not in own)
+    yield from (value.name for value in graph.outputs if value.name not in own)
+
+
+def title(node: Node) -> str:
+    """How messages call a node."""
+    if node.location and node.location.name:
+        return f'node "{node.location.name}" ({node.op})'
+    first = next((value.name for value in node.outputs if value.name), None)
+    return f"{node.op} -> %{first}" if first else node.op
+
+
+def in_order(
+    nodes: Sequence[Node], own: Collection[str], outer: Collection[str], graph: str
+) -> tuple[Node, ...]:
+    """The nodes so that each reads only what stands before it; unchanged if they already do.
+
+    `own` are the inputs and constants of the graph, `outer` the names visible from around it.
+    Otherwise the order is the stable topological one.  Raises GraphError for a value defined
+    twice, read but never defined, or a cycle.
+    """
+    producer = _producers(nodes, own, graph)
+    defined = {*own, *(name for name in outer if name not in producer)}
+    sorted_already = True
+    for node in nodes:
+        for name in reads(node):
+            if name in defined:
+                continue
+            if name not in producer:
+                raise _undefined(node, name, defined | producer.keys(), graph)
+            sorted_already = False
+        defined.update(value.name for value in node.outputs)
+    return tuple(nodes) if sorted_already else _sorted(nodes, producer, graph)
+
+
+def _producers(nodes: Sequence[Node], own: Collection[str], graph: str) -> dict[str, int]:
+    producer: dict[str, int] = {}
+    for index, node in enumerate(nodes):
+        for value in node.outputs:
+            if not value.name:
+                continue
+            if value.name in producer or value.name in own:
+                first = (
+                    title(nodes[producer[value.name]]) if value.name in producer else "an input or constant"
+                )
+                raise GraphError(
+                    f"%{value.name} is defined twice in graph @{graph}: by {first} and by {title(node)}",
+                    source=str(node.location) if node.location else None,
+                    hint="every value of a graph has one definition: rename one of the two",
+                )
+            producer[value.name] = index
+    return producer
+
+
+def _undefined(node: Node, name: str, names: Collection[str], graph: str) -> GraphError:
+    near = difflib.get_close_matches(name, names, n=1)
+    return GraphError(
+        f"{title(node)} in graph @{graph} reads %{name}, which nothing defines",
+        source=str(node.location) if node.location else None,
+        hint=f"did it mean %{near[0]}?" if near else "the model is not whole: export it again",
+    )
+
+
+def _sorted(nodes: Sequence[Node], producer: dict[str, int], graph: str) -> tuple[Node, ...]:
+    needs = [{producer[name] for name in reads(node) if name in producer} for node in nodes]
+    readers: list[list[int]] = [[] for _ in nodes]
+    for index, sources in enumerate(needs):
+        for source in sources:
+            readers[source].append(index)
+    missing = [len(sources) for sources in needs]
+    ready = [index for index, count in enumerate(missing) if count == 0]
+    order: list[int] = []
+    while ready:
+        index = heapq.heappop(ready)
+        order.append(index)
+        for reader in readers[index]:
+            missing[reader] -= 1
+            if missing[reader] == 0:
+                heapq.heappush(ready, reader)
+    if len(order) < len(nodes):
+        raise _cycle(nodes, needs, missing, graph)
+    return tuple(nodes[index] for index in order)
+
+
+def _cycle(nodes: Sequence[Node], needs: list[set[int]], missing: list[int], graph: str) -> GraphError:
+    # From any node that never became ready, walking to what it waits for must come round.
+    seen: dict[int, int] = {}
+    path: list[int] = []
+    current = next(index for index, count in enumerate(missing) if count)
+    while current not in seen:
+        seen[current] = len(path)
+        path.append(current)
+        current = min(index for index in needs[current] if missing[index])
+    cycle = path[seen[current] :][::-1]
+    shown = [f"{title(nodes[index])} gives {_outputs(nodes[index])}" for index in cycle[:8]]
+    more = f"and {len(cycle) - 8} more" if len(cycle) > 8 else ""
+    return GraphError(
+        f"graph @{graph} has a cycle of {len(cycle)} node{'s' if len(cycle) > 1 else ''}",
+        operands=[*shown, more] if more else shown,
+        hint="a graph that repeats itself is written with Loop",
+    )
+
+
+def _outputs(node: Node) -> str:
+    return ", ".join(f"%{value.name}" for value in node.outputs if value.name)

@@ -1,0 +1,80 @@
+"""Safetensors files as stores.  The library is optional: `pip install safetensors`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from nncdbg.engine.errors import LoadError
+from nncdbg.engine.frontends.onnx_file import file_size
+from nncdbg.engine.graph import Array, TensorType
+
+_NAMES = {
+    "F64": "f64",
+    "F32": "f32",
+    "F16": "f16",
+    "BF16": "bf16",
+    "F8_E4M3": "f8e4m3fn",
+    "F8_E5M2": "f8e5m2",
+    "F8_E8M0": "f8e8m0fnu",
+    "I64": "i64",
+    "I32": "i32",
+    "I16": "i16",
+    "I8": "i8",
+    "U64": "u64",
+    "U32": "u32",
+    "U16": "u16",
+    "U8": "u8",
+    "BOOL": "bool",
+    "C64": "c64",
+}
+
+
+class SafetensorsStore:
+    """`Store` over an opened safetensors file."""
+
+    def __init__(self, path: Path, file: Any) -> None:
+        self._path = path
+        self._file = file
+        self._keys = frozenset(file.keys())
+
+    def keys(self) -> Iterable[str]:
+        return sorted(self._keys)
+
+    def type(self, key: str) -> TensorType:
+        """The tensor's type from the file's header; LoadError for an unknown key or element type."""
+        part = self._file.get_slice(self._known(key))
+        name = _NAMES.get(part.get_dtype())
+        if name is None:
+            raise LoadError(f'tensor "{key}" of {self._path} has the element type {part.get_dtype()}')
+        return TensorType(name, tuple(part.get_shape()))
+
+    def read(self, key: str) -> Array:
+        """The tensor, read-only; LoadError for an unknown key."""
+        self.type(key)
+        array: Array = self._file.get_tensor(key)
+        array.flags.writeable = False
+        return array
+
+    def _known(self, key: str) -> str:
+        if key not in self._keys:
+            raise LoadError(
+                f'{self._path} has no tensor "{key}"', hint="is it the store that the text means?"
+            )
+        return key
+
+
+def open_store(path: Path) -> SafetensorsStore:
+    """The tensors of a .safetensors file; LoadError if it or the library is missing or damaged."""
+    file_size(path)
+    try:
+        import safetensors
+    except ImportError:
+        raise LoadError(
+            f"{path} needs the library safetensors", hint="install it: pip install safetensors"
+        ) from None
+    try:
+        return SafetensorsStore(path, safetensors.safe_open(path, framework="np"))
+    except (safetensors.SafetensorError, OSError) as error:
+        raise LoadError(f"cannot read {path}: {error}", hint="the file is truncated or damaged") from error

@@ -1,0 +1,65 @@
+"""Data for inputs that come from no file: zeros, ones, counted, or drawn from a seed."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+
+import numpy as np
+
+from nncdbg.engine import dtypes
+from nncdbg.engine.errors import UsageError
+from nncdbg.engine.graph import Array, TensorType
+
+GENERATED = ("zeros", "ones", "normal", "uniform", "arange")
+"""What a user can ask for by name."""
+
+
+def generate(name: str, type_: TensorType, kind: str | None, seed: int) -> Array:
+    """An array of the concrete type for the input `name`.
+
+    `kind` is one of `GENERATED`; None draws what suits the dtype: standard normal floats,
+    integers 0 to 9 as far as they fit, fair bools, empty text.  The draw depends on the seed and
+    the name only.  Raises UsageError for a kind that the dtype does not have.
+    """
+    assert type_.shape is not None
+    shape = tuple(int(size) for size in type_.shape if size is not None)
+    if type_.dtype == "str":
+        if kind not in (None, "zeros"):
+            raise UsageError(f"input %{name} is text and cannot be {kind}", hint="give an array of strings")
+        return np.full(shape, "", object)
+    dtype = dtypes.NUMPY[type_.dtype]
+    if kind == "arange":
+        return np.arange(math.prod(shape)).reshape(shape).astype(dtype)
+    if kind in ("zeros", "ones"):
+        return np.full(shape, kind == "ones").astype(dtype)
+    whole = type_.dtype in dtypes.INTEGERS or type_.dtype == "bool"
+    if kind == "normal" and whole:
+        raise UsageError(f"input %{name} {type_} cannot be normal", hint="use uniform or arange")
+    return _drawn(type_.dtype, kind or ("uniform" if whole else "normal"), shape, _generator(seed, name))
+
+
+def _generator(seed: int, name: str) -> np.random.Generator:
+    """Depends on the seed and the input's name only, so other inputs can come and go."""
+    key = hashlib.blake2b(f"{seed}:{name}".encode("utf-8", "surrogateescape"), digest_size=16).digest()
+    return np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little")))
+
+
+def _drawn(name: str, kind: str, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    """Standard normal or uniform [0, 1) floats; integers 0 to 9 as far as they fit; fair bools."""
+    dtype = dtypes.NUMPY[name]
+    if name in dtypes.INTEGERS or name == "bool":
+        return np.asarray(rng.integers(0, _largest(name) + 1, shape)).astype(dtype)
+    draw = rng.standard_normal if kind == "normal" else rng.random
+    if name in dtypes.COMPLEX:
+        return np.asarray(draw(shape) + 1j * draw(shape)).astype(dtype)
+    precision = np.float64 if name == "f64" else np.float32
+    return np.asarray(draw(shape, dtype=precision)).astype(dtype, copy=False)
+
+
+def _largest(name: str) -> int:
+    """The largest integer that is drawn for a dtype."""
+    if name == "bool":
+        return 1
+    bits = int(name[1:])
+    return min(9, 1 << (bits - (name[0] == "i")) - 1)

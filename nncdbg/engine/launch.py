@@ -1,0 +1,145 @@
+"""From a program to a machine at its first statement: inputs bound, code compiled and linked."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.code import Code, Compiler, Path, initial_data
+from nncdbg.engine.errors import Excerpt, GraphError, NncdbgError
+from nncdbg.engine.formula import formula_of
+from nncdbg.engine.graph import Array, Constant, Program, TensorType
+from nncdbg.engine.linking import Linker
+from nncdbg.engine.machine import Frame, Machine
+from nncdbg.engine.values import type_of
+from nncdbg.textual_repr.listing import Listing
+from nncdbg.textual_repr.printer import listing
+
+
+@dataclass(slots=True)
+class Loaded:
+    """A program's code: of the entry now, of called graphs and micro programs when they are first entered.
+
+    `arrived` is told of every code, so that breakpoints reach it.
+    """
+
+    program: Program
+    listing: Listing
+    linker: Linker
+    arrived: Callable[[Code], None]
+    _called: dict[tuple[Any, ...], Code] = field(default_factory=dict)
+    _formulas: dict[tuple[Any, ...], Code | None] = field(default_factory=dict)
+    _listings: dict[int, Listing] = field(default_factory=dict)
+    _arrays: dict[int, Array] = field(default_factory=dict)
+
+    def entry(self, inputs: Sequence[Array]) -> Code:
+        graph = self.program.graphs[self.program.entry]
+        return self._compile(self.program, graph.name, [type_of(array) for array in inputs])
+
+    def call(self, name: str, inputs: Sequence[Any]) -> Code:
+        """The code of a called graph, one per combination of element types."""
+        types = [type_of(value) for value in inputs]
+        key = (name, *(known.dtype if known else None for known in types))
+        if key not in self._called:
+            graph = self.program.graphs[name]
+            if len(types) != len(graph.inputs):
+                raise GraphError(f"@{name} takes {len(graph.inputs)} operands, {len(types)} given")
+            elements = [TensorType(known.dtype) if known else None for known in types]
+            merged = [
+                value.type if value.type and element and value.type.dtype == element.dtype else element
+                for value, element in zip(graph.inputs, elements, strict=True)
+            ]
+            self._called[key] = self._compile(self.program, name, merged)
+        return self._called[key]
+
+    def formula(self, frame: Frame) -> Code | None:
+        """The micro program of the statement at a frame's pc, for its operands; None for a primitive."""
+        code, pc = frame.code, frame.pc
+        if pc >= len(code.nodes) or code.instructions[pc][0] is None:
+            return None
+        operands = code.instructions[pc][1](frame.slots)
+        types = [type_of(value) for value in operands]
+        key = (id(code), pc, tuple(types))
+        if key not in self._formulas:
+            program = formula_of(code.nodes[pc], types, code.opsets)
+            given = [known for known in types if known is not None]
+            self._formulas[key] = program and self._compile(program, program.entry, given, formula=program)
+        return self._formulas[key]
+
+    def listing_of(self, code: Code) -> Listing:
+        """The text in which the statements of a code stand."""
+        if code.formula is None:
+            return self.listing
+        key = id(code.formula)
+        if key not in self._listings:
+            self._listings[key] = listing(code.formula)
+        return self._listings[key]
+
+    def _compile(
+        self, program: Program, name: str, types: Sequence[TensorType | None], formula: Program | None = None
+    ) -> Code:
+        def complain(path: Path, pc: int, error: NncdbgError) -> NncdbgError:
+            return _placed(error, self.listing if formula is None else listing(formula), path, pc, program)
+
+        compiler = Compiler(program, lambda constant: self._read(constant, program), complain)
+        code = compiler.compile(program.graphs[name], types)
+        if formula is not None:
+            _mark_formula(code, formula)
+        self.linker.link(code)
+        self.arrived(code)
+        return code
+
+    def _read(self, constant: Constant, program: Program) -> Array:
+        # One array per constant, so that every frame of a graph shares it.
+        key = id(constant)
+        if key not in self._arrays:
+            self._arrays[key] = initial_data(constant, program)
+        return self._arrays[key]
+
+
+def _mark_formula(code: Code, program: Program) -> None:
+    stack = [code]
+    while stack:
+        each = stack.pop()
+        each.formula = program
+        for bodies in each.bodies.values():
+            stack.extend(bodies)
+
+
+def _placed(error: NncdbgError, text: Listing, path: Path, pc: int, program: Program) -> NncdbgError:
+    """The error with its statement underlined and where the user's model says it."""
+    error.excerpt = excerpt(text, path, pc)
+    location = _node_at(program, path, pc).location
+    error.source = str(location) if location is not None else None
+    return error
+
+
+def _node_at(program: Program, path: Path, pc: int) -> Any:
+    graph = program.graphs[str(path[0])]
+    for node, body in zip(path[1::2], path[2::2], strict=True):
+        graph = graph.nodes[int(node)].subgraphs[int(body)]
+    return graph.nodes[pc]
+
+
+def excerpt(text: Listing, path: Path, pc: int) -> Excerpt:
+    """The line of a statement, underlined from its first character."""
+    line = text.line(path, pc)
+    words = text.lines[line - 1]
+    indent = len(words) - len(words.lstrip())
+    return Excerpt(words, line, indent + 1, len(words.strip()), text.file)
+
+
+def generator_of(machine: Callable[[], Machine], seed: int) -> Callable[[Path, int], np.random.Generator]:
+    """Random streams keyed by (seed, statement, iteration of every frame): the same at every replay."""
+
+    def generator(path: Path, pc: int) -> np.random.Generator:
+        place = repr((path, pc, [(frame.pc, frame.iteration) for frame in machine().frames]))
+        key = (zlib.crc32(place.encode()) << 32) | (seed & 0xFFFFFFFF)
+        counter = zlib.crc32(place[::-1].encode())
+        return np.random.Generator(np.random.Philox(key=key, counter=counter))
+
+    return generator

@@ -1,0 +1,349 @@
+"""The machine: frames over compiled code, one loop, one way to take a step.
+
+All state is data (frames, tick, journal), so that pause, clone, step back and what-if are
+copies.  Running free and single stepping execute the same instructions.  The machine knows
+nothing of breakpoints, statistics or people: a trap is an instruction without `execute`, and
+whoever wants to stop it calls `interrupt`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from nncdbg.engine.code import TRAP, Code
+from nncdbg.engine.dtypes import NUMPY
+from nncdbg.engine.errors import RunError
+from nncdbg.engine.events import Ended, Event, Failed, Interrupted, Iterated, Outcome, Popped, Pushed, Trapped
+from nncdbg.engine.graph import TensorType
+
+
+class Frame:
+    """One block in execution: its slots, the next statement, and for a loop the iteration."""
+
+    __slots__ = ("code", "collected", "entered", "iteration", "pc", "slots", "times")
+
+    def __init__(self, code: Code, slots: list[Any], times: int | None = None) -> None:
+        self.code = code
+        self.slots = slots
+        self.pc = 0
+        self.iteration = 0
+        self.entered = 0
+        """The tick after the statement that began this frame."""
+        self.times = times
+        self.collected: list[list[Any]] = []
+
+    def clone(self) -> Frame:
+        copy = Frame(self.code, self.slots.copy(), self.times)
+        copy.pc, copy.iteration, copy.entered = self.pc, self.iteration, self.entered
+        copy.collected = [items.copy() for items in self.collected]
+        return copy
+
+    @property
+    def is_loop(self) -> bool:
+        return bool(self.code.graph.inputs) and isinstance(self.code.path[-1], int)
+
+
+Entry: TypeAlias = "tuple[int, str, Any]"
+"""(tick after it, kind, what was dropped): how to undo one transfer of control, or an edit."""
+
+CallCode: TypeAlias = Callable[[str, Sequence[Any]], Code]
+
+
+class Machine:
+    """Executes a program from its entry code.
+
+    `tick` counts executed statements.  `journal` holds what undoing the latest transfers of
+    control needs; straight-line statements need nothing, as their outputs stay in the slots.
+    """
+
+    def __init__(self, entry: Code, inputs: Sequence[Any], call_code: CallCode) -> None:
+        self.call_code = call_code
+        self.tick = 0
+        self.ended = False
+        self.interrupted = False
+        self._disarmed: list[Code] = []
+        self.journal: deque[Entry] = deque()
+        self.listeners: list[Callable[[Event], None]] = []
+        self.frames: list[Frame] = [self._frame(entry, inputs)]
+
+    # -- running -------------------------------------------------------------------------
+
+    def run(self) -> Outcome:
+        """Run until a trap, an interruption, a failure or the end."""
+        with np.errstate(all="ignore"):
+            while True:
+                if self.ended:
+                    return Ended()
+                outcome = self._run_block()
+                if outcome is not None:
+                    return outcome
+
+    def _run_block(self) -> Outcome | None:
+        """Run statements of the innermost frame up to its next transfer of control, and take that."""
+        frame = self.frames[-1]
+        slots, patched, start = frame.slots, frame.code.patched, frame.pc
+        # The list iterator is the program counter: no increment per statement.
+        cursor = iter(patched)
+        cursor.__setstate__(start)  # type: ignore[attr-defined]
+        try:
+            for execute, gather, target in cursor:
+                if execute is None:
+                    break
+                slots[target] = execute(*gather(slots))
+        except BaseException as error:
+            self._advance(frame, len(patched) - cursor.__length_hint__() - 1 - start)
+            if isinstance(error, Exception):
+                return Failed(error)
+            raise
+        self._advance(frame, len(patched) - cursor.__length_hint__() - 1 - start)
+        if self.interrupted:
+            return self._interruption()
+        if patched[frame.pc] is TRAP:
+            return Trapped()
+        return self._transfer(frame)
+
+    def _advance(self, frame: Frame, count: int) -> None:
+        frame.pc += count
+        self.tick += count
+
+    def step(self) -> Outcome | None:
+        """Execute exactly the next statement, a trap on it or not; None if all is well."""
+        if self.ended:
+            return Ended()
+        frame = self.frames[-1]
+        execute, gather, target = frame.code.instructions[frame.pc]
+        if execute is None:
+            outcome = self._transfer(frame)
+        else:
+            try:
+                with np.errstate(all="ignore"):
+                    frame.slots[target] = execute(*gather(frame.slots))
+            except Exception as error:
+                return Failed(error)
+            self._advance(frame, 1)
+            outcome = None
+        return self._interruption() if self.interrupted else outcome
+
+    def interrupt(self) -> None:
+        """Stop before the next statement; safe from a signal handler, a listener or another thread."""
+        self.interrupted = True
+        for frame in self.frames[-1:]:
+            self._disarmed.append(frame.code)
+            # One slice assignment, so that the running loop meets a trap whatever it fetches next.
+            frame.code.patched[:] = [TRAP] * len(frame.code.patched)
+
+    def _interruption(self) -> Interrupted:
+        self.interrupted = False
+        while self._disarmed:
+            self._disarmed.pop().arm()
+        return Interrupted()
+
+    # -- transfers of control ------------------------------------------------------------
+
+    def _transfer(self, frame: Frame) -> Outcome | None:
+        try:
+            if frame.pc == len(frame.code.nodes):
+                return self._leave(frame)
+            node = frame.code.nodes[frame.pc]
+            if node.op == "if":
+                self._enter_branch(frame)
+            elif node.op == "while":
+                self._enter_loop(frame)
+            elif node.op == "break":
+                self._break(frame)
+            else:
+                self._call(frame)
+        except Exception as error:
+            return Failed(error)
+        if self.interrupted:
+            return self._interruption()
+        return None
+
+    def _operands(self, frame: Frame) -> Sequence[Any]:
+        gather = frame.code.instructions[frame.pc][1]
+        return gather(frame.slots)
+
+    def _frame(self, code: Code, inputs: Sequence[Any], times: int | None = None) -> Frame:
+        slots = code.template.copy()
+        slots[1 : 1 + len(inputs)] = inputs
+        return Frame(code, slots, times)
+
+    def push(self, frame: Frame) -> None:
+        """Begin a frame inside the innermost one, whose pc stays at the statement that caused it."""
+        if self.frames:
+            outer = self.frames[-1].slots
+            for source, target in frame.code.captures:
+                frame.slots[target] = outer[source]
+        self.frames.append(frame)
+        self._record("push", None)
+        frame.entered = self.tick
+        self.emit(Pushed(frame))
+
+    def push_formula(self, code: Code) -> None:
+        """Step into the op at the pc: its micro program gets the op's operands that are given."""
+        inputs = [value for value in self._operands(self.frames[-1]) if value is not None]
+        self.push(self._frame(code, inputs))
+
+    def _call(self, frame: Frame) -> None:
+        node, inputs = frame.code.nodes[frame.pc], self._operands(frame)
+        self.push(self._frame(self.call_code(node.op[1:], inputs), inputs))
+
+    def _enter_branch(self, frame: Frame) -> None:
+        chosen = 0 if _truth(self._operands(frame)[0]) else 1
+        self.push(self._frame(frame.code.bodies[frame.pc][chosen], ()))
+
+    def _enter_loop(self, frame: Frame) -> None:
+        times, *carried = self._operands(frame)
+        limit = None if times is None else int(_scalar(times, "the number of iterations"))
+        body = frame.code.bodies[frame.pc][0]
+        loop = self._frame(body, (np.array(0, np.int64), *carried), limit)
+        loop.collected = [[] for _ in range(len(body.graph.outputs) - len(carried))]
+        if limit is not None and limit <= 0:
+            self._store(frame, self._loop_results(loop, carried))
+            return
+        self.push(loop)
+
+    def _break(self, frame: Frame) -> None:
+        if _truth(self._operands(frame)[0]):
+            self._advance(frame, 1)
+            return
+        carried = frame.slots[2 : 1 + len(frame.code.graph.inputs)]
+        self._pop(frame, self._loop_results(frame, carried))
+
+    def _leave(self, frame: Frame) -> Outcome | None:
+        values = list(self._operands(frame))
+        if frame.is_loop:
+            self._next(frame, values)
+            return None
+        if len(self.frames) > 1:
+            self._pop(frame, values)
+            return None
+        self._record("end", None)
+        self.ended = True
+        self.emit(Ended())
+        return Ended()
+
+    def _next(self, frame: Frame, values: list[Any]) -> None:
+        count = len(frame.code.graph.inputs) - 1
+        carried = values[:count]
+        for items, value in zip(frame.collected, values[count:], strict=True):
+            items.append(value)
+        if frame.times is not None and frame.iteration + 1 >= frame.times:
+            self._pop(frame, self._loop_results(frame, carried))
+            return
+        before = frame.slots
+        fresh = frame.code.template.copy()
+        fresh[1] = np.array(frame.iteration + 1, np.int64)
+        fresh[2 : 2 + count] = carried
+        for _, slot in frame.code.captures:
+            fresh[slot] = before[slot]
+        frame.slots, frame.iteration, frame.pc = fresh, frame.iteration + 1, 0
+        self._record("next", before)
+        self.emit(Iterated(frame))
+
+    def _loop_results(self, loop: Frame, carried: Sequence[Any]) -> list[Any]:
+        outputs = loop.code.graph.outputs[len(carried) :]
+        types = [loop.code.types.get(value.name) for value in outputs]
+        return [*carried, *map(_stacked, loop.collected, types)]
+
+    def _pop(self, frame: Frame, values: list[Any]) -> None:
+        self.frames.pop()
+        self._store(self.frames[-1], values, record=frame)
+        self.emit(Popped(frame))
+
+    def _store(self, frame: Frame, values: list[Any], record: Frame | None = None) -> None:
+        """Write the results of a block or call to the statement's outputs, and go past it."""
+        target = frame.code.targets[frame.pc]
+        if isinstance(target, slice):
+            frame.slots[target] = values[: target.stop - target.start]
+        elif target is not None:
+            frame.slots[target] = values[0]
+        frame.pc += 1
+        if record is None:
+            self.tick += 1
+        else:
+            self._record("pop", record)
+
+    def _record(self, kind: str, dropped: Any) -> None:
+        self.tick += 1
+        self.journal.append((self.tick, kind, dropped))
+
+    def emit(self, event: Event) -> None:
+        """Tell every listener."""
+        for listener in self.listeners:
+            listener(event)
+
+    # -- going back ----------------------------------------------------------------------
+
+    def undo(self) -> None:
+        """Take back the last statement.  The journal must reach that far (see `can_undo`)."""
+        frame = self.frames[-1]
+        if self.journal and self.journal[-1][0] == self.tick:
+            _, kind, dropped = self.journal.pop()
+            self._undo_transfer(frame, kind, dropped)
+        else:
+            frame.pc -= 1
+        self.tick -= 1
+
+    def _undo_transfer(self, frame: Frame, kind: str, dropped: Any) -> None:
+        if kind == "push":
+            self.frames.pop()
+        elif kind == "pop":
+            frame.pc -= 1
+            self.frames.append(dropped)
+            if dropped.is_loop and dropped.pc == len(dropped.code.nodes):
+                _uncollect(dropped)
+        elif kind == "next":
+            frame.slots, frame.iteration, frame.pc = dropped, frame.iteration - 1, len(frame.code.nodes)
+            _uncollect(frame)
+        else:
+            self.ended = False
+
+    @property
+    def can_undo(self) -> bool:
+        """False at the beginning, and where the journal no longer reaches back one statement."""
+        if self.tick == 0:
+            return False
+        return bool(self.journal and self.journal[-1][0] == self.tick) or self.frames[-1].pc > 0
+
+    def clone(self) -> Machine:
+        """A machine in the same state that shares arrays and code, without journal or listeners."""
+        copy = Machine.__new__(Machine)
+        copy.call_code = self.call_code
+        copy.tick, copy.ended, copy.interrupted = self.tick, self.ended, False
+        copy._disarmed = []
+        copy.journal, copy.listeners = deque(), []
+        copy.frames = [frame.clone() for frame in self.frames]
+        return copy
+
+
+def _uncollect(frame: Frame) -> None:
+    for items in frame.collected:
+        items.pop()
+
+
+def _scalar(value: Any, what: str) -> Any:
+    array = np.asarray(value)
+    if array.size != 1:
+        raise RunError(f"{what} must be one element, not shape {list(array.shape)}")
+    return array.reshape(()).item()
+
+
+def _truth(value: Any) -> bool:
+    return bool(_scalar(value, "a condition"))
+
+
+def _stacked(items: list[Any], type: TensorType | None) -> Any:
+    """The collected values on a new first axis; of none, an empty array of the type that is known."""
+    if not items:
+        sizes = [size if isinstance(size, int) else 0 for size in (type.shape if type and type.shape else ())]
+        return np.empty((0, *sizes), NUMPY[type.dtype] if type else np.float32)
+    try:
+        return np.stack(items)
+    except ValueError as error:
+        shapes = " and ".join(str(list(shape)) for shape in sorted({np.shape(item) for item in items})[:2])
+        raise RunError(f"collected values of shapes {shapes} cannot be stacked") from error

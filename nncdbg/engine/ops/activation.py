@@ -1,0 +1,426 @@
+"""Activations: pointwise nonlinearities and the Softmax family.
+
+Kernels keep NaN: a comparison that is false for NaN chooses the branch that holds `x`.  Narrow
+floats are computed in f32 and rounded once.  Formulas follow the ONNX operator documents.
+"""
+
+from __future__ import annotations
+
+import math
+from types import ModuleType
+from typing import Any
+
+from nncdbg.engine.errors import GraphError
+from nncdbg.engine.ops.declaration import Formula, op
+from nncdbg.engine.ops.erf import erf
+from nncdbg.engine.ops.formula import formula_text, in_precision, sizes_at, type_at
+from nncdbg.engine.ops.precision import settled, widened
+from nncdbg.engine.ops.types import Attributes, Types, at, broadcast_shapes, normal_axis, same_as, shape_at
+
+
+def pointwise(*lines: str) -> Formula:
+    """A formula from `%x.wide` to `%y.wide`; attributes stand in the lines in braces."""
+
+    def formula(attributes: Attributes, inputs: Types) -> str:
+        given = type_at(inputs, 0)
+        filled = [line.format(**attributes) for line in lines]
+        return formula_text(
+            "pointwise", [("x", given)], in_precision(given.dtype, ["x"], filled, ["y"]), ["y"]
+        )
+
+    return formula
+
+
+@op("Relu", since=6, infer=same_as(0), accepts_out=True, formula=pointwise("%y.wide = Max(%x.wide, 0)"))
+def relu(xp: ModuleType, x: Any, *, out: Any = None) -> Any:
+    """The larger of x and 0."""
+    return xp.maximum(x, x.dtype.type(0), out=out)
+
+
+@op(
+    "LeakyRelu",
+    since=6,
+    infer=same_as(0),
+    formula=pointwise(
+        "%slope = Mul(%x.wide, {alpha})",
+        "%negative = Less(%x.wide, 0)",
+        "%y.wide = Where(%negative, %slope, %x.wide)",
+    ),
+)
+def leaky_relu(xp: ModuleType, x: Any, *, alpha: float) -> Any:
+    """x, scaled by alpha below 0."""
+    wide = widened(xp, x)
+    return settled(xp, xp.where(wide < 0, wide * alpha, wide), x.dtype)
+
+
+def prelu_types(attributes: Attributes, inputs: Types) -> Types:
+    """The slope broadcasts to x, never the other way."""
+    x, slope = shape_at(inputs, 0), shape_at(inputs, 1)
+    if x is not None and slope is not None and len(slope) > len(x):
+        raise GraphError(f"slope has {len(slope)} axes, x has {len(x)}")
+    broadcast_shapes([x, slope])
+    return [at(inputs, 0)]
+
+
+def prelu_formula(attributes: Attributes, inputs: Types) -> str:
+    x, slope = type_at(inputs, 0), type_at(inputs, 1)
+    lines = ["%scaled = Mul(%x.wide, %slope.wide)", "%negative = Less(%x.wide, 0)"]
+    lines += ["%y.wide = Where(%negative, %scaled, %x.wide)"]
+    return formula_text(
+        "PRelu", [("x", x), ("slope", slope)], in_precision(x.dtype, ["x", "slope"], lines, ["y"]), ["y"]
+    )
+
+
+@op("PRelu", since=7, infer=prelu_types, formula=prelu_formula)
+def prelu(xp: ModuleType, x: Any, slope: Any) -> Any:
+    """x, scaled by a learned slope below 0; slope broadcasts to x."""
+    wide = widened(xp, x)
+    return settled(xp, xp.where(wide < 0, wide * widened(xp, slope), wide), x.dtype)
+
+
+@op("PRelu", since=6, infer=same_as(0))
+def prelu_by_channel(xp: ModuleType, x: Any, slope: Any) -> Any:
+    """x, scaled by a slope below 0; one slope, or one for each channel of the second axis (opset 6)."""
+    if slope.size > 1:
+        slope = slope.reshape((1, slope.size) + (1,) * (x.ndim - 2))
+    return prelu(xp, x, slope)
+
+
+@op(
+    "Elu",
+    since=6,
+    infer=same_as(0),
+    formula=pointwise(
+        "%below = Min(%x.wide, 0)",
+        "%exp = Exp(%below)",
+        "%less = Sub(%exp, 1)",
+        "%curve = Mul(%less, {alpha})",
+        "%positive = Greater(%x.wide, 0)",
+        "%y.wide = Where(%positive, %x.wide, %curve)",
+    ),
+)
+def elu(xp: ModuleType, x: Any, *, alpha: float) -> Any:
+    """x above 0, alpha (exp(x) - 1) below."""
+    wide = widened(xp, x)
+    return settled(xp, xp.where(wide > 0, wide, alpha * xp.expm1(xp.minimum(wide, 0))), x.dtype)
+
+
+@op(
+    "Selu",
+    since=6,
+    infer=same_as(0),
+    formula=pointwise(
+        "%below = Min(%x.wide, 0)",
+        "%exp = Exp(%below)",
+        "%less = Sub(%exp, 1)",
+        "%curve = Mul(%less, {alpha})",
+        "%positive = Greater(%x.wide, 0)",
+        "%unscaled = Where(%positive, %x.wide, %curve)",
+        "%y.wide = Mul(%unscaled, {gamma})",
+    ),
+)
+def selu(xp: ModuleType, x: Any, *, alpha: float, gamma: float) -> Any:
+    """gamma times (x above 0, alpha (exp(x) - 1) below)."""
+    wide = widened(xp, x)
+    return settled(xp, gamma * xp.where(wide > 0, wide, alpha * xp.expm1(xp.minimum(wide, 0))), x.dtype)
+
+
+@op(
+    "Celu",
+    since=12,
+    infer=same_as(0),
+    formula=pointwise(
+        "%above = Max(%x.wide, 0)",
+        "%scaled = Div(%x.wide, {alpha})",
+        "%exp = Exp(%scaled)",
+        "%less = Sub(%exp, 1)",
+        "%curve = Mul(%less, {alpha})",
+        "%below = Min(%curve, 0)",
+        "%y.wide = Add(%above, %below)",
+    ),
+)
+def celu(xp: ModuleType, x: Any, *, alpha: float) -> Any:
+    """max(0, x) + min(0, alpha (exp(x / alpha) - 1))."""
+    wide = widened(xp, x)
+    return settled(xp, xp.maximum(wide, 0) + xp.minimum(0, alpha * xp.expm1(wide / alpha)), x.dtype)
+
+
+@op(
+    "Sigmoid",
+    since=6,
+    infer=same_as(0),
+    accepts_out=True,
+    formula=pointwise("%n = Neg(%x.wide)", "%e = Exp(%n)", "%d = Add(%e, 1)", "%y.wide = Reciprocal(%d)"),
+)
+def sigmoid(xp: ModuleType, x: Any, *, out: Any = None) -> Any:
+    """1 / (1 + exp(-x)), without overflow on either side."""
+    wide = widened(xp, x)
+    decay = xp.exp(-xp.abs(wide))
+    above = xp.where(wide >= 0, wide.dtype.type(1), decay)
+    if out is not None and out.dtype == wide.dtype:
+        return xp.divide(above, 1 + decay, out=out)
+    return settled(xp, above / (1 + decay), x.dtype, out)
+
+
+@op(
+    "HardSigmoid",
+    since=6,
+    infer=same_as(0),
+    formula=pointwise(
+        "%scaled = Mul(%x.wide, {alpha})",
+        "%line = Add(%scaled, {beta})",
+        "%below = Min(%line, 1)",
+        "%y.wide = Max(%below, 0)",
+    ),
+)
+def hard_sigmoid(xp: ModuleType, x: Any, *, alpha: float, beta: float) -> Any:
+    """alpha x + beta, held between 0 and 1."""
+    return settled(xp, xp.maximum(xp.minimum(widened(xp, x) * alpha + beta, 1), 0), x.dtype)
+
+
+@op(
+    "HardSwish",
+    since=14,
+    infer=same_as(0),
+    formula=pointwise(
+        "%scaled = Div(%x.wide, 6)",
+        "%line = Add(%scaled, 0.5)",
+        "%below = Min(%line, 1)",
+        "%gate = Max(%below, 0)",
+        "%y.wide = Mul(%x.wide, %gate)",
+    ),
+)
+def hard_swish(xp: ModuleType, x: Any) -> Any:
+    """x times HardSigmoid(x) of slope 1/6 and offset 1/2."""
+    wide = widened(xp, x)
+    return settled(xp, wide * xp.maximum(xp.minimum(wide / 6 + 0.5, 1), 0), x.dtype)
+
+
+def softplus_wide(xp: ModuleType, wide: Any) -> Any:
+    """log(1 + exp(x)) without overflow."""
+    return xp.maximum(wide, 0) + xp.log1p(xp.exp(-xp.abs(wide)))
+
+
+SOFTPLUS = (
+    "%size = Abs(%x.wide)",
+    "%negative = Neg(%size)",
+    "%decay = Exp(%negative)",
+    "%one = Add(%decay, 1)",
+    "%log = Log(%one)",
+    "%above = Max(%x.wide, 0)",
+)
+
+
+@op("Softplus", since=1, infer=same_as(0), formula=pointwise(*SOFTPLUS, "%y.wide = Add(%above, %log)"))
+def softplus(xp: ModuleType, x: Any) -> Any:
+    """log(1 + exp(x))."""
+    return settled(xp, softplus_wide(xp, widened(xp, x)), x.dtype)
+
+
+@op(
+    "Softsign",
+    since=1,
+    infer=same_as(0),
+    formula=pointwise("%size = Abs(%x.wide)", "%one = Add(%size, 1)", "%y.wide = Div(%x.wide, %one)"),
+)
+def softsign(xp: ModuleType, x: Any) -> Any:
+    """x / (1 + |x|)."""
+    wide = widened(xp, x)
+    return settled(xp, wide / (1 + xp.abs(wide)), x.dtype)
+
+
+@op(
+    "Mish",
+    since=18,
+    infer=same_as(0),
+    formula=pointwise(
+        *SOFTPLUS, "%soft = Add(%above, %log)", "%gate = Tanh(%soft)", "%y.wide = Mul(%x.wide, %gate)"
+    ),
+)
+def mish(xp: ModuleType, x: Any) -> Any:
+    """x tanh(Softplus(x))."""
+    wide = widened(xp, x)
+    return settled(xp, wide * xp.tanh(softplus_wide(xp, wide)), x.dtype)
+
+
+GELU_EXACT = pointwise(
+    f"%scaled = Div(%x.wide, {math.sqrt(2)})",
+    "%erf = Erf(%scaled)",
+    "%one = Add(%erf, 1)",
+    "%half = Mul(%one, 0.5)",
+    "%y.wide = Mul(%x.wide, %half)",
+)
+
+GELU_TANH = pointwise(
+    "%cube = Pow(%x.wide, 3)",
+    "%bend = Mul(%cube, 0.044715)",
+    "%sum = Add(%x.wide, %bend)",
+    f"%scaled = Mul(%sum, {math.sqrt(2 / math.pi)})",
+    "%tanh = Tanh(%scaled)",
+    "%one = Add(%tanh, 1)",
+    "%half = Mul(%one, 0.5)",
+    "%y.wide = Mul(%x.wide, %half)",
+)
+
+
+def gelu_formula(attributes: Attributes, inputs: Types) -> str:
+    chosen = GELU_TANH if attributes["approximate"] == "tanh" else GELU_EXACT
+    return chosen(attributes, inputs)
+
+
+@op("Gelu", since=20, infer=same_as(0), formula=gelu_formula)
+def gelu(xp: ModuleType, x: Any, *, approximate: str) -> Any:
+    """x times the normal distribution function of x, exactly or by its tanh approximation."""
+    wide = widened(xp, x)
+    if approximate == "tanh":
+        inner = xp.tanh(math.sqrt(2 / math.pi) * (wide + 0.044715 * (wide * wide * wide)))
+    else:
+        inner = erf(xp, wide * (1 / math.sqrt(2)))
+    return settled(xp, wide * (0.5 * (1 + inner)), x.dtype)
+
+
+@op(
+    "Swish",
+    since=24,
+    infer=same_as(0),
+    formula=pointwise(
+        "%scaled = Mul(%x.wide, {alpha})", "%gate = Sigmoid(%scaled)", "%y.wide = Mul(%x.wide, %gate)"
+    ),
+)
+def swish(xp: ModuleType, x: Any, *, alpha: float) -> Any:
+    """x Sigmoid(alpha x)."""
+    wide = widened(xp, x)
+    return settled(xp, wide * sigmoid(xp, wide * alpha), x.dtype)
+
+
+@op(
+    "ThresholdedRelu",
+    since=10,
+    infer=same_as(0),
+    formula=pointwise("%low = LessOrEqual(%x.wide, {alpha})", "%y.wide = Where(%low, 0, %x.wide)"),
+)
+def thresholded_relu(xp: ModuleType, x: Any, *, alpha: float) -> Any:
+    """x above alpha, else 0."""
+    wide = widened(xp, x)
+    return settled(xp, xp.where(wide <= alpha, 0, wide), x.dtype)
+
+
+@op("Shrink", since=9, infer=same_as(0))
+def shrink(xp: ModuleType, x: Any, *, bias: float, lambd: float) -> Any:
+    """x + bias below -lambd, x - bias above lambd, 0 between."""
+    wide = widened(xp, x)
+    # The middle is x where x is NaN: x differs from itself.
+    middle = xp.where(wide == wide, wide.dtype.type(0), wide)
+    return settled(
+        xp, xp.where(wide < -lambd, wide + bias, xp.where(wide > lambd, wide - bias, middle)), x.dtype
+    )
+
+
+# The Softmax family ---------------------------------------------------------------------------
+
+
+def along_axis_types(attributes: Attributes, inputs: Types) -> Types:
+    """As the input; the axis must exist."""
+    shape = shape_at(inputs, 0)
+    if shape is not None:
+        normal_axis(attributes["axis"], max(len(shape), 1))
+    return [at(inputs, 0)]
+
+
+def flattening_types(attributes: Attributes, inputs: Types) -> Types:
+    """As the input; before opset 13 the axis may be one past the last."""
+    shape = shape_at(inputs, 0)
+    if shape is not None and attributes["axis"] != len(shape):
+        normal_axis(attributes["axis"], max(len(shape), 1))
+    return [at(inputs, 0)]
+
+
+def rows_of(shape: tuple[int, ...], axis: int) -> tuple[int, int]:
+    """The matrix that has all axes from `axis` on in its rows, as these ops see it before opset 13."""
+    first = axis % len(shape) if axis < 0 else axis
+    return math.prod(shape[:first]), math.prod(shape[first:])
+
+
+def softmax_lines(source: str, target: str, axis: int, *, log: bool) -> list[str]:
+    lines = [
+        f"%max = ReduceMax({source}, [{axis}])",
+        f"%shifted = Sub({source}, %max)",
+        "%exp = Exp(%shifted)",
+        f"%sum = ReduceSum(%exp, [{axis}])",
+    ]
+    if log:
+        return [*lines, "%log = Log(%sum)", f"{target} = Sub(%shifted, %log)"]
+    return [*lines, f"{target} = Div(%exp, %sum)"]
+
+
+def softmax_formula(*, log: bool = False, flatten: bool = False) -> Formula:
+    """The formula of Softmax or LogSoftmax; `flatten` as before opset 13, over the rows of a matrix."""
+
+    def formula(attributes: Attributes, inputs: Types) -> str:
+        given = type_at(inputs, 0)
+        axis = attributes["axis"]
+        if flatten:
+            shape = sizes_at(inputs, 0)
+            matrix = list(rows_of(shape, axis))
+            lines = [
+                f"%rows = Reshape(%x.wide, {matrix})",
+                *softmax_lines("%rows", "%result", 1, log=log),
+                f"%y.wide = Reshape(%result, {list(shape)})",
+            ]
+        else:
+            lines = softmax_lines("%x.wide", "%y.wide", axis, log=log)
+        return formula_text("Softmax", [("x", given)], in_precision(given.dtype, ["x"], lines, ["y"]), ["y"])
+
+    return formula
+
+
+@op("Softmax", since=13, infer=along_axis_types, accepts_out=True, formula=softmax_formula())
+def softmax(xp: ModuleType, x: Any, *, axis: int, out: Any = None) -> Any:
+    """exp(x) over its sum along `axis`, shifted by the maximum so that nothing overflows."""
+    wide = widened(xp, x)
+    target = out if out is not None and out.dtype == wide.dtype else xp.empty(wide.shape, wide.dtype)
+    if wide.size:
+        xp.subtract(wide, wide.max(axis=axis, keepdims=True), out=target)
+        xp.exp(target, out=target)
+        xp.divide(target, target.sum(axis=axis, keepdims=True), out=target)
+    return settled(xp, target, x.dtype, out)
+
+
+@op("Softmax", since=1, infer=flattening_types, formula=softmax_formula(flatten=True))
+def softmax_of_rows(xp: ModuleType, x: Any, *, axis: int) -> Any:
+    """Softmax of the matrix that has all axes from `axis` on in its rows."""
+    return softmax(xp, x.reshape(rows_of(x.shape, axis)), axis=1).reshape(x.shape)
+
+
+@op("LogSoftmax", since=13, infer=along_axis_types, accepts_out=True, formula=softmax_formula(log=True))
+def log_softmax(xp: ModuleType, x: Any, *, axis: int, out: Any = None) -> Any:
+    """log(Softmax(x)) along `axis`, computed without the quotient."""
+    wide = widened(xp, x)
+    if not wide.size:
+        return settled(xp, wide, x.dtype, out)
+    shifted = wide - wide.max(axis=axis, keepdims=True)
+    total = xp.log(xp.exp(shifted).sum(axis=axis, keepdims=True))
+    return settled(xp, shifted - total, x.dtype, out)
+
+
+@op("LogSoftmax", since=1, infer=flattening_types, formula=softmax_formula(log=True, flatten=True))
+def log_softmax_of_rows(xp: ModuleType, x: Any, *, axis: int) -> Any:
+    """LogSoftmax of the matrix that has all axes from `axis` on in its rows."""
+    return log_softmax(xp, x.reshape(rows_of(x.shape, axis)), axis=1).reshape(x.shape)
+
+
+@op("Hardmax", since=13, infer=along_axis_types)
+def hardmax(xp: ModuleType, x: Any, *, axis: int) -> Any:
+    """1 at the first maximum along `axis`, 0 elsewhere; NaN throughout a line that holds a NaN."""
+    if not x.size:
+        return x
+    best = xp.expand_dims(widened(xp, x).argmax(axis=axis), axis)
+    places = xp.arange(x.shape[axis]).reshape([-1 if i == axis % x.ndim else 1 for i in range(x.ndim)])
+    spoiled = (x != x).any(axis=axis, keepdims=True)
+    return xp.where(spoiled, x.dtype.type(math.nan), (places == best).astype(x.dtype))
+
+
+@op("Hardmax", since=1, infer=flattening_types)
+def hardmax_of_rows(xp: ModuleType, x: Any, *, axis: int) -> Any:
+    """Hardmax of the matrix that has all axes from `axis` on in its rows."""
+    return hardmax(xp, x.reshape(rows_of(x.shape, axis)), axis=1).reshape(x.shape)

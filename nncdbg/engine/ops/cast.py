@@ -1,0 +1,140 @@
+"""Changes of element type: `Cast`, `CastLike`, `BitCast`, and `Identity`, which changes nothing.
+
+The rules for saturation, float8, E8M0 rounding and strings are those of the ONNX Cast-25 document.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from nncdbg.engine.dtypes import NUMPY, name_of
+from nncdbg.engine.errors import GraphError, RunError
+from nncdbg.engine.graph import TensorType
+from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.types import Attributes, Types, at, element_type, same_as
+
+_FLOAT8 = frozenset(NUMPY[name] for name in ("f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz"))
+_SCALE = NUMPY["f8e8m0fnu"]
+_HALF_BYTES = {"i4": 4, "u4": 4, "f4e2m1fn": 4, "i2": 2, "u2": 2}
+"""Bit widths of the types that NumPy stores in a whole byte."""
+
+
+@op("Identity", since=1, infer=same_as(0))
+def identity(xp: Any, x: Any) -> Any:
+    """The input itself.  ONNX Identity since 1."""
+    return x
+
+
+def _saturated(xp: Any, x: Any, dtype: Any) -> Any:
+    """`x` within the finite range of `dtype`; NaN stays."""
+    limits = ml_dtypes.finfo(dtype)
+    wide = x if x.dtype in (np.float32, np.float64) else x.astype(np.float32)
+    return xp.clip(wide, float(limits.min), float(limits.max)).astype(dtype)
+
+
+def _to_scale(xp: Any, x: Any, saturate: bool, round_mode: str) -> Any:
+    """E8M0: the exponent alone, from 2**-127 (code 0) to 2**127 (code 254); 255 is NaN."""
+    mantissa, exponent = xp.frexp(x.astype(np.float64))
+    # frexp has the mantissa in [0.5, 1): the number is at least 2**(exponent - 1).
+    above = {"down": mantissa >= 1, "up": mantissa > 0.5, "nearest": mantissa >= 0.75}[round_mode]
+    code = exponent - 1 + above + 127
+    if saturate:
+        code = xp.where(x == 0, 0, xp.where(xp.isinf(x), 254, xp.clip(code, 0, 254)))
+    else:
+        code = xp.where((x == 0) | (code < 0) | (code > 254), 255, code)
+    code = xp.where(xp.isnan(x), 255, code)
+    return code.astype(np.uint8).view(_SCALE)
+
+
+def _number(text: Any, integral: bool) -> Any:
+    written = text.decode() if isinstance(text, bytes) else str(text)
+    try:
+        return int(written) if integral else float(written)
+    except ValueError:
+        pass
+    try:
+        return float(written)
+    except ValueError:
+        message = f"the string {written!r} is not a number"
+        raise RunError(message, hint="Cast reads 3.14, 1e-5, INF, NaN") from None
+
+
+def _from_strings(x: Any, dtype: Any) -> Any:
+    numbers = [_number(text, dtype.kind in "iu") for text in x.reshape(-1)]
+    if dtype.kind in "iu" or dtype == np.float64:
+        return np.array(numbers, dtype).reshape(x.shape)
+    return np.array(numbers, np.float64).astype(dtype).reshape(x.shape)
+
+
+def _to_strings(x: Any) -> Any:
+    texts = np.empty(x.size, object)
+    texts[:] = [str(value) for value in x.reshape(-1)]
+    return texts.reshape(x.shape)
+
+
+def cast_to(xp: Any, x: Any, dtype: Any, saturate: int = 1, round_mode: str = "up") -> Any:
+    """`x` as the NumPy `dtype`, by the rules of ONNX Cast; `x` itself if it has that type."""
+    if x.dtype == dtype:
+        return x
+    if dtype.kind == "O":
+        return _to_strings(x)
+    if x.dtype.kind in "OSUT":
+        return _from_strings(x, dtype)
+    if dtype == _SCALE:
+        return _to_scale(xp, x, bool(saturate), round_mode)
+    if dtype in _FLOAT8 and saturate:
+        return _saturated(xp, x, dtype)
+    return x.astype(dtype)
+
+
+def _cast_types(attributes: Attributes, types: Types) -> Types:
+    given = at(types, 0)
+    return (TensorType(element_type(attributes["to"]), None if given is None else given.shape),)
+
+
+@op("Cast", since=6, infer=_cast_types)
+def cast(xp: Any, x: Any, *, to: int, saturate: int = 1, round_mode: str = "up") -> Any:
+    """`x` as the ONNX element type `to`.  ONNX Cast since 6."""
+    return cast_to(xp, x, NUMPY[element_type(to)], saturate, round_mode)
+
+
+def _cast_like_types(attributes: Attributes, types: Types) -> Types:
+    given, target = at(types, 0), at(types, 1)
+    if target is None:
+        return (None,)
+    return (TensorType(target.dtype, None if given is None else given.shape),)
+
+
+@op("CastLike", since=15, infer=_cast_like_types)
+def cast_like(xp: Any, x: Any, target: Any, *, saturate: int = 1, round_mode: str = "up") -> Any:
+    """`x` as the element type of `target`.  ONNX CastLike since 15."""
+    return cast_to(xp, x, target.dtype, saturate, round_mode)
+
+
+def _bits(name: str) -> int:
+    return _HALF_BYTES.get(name, NUMPY[name].itemsize * 8)
+
+
+def _check_width(source: str, target: str) -> None:
+    if "str" in (source, target) or _bits(source) != _bits(target):
+        raise GraphError(f"{source} and {target} do not have the same number of bits")
+
+
+def _bit_cast_types(attributes: Attributes, types: Types) -> Types:
+    given, target = at(types, 0), element_type(attributes["to"])
+    if given is None:
+        return (TensorType(target),)
+    _check_width(given.dtype, target)
+    return (TensorType(target, given.shape),)
+
+
+@op("BitCast", since=26, infer=_bit_cast_types)
+def bit_cast(xp: Any, x: Any, *, to: int) -> Any:
+    """The bits of `x` read as the type `to` of the same width.  ONNX BitCast since 26."""
+    target = element_type(to)
+    _check_width(name_of(x.dtype), target)
+    # A view needs contiguous memory only if the item size changes, which it never does here.
+    return x.view(NUMPY[target])

@@ -1,0 +1,281 @@
+"""Conv and ConvTranspose over any number of spatial axes.
+
+Conv takes the cheapest of three ways to the same sums: a 1x1 kernel is a product of matrices,
+a depthwise kernel a multiply-add for each of its elements, anything else copies the windows into
+a matrix (im2col), by strips of rows that stay in the cache, and multiplies.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+from nncdbg.engine.errors import GraphError
+from nncdbg.engine.graph import Dim, TensorType
+from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.formula import formula_text, in_precision, sizes_at, type_at
+from nncdbg.engine.ops.precision import settled, widened
+from nncdbg.engine.ops.rules import agree, need_rank
+from nncdbg.engine.ops.types import Attributes, Types, at, shape_at, typed
+from nncdbg.engine.ops.windows import Axis, axes_of, padded, taps, window_view
+
+STRIP_ELEMENTS = 1 << 21
+"""The im2col matrix of one strip: 8 MB of f32, the fastest of 2**18 ... 2**23 on VGG's layers."""
+
+
+def kernel_sizes(attributes: Attributes, weight: Sequence[Dim]) -> list[int] | None:
+    """The kernel's spatial sizes, from the weight or from `kernel_shape`; None where one is unknown."""
+    given = attributes["kernel_shape"] or [None] * (len(weight) - 2)
+    if len(given) != len(weight) - 2:
+        raise GraphError(f"kernel_shape has {len(given)} sizes, the weight {len(weight) - 2} spatial axes")
+    fact = f"kernel_shape is {list(given)}, the weight has {list(weight[2:])}"
+    sizes = [agree(size, wanted, fact) for size, wanted in zip(weight[2:], given, strict=True)]
+    numbers = [size for size in sizes if isinstance(size, int)]
+    return numbers if len(numbers) == len(sizes) else None
+
+
+def conv_types(attributes: Attributes, inputs: Types) -> Types:
+    """[N, M, *windows] from x [N, C, *sizes] and weight [M, C / group, *kernel]."""
+    x, weight, bias = shape_at(inputs, 0), shape_at(inputs, 1), shape_at(inputs, 2)
+    need_rank(at(inputs, 0), "input", 2)
+    need_rank(at(inputs, 1), "weight", 2)
+    need_rank(at(inputs, 2), "bias", 1, 1)
+    if x is None or weight is None:
+        return [typed(at(inputs, 0), None)]
+    if len(x) != len(weight):
+        raise GraphError(f"input has {len(x)} axes, weight has {len(weight)}")
+    group = attributes["group"]
+    if isinstance(weight[1], int) and isinstance(x[1], int) and weight[1] * group != x[1]:
+        groups = f" in {group} groups" if group > 1 else ""
+        raise GraphError(f"weight expects {weight[1] * group} channels{groups}, input has {x[1]}")
+    features = weight[0]
+    if isinstance(features, int) and features % group:
+        raise GraphError(f"{features} output channels do not divide into {group} groups")
+    if bias is not None:
+        features = agree(
+            features, bias[0], f"bias has {bias[0]} elements, weight has {features} output channels"
+        )
+    kernel = kernel_sizes(attributes, weight)
+    if kernel is None:
+        return [typed(at(inputs, 0), (x[0], features, *[None] * (len(x) - 2)))]
+    axes = axes_of(attributes, kernel)
+    return [typed(at(inputs, 0), (x[0], features, *[a.output(n) for a, n in zip(axes, x[2:], strict=True)]))]
+
+
+def conv_formula(attributes: Attributes, inputs: Types) -> str:
+    """Windows, a product with the weight, a sum over channels and kernel."""
+    x, weight = sizes_at(inputs, 0), sizes_at(inputs, 1)
+    group, given = attributes["group"], at(inputs, 2)
+    axes = axes_of(attributes, weight[2:])
+    pads = [axis.padding(size) for axis, size in zip(axes, x[2:], strict=True)]
+    counts = [axis.count(size) for axis, size in zip(axes, x[2:], strict=True)]
+    spread = [weight[0] // group, weight[1], *[1] * len(axes), *weight[2:]]
+    lines = [
+        *padding_lines(pads, "0"),
+        windows_line(axes),
+        f"%grouped = Reshape(%windows, {[x[0], group, 1, weight[1], *counts, *weight[2:]]})",
+        f"%kernel = Reshape(%weight.wide, {[group, *spread]})",
+        "%products = Mul(%grouped, %kernel)",
+        f"%sums = ReduceSum(%products, {[3, *range(4 + len(axes), 4 + 2 * len(axes))]}, keepdims=0)",
+        f"%{'sum' if given else 'y.wide'} = Reshape(%sums, {[x[0], weight[0], *counts]})",
+    ]
+    if given:
+        lines.append(f"%offset = Reshape(%bias.wide, {[weight[0], *[1] * len(axes)]})")
+        lines.append("%y.wide = Add(%sum, %offset)")
+    names = ["x", "weight", "bias"] if given else ["x", "weight"]
+    body = in_precision(type_at(inputs, 0).dtype, names, lines, ["y"])
+    return formula_text("Conv", zip(names, inputs, strict=False), body, ["y"])
+
+
+def padding_lines(pads: Sequence[tuple[int, int]], value: str) -> list[str]:
+    """`%padded` from `%x.wide`; Identity where nothing is padded, so that the windows have one name."""
+    if not any(begin or end for begin, end in pads):
+        return ["%padded = Identity(%x.wide)"]
+    both = [0, 0, *(begin for begin, _ in pads), 0, 0, *(end for _, end in pads)]
+    return [f"%padded = Pad(%x.wide, {both}, {value})"]
+
+
+def windows_line(axes: Sequence[Axis]) -> str:
+    """`%windows` [N, C, *windows, *kernel] from `%padded`."""
+    kernel, strides = [axis.kernel for axis in axes], [axis.stride for axis in axes]
+    dilations = [axis.dilation for axis in axes]
+    return (
+        f"%windows = nncdbg.Windows(%padded, kernel_shape={kernel}, strides={strides}, dilations={dilations})"
+    )
+
+
+@op("Conv", since=1, infer=conv_types, formula=conv_formula, accepts_out=True)
+def conv(
+    xp: ModuleType, x: Any, weight: Any, bias: Any = None, *, group: int, out: Any = None, **attributes: Any
+) -> Any:
+    """The sums of products of each window of x [N, C, *sizes] with weight [M, C / group, *kernel]."""
+    image, filters, offset = widened(xp, x), widened(xp, weight), widened(xp, bias)
+    axes = axes_of(attributes, weight.shape[2:])
+    counts = [axis.count(size) for axis, size in zip(axes, x.shape[2:], strict=True)]
+    shape = (x.shape[0], weight.shape[0], *counts)
+    fits = out is not None and out.dtype == image.dtype and out.flags.c_contiguous
+    target = out if fits else xp.empty(shape, image.dtype)
+    image = padded(xp, image, [a.padding(n) for a, n in zip(axes, x.shape[2:], strict=True)], 0)
+    if all(axis.kernel == 1 for axis in axes):
+        _pointwise(xp, image, filters, group, axes, counts, target)
+    elif weight.shape[1] == 1 and group == x.shape[1] and group > 1:
+        _depthwise(xp, image, filters, group, axes, counts, target)
+    else:
+        _by_strips(xp, image, filters, group, axes, counts, target)
+    if offset is not None:
+        target += offset.reshape(-1, *[1] * len(axes))
+    return settled(xp, target, x.dtype, out)
+
+
+def _pointwise(
+    xp: ModuleType, x: Any, weight: Any, group: int, axes: Sequence[Axis], counts: Sequence[int], target: Any
+) -> None:
+    seen = x[(..., *(axis.tap(0, n) for axis, n in zip(axes, counts, strict=True)))]
+    batch, features, places = x.shape[0], weight.shape[0], math.prod(counts)
+    columns = xp.ascontiguousarray(seen).reshape(batch, group, -1, places)
+    rows = weight.reshape(group, features // group, -1)
+    xp.matmul(rows, columns, out=target.reshape(batch, group, features // group, places))
+
+
+def _depthwise(
+    xp: ModuleType, x: Any, weight: Any, group: int, axes: Sequence[Axis], counts: Sequence[int], target: Any
+) -> None:
+    batch, each = x.shape[0], weight.shape[0] // group
+    channels = x.reshape(batch, group, 1, *x.shape[2:])
+    sums = target.reshape(batch, group, each, *counts)
+    factors = weight.reshape(group, each, *weight.shape[2:])
+    term = xp.empty_like(sums)
+    for number, (index, place) in enumerate(taps(axes, counts)):
+        factor = factors[(slice(None), slice(None), *index)].reshape(group, each, *[1] * len(axes))
+        if number == 0:
+            xp.multiply(channels[place], factor, out=sums)
+        else:
+            xp.multiply(channels[place], factor, out=term)
+            xp.add(sums, term, out=sums)
+
+
+def _by_strips(
+    xp: ModuleType, x: Any, weight: Any, group: int, axes: Sequence[Axis], counts: Sequence[int], target: Any
+) -> None:
+    """im2col and one product of matrices for each strip of the first spatial axis."""
+    view = window_view(xp, x, axes, counts, taps_first=True)
+    features, depth = weight.shape[0], x.shape[1] * math.prod(weight.shape[2:])
+    rest = math.prod(counts[1:])
+    filters = weight.reshape(group, features // group, depth // group)
+    sums = target.reshape(x.shape[0], group, features // group, -1)
+    strips = -(-depth * rest * counts[0] // STRIP_ELEMENTS)
+    height = -(-counts[0] // max(min(strips, counts[0]), 1))
+    columns = xp.empty(depth * height * rest, x.dtype)
+    before = (slice(None),) * (1 + len(axes))
+    for sample in range(x.shape[0]):
+        for top in range(0, counts[0], height):
+            bottom = min(top + height, counts[0])
+            strip = view[sample][(*before, slice(top, bottom))]
+            filled = columns[: strip.size]
+            xp.copyto(filled.reshape(strip.shape), strip)
+            block = sums[sample, :, :, top * rest : bottom * rest]
+            xp.matmul(filters, filled.reshape(group, depth // group, -1), out=block)
+
+
+# ConvTranspose --------------------------------------------------------------------------------
+
+
+def transposed(attributes: Attributes, axes: Sequence[Axis], sizes: Sequence[int]) -> list[tuple[int, int]]:
+    """(output size, elements cut off in front) for each spatial axis, by ONNX ConvTranspose 22."""
+    extra = attributes["output_padding"] or (0,) * len(axes)
+    wanted = attributes["output_shape"] or (None,) * len(axes)
+    wanted = wanted[len(wanted) - len(axes) :]
+    result = []
+    for axis, size, more, output in zip(axes, sizes, extra, wanted, strict=True):
+        whole = (size - 1) * axis.stride + axis.extent + more
+        if output is None and axis.auto_pad.startswith("SAME"):
+            output = size * axis.stride
+        if output is None:
+            begin, end = (axis.begin, axis.end) if axis.auto_pad == "NOTSET" else (0, 0)
+            result.append((whole - begin - end, begin))
+        else:
+            total = max(whole - output, 0)
+            result.append((output, total // 2 if axis.auto_pad != "SAME_LOWER" else total - total // 2))
+    return result
+
+
+def conv_transpose_types(attributes: Attributes, inputs: Types) -> Types:
+    """[N, M, *outputs] from x [N, C, *sizes] and weight [C, M / group, *kernel]."""
+    x, weight, bias = shape_at(inputs, 0), shape_at(inputs, 1), shape_at(inputs, 2)
+    need_rank(at(inputs, 0), "input", 3)
+    need_rank(at(inputs, 1), "weight", 3)
+    need_rank(at(inputs, 2), "bias", 1, 1)
+    if x is None or weight is None:
+        return [typed(at(inputs, 0), None)]
+    if len(x) != len(weight):
+        raise GraphError(f"input has {len(x)} axes, weight has {len(weight)}")
+    agree(x[1], weight[0], f"weight expects {weight[0]} channels, input has {x[1]}")
+    features = weight[1] * attributes["group"] if isinstance(weight[1], int) else None
+    if bias is not None:
+        features = agree(
+            features, bias[0], f"bias has {bias[0]} elements, weight has {features} output channels"
+        )
+    kernel = kernel_sizes(attributes, weight)
+    outputs: list[Dim] = [None] * (len(x) - 2)
+    if kernel is not None:
+        for place, (axis, size) in enumerate(zip(axes_of(attributes, kernel), x[2:], strict=True)):
+            if isinstance(size, int):
+                outputs[place] = transposed(_only(attributes, place), [axis], [size])[0][0]
+    return [typed(at(inputs, 0), (x[0], features, *outputs))]
+
+
+def _only(attributes: Attributes, place: int) -> Attributes:
+    """The attributes of one spatial axis."""
+    extra, wanted = attributes["output_padding"], attributes["output_shape"]
+    return {
+        "output_padding": [extra[place]] if extra else None,
+        "output_shape": [wanted[place]] if wanted else None,
+    }
+
+
+@op("ConvTranspose", since=1, infer=conv_transpose_types)
+def conv_transpose(
+    xp: ModuleType, x: Any, weight: Any, bias: Any = None, *, group: int, **attributes: Any
+) -> Any:
+    """The gradient of Conv as a layer: each element of x spreads weight [C, M / group, *kernel] around it."""
+    image, filters, offset = widened(xp, x), widened(xp, weight), widened(xp, bias)
+    batch, channels, *sizes = x.shape
+    axes = axes_of(attributes, weight.shape[2:])
+    each = weight.shape[1]
+    rows = filters.reshape(group, channels // group, -1).swapaxes(1, 2)
+    spread = xp.matmul(rows, image.reshape(batch, group, channels // group, -1))
+    spread = spread.reshape(batch, group * each, *weight.shape[2:], *sizes)
+    places = transposed(attributes, axes, sizes)
+    reach = [(n - 1) * axis.stride + axis.extent for axis, n in zip(axes, sizes, strict=True)]
+    whole = [max(most, cut + output) for most, (output, cut) in zip(reach, places, strict=True)]
+    sums = xp.zeros((batch, group * each, *whole), image.dtype)
+    for index, place in taps(axes, sizes):
+        sums[place] += spread[(slice(None), slice(None), *index)]
+    result = sums[(..., *(slice(cut, cut + output) for output, cut in places))]
+    if offset is not None:
+        result = result + offset.reshape(-1, *[1] * len(axes))
+    return xp.ascontiguousarray(settled(xp, result, x.dtype))
+
+
+def conv_integer_types(attributes: Attributes, inputs: Types) -> Types:
+    """As Conv, in i32."""
+    found = conv_types(attributes, [at(inputs, 0), at(inputs, 1)])[0]
+    return [TensorType("i32", found.shape if found else None)]
+
+
+@op("ConvInteger", since=10, infer=conv_integer_types)
+def conv_integer(
+    xp: ModuleType, x: Any, weight: Any, x_zero: Any = None, weight_zero: Any = None, **attributes: Any
+) -> Any:
+    """Conv of 8-bit integers, less their zero points, in i32.
+
+    Computed in f64, which holds every such sum exactly.
+    """
+    image, filters = x.astype(xp.float64), weight.astype(xp.float64)
+    if x_zero is not None:
+        image -= x_zero
+    if weight_zero is not None:
+        filters -= weight_zero.reshape(-1, *[1] * (weight.ndim - 1))
+    return conv(xp, image, filters, **attributes).astype(xp.int32)

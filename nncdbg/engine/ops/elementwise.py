@@ -1,0 +1,210 @@
+"""Arithmetic, element by element: one table where NumPy's ufunc *is* ONNX's op, kernels for the rest.
+
+Where ONNX and NumPy part: integers divide towards zero, `Pow` keeps the type of its base,
+`Min`, `Max`, `Sum` and `Mean` take any number of inputs.  NaN goes through every op here.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.ops.declaration import Infer, Op, declare, op
+from nncdbg.engine.ops.precision import is_narrow, settled
+from nncdbg.engine.ops.types import (
+    Attributes,
+    Types,
+    at,
+    broadcast,
+    broadcast_shapes,
+    same_as,
+    shape_at,
+    typed,
+)
+
+
+def elementwise(name: str, ufunc: str, since: int, infer: Infer, doc: str) -> None:
+    """Declare `name` as the function `ufunc` of the array namespace."""
+    declare(Op(name=name, kernel=None, since=since, infer=infer, ufunc=ufunc, accepts_out=True, doc=doc))
+
+
+_UNARY = (
+    # Attributes of opset 1 (`consumed_inputs`) say nothing of the result, so `since` is 1.
+    ("Neg", "negative", 1), ("Abs", "absolute", 1), ("Exp", "exp", 1), ("Log", "log", 1),
+    ("Sqrt", "sqrt", 1), ("Tanh", "tanh", 1), ("Floor", "floor", 1), ("Ceil", "ceil", 1),
+    ("Reciprocal", "reciprocal", 1), ("Sin", "sin", 7), ("Cos", "cos", 7), ("Tan", "tan", 7),
+    ("Asin", "arcsin", 7), ("Acos", "arccos", 7), ("Atan", "arctan", 7), ("Sinh", "sinh", 9),
+    ("Cosh", "cosh", 9), ("Asinh", "arcsinh", 9), ("Acosh", "arccosh", 9), ("Atanh", "arctanh", 9),
+    ("Sign", "sign", 9), ("Round", "rint", 11),
+)  # fmt: skip
+
+for _name, _ufunc, _since in _UNARY:
+    elementwise(_name, _ufunc, _since, same_as(0), f"{_name}, element by element.")
+
+for _name, _ufunc in (("Add", "add"), ("Sub", "subtract"), ("Mul", "multiply")):
+    elementwise(_name, _ufunc, 7, broadcast(), f"{_name} with broadcasting.")
+
+
+def _integral(x: Any) -> bool:
+    """True for NumPy's integers; ml_dtypes' small integers and floats have kind "V"."""
+    return x.dtype.kind in "iu"
+
+
+def _quotient(xp: Any, a: Any, b: Any, out: Any = None) -> Any:
+    """`a / b` of integers, rounded towards zero; by zero it is 0, as the array library has it."""
+    result = xp.floor_divide(a, b) if out is None else xp.floor_divide(a, b, out)
+    result = xp.asarray(result)
+    if result.dtype.kind == "i":
+        # The floor is one too low where the quotient is negative and inexact.
+        result += ((result < 0) & (result * b != a)).astype(result.dtype)
+    return result
+
+
+@op("Div", since=7, infer=broadcast(), accepts_out=True)
+def divide(xp: Any, a: Any, b: Any, *, out: Any = None) -> Any:
+    """`a / b` with broadcasting; integers round towards zero.  ONNX Div since 7."""
+    if _integral(a):
+        return _quotient(xp, a, b, out)
+    return xp.divide(a, b, out)
+
+
+@op("Mod", since=10, infer=broadcast(), accepts_out=True)
+def modulo(xp: Any, a: Any, b: Any, *, fmod: int, out: Any = None) -> Any:
+    """The remainder with the sign of `b`, or with `fmod` that of `a`.  ONNX Mod since 10."""
+    if not fmod:
+        return xp.remainder(a, b, out)
+    if _integral(a):
+        return xp.subtract(a, _quotient(xp, a, b) * b, out)
+    return xp.fmod(a, b, out)
+
+
+def _power_of_integers(xp: Any, x: Any, y: Any) -> Any:
+    """Integer powers; a negative exponent gives the truncated quotient: 1, -1 or 0."""
+    result = xp.power(x, xp.maximum(y, 0).astype(x.dtype))
+    if y.dtype.kind == "u":
+        return result
+    inverse = xp.where(x == 1, 1, xp.where(x == -1, 1 - 2 * (y & 1), 0))
+    return xp.where(y < 0, inverse, result)
+
+
+def _working_types(x: Any, y: Any) -> tuple[Any, Any]:
+    """What `Pow` computes in: NumPy's common type, f32 at least where a small float has none."""
+    if x.dtype == y.dtype:
+        return x.dtype, y.dtype
+    small = [np.dtype(np.float32) if is_narrow(d) else d for d in (x.dtype, y.dtype)]
+    common = np.result_type(*small)
+    return common, common
+
+
+@op("Pow", since=7, infer=broadcast(like=0), accepts_out=True)
+def power(xp: Any, x: Any, y: Any, *, out: Any = None) -> Any:
+    """`x ** y` in the type of `x`; the two may differ in type.  ONNX Pow since 7."""
+    if _integral(x) and _integral(y):
+        result = _power_of_integers(xp, x, y)
+    elif xp is np and y.ndim == 0 and x.dtype.kind == "f" and y in (1, 3):
+        # powf costs a hundred times a product; the tanh form of GELU raises to 3.
+        result = xp.multiply(x, x, out) if y == 3 else x
+        result = xp.multiply(result, x, out) if y == 3 else result
+    else:
+        base, exponent = _working_types(x, y)
+        same = base == x.dtype
+        result = xp.power(x.astype(base, copy=False), y.astype(exponent, copy=False), out if same else None)
+    return settled(xp, result, x.dtype, out)
+
+
+def _n_ary(xp: Any, function: Any, arrays: tuple[Any, ...], out: Any) -> Any:
+    """Fold `arrays` with the binary `function`; one array alone is itself."""
+    if len(arrays) == 1:
+        return settled(xp, arrays[0], arrays[0].dtype, out)
+    if out is None:
+        return xp.asarray(reduce(function, arrays))
+    # Only the first partial result may be smaller than `out`, so it is broadcast into it.
+    result = function(arrays[0], arrays[1], out=out)
+    for array in arrays[2:]:
+        result = function(result, array, out=out)
+    return result
+
+
+@op("Max", since=1, infer=broadcast(), accepts_out=True)
+def maximum(xp: Any, *arrays: Any, out: Any = None, consumed_inputs: Any = None) -> Any:
+    """The greatest of any number of inputs, NaN if one is NaN.  ONNX Max since 1."""
+    return _n_ary(xp, xp.maximum, arrays, out)
+
+
+@op("Min", since=1, infer=broadcast(), accepts_out=True)
+def minimum(xp: Any, *arrays: Any, out: Any = None, consumed_inputs: Any = None) -> Any:
+    """The least of any number of inputs, NaN if one is NaN.  ONNX Min since 1."""
+    return _n_ary(xp, xp.minimum, arrays, out)
+
+
+@op("Sum", since=1, infer=broadcast(), accepts_out=True)
+def sum_all(xp: Any, *arrays: Any, out: Any = None, consumed_inputs: Any = None) -> Any:
+    """The sum of any number of inputs.  ONNX Sum since 1."""
+    return _n_ary(xp, xp.add, arrays, out)
+
+
+@op("Mean", since=1, infer=broadcast(), accepts_out=True)
+def mean_all(xp: Any, *arrays: Any, out: Any = None, consumed_inputs: Any = None) -> Any:
+    """The mean of any number of inputs.  ONNX Mean since 1."""
+    result = _n_ary(xp, xp.add, arrays, out)
+    if len(arrays) == 1:
+        return result
+    return xp.divide(result, result.dtype.type(len(arrays)), result)
+
+
+def _clip(xp: Any, x: Any, low: Any, high: Any, out: Any) -> Any:
+    """`min(max(x, low), high)`, so that `high` wins over a greater `low`, as ONNX has it."""
+    if low is not None and high is not None and x.dtype.kind in "fiu":
+        return xp.asarray(xp.clip(x, low, high, out=out))
+    result = x
+    if low is not None:
+        result = xp.maximum(result, low, out=out)
+    if high is not None:
+        result = xp.minimum(result, high, out=out)
+    return settled(xp, result, x.dtype, out)
+
+
+@op("Clip", since=1, infer=same_as(0), accepts_out=True)
+def clip_by_attributes(
+    xp: Any, x: Any, *, min: float | None, max: float | None, out: Any = None, consumed_inputs: Any = None
+) -> Any:
+    """`x` within [min, max]; NaN stays.  ONNX Clip 1 to 6."""
+    low, high = (None if bound is None else x.dtype.type(bound) for bound in (min, max))
+    return _clip(xp, x, low, high, out)
+
+
+@op("Clip", since=11, infer=same_as(0), accepts_out=True)
+def clip(xp: Any, x: Any, low: Any = None, high: Any = None, *, out: Any = None) -> Any:
+    """`x` within [low, high], of which either may be missing; NaN stays.  ONNX Clip since 11."""
+    # ONNX wants scalars; a bound of shape [1], which exporters write, must not raise the rank.
+    low, high = (None if bound is None else bound.reshape(()) for bound in (low, high))
+    return _clip(xp, x, low, high, out)
+
+
+def _where_types(attributes: Attributes, types: Types) -> Types:
+    shape = broadcast_shapes(shape_at(types, i) for i in range(3))
+    return (typed(at(types, 1) or at(types, 2), shape),)
+
+
+@op("Where", since=9, infer=_where_types, accepts_out=True)
+def where(xp: Any, condition: Any, x: Any, y: Any, *, out: Any = None) -> Any:
+    """`x` where `condition` holds, else `y`; all three broadcast.  ONNX Where since 9."""
+    if xp is not np or x.dtype.kind == "O" or x.dtype.itemsize > 8:
+        return settled(xp, xp.where(condition, x, y), x.dtype, out)
+    if out is None:
+        out = np.empty(np.broadcast_shapes(condition.shape, x.shape, y.shape), x.dtype)
+    return select_bits(condition, x, y, out)
+
+
+def select_bits(condition: Any, x: Any, y: Any, out: Any) -> Any:
+    """`np.where` by masking bits: three times as fast where `condition` has no pattern to predict."""
+    bits = np.dtype(f"i{x.dtype.itemsize}")
+    mask = condition.astype(bits, order="C")
+    np.negative(mask, mask)
+    chosen, other, target = x.view(bits), y.view(bits), out.view(bits)
+    np.bitwise_xor(chosen, other, target)
+    np.bitwise_and(target, mask, target)
+    np.bitwise_xor(target, other, target)
+    return out

@@ -1,0 +1,62 @@
+"""How formulas are written: the frame of graph text around statements, and casts around narrow floats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from nncdbg.engine.dtypes import ONNX
+from nncdbg.engine.errors import GraphError
+from nncdbg.engine.graph import TensorType
+from nncdbg.engine.ops.precision import NARROW
+from nncdbg.engine.ops.types import Types, at
+
+
+def type_at(types: Types, index: int) -> TensorType:
+    """The type of an input that a formula is about; GraphError if it is not known."""
+    given = at(types, index)
+    if given is None:
+        raise GraphError(f"a formula needs the type of input {index}", hint="step to the statement first")
+    return given
+
+
+def sizes_at(types: Types, index: int) -> tuple[int, ...]:
+    """The sizes of input `index`; GraphError if one is not a number."""
+    given = type_at(types, index)
+    sizes = tuple(size for size in given.shape or () if isinstance(size, int))
+    if given.shape is None or len(sizes) != len(given.shape):
+        raise GraphError(f"a formula needs sizes, not {given}", hint="step to the statement first")
+    return sizes
+
+
+def formula_text(
+    name: str, inputs: Iterable[tuple[str, TensorType | None]], lines: Iterable[str], results: Sequence[str]
+) -> str:
+    """The text of a formula; an input that is not given has the type None and is left out."""
+    parameters = ", ".join(f"%{key}: {given}" for key, given in inputs if given is not None)
+    body = "".join(f"  {line}\n" for line in lines)
+    returned = ", ".join(f"%{key}" for key in results)
+    return f"opset 21\n\ngraph @{name}({parameters}) -> ({returned}) {{\n{body}  return {returned}\n}}\n"
+
+
+def wide_name(dtype: str) -> str:
+    """The element type that a formula over `dtype` computes in."""
+    return "f32" if dtype in NARROW else dtype
+
+
+def cast(target: str, source: str, dtype: str) -> str:
+    """The statement that casts a value of a formula to an element type."""
+    return f"%{target} = Cast(%{source}, to={ONNX[dtype]})"
+
+
+def in_precision(
+    dtype: str, inputs: Sequence[str], lines: Sequence[str], outputs: Sequence[str]
+) -> list[str]:
+    """`lines` read `%name.wide` for each input and write `%name.wide` for each output.
+
+    For f32, f64 and integers the suffix falls away; for narrow floats casts stand around the lines.
+    """
+    wide = wide_name(dtype)
+    if wide == dtype:
+        return [line.replace(".wide", "") for line in lines]
+    into = [cast(f"{key}.wide", key, wide) for key in inputs]
+    return [*into, *lines, *(cast(key, f"{key}.wide", dtype) for key in outputs)]

@@ -1,0 +1,175 @@
+"""Ops that read or write where an index tensor says: Gather, Scatter and their kin.
+
+A negative index counts from the end.  NumPy raises IndexError for one out of range.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.errors import GraphError
+from nncdbg.engine.graph import Dim
+from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.types import (
+    Attributes,
+    Shape,
+    Types,
+    at,
+    fixed,
+    normal_axis,
+    same_as,
+    shape_at,
+    shaped,
+    typed,
+)
+
+_COMBINE = {"add": "add", "mul": "multiply", "max": "maximum", "min": "minimum"}
+"""ONNX's `reduction` to the ufunc whose `at` does it."""
+
+
+def _gather_shape(attributes: Attributes, types: Types) -> Shape | None:
+    data, indices = shape_at(types, 0), shape_at(types, 1)
+    if data is None or indices is None:
+        return None
+    axis = normal_axis(attributes["axis"], len(data))
+    return data[:axis] + indices + data[axis + 1 :]
+
+
+@op("Gather", since=1, infer=shaped(_gather_shape))
+def gather(xp: Any, x: Any, indices: Any, *, axis: int) -> Any:
+    """The slices of `x` along `axis` that `indices` name; its axes stand there.  ONNX Gather since 1."""
+    return xp.asarray(xp.take(x, indices, axis=axis))
+
+
+def _gather_elements_types(attributes: Attributes, types: Types) -> Types:
+    return (typed(at(types, 0), shape_at(types, 1)),)
+
+
+@op("GatherElements", since=11, infer=_gather_elements_types)
+def gather_elements(xp: Any, x: Any, indices: Any, *, axis: int) -> Any:
+    """out[i][j] = x[index[i][j]][j] for axis 0, and so on.  ONNX GatherElements since 11."""
+    axis = normal_axis(axis, x.ndim)
+    # The other axes of `indices` may be shorter than those of `x`.
+    part = tuple(slice(None) if i == axis else slice(0, n) for i, n in enumerate(indices.shape))
+    return xp.take_along_axis(x[part], indices, axis=axis)
+
+
+def _gather_nd_shape(attributes: Attributes, types: Types) -> Shape | None:
+    data, indices, batch = shape_at(types, 0), shape_at(types, 1), attributes.get("batch_dims", 0)
+    if data is None or indices is None or not isinstance(indices[-1], int):
+        return None
+    if batch + indices[-1] > len(data):
+        raise GraphError(
+            f"{batch} batch axes and indices of {indices[-1]} numbers do not fit {len(data)} axes"
+        )
+    return indices[:-1] + data[batch + indices[-1] :]
+
+
+@op("GatherND", since=11, infer=shaped(_gather_nd_shape))
+def gather_nd(xp: Any, x: Any, indices: Any, *, batch_dims: int = 0) -> Any:
+    """The slices of `x` at the index tuples in the last axis of `indices`.  ONNX GatherND since 11."""
+    where = tuple(xp.moveaxis(indices, -1, 0))
+    batches = []
+    for axis in range(batch_dims):
+        ones = [1] * (indices.ndim - 1)
+        ones[axis] = -1
+        batches.append(xp.arange(x.shape[axis]).reshape(ones))
+    return xp.asarray(x[(*batches, *where)])
+
+
+def _scattered(xp: Any, x: Any, where: tuple[Any, ...], updates: Any, reduction: str, out: Any) -> Any:
+    """A copy of `x` with `updates` at `where`; without a reduction the last of equal indices wins."""
+    if out is None:
+        out = x.copy()
+    else:
+        out[...] = x
+    if reduction == "none":
+        out[where] = updates
+    else:
+        getattr(xp, _COMBINE[reduction]).at(out, where, updates)
+    return out
+
+
+@op("ScatterElements", since=11, infer=same_as(0), accepts_out=True)
+def scatter_elements(
+    xp: Any, x: Any, indices: Any, updates: Any, *, axis: int, reduction: str = "none", out: Any = None
+) -> Any:
+    """`x` with x[index[i][j]][j] = update[i][j] for axis 0, and so on.  ONNX ScatterElements since 11."""
+    axis = normal_axis(axis, x.ndim)
+    where: list[Any] = []
+    for i, size in enumerate(indices.shape):
+        ones = [1] * indices.ndim
+        ones[i] = -1
+        where.append(indices if i == axis else xp.arange(size).reshape(ones))
+    return _scattered(xp, x, tuple(where), updates, reduction, out)
+
+
+op("Scatter", since=9, infer=same_as(0), accepts_out=True)(scatter_elements)
+
+
+@op("ScatterND", since=11, infer=same_as(0), accepts_out=True)
+def scatter_nd(
+    xp: Any, x: Any, indices: Any, updates: Any, *, reduction: str = "none", out: Any = None
+) -> Any:
+    """`x` with `updates` at the index tuples in the last axis of `indices`.  ONNX ScatterND since 11."""
+    return _scattered(xp, x, tuple(xp.moveaxis(indices, -1, 0)), updates, reduction, out)
+
+
+def _one_hot_types(attributes: Attributes, types: Types) -> Types:
+    indices, values = shape_at(types, 0), at(types, 2)
+    if indices is None:
+        return (typed(values, None),)
+    axis = normal_axis(attributes["axis"], len(indices) + 1)
+    unknown: Dim = None
+    return (typed(values, (*indices[:axis], unknown, *indices[axis:])),)
+
+
+@op("OneHot", since=9, infer=_one_hot_types)
+def one_hot(xp: Any, indices: Any, depth: Any, values: Any, *, axis: int) -> Any:
+    """`values[1]` where the new axis' position is the index, else `values[0]`.
+
+    Indices in [-depth, depth); one outside gives `values[0]` alone.  ONNX OneHot since 9.
+    """
+    size = int(depth.reshape(-1)[0].item())
+    place = normal_axis(axis, indices.ndim + 1)
+    wrapped = xp.where(indices < 0, indices + size, indices)
+    ones = [1] * (indices.ndim + 1)
+    ones[place] = size
+    hot = xp.expand_dims(wrapped, place) == xp.arange(size).reshape(ones)
+    return xp.where(hot, values[1], values[0])
+
+
+def _nonzero_shape(attributes: Attributes, types: Types) -> Shape | None:
+    shape = shape_at(types, 0)
+    return (None if shape is None else max(1, len(shape)), None)
+
+
+@op("NonZero", since=9, infer=fixed("i64", _nonzero_shape))
+def nonzero(xp: Any, x: Any) -> Any:
+    """i64[rank, count]: the indices of elements that are not zero (NaN is not).  ONNX NonZero since 9.
+
+    A scalar counts as one axis, as ONNX Runtime has it.
+    """
+    return xp.stack(xp.nonzero(x.reshape(1) if x.ndim == 0 else x)).astype(np.int64, copy=False)
+
+
+def _compress_shape(attributes: Attributes, types: Types) -> Shape | None:
+    shape, axis = shape_at(types, 0), attributes["axis"]
+    if axis is None:
+        return (None,)
+    if shape is None:
+        return None
+    axis = normal_axis(axis, len(shape))
+    unknown: Dim = None
+    return (*shape[:axis], unknown, *shape[axis + 1 :])
+
+
+@op("Compress", since=9, infer=shaped(_compress_shape))
+def compress(xp: Any, x: Any, condition: Any, *, axis: int | None) -> Any:
+    """The slices of `x` along `axis` (of `x` flat, without one) where `condition` holds.
+
+    ONNX Compress since 9.
+    """
+    return xp.compress(condition, x, axis=axis)

@@ -1,0 +1,61 @@
+"""Comparisons, Boolean and bitwise logic, and the tests for NaN and infinity.
+
+A comparison with NaN is false, as IEEE 754 and ONNX have it; `Equal` also compares strings.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.elementwise import elementwise
+from nncdbg.engine.ops.types import broadcast, fixed, same_as
+
+_TO_BOOL = (
+    ("And", "logical_and", 7), ("Or", "logical_or", 7), ("Xor", "logical_xor", 7), ("Equal", "equal", 7),
+    ("Less", "less", 7), ("Greater", "greater", 7), ("LessOrEqual", "less_equal", 12),
+    ("GreaterOrEqual", "greater_equal", 12),
+)  # fmt: skip
+
+for _name, _ufunc, _since in _TO_BOOL:
+    elementwise(_name, _ufunc, _since, broadcast("bool"), f"{_name} with broadcasting, to bool.")
+
+for _name, _ufunc in (
+    ("BitwiseAnd", "bitwise_and"),
+    ("BitwiseOr", "bitwise_or"),
+    ("BitwiseXor", "bitwise_xor"),
+):
+    elementwise(_name, _ufunc, 18, broadcast(), f"{_name} of integers with broadcasting.")
+
+elementwise("Not", "logical_not", 1, same_as(0), "Not, element by element.")
+elementwise("BitwiseNot", "invert", 18, same_as(0), "BitwiseNot, element by element.")
+elementwise("IsNaN", "isnan", 9, fixed("bool"), "True where the element is NaN.")
+
+
+@op("IsInf", since=10, infer=fixed("bool"), accepts_out=True)
+def is_infinite(xp: Any, x: Any, *, detect_negative: int, detect_positive: int, out: Any = None) -> Any:
+    """True where `x` is an infinity of a sign that is asked for.  ONNX IsInf since 10."""
+    result = xp.asarray(xp.isinf(x) if out is None else xp.isinf(x, out))
+    if not detect_negative:
+        result &= x > 0
+    if not detect_positive:
+        result &= x < 0
+    return result
+
+
+@op("BitShift", since=11, infer=broadcast(), accepts_out=True)
+def bit_shift(xp: Any, x: Any, y: Any, *, direction: str, out: Any = None) -> Any:
+    """`x` shifted by `y` bits; past the width (or by less than none) only the sign bit is left.
+
+    A signed right shift keeps the sign.  ONNX BitShift since 11 (signed since 28).
+    """
+    bits = x.dtype.itemsize * 8
+    # As unsigned, a negative `y` is past the width too; C leaves both undefined.
+    past = y.astype(f"u{y.dtype.itemsize}", copy=False) >= bits
+    shift = xp.where(past, bits - 1, y).astype(x.dtype)
+    if direction == "RIGHT":
+        result = xp.right_shift(x, shift, out)
+        if x.dtype.kind == "u":
+            result = xp.multiply(result, ~past, out)
+        return xp.asarray(result)
+    return xp.asarray(xp.multiply(xp.left_shift(x, shift, out), ~past, out))

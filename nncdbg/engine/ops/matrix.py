@@ -1,0 +1,257 @@
+"""Products of matrices: MatMul, Gemm, Einsum, Det and the 8-bit MatMulInteger."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+from nncdbg.engine.errors import GraphError
+from nncdbg.engine.graph import Dim, TensorType
+from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.formula import formula_text, in_precision, type_at
+from nncdbg.engine.ops.precision import settled, widened
+from nncdbg.engine.ops.rules import agree, need_rank
+from nncdbg.engine.ops.types import Attributes, Types, at, broadcast_dims, broadcast_shapes, shape_at, typed
+
+
+def matmul_shape(a: Sequence[Dim] | None, b: Sequence[Dim] | None) -> tuple[Dim, ...] | None:
+    """NumPy's matmul: the last two axes are matrices, a vector is a row or a column."""
+    if a is None or b is None:
+        return None
+    if not a or not b:
+        raise GraphError("a scalar is not a matrix", hint="use Mul")
+    inner = b[-2] if len(b) > 1 else b[0]
+    agree(a[-1], inner, f"a has {a[-1]} columns, b has {inner} rows")
+    batch = broadcast_shapes([tuple(a[:-2]), tuple(b[:-2])])
+    assert batch is not None
+    return (*batch, *a[-2:-1], *(b[-1:] if len(b) > 1 else ()))
+
+
+def matmul_types(attributes: Attributes, inputs: Types) -> Types:
+    return [typed(at(inputs, 0), matmul_shape(shape_at(inputs, 0), shape_at(inputs, 1)))]
+
+
+def matmul_formula(attributes: Attributes, inputs: Types) -> str:
+    """All products of a row with a column, then their sum."""
+    a, b = type_at(inputs, 0), type_at(inputs, 1)
+    vector_left, vector_right = (len(given.shape or ()) == 1 for given in (a, b))
+    lines = []
+    left, right, axis = "%a.wide", "%b.wide", -2
+    if vector_right:
+        axis = -1
+    elif vector_left:
+        left = "%rows"
+        lines.append("%rows = Unsqueeze(%a.wide, [1])")
+    else:
+        left, right = "%rows", "%columns"
+        lines += ["%rows = Unsqueeze(%a.wide, [-1])", "%columns = Unsqueeze(%b.wide, [-3])"]
+    lines += [f"%products = Mul({left}, {right})", f"%y.wide = ReduceSum(%products, [{axis}], keepdims=0)"]
+    body = in_precision(a.dtype, ["a", "b"], lines, ["y"])
+    return formula_text("MatMul", [("a", a), ("b", b)], body, ["y"])
+
+
+@op("MatMul", since=1, infer=matmul_types, formula=matmul_formula, accepts_out=True)
+def matmul(xp: ModuleType, a: Any, b: Any, *, out: Any = None) -> Any:
+    """The product of matrices in the last two axes, broadcast over the others.
+
+    f16 and bf16 are summed in f32.  ONNX MatMul since 1.
+    """
+    left, right = widened(xp, a), widened(xp, b)
+    if out is not None and out.dtype == left.dtype:
+        return xp.matmul(left, right, out=out)
+    return settled(xp, xp.matmul(left, right), a.dtype, out)
+
+
+@op(
+    "MatMulInteger", since=10, infer=lambda attributes, inputs: [_as_i32(matmul_types(attributes, inputs)[0])]
+)
+def matmul_integer(xp: ModuleType, a: Any, b: Any, a_zero: Any = None, b_zero: Any = None) -> Any:
+    """MatMul of 8-bit integers, less their zero points (one, or one per row of a and column of b), in i32.
+
+    Computed in f64, which holds every such sum exactly.
+    """
+    left, right = a.astype(xp.float64), b.astype(xp.float64)
+    if a_zero is not None:
+        left = left - (a_zero[:, None] if a_zero.ndim == 1 and a_zero.size > 1 else a_zero)
+    if b_zero is not None:
+        right = right - b_zero
+    return xp.asarray(xp.matmul(left, right)).astype(xp.int32)
+
+
+def _as_i32(given: TensorType | None) -> TensorType:
+    return TensorType("i32", given.shape if given else None)
+
+
+# Gemm -----------------------------------------------------------------------------------------
+
+
+def gemm_types(attributes: Attributes, inputs: Types) -> Types:
+    """[M, N]; C broadcasts to it."""
+    a, b, c = shape_at(inputs, 0), shape_at(inputs, 1), shape_at(inputs, 2)
+    need_rank(at(inputs, 0), "A", 2, 2)
+    need_rank(at(inputs, 1), "B", 2, 2)
+    need_rank(at(inputs, 2), "C", 0, 2)
+    rows, inner = (None, None) if a is None else reversed(a) if attributes["transA"] else a
+    depth, columns = (None, None) if b is None else reversed(b) if attributes["transB"] else b
+    agree(inner, depth, f"A has {inner} columns, B has {depth} rows")
+    if c is not None:
+        padded = (1,) * (2 - len(c)) + c
+        for axis, (size, wanted) in enumerate(zip(padded, (rows, columns), strict=True)):
+            if size != 1:
+                agree(wanted, size, f"C has {size} {('rows', 'columns')[axis]}, the product has {wanted}")
+    return [typed(at(inputs, 0), (rows, columns))]
+
+
+def gemm_formula(attributes: Attributes, inputs: Types) -> str:
+    """Transpose, MatMul, Mul, Add: as many of them as the attributes ask for."""
+    alpha, beta, given = attributes["alpha"], attributes["beta"], at(inputs, 2)
+    left, right, lines = "%a.wide", "%b.wide", []
+    if attributes["transA"]:
+        left = "%at"
+        lines.append("%at = Transpose(%a.wide, perm=[1, 0])")
+    if attributes["transB"]:
+        right = "%bt"
+        lines.append("%bt = Transpose(%b.wide, perm=[1, 0])")
+    steps = [f"MatMul({left}, {right})"]
+    if alpha != 1:
+        steps.append(f"Mul({{}}, {alpha})")
+    if given is not None:
+        offset = "%c.wide" if beta == 1 else "%offset"
+        if beta != 1:
+            lines.append(f"%offset = Mul(%c.wide, {beta})")
+        steps.append(f"Add({{}}, {offset})")
+    names = [*("%product", "%scaled")[: len(steps) - 1], "%y.wide"]
+    for number, (name, step) in enumerate(zip(names, steps, strict=True)):
+        lines.append(f"{name} = {step.format(names[number - 1])}")
+    keys = ["a", "b", "c"] if given is not None else ["a", "b"]
+    body = in_precision(type_at(inputs, 0).dtype, keys, lines, ["y"])
+    return formula_text("Gemm", zip(keys, inputs, strict=False), body, ["y"])
+
+
+@op("Gemm", since=7, infer=gemm_types, formula=gemm_formula, accepts_out=True)
+def gemm(
+    xp: ModuleType,
+    a: Any,
+    b: Any,
+    c: Any = None,
+    *,
+    alpha: float,
+    beta: float,
+    transA: int,  # noqa: N803 - ONNX's names
+    transB: int,  # noqa: N803
+    out: Any = None,
+) -> Any:
+    """alpha A B + beta C, A and B transposed if asked; C broadcasts.  ONNX Gemm since 7."""
+    left, right, offset = widened(xp, a), widened(xp, b), widened(xp, c)
+    left, right = left.T if transA else left, right.T if transB else right
+    if left.dtype.kind in "iu":
+        return settled(xp, _gemm_of_integers(xp, left, right, offset, alpha, beta), a.dtype, out)
+    target = out if out is not None and out.dtype == left.dtype else None
+    result = xp.matmul(left, right, out=target)
+    if alpha != 1:
+        result *= alpha
+    if offset is not None:
+        result += offset if beta == 1 else beta * offset
+    return settled(xp, result, a.dtype, out)
+
+
+def _gemm_of_integers(xp: ModuleType, a: Any, b: Any, c: Any, alpha: float, beta: float) -> Any:
+    """Whole factors stay in the integers' own type, others go through f64 and are cut off."""
+    factors = [int(factor) if factor == int(factor) else factor for factor in (alpha, beta)]
+    result = xp.matmul(a, b) * factors[0] if factors[0] != 1 else xp.matmul(a, b)
+    if c is not None:
+        result = result + (c * factors[1] if factors[1] != 1 else c)
+    return result
+
+
+@op("Gemm", since=1, infer=gemm_types, formula=gemm_formula, accepts_out=True)
+def gemm_with_broadcast(xp: ModuleType, a: Any, b: Any, c: Any, *, broadcast: int, **attributes: Any) -> Any:
+    """Gemm before opset 7, where `broadcast` says whether C may be smaller than the product."""
+    return gemm(xp, a, b, c, **attributes)
+
+
+# Einsum, Det ----------------------------------------------------------------------------------
+
+
+def einsum_terms(equation: str, count: int) -> tuple[list[str], str]:
+    """The letters of each input and of the output, ``.`` for the ellipsis."""
+    left, arrow, right = equation.replace(" ", "").replace("...", ".").partition("->")
+    terms = left.split(",")
+    if len(terms) != count:
+        raise GraphError(f"the equation {equation!r} has {len(terms)} terms, the op has {count} inputs")
+    letters = left.replace(",", "").replace(".", "")
+    if not all(c.isascii() and c.isalpha() for c in letters):
+        raise GraphError(f"the equation {equation!r} holds a character that is not a letter")
+    if not arrow:
+        # Without an arrow: what stands once, in the order of the alphabet.
+        single = "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
+        right = ("." if "." in left else "") + single
+    unknown = [c for c in right if c != "." and c not in letters]
+    if unknown:
+        raise GraphError(f"the output letter {unknown[0]!r} of {equation!r} stands in no input")
+    return terms, right
+
+
+def einsum_types(attributes: Attributes, inputs: Types) -> Types:
+    """Each letter has one size; the axes of the ellipsis broadcast."""
+    terms, right = einsum_terms(attributes["equation"], len(inputs))
+    sizes: dict[str, Dim] = {}
+    ellipsis: tuple[Dim, ...] | None = ()
+    for term, given in zip(terms, inputs, strict=True):
+        if given is None or given.shape is None:
+            ellipsis = None if "." in term else ellipsis
+            continue
+        covered = _cover(term, given.shape)
+        if ellipsis is not None:
+            ellipsis = broadcast_shapes([ellipsis, covered.pop(".", ())])
+        for letter, size in covered.items():
+            sizes[letter] = broadcast_dims(sizes.get(letter, size[0]), size[0])
+    if ellipsis is None and "." in right:
+        return [typed(at(inputs, 0), None)]
+    shape: list[Dim] = []
+    for letter in right:
+        shape.extend(ellipsis or () if letter == "." else (sizes.get(letter),))
+    return [typed(at(inputs, 0), tuple(shape))]
+
+
+def _cover(term: str, shape: tuple[Dim, ...]) -> dict[str, tuple[Dim, ...]]:
+    """The sizes behind each letter of a term, and behind its ellipsis."""
+    letters = term.replace(".", "")
+    extra = len(shape) - len(letters)
+    if extra < 0 or (extra and "." not in term):
+        raise GraphError(f"the term {term.replace('.', '...')!r} does not fit an input of {len(shape)} axes")
+    covered: dict[str, tuple[Dim, ...]] = {".": ()}
+    place = 0
+    for letter in term:
+        width = extra if letter == "." else 1
+        size = shape[place : place + width]
+        if letter in covered and letter != ".":
+            agree(covered[letter][0], size[0], f"{letter!r} is {covered[letter][0]} and {size[0]}")
+        covered[letter] = size
+        place += width
+    return covered
+
+
+@op("Einsum", since=12, infer=einsum_types)
+def einsum(xp: ModuleType, *inputs: Any, equation: str) -> Any:
+    """Sums of products by Einstein's convention: ``ij,jk->ik``.  ONNX Einsum since 12."""
+    terms, right = einsum_terms(equation, len(inputs))
+    explicit = f"{','.join(terms)}->{right}".replace(".", "...")
+    wide = [widened(xp, each) for each in inputs]
+    return settled(xp, xp.einsum(explicit, *wide, optimize=len(inputs) > 1), inputs[0].dtype)
+
+
+def det_types(attributes: Attributes, inputs: Types) -> Types:
+    """The leading axes of x; the last two are square."""
+    need_rank(at(inputs, 0), "input", 2)
+    x = shape_at(inputs, 0)
+    if x is not None:
+        agree(x[-2], x[-1], f"a matrix of {x[-2]} rows and {x[-1]} columns has no determinant")
+    return [typed(at(inputs, 0), None if x is None else x[:-2])]
+
+
+@op("Det", since=11, infer=det_types)
+def det(xp: ModuleType, x: Any) -> Any:
+    """The determinant of the matrices in the last two axes."""
+    return settled(xp, xp.linalg.det(widened(xp, x)), x.dtype)

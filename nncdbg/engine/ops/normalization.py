@@ -1,0 +1,473 @@
+"""Normalizations.  Statistics are taken in f32 at least (``stash_type``); the result is rounded once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+from nncdbg.engine.dtypes import FROM_ONNX, NUMPY
+from nncdbg.engine.errors import GraphError
+from nncdbg.engine.graph import Dim, TensorType
+from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.formula import cast, formula_text, in_precision, sizes_at, type_at, wide_name
+from nncdbg.engine.ops.precision import settled, widened
+from nncdbg.engine.ops.rules import agree, need_rank
+from nncdbg.engine.ops.types import (
+    Attributes,
+    Types,
+    at,
+    broadcast_shapes,
+    normal_axes,
+    normal_axis,
+    same_as,
+    shape_at,
+)
+
+
+def need_channels(inputs: Types, names: Sequence[str]) -> Dim:
+    """The number of channels; GraphError if a parameter (inputs 1 and on) has another number."""
+    need_rank(at(inputs, 0), "input", 2)
+    x = shape_at(inputs, 0)
+    channels = None if x is None else x[1]
+    for index, name in enumerate(names, 1):
+        need_rank(at(inputs, index), name, 1, 1)
+        given = shape_at(inputs, index)
+        if given is not None:
+            channels = agree(
+                channels, given[0], f"{name} has {given[0]} elements, input has {channels} channels"
+            )
+    return channels
+
+
+def by_channel(parameter: Any, rank: int) -> Any:
+    """A vector over the channels, or over whole samples, shaped to broadcast to [N, C, ...]."""
+    if parameter.ndim > 1:
+        return parameter
+    return parameter.reshape(-1, *[1] * (rank - 2))
+
+
+def affine_lines(rank: int) -> list[str]:
+    """`%y.wide` from `%normal`, by `%scale.wide` and `%bias.wide` over the channels."""
+    column = f"[-1, {', '.join(['1'] * (rank - 2))}]" if rank > 2 else "[-1]"
+    return [
+        f"%factor = Reshape(%scale.wide, {column})",
+        f"%offset = Reshape(%bias.wide, {column})",
+        "%scaled = Mul(%normal, %factor)",
+        "%y.wide = Add(%scaled, %offset)",
+    ]
+
+
+# BatchNormalization ---------------------------------------------------------------------------
+
+BATCH_INPUTS = ("scale", "bias", "mean", "var")
+
+
+def batch_types(attributes: Attributes, inputs: Types) -> Types:
+    """Y, then the running mean and variance."""
+    need_channels(inputs, BATCH_INPUTS)
+    return [at(inputs, 0), at(inputs, 3), at(inputs, 4)]
+
+
+def old_batch_types(attributes: Attributes, inputs: Types) -> Types:
+    """Y, the running mean and variance, the saved mean and variance."""
+    if attributes.get("spatial", 1):
+        need_channels(inputs, BATCH_INPUTS)
+    return [at(inputs, 0), at(inputs, 3), at(inputs, 4), at(inputs, 3), at(inputs, 4)]
+
+
+def batch_formula(attributes: Attributes, inputs: Types) -> str:
+    """(x - mean) / sqrt(var + epsilon), scaled and offset; in training from the batch's own statistics."""
+    given, rank = type_at(inputs, 0), len(sizes_at(inputs, 0))
+    column = f"[-1, {', '.join(['1'] * (rank - 2))}]" if rank > 2 else "[-1]"
+    lines, outputs = [], ["y"]
+    if attributes.get("training_mode", 0):
+        axes = [0, *range(2, rank)]
+        lines = [*moments_lines(axes), *running_lines(attributes["momentum"])]
+        outputs = ["y", "running_mean", "running_var"]
+    else:
+        lines = [
+            f"%mean_column = Reshape(%mean.wide, {column})",
+            f"%var_column = Reshape(%var.wide, {column})",
+            "%centred = Sub(%x.wide, %mean_column)",
+        ]
+    lines += [
+        f"%safe = Add(%var_column, {attributes['epsilon']})",
+        "%deviation = Sqrt(%safe)",
+        "%normal = Div(%centred, %deviation)",
+        *affine_lines(rank),
+    ]
+    names = ["x", *BATCH_INPUTS]
+    body = in_precision(given.dtype, names, lines, outputs)
+    return formula_text("BatchNormalization", zip(names, inputs, strict=True), body, outputs)
+
+
+def moments_lines(axes: Sequence[int]) -> list[str]:
+    """`%mean_column`, `%centred` and `%var_column` over `axes` of `%x.wide`."""
+    return [
+        f"%mean_column = ReduceMean(%x.wide, {list(axes)})",
+        "%centred = Sub(%x.wide, %mean_column)",
+        "%squares = Mul(%centred, %centred)",
+        f"%var_column = ReduceMean(%squares, {list(axes)})",
+    ]
+
+
+def running_lines(momentum: float) -> list[str]:
+    lines = []
+    for name in ("mean", "var"):
+        lines += [
+            f"%kept_{name} = Mul(%{name}.wide, {momentum})",
+            f"%flat_{name} = Reshape(%{name}_column, [-1])",
+            f"%fresh_{name} = Mul(%flat_{name}, {1 - momentum})",
+            f"%running_{name}.wide = Add(%kept_{name}, %fresh_{name})",
+        ]
+    return lines
+
+
+def batch_normalized(
+    xp: ModuleType, x: Any, scale: Any, bias: Any, mean: Any, var: Any, epsilon: float
+) -> Any:
+    """Two passes over x: the factor and the offset are computed over the channels first."""
+    rank = x.ndim
+    factor = widened(xp, scale) / xp.sqrt(widened(xp, var) + epsilon)
+    offset = widened(xp, bias) - widened(xp, mean) * factor
+    result = widened(xp, x) * by_channel(factor, rank)
+    result += by_channel(offset, rank)
+    return settled(xp, result, x.dtype)
+
+
+def trained(
+    xp: ModuleType, x: Any, mean: Any, var: Any, axes: tuple[int, ...], momentum: float
+) -> tuple[Any, Any, Any, Any]:
+    """The batch's mean and (population) variance, and the running ones after it."""
+    wide = widened(xp, x)
+    own = [wide.mean(axis=axes), wide.var(axis=axes)]
+    old = [widened(xp, mean), widened(xp, var)]
+    running = [before * momentum + now * (1 - momentum) for before, now in zip(old, own, strict=True)]
+    return own[0], own[1], settled(xp, running[0], mean.dtype), settled(xp, running[1], var.dtype)
+
+
+@op("BatchNormalization", since=14, infer=batch_types, formula=batch_formula, outputs_count=True)
+def batch_normalization(
+    xp: ModuleType,
+    x: Any,
+    scale: Any,
+    bias: Any,
+    mean: Any,
+    var: Any,
+    *,
+    epsilon: float,
+    momentum: float,
+    training_mode: int,
+    outputs_count: int,
+) -> Any:
+    """(x - mean) / sqrt(var + epsilon) scale + bias over the channels of x [N, C, ...].
+
+    In training by the batch's own mean and population variance; the running ones, moved by
+    `momentum`, are then the second and third output.
+    """
+    if not training_mode:
+        result = batch_normalized(xp, x, scale, bias, mean, var, epsilon)
+        return result if outputs_count == 1 else (result, mean, var)
+    axes = (0, *range(2, x.ndim))
+    own_mean, own_var, running_mean, running_var = trained(xp, x, mean, var, axes, momentum)
+    result = batch_normalized(xp, x, scale, bias, own_mean, own_var, epsilon)
+    return result if outputs_count == 1 else (result, running_mean, running_var)
+
+
+@op("BatchNormalization", since=7, infer=old_batch_types, formula=batch_formula, outputs_count=True)
+def batch_normalization_by_outputs(
+    xp: ModuleType,
+    x: Any,
+    scale: Any,
+    bias: Any,
+    mean: Any,
+    var: Any,
+    *,
+    epsilon: float,
+    momentum: float,
+    outputs_count: int,
+    spatial: int = 1,
+) -> Any:
+    """BatchNormalization before opset 14: it trains if more than one output is asked for.
+
+    `spatial` 0 (opset 7) keeps statistics for each place of a sample.
+    """
+    if outputs_count == 1:
+        return batch_normalized(xp, x, scale, bias, mean, var, epsilon)
+    axes = (0, *range(2, x.ndim)) if spatial else (0,)
+    own_mean, own_var, running_mean, running_var = trained(xp, x, mean, var, axes, momentum)
+    result = batch_normalized(xp, x, scale, bias, own_mean, own_var, epsilon)
+    saved = [settled(xp, own_mean, mean.dtype), settled(xp, own_var, var.dtype)]
+    return (result, running_mean, running_var, *saved)[:outputs_count]
+
+
+@op("BatchNormalization", since=6, infer=old_batch_types, formula=batch_formula, outputs_count=True)
+def batch_normalization_by_flag(
+    xp: ModuleType, *inputs: Any, is_test: int, outputs_count: int, **attributes: Any
+) -> Any:
+    """BatchNormalization of opset 6, which trains unless `is_test`."""
+    wanted = 1 if is_test else max(outputs_count, 5)
+    result = batch_normalization_by_outputs(xp, *inputs, outputs_count=wanted, **attributes)
+    return result if is_test else result[:outputs_count] if outputs_count > 1 else result[0]
+
+
+# Over the planes of a sample ------------------------------------------------------------------
+
+
+def instance_types(attributes: Attributes, inputs: Types) -> Types:
+    """As the input."""
+    need_rank(at(inputs, 0), "input", 3)
+    need_channels(inputs, ("scale", "bias"))
+    return [at(inputs, 0)]
+
+
+def standardized(xp: ModuleType, x: Any, axes: tuple[int, ...], epsilon: float) -> tuple[Any, Any, Any]:
+    """(x - mean) / sqrt(variance + epsilon) over `axes`, the mean, and 1 / sqrt(variance + epsilon)."""
+    mean = x.mean(axis=axes, keepdims=True)
+    centred = x - mean
+    inverse = 1 / xp.sqrt((centred * centred).mean(axis=axes, keepdims=True) + epsilon)
+    centred *= inverse
+    return centred, mean, inverse
+
+
+def instance_formula(attributes: Attributes, inputs: Types) -> str:
+    """Mean and variance of each plane."""
+    given, rank = type_at(inputs, 0), len(sizes_at(inputs, 0))
+    lines = [*moments_lines(range(2, rank)), *normal_lines(attributes["epsilon"]), *affine_lines(rank)]
+    names = ["x", "scale", "bias"]
+    body = in_precision(given.dtype, names, lines, ["y"])
+    return formula_text("InstanceNormalization", zip(names, inputs, strict=True), body, ["y"])
+
+
+def normal_lines(epsilon: float) -> list[str]:
+    return [
+        f"%safe = Add(%var_column, {epsilon})",
+        "%deviation = Sqrt(%safe)",
+        "%normal = Div(%centred, %deviation)",
+    ]
+
+
+@op("InstanceNormalization", since=6, infer=instance_types, formula=instance_formula)
+def instance_normalization(xp: ModuleType, x: Any, scale: Any, bias: Any, *, epsilon: float) -> Any:
+    """Each plane of x [N, C, ...] by its own mean and variance, then scale and bias over the channels."""
+    normal, _, _ = standardized(xp, widened(xp, x), tuple(range(2, x.ndim)), epsilon)
+    normal *= by_channel(widened(xp, scale), x.ndim)
+    normal += by_channel(widened(xp, bias), x.ndim)
+    return settled(xp, normal, x.dtype)
+
+
+def group_types(attributes: Attributes, inputs: Types) -> Types:
+    """As the input; the groups divide the channels."""
+    need_rank(at(inputs, 0), "input", 2)
+    x, groups = shape_at(inputs, 0), attributes["num_groups"]
+    if x is not None and isinstance(x[1], int) and x[1] % groups:
+        raise GraphError(f"{x[1]} channels do not divide into {groups} groups")
+    return [at(inputs, 0)]
+
+
+def group_formula(attributes: Attributes, inputs: Types) -> str:
+    """The formula of opset 21: scale and bias over the channels.  Older ones go over the groups first."""
+    given, shape = type_at(inputs, 0), sizes_at(inputs, 0)
+    groups, rank = attributes["num_groups"], len(shape)
+    lines = [
+        f"%grouped = Reshape(%x.wide, {[shape[0], groups, -1]})",
+        *(line.replace("%x.wide", "%grouped") for line in moments_lines([2])),
+        *(line.replace("%normal", "%groups") for line in normal_lines(attributes["epsilon"])),
+        f"%normal = Reshape(%groups, {list(shape)})",
+    ]
+    if sizes_at(inputs, 1)[0] != shape[1]:
+        each = shape[1] // groups
+        for name in ("scale", "bias"):
+            lines.append(f"%{name}_column = Reshape(%{name}.wide, [-1, 1])")
+            lines.append(f"%{name}_spread = Expand(%{name}_column, {[groups, each]})")
+        tail = [
+            line.replace("%scale.wide", "%scale_spread").replace("%bias.wide", "%bias_spread")
+            for line in affine_lines(rank)
+        ]
+    else:
+        tail = affine_lines(rank)
+    names = ["x", "scale", "bias"]
+    body = in_precision(given.dtype, names, [*lines, *tail], ["y"])
+    return formula_text("GroupNormalization", zip(names, inputs, strict=True), body, ["y"])
+
+
+@op("GroupNormalization", since=21, infer=group_types, formula=group_formula)
+def group_normalization(
+    xp: ModuleType, x: Any, scale: Any, bias: Any, *, epsilon: float, num_groups: int, stash_type: int
+) -> Any:
+    """Each group of channels of x [N, C, ...] by its mean and variance, then scale and bias by channel."""
+    wide = stashed(xp, x, stash_type).reshape(x.shape[0], num_groups, -1)
+    normal = standardized(xp, wide, (2,), epsilon)[0].reshape(x.shape)
+    result = normal * by_channel(widened(xp, scale), x.ndim) + by_channel(widened(xp, bias), x.ndim)
+    return settled(xp, result, x.dtype)
+
+
+@op("GroupNormalization", since=18, infer=group_types, formula=group_formula)
+def group_normalization_by_group(
+    xp: ModuleType, x: Any, scale: Any, bias: Any, *, epsilon: float, num_groups: int
+) -> Any:
+    """GroupNormalization before opset 21: scale and bias over the groups."""
+    each = x.shape[1] // num_groups
+    spread = [xp.repeat(parameter, each) for parameter in (scale, bias)]
+    return group_normalization(xp, x, *spread, epsilon=epsilon, num_groups=num_groups, stash_type=1)
+
+
+# Over the last axes ---------------------------------------------------------------------------
+
+
+def stashed(xp: ModuleType, x: Any, stash_type: int) -> Any:
+    """`x` in the type that `stash_type` (an ONNX element type) names, and in f64 if it has it already."""
+    wanted = NUMPY[FROM_ONNX[stash_type]]
+    wide = widened(xp, x)
+    return wide.astype(wanted) if wanted.itemsize > wide.dtype.itemsize else wide
+
+
+def layer_types(attributes: Attributes, inputs: Types) -> Types:
+    """Y, then the mean and 1 / deviation, with 1 for the axes that were normalized."""
+    x = shape_at(inputs, 0)
+    stash = FROM_ONNX[attributes["stash_type"]]
+    if x is None:
+        return [at(inputs, 0), TensorType(stash), TensorType(stash)]
+    axis = normal_axis(attributes["axis"], len(x))
+    need_last(inputs, axis, ("scale", "bias"))
+    kept = (*x[:axis], *[1] * (len(x) - axis))
+    return [at(inputs, 0), TensorType(stash, kept), TensorType(stash, kept)]
+
+
+def need_last(inputs: Types, axis: int, names: Sequence[str]) -> None:
+    """GraphError if a parameter (inputs 1 and on) does not broadcast to x."""
+    x = shape_at(inputs, 0)
+    assert x is not None
+    for index, name in enumerate(names, 1):
+        given = shape_at(inputs, index)
+        if given is None:
+            continue
+        try:
+            shape = broadcast_shapes([x, given])
+        except GraphError as error:
+            raise GraphError(f"{name} does not fit the input: {error.message}") from None
+        if shape is not None and len(shape) > len(x):
+            raise GraphError(f"{name} has {len(given)} axes, input has {len(x)}")
+
+
+def layer_formula(attributes: Attributes, inputs: Types) -> str:
+    """Mean and variance over the last axes."""
+    given, rank = type_at(inputs, 0), len(sizes_at(inputs, 0))
+    axes, bias = range(normal_axis(attributes["axis"], rank), rank), at(inputs, 2)
+    wide, stash = wide_name(given.dtype), FROM_ONNX[attributes["stash_type"]]
+    lines = [
+        *moments_lines(axes),
+        f"%safe = Add(%var_column, {attributes['epsilon']})",
+        "%deviation = Sqrt(%safe)",
+        "%inverse = Reciprocal(%deviation)",
+        "%normal = Mul(%centred, %inverse)",
+        f"{'%scaled' if bias else '%y.wide'} = Mul(%normal, %scale.wide)",
+    ]
+    if bias:
+        lines.append("%y.wide = Add(%scaled, %bias.wide)")
+    results = ["mean_column", "inverse"]
+    if stash != wide:
+        lines += [cast(f"{name}_stashed", name, stash) for name in results]
+        results = [f"{name}_stashed" for name in results]
+    names = ["x", "scale", "bias"] if bias else ["x", "scale"]
+    body = in_precision(given.dtype, names, lines, ["y"])
+    return formula_text("LayerNormalization", zip(names, inputs, strict=False), body, ["y", *results])
+
+
+@op(
+    "LayerNormalization",
+    since=17,
+    infer=layer_types,
+    formula=layer_formula,
+    outputs_count=True,
+)
+def layer_normalization(
+    xp: ModuleType,
+    x: Any,
+    scale: Any,
+    bias: Any = None,
+    *,
+    axis: int,
+    epsilon: float,
+    stash_type: int,
+    outputs_count: int,
+) -> Any:
+    """(x - mean) / sqrt(variance + epsilon) over the axes from `axis` on, then scale and bias.
+
+    The mean and 1 / sqrt(variance + epsilon) are the second and third output, in `stash_type`.
+    """
+    axes = tuple(range(axis % x.ndim, x.ndim))
+    normal, mean, inverse = standardized(xp, stashed(xp, x, stash_type), axes, epsilon)
+    normal *= widened(xp, scale)
+    if bias is not None:
+        normal += widened(xp, bias)
+    result = settled(xp, normal, x.dtype)
+    if outputs_count == 1:
+        return result
+    stash = NUMPY[FROM_ONNX[stash_type]]
+    return (result, settled(xp, mean, stash), settled(xp, inverse, stash))[:outputs_count]
+
+
+def rms_types(attributes: Attributes, inputs: Types) -> Types:
+    """As the input."""
+    x = shape_at(inputs, 0)
+    if x is not None:
+        need_last(inputs, normal_axis(attributes["axis"], len(x)), ("scale",))
+    return [at(inputs, 0)]
+
+
+def rms_formula(attributes: Attributes, inputs: Types) -> str:
+    """The root of the mean square over the last axes."""
+    given, rank = type_at(inputs, 0), len(sizes_at(inputs, 0))
+    axes = list(range(normal_axis(attributes["axis"], rank), rank))
+    lines = [
+        "%squares = Mul(%x.wide, %x.wide)",
+        f"%mean = ReduceMean(%squares, {axes})",
+        f"%safe = Add(%mean, {attributes['epsilon']})",
+        "%rms = Sqrt(%safe)",
+        "%normal = Div(%x.wide, %rms)",
+        "%y.wide = Mul(%normal, %scale.wide)",
+    ]
+    body = in_precision(given.dtype, ["x", "scale"], lines, ["y"])
+    return formula_text("RMSNormalization", zip(["x", "scale"], inputs, strict=True), body, ["y"])
+
+
+@op("RMSNormalization", since=23, infer=rms_types, formula=rms_formula)
+def rms_normalization(
+    xp: ModuleType, x: Any, scale: Any, *, axis: int, epsilon: float, stash_type: int
+) -> Any:
+    """x / sqrt(mean(x * x) + epsilon) over the axes from `axis` on, times scale."""
+    axes = tuple(range(axis % x.ndim, x.ndim))
+    wide = stashed(xp, x, stash_type)
+    root = xp.sqrt((wide * wide).mean(axis=axes, keepdims=True) + epsilon)
+    return settled(xp, wide / root * widened(xp, scale), x.dtype)
+
+
+def lp_types(attributes: Attributes, inputs: Types) -> Types:
+    """As the input."""
+    x = shape_at(inputs, 0)
+    if x is not None:
+        normal_axis(attributes["axis"], len(x))
+    return [at(inputs, 0)]
+
+
+@op("LpNormalization", since=1, infer=lp_types)
+def lp_normalization(xp: ModuleType, x: Any, *, axis: int, p: int) -> Any:
+    """x over its 1-norm or 2-norm along `axis`; 0 where that norm is 0."""
+    wide = widened(xp, x)
+    size = xp.abs(wide)
+    norm = size.sum(axis=axis, keepdims=True)
+    if p == 2:
+        norm = xp.sqrt((size * size).sum(axis=axis, keepdims=True))
+    return settled(xp, wide / xp.where(norm == 0, wide.dtype.type(1), norm), x.dtype)
+
+
+@op("MeanVarianceNormalization", since=9, infer=same_as(0))
+def mean_variance_normalization(xp: ModuleType, x: Any, *, axes: Sequence[int]) -> Any:
+    """(x - mean) / (deviation + 1e-9) over `axes`, with the variance as E[x^2] - E[x]^2 taken stably."""
+    wide = widened(xp, x)
+    places = normal_axes(axes, x.ndim)
+    centred = wide - wide.mean(axis=places, keepdims=True)
+    deviation = xp.sqrt((centred * centred).mean(axis=places, keepdims=True))
+    return settled(xp, centred / (deviation + 1e-9), x.dtype)

@@ -1,0 +1,169 @@
+"""Ops that depend on the order of elements: arg-extrema, running sums, TopK, Unique.
+
+NaN counts as the greatest element in TopK and Unique, and as the extremum in ArgMax and ArgMin,
+as NumPy and PyTorch have it; ONNX leaves all of these open.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.graph import Dim, TensorType
+from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.precision import is_narrow
+from nncdbg.engine.ops.types import (
+    Attributes,
+    Shape,
+    Types,
+    at,
+    fixed,
+    normal_axis,
+    reduced_shape,
+    same_as,
+    shape_at,
+    typed,
+)
+
+
+def _arg_shape(attributes: Attributes, types: Types) -> Shape | None:
+    return reduced_shape(shape_at(types, 0), (attributes["axis"],), bool(attributes["keepdims"]))
+
+
+def _arg(xp: Any, find: Any, x: Any, axis: int, keepdims: int, last: int) -> Any:
+    axis = normal_axis(axis, x.ndim)
+    result = xp.asarray(find(xp.flip(x, axis) if last else x, axis=axis)).astype(np.int64, copy=False)
+    if last:
+        result = x.shape[axis] - 1 - result
+    return xp.expand_dims(result, axis) if keepdims else xp.asarray(result)
+
+
+@op("ArgMax", since=1, infer=fixed("i64", _arg_shape))
+def arg_max(xp: Any, x: Any, *, axis: int, keepdims: int, select_last_index: int = 0) -> Any:
+    """Where the greatest element stands along `axis`, as i64.  ONNX ArgMax since 1."""
+    return _arg(xp, xp.argmax, x, axis, keepdims, select_last_index)
+
+
+@op("ArgMin", since=1, infer=fixed("i64", _arg_shape))
+def arg_min(xp: Any, x: Any, *, axis: int, keepdims: int, select_last_index: int = 0) -> Any:
+    """Where the least element stands along `axis`, as i64.  ONNX ArgMin since 1."""
+    return _arg(xp, xp.argmin, x, axis, keepdims, select_last_index)
+
+
+def _running(xp: Any, function: Any, neutral: int, x: Any, axis: Any, exclusive: int, reverse: int) -> Any:
+    along = normal_axis(int(axis.reshape(()).item()), x.ndim)
+    working = np.float32 if is_narrow(x.dtype) else x.dtype
+    forward = xp.flip(x, along) if reverse else x
+    result = function(forward, axis=along, dtype=working).astype(x.dtype, copy=False)
+    if exclusive:
+        # Shifted by one, not `result - x`, which would make NaN of an infinity.
+        before = (slice(None),) * along
+        shifted = xp.full_like(result, neutral)
+        shifted[(*before, slice(1, None))] = result[(*before, slice(0, -1))]
+        result = shifted
+    return xp.flip(result, along) if reverse else result
+
+
+@op("CumSum", since=11, infer=same_as(0))
+def cumulative_sum(xp: Any, x: Any, axis: Any, *, exclusive: int, reverse: int) -> Any:
+    """The running sum along `axis`, f16 and bf16 summed in f32.  ONNX CumSum since 11."""
+    return _running(xp, xp.cumsum, 0, x, axis, exclusive, reverse)
+
+
+@op("CumProd", since=26, infer=same_as(0))
+def cumulative_product(xp: Any, x: Any, axis: Any, *, exclusive: int, reverse: int) -> Any:
+    """The running product along `axis`, f16 and bf16 in f32.  ONNX CumProd since 26."""
+    return _running(xp, xp.cumprod, 1, x, axis, exclusive, reverse)
+
+
+def _top_types(attributes: Attributes, types: Types) -> Types:
+    shape = shape_at(types, 0)
+    if shape is not None:
+        axis = normal_axis(attributes["axis"], len(shape))
+        size: Dim = attributes.get("k")
+        shape = (*shape[:axis], size, *shape[axis + 1 :])
+    return (typed(at(types, 0), shape), TensorType("i64", shape))
+
+
+def _order(xp: Any, rows: Any, largest: int) -> Any:
+    """The indices that sort the last axis; equal elements stay in the order of their indices."""
+    if not largest:
+        return xp.argsort(rows, axis=-1, kind="stable")
+    # A stable ascending sort of the reversed rows, read backwards, keeps ties in order.
+    order = xp.argsort(xp.flip(rows, -1), axis=-1, kind="stable")
+    return rows.shape[-1] - 1 - xp.flip(order, -1)
+
+
+def _candidates(xp: Any, rows: Any, k: int, largest: int) -> Any:
+    """The indices of the k extreme elements of each row, ascending; None if ties or NaN blur the border.
+
+    A partition is linear in the row, where a sort is not.
+    """
+    size = rows.shape[-1]
+    if not 0 < k <= size // 8 or rows.dtype.kind not in "fiu":
+        return None
+    border = size - k if largest else k - 1
+    bound = xp.partition(rows, border, axis=-1)[..., border : border + 1]
+    chosen = rows >= bound if largest else rows <= bound
+    if not bool((xp.count_nonzero(chosen, axis=-1) == k).all()):
+        return None
+    return xp.nonzero(chosen)[-1].reshape(*rows.shape[:-1], k)
+
+
+def _top(xp: Any, x: Any, k: int, axis: int, largest: int) -> Any:
+    """Sorted, equal elements in the order of their indices, as ONNX wants it."""
+    axis = normal_axis(axis, x.ndim)
+    rows = xp.moveaxis(x, axis, -1)
+    indices = _candidates(xp, rows, k, largest)
+    if indices is None:
+        indices = _order(xp, rows, largest)[..., :k]
+    else:
+        order = _order(xp, xp.take_along_axis(rows, indices, -1), largest)
+        indices = xp.take_along_axis(indices, order, -1)
+    values = xp.take_along_axis(rows, indices, -1)
+    indices = indices.astype(np.int64, copy=False)
+    return tuple(xp.ascontiguousarray(xp.moveaxis(part, -1, axis)) for part in (values, indices))
+
+
+@op("TopK", since=1, infer=_top_types)
+def top_by_attribute(xp: Any, x: Any, *, k: int, axis: int) -> Any:
+    """The `k` greatest elements along `axis` and their i64 indices.  ONNX TopK 1."""
+    return _top(xp, x, k, axis, 1)
+
+
+@op("TopK", since=10, infer=_top_types)
+def top(xp: Any, x: Any, k: Any, *, axis: int, largest: int = 1, sorted: int = 1) -> Any:
+    """The `k` greatest (or least) elements along `axis` and their i64 indices, always sorted.
+
+    ONNX TopK since 10.
+    """
+    return _top(xp, x, int(k.reshape(()).item()), axis, largest)
+
+
+def _unique_types(attributes: Attributes, types: Types) -> Types:
+    shape, axis = shape_at(types, 0), attributes["axis"]
+    kept: Shape | None = (None,)
+    if axis is not None and shape is not None:
+        axis = normal_axis(axis, len(shape))
+        kept = (*shape[:axis], None, *shape[axis + 1 :])
+    elif axis is not None:
+        kept = None
+    return (typed(at(types, 0), kept), *[TensorType("i64", (None,))] * 3)
+
+
+@op("Unique", since=11, infer=_unique_types, outputs_count=True)
+def unique(xp: Any, x: Any, *, axis: int | None, sorted: int, outputs_count: int) -> Any:
+    """Each element (or slice along `axis`) once, with first index, inverse and count, as i64.
+
+    In ascending order, or in order of first appearance without `sorted`.  ONNX Unique since 11.
+    """
+    found = xp.unique(x, return_index=True, return_inverse=True, return_counts=True, axis=axis)
+    values, first, inverse, counts = found[0], found[1], found[2].reshape(-1), found[3]
+    if not sorted:
+        order = xp.argsort(first)
+        values = xp.take(values, order, axis=0 if axis is None else axis)
+        first, counts = first[order], counts[order]
+        inverse = xp.argsort(order)[inverse]
+    outputs = (values, *(xp.asarray(part).astype(np.int64, copy=False) for part in (first, inverse, counts)))
+    return outputs[0] if outputs_count == 1 else outputs[:outputs_count]

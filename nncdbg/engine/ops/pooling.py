@@ -1,0 +1,271 @@
+"""Pools over windows and over whole planes, and local response normalization.
+
+A maximum or a sum over a window is taken one axis after the other: k + k steps over slices
+instead of k * k.  Maxima keep NaN.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.dtypes import NUMPY
+from nncdbg.engine.errors import GraphError
+from nncdbg.engine.graph import TensorType
+from nncdbg.engine.ops.convolution import padding_lines, windows_line
+from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.formula import formula_text, in_precision, sizes_at, type_at
+from nncdbg.engine.ops.precision import settled, widened
+from nncdbg.engine.ops.rules import need_rank
+from nncdbg.engine.ops.types import Attributes, Types, at, same_as, shape_at, typed
+from nncdbg.engine.ops.windows import Axis, axes_of, padded, window_view
+
+
+def pool_shape(attributes: Attributes, inputs: Types) -> tuple[Any, ...] | None:
+    """[N, C, *windows] from x [N, C, *sizes]."""
+    x, kernel = shape_at(inputs, 0), attributes["kernel_shape"]
+    if x is None:
+        return None
+    if len(x) != len(kernel) + 2:
+        raise GraphError(
+            f"input has {len(x)} axes, a kernel of {len(kernel)} sizes expects {len(kernel) + 2}"
+        )
+    axes = axes_of(attributes, kernel)
+    return (*x[:2], *(axis.output(size) for axis, size in zip(axes, x[2:], strict=True)))
+
+
+def pool_types(attributes: Attributes, inputs: Types) -> Types:
+    """One output of the input's element type."""
+    return [typed(at(inputs, 0), pool_shape(attributes, inputs))]
+
+
+def max_pool_types(attributes: Attributes, inputs: Types) -> Types:
+    """The maxima, and their indices in i64."""
+    shape = pool_shape(attributes, inputs)
+    return [typed(at(inputs, 0), shape), TensorType("i64", shape)]
+
+
+def window_numbers(axes: Sequence[Axis], sizes: Sequence[int]) -> list[int]:
+    """The number of windows along each spatial axis."""
+    return [axis.count(size) for axis, size in zip(axes, sizes, strict=True)]
+
+
+def paddings(axes: Sequence[Axis], sizes: Sequence[int]) -> list[tuple[int, int]]:
+    """The padding of each spatial axis."""
+    return [axis.padding(size) for axis, size in zip(axes, sizes, strict=True)]
+
+
+def folded(xp: ModuleType, x: Any, axes: Sequence[Axis], counts: Sequence[int], ufunc: str) -> Any:
+    """`ufunc` (maximum, add) over the windows of padded `x`, one axis after the other."""
+    combine = getattr(xp, ufunc)
+    lead = x.ndim - len(axes)
+    for place, (axis, windows) in enumerate(zip(axes, counts, strict=True)):
+        before = (slice(None),) * (lead + place)
+        result = x[(*before, axis.tap(0, windows))]
+        for index in range(1, axis.kernel):
+            fresh = index == 1
+            result = combine(result, x[(*before, axis.tap(index, windows))], out=None if fresh else result)
+        x = result
+    return x
+
+
+def lowest(dtype: Any) -> Any:
+    """What a maximum never chooses over an element of the input."""
+    return -math.inf if dtype.kind not in "iu" else np.iinfo(dtype).min
+
+
+def max_pool_formula(attributes: Attributes, inputs: Types) -> str:
+    """Windows and their maximum; the indices are not part of it."""
+    given = type_at(inputs, 0)
+    axes = axes_of(attributes, attributes["kernel_shape"])
+    value = "-inf" if NUMPY[given.dtype].kind not in "iu" else str(np.iinfo(NUMPY[given.dtype]).min)
+    lines = [
+        *padding_lines(paddings(axes, sizes_at(inputs, 0)[2:]), value),
+        windows_line(axes),
+        f"%y.wide = ReduceMax(%windows, {list(range(2 + len(axes), 2 + 2 * len(axes)))}, keepdims=0)",
+    ]
+    return formula_text("MaxPool", [("x", given)], in_precision(given.dtype, ["x"], lines, ["y"]), ["y"])
+
+
+@op("MaxPool", since=1, infer=max_pool_types, formula=max_pool_formula, outputs_count=True)
+def max_pool(
+    xp: ModuleType,
+    x: Any,
+    *,
+    outputs_count: int,
+    kernel_shape: Sequence[int],
+    storage_order: int = 0,
+    **attributes: Any,
+) -> Any:
+    """The maximum of each window of x [N, C, *sizes]; as a second output where it stands in x, flat.
+
+    NaN is the maximum of a window that holds one.
+    """
+    wide, axes = widened(xp, x), axes_of(attributes, kernel_shape)
+    pads = paddings(axes, x.shape[2:])
+    image = padded(xp, wide, pads, lowest(wide.dtype))
+    result = xp.ascontiguousarray(
+        settled(xp, folded(xp, image, axes, window_numbers(axes, x.shape[2:]), "maximum"), x.dtype)
+    )
+    if outputs_count == 1:
+        return result
+    return result, _indices(xp, x.shape, image, axes, pads, result, storage_order)
+
+
+def _indices(
+    xp: ModuleType,
+    shape: Sequence[int],
+    image: Any,
+    axes: Sequence[Axis],
+    pads: Sequence[tuple[int, int]],
+    result: Any,
+    storage_order: int,
+) -> Any:
+    """The flat index of the first maximum of each window, row-major or (`storage_order` 1) column-major."""
+    counts = result.shape[2:]
+    kernel = math.prod(axis.kernel for axis in axes)
+    plane = xp.arange(math.prod(shape[2:]), dtype=xp.int64).reshape(
+        shape[2:], order="F" if storage_order else "C"
+    )
+    numbers = padded(xp, plane, pads, -1)
+    seen = window_view(xp, numbers, axes, counts, taps_first=False).reshape(-1, kernel)
+    values = window_view(xp, image, axes, counts, taps_first=False).reshape(*shape[:2], -1, kernel)
+    best = widened(xp, result).reshape(*shape[:2], -1, 1)
+    # A window full of -inf must not choose its padding.
+    hit = ((values == best) | (values != values)) & (seen >= 0)
+    chosen = xp.take_along_axis(xp.broadcast_to(seen, values.shape), hit.argmax(axis=-1)[..., None], axis=-1)
+    planes = xp.arange(math.prod(shape[:2]), dtype=xp.int64).reshape(*shape[:2], 1)
+    return (chosen[..., 0] + planes * plane.size).reshape(result.shape)
+
+
+def window_counts(axis: Axis, size: int, include: bool) -> list[int]:
+    """How many elements of each window an average divides by: those of the input, or padding too."""
+    begin, end = axis.declared(size)
+    low, high = (-begin, size + end) if include else (0, size)
+    starts = [window * axis.stride - begin for window in range(axis.count(size))]
+    steps = [index * axis.dilation for index in range(axis.kernel)]
+    return [sum(low <= start + step < high for step in steps) for start in starts]
+
+
+def divisors(attributes: Attributes, axes: Sequence[Axis], sizes: Sequence[int]) -> Any:
+    """The number of elements that each window averages over: a NumPy array over the windows, in f64."""
+    include = bool(attributes.get("count_include_pad", 0))
+    result: Any = np.ones((), np.float64)
+    for axis, size in zip(axes, sizes, strict=True):
+        result = np.multiply.outer(result, np.array(window_counts(axis, size, include), np.float64))
+    return result
+
+
+def average_pool_formula(attributes: Attributes, inputs: Types) -> str:
+    """Windows, their sum, and the number of elements that each of them averages over."""
+    given, sizes = type_at(inputs, 0), sizes_at(inputs, 0)[2:]
+    axes = axes_of(attributes, attributes["kernel_shape"])
+    counts = divisors(attributes, axes, sizes)
+    last = list(range(2 + len(axes), 2 + 2 * len(axes)))
+    lines = [*padding_lines(paddings(axes, sizes), "0"), windows_line(axes)]
+    if (counts == math.prod(axis.kernel for axis in axes)).all():
+        lines.append(f"%y.wide = ReduceMean(%windows, {last}, keepdims=0)")
+    else:
+        lines.append(f"%sum = ReduceSum(%windows, {last}, keepdims=0)")
+        lines.append(f"%y.wide = Div(%sum, {counts.tolist()})")
+    return formula_text("AveragePool", [("x", given)], in_precision(given.dtype, ["x"], lines, ["y"]), ["y"])
+
+
+@op("AveragePool", since=1, infer=pool_types, formula=average_pool_formula)
+def average_pool(xp: ModuleType, x: Any, *, kernel_shape: Sequence[int], **attributes: Any) -> Any:
+    """The mean of each window of x [N, C, *sizes], with count_include_pad over its padding too."""
+    wide, axes = widened(xp, x), axes_of(attributes, kernel_shape)
+    sizes = x.shape[2:]
+    sums = folded(xp, padded(xp, wide, paddings(axes, sizes), 0), axes, window_numbers(axes, sizes), "add")
+    counts = divisors(attributes, axes, sizes)
+    return settled(xp, xp.ascontiguousarray(sums / xp.asarray(counts.astype(wide.dtype))), x.dtype)
+
+
+@op("LpPool", since=2, infer=pool_types)
+def lp_pool(xp: ModuleType, x: Any, *, kernel_shape: Sequence[int], p: int, **attributes: Any) -> Any:
+    """The p-norm of each window of x [N, C, *sizes]."""
+    wide, axes = widened(xp, x), axes_of(attributes, kernel_shape)
+    counts = window_numbers(axes, x.shape[2:])
+    powers = padded(xp, xp.abs(wide) ** p, paddings(axes, x.shape[2:]), 0)
+    return settled(xp, xp.ascontiguousarray(folded(xp, powers, axes, counts, "add") ** (1 / p)), x.dtype)
+
+
+# Whole planes ---------------------------------------------------------------------------------
+
+
+def plane_types(attributes: Attributes, inputs: Types) -> Types:
+    """[N, C, 1, ...]."""
+    need_rank(at(inputs, 0), "input", 2)
+    x = shape_at(inputs, 0)
+    return [typed(at(inputs, 0), None if x is None else (*x[:2], *[1] * (len(x) - 2)))]
+
+
+def plane_formula(name: str) -> Any:
+    """One reduction over the spatial axes."""
+
+    def formula(attributes: Attributes, inputs: Types) -> str:
+        given = type_at(inputs, 0)
+        axes = list(range(2, len(sizes_at(inputs, 0))))
+        lines = in_precision(given.dtype, ["x"], [f"%y.wide = {name}(%x.wide, {axes})"], ["y"])
+        return formula_text("GlobalPool", [("x", given)], lines, ["y"])
+
+    return formula
+
+
+def over_planes(xp: ModuleType, x: Any, reduce: Callable[..., Any]) -> Any:
+    """`reduce` over all axes after the second, which stay as 1."""
+    return settled(xp, reduce(widened(xp, x), axis=tuple(range(2, x.ndim)), keepdims=True), x.dtype)
+
+
+@op("GlobalAveragePool", since=1, infer=plane_types, formula=plane_formula("ReduceMean"))
+def global_average_pool(xp: ModuleType, x: Any) -> Any:
+    """The mean over all axes after the second."""
+    return over_planes(xp, x, xp.mean)
+
+
+@op("GlobalMaxPool", since=1, infer=plane_types, formula=plane_formula("ReduceMax"))
+def global_max_pool(xp: ModuleType, x: Any) -> Any:
+    """The maximum over all axes after the second."""
+    return over_planes(xp, x, xp.max)
+
+
+@op("GlobalLpPool", since=2, infer=plane_types)
+def global_lp_pool(xp: ModuleType, x: Any, *, p: int) -> Any:
+    """The p-norm over all axes after the second."""
+    wide = widened(xp, x)
+    return settled(xp, over_planes(xp, xp.abs(wide) ** p, xp.sum) ** (1 / p), x.dtype)
+
+
+def lrn_formula(attributes: Attributes, inputs: Types) -> str:
+    """Squares, summed over neighbouring channels."""
+    given, sizes = type_at(inputs, 0), sizes_at(inputs, 0)
+    size, rank = attributes["size"], len(sizes)
+    pads = [0] * (2 * rank)
+    pads[1], pads[rank + 1] = (size - 1) // 2, size - 1 - (size - 1) // 2
+    window = [size, *[1] * (rank - 2)]
+    lines = [
+        "%squares = Mul(%x.wide, %x.wide)",
+        f"%padded = Pad(%squares, {pads}, 0)",
+        f"%windows = nncdbg.Windows(%padded, kernel_shape={window})",
+        f"%sums = ReduceSum(%windows, {list(range(rank, 2 * rank - 1))}, keepdims=0)",
+        f"%scaled = Mul(%sums, {attributes['alpha'] / size})",
+        f"%base = Add(%scaled, {attributes['bias']})",
+        f"%divisor = Pow(%base, {attributes['beta']})",
+        "%y.wide = Div(%x.wide, %divisor)",
+    ]
+    return formula_text("LRN", [("x", given)], in_precision(given.dtype, ["x"], lines, ["y"]), ["y"])
+
+
+@op("LRN", since=1, infer=same_as(0), formula=lrn_formula)
+def lrn(xp: ModuleType, x: Any, *, alpha: float, beta: float, bias: float, size: int) -> Any:
+    """x / (bias + alpha / size * s) ** beta, s the sum of squares over `size` channels around each."""
+    wide = widened(xp, x)
+    before = (size - 1) // 2
+    rows = (wide * wide).reshape(*x.shape[:2], -1)
+    around = padded(xp, rows, [(before, size - 1 - before), (0, 0)], 0)
+    sums = folded(xp, around, [Axis(size), Axis(1)], rows.shape[1:], "add").reshape(x.shape)
+    return settled(xp, wide / (bias + alpha / size * sums) ** beta, x.dtype)

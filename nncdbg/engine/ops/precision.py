@@ -1,0 +1,30 @@
+"""Narrow floats (f16, bf16, f8 ...) are computed in f32 and rounded once, at the end."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from nncdbg.engine.dtypes import FLOATS
+
+NARROW = FLOATS - {"f32", "f64"}
+"""Short names of the element types that are computed in f32."""
+
+
+def is_narrow(dtype: Any) -> bool:
+    """True for a float below 32 bits: f16, and the types of `ml_dtypes`, whose kind is not i, u or b."""
+    return bool(dtype.itemsize < 4 and dtype.kind not in "iub")
+
+
+def widened(xp: ModuleType, x: Any) -> Any:
+    """`x` in f32 if its type is a narrow float, else `x` itself (None stays None)."""
+    return x.astype(xp.float32) if x is not None and is_narrow(x.dtype) else x
+
+
+def settled(xp: ModuleType, result: Any, dtype: Any, out: Any = None) -> Any:
+    """`result` rounded to `dtype`, in `out` if one is given."""
+    if out is None:
+        return xp.asarray(result, dtype=dtype)
+    if result is not out:
+        xp.copyto(out, result, casting="unsafe")
+    return out

@@ -1,0 +1,173 @@
+"""Reductions over axes: one table of kernels, two signatures.
+
+`axes` is an attribute until opset 12 (ReduceSum) or 17 (the others), an input from then on.
+f16, bf16 and float8 are accumulated in f32 and rounded once; integers keep their own type, with
+wrap-around as NumPy and ONNX Runtime have it.  An empty reduction gives the neutral element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.precision import is_narrow, settled, widened
+from nncdbg.engine.ops.types import (
+    Attributes,
+    Types,
+    at,
+    normal_axes,
+    reduced_shape,
+    shape_at,
+    typed,
+    unknown_axes,
+)
+
+Axes: TypeAlias = "tuple[int, ...]"
+Reduction: TypeAlias = Callable[[Any, Any, Axes, bool], Any]
+"""`reduction(xp, x, axes, keepdims)`: an array of `x`'s dtype or a wider one, cast back afterwards."""
+
+
+def _accumulator(dtype: Any) -> Any:
+    """The dtype to add in: f32 for the narrow floats, else `dtype`."""
+    return np.dtype(np.float32) if is_narrow(dtype) else dtype
+
+
+def _sum(xp: Any, x: Any, axes: Axes, keepdims: bool) -> Any:
+    return xp.sum(x, axis=axes, keepdims=keepdims, dtype=_accumulator(x.dtype))
+
+
+def _product(xp: Any, x: Any, axes: Axes, keepdims: bool) -> Any:
+    return xp.prod(x, axis=axes, keepdims=keepdims, dtype=_accumulator(x.dtype))
+
+
+def _mean(xp: Any, x: Any, axes: Axes, keepdims: bool) -> Any:
+    total, count = _sum(xp, x, axes, keepdims), _count(x, axes)
+    if x.dtype.kind not in "iu":
+        return total / total.dtype.type(count)
+    if count == 0:
+        return total
+    # Integers round towards zero.
+    quotient = total // count
+    return quotient + ((quotient < 0) & (quotient * count != total)).astype(x.dtype)
+
+
+def _count(x: Any, axes: Axes) -> int:
+    count = 1
+    for axis in axes:
+        count *= x.shape[axis]
+    return count
+
+
+def _lowest(dtype: Any) -> Any:
+    """The neutral element of max: the least number of `dtype`, -inf where there is one."""
+    if dtype.kind == "b":
+        return False
+    return np.iinfo(dtype).min if dtype.kind in "iu" else -np.inf
+
+
+def _highest(dtype: Any) -> Any:
+    if dtype.kind == "b":
+        return True
+    return np.iinfo(dtype).max if dtype.kind in "iu" else np.inf
+
+
+def _greatest(xp: Any, x: Any, axes: Axes, keepdims: bool) -> Any:
+    # `initial` is given only where it is needed: ml_dtypes' reductions do not take it.
+    if x.size:
+        return xp.max(x, axis=axes, keepdims=keepdims)
+    wide = widened(xp, x)
+    return xp.full_like(xp.sum(wide, axis=axes, keepdims=keepdims), _lowest(x.dtype), dtype=wide.dtype)
+
+
+def _least(xp: Any, x: Any, axes: Axes, keepdims: bool) -> Any:
+    if x.size:
+        return xp.min(x, axis=axes, keepdims=keepdims)
+    wide = widened(xp, x)
+    return xp.full_like(xp.sum(wide, axis=axes, keepdims=keepdims), _highest(x.dtype), dtype=wide.dtype)
+
+
+def _l1(xp: Any, x: Any, axes: Axes, keepdims: bool) -> Any:
+    return _sum(xp, xp.abs(x), axes, keepdims)
+
+
+def _sum_square(xp: Any, x: Any, axes: Axes, keepdims: bool) -> Any:
+    wide = widened(xp, x)
+    return _sum(xp, wide * wide, axes, keepdims)
+
+
+def _l2(xp: Any, x: Any, axes: Axes, keepdims: bool) -> Any:
+    return xp.sqrt(_sum_square(xp, x, axes, keepdims))
+
+
+def _log_sum(xp: Any, x: Any, axes: Axes, keepdims: bool) -> Any:
+    return xp.log(_sum(xp, x, axes, keepdims))
+
+
+def _log_sum_exp(xp: Any, x: Any, axes: Axes, keepdims: bool) -> Any:
+    """Shifted by the greatest finite element, so that large inputs do not overflow."""
+    wide = widened(xp, x)
+    top = _greatest(xp, wide, axes, True)
+    # An infinite maximum must not be subtracted from itself; NaN may go its way.
+    top = xp.where(xp.isinf(top), xp.zeros_like(top), top)
+    result = xp.log(_sum(xp, xp.exp(wide - top), axes, True)) + top
+    return result if keepdims else result.reshape(reduced_shape(x.shape, axes, False))
+
+
+_REDUCTIONS: tuple[tuple[str, Reduction, int, str], ...] = (
+    ("ReduceSum", _sum, 13, "The sum"),
+    ("ReduceMean", _mean, 18, "The mean"),
+    ("ReduceMax", _greatest, 18, "The greatest element, NaN if one is NaN,"),
+    ("ReduceMin", _least, 18, "The least element, NaN if one is NaN,"),
+    ("ReduceProd", _product, 18, "The product"),
+    ("ReduceL1", _l1, 18, "The sum of absolute values"),
+    ("ReduceL2", _l2, 18, "The root of the sum of squares"),
+    ("ReduceLogSum", _log_sum, 18, "The logarithm of the sum"),
+    ("ReduceLogSumExp", _log_sum_exp, 18, "The logarithm of the sum of exponentials"),
+    ("ReduceSumSquare", _sum_square, 18, "The sum of squares"),
+)
+
+
+def _reduced(xp: Any, reduction: Reduction, x: Any, axes: Any, keepdims: int) -> Any:
+    """Over `axes` (None: all), as an array of `x`'s dtype."""
+    over = tuple(range(x.ndim)) if axes is None else normal_axes(axes, x.ndim)
+    return settled(xp, reduction(xp, x, over, bool(keepdims)), x.dtype)
+
+
+def _types_by_attribute(attributes: Attributes, types: Types) -> Types:
+    # Before opset 18 an empty list meant what no list means.
+    axes = attributes["axes"] or None
+    return (typed(at(types, 0), reduced_shape(shape_at(types, 0), axes, bool(attributes["keepdims"]))),)
+
+
+def _types_by_input(attributes: Attributes, types: Types) -> Types:
+    given, keepdims = at(types, 0), bool(attributes["keepdims"])
+    shape = shape_at(types, 0)
+    if len(types) < 2:
+        noop = attributes["noop_with_empty_axes"]
+        return (given,) if noop else (typed(given, reduced_shape(shape, None, keepdims)),)
+    return (typed(given, unknown_axes(shape, keepdims)),)
+
+
+def _declare(name: str, reduction: Reduction, by_input: int, what: str) -> None:
+    def kernel_by_attribute(xp: Any, x: Any, *, axes: Any, keepdims: int) -> Any:
+        return _reduced(xp, reduction, x, axes or None, keepdims)
+
+    def kernel_by_input(
+        xp: Any, x: Any, axes: Any = None, *, keepdims: int, noop_with_empty_axes: int
+    ) -> Any:
+        if axes is not None and axes.size:
+            return _reduced(xp, reduction, x, axes.tolist(), keepdims)
+        # The op is still applied to each element by itself: no axis is reduced.
+        return _reduced(xp, reduction, x, () if noop_with_empty_axes else None, keepdims)
+
+    kernel_by_attribute.__doc__ = f"{what} over `axes` (an attribute).  ONNX {name} 1 to {by_input - 1}."
+    kernel_by_input.__doc__ = f"{what} over `axes` (an input).  ONNX {name} since {by_input}."
+    op(name, since=1, infer=_types_by_attribute)(kernel_by_attribute)
+    op(name, since=by_input, infer=_types_by_input)(kernel_by_input)
+
+
+for _entry in _REDUCTIONS:
+    _declare(*_entry)

@@ -1,0 +1,164 @@
+"""Inference rules that many ops share: from attributes and input types to output types.
+
+A size is a number, a symbol (``"N"``, equal to itself), or None where nothing is known.  A rule
+says what *must* hold and gives None for the rest; it raises GraphError only for types that can
+never fit.  Optional inputs that are not given are None or missing at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import prod
+from typing import Any, TypeAlias
+
+from nncdbg.engine.dtypes import FROM_ONNX
+from nncdbg.engine.errors import GraphError
+from nncdbg.engine.graph import Dim, TensorType
+from nncdbg.engine.ops.declaration import Infer
+
+Shape: TypeAlias = "tuple[Dim, ...]"
+Attributes: TypeAlias = Mapping[str, Any]
+Types: TypeAlias = Sequence[TensorType | None]
+
+
+def at(types: Types, index: int) -> TensorType | None:
+    """The type of input `index`, None where it is unknown or the input is not given."""
+    return types[index] if index < len(types) else None
+
+
+def shape_at(types: Types, index: int) -> Shape | None:
+    """The shape of input `index`, None where it is unknown or the input is not given."""
+    found = at(types, index)
+    return None if found is None else found.shape
+
+
+def typed(like: TensorType | None, shape: Shape | None) -> TensorType | None:
+    """A type with the element type of `like`, None where that is unknown."""
+    return None if like is None else TensorType(like.dtype, shape)
+
+
+def broadcast_dims(a: Dim, b: Dim) -> Dim:
+    """The size that `a` and `b` broadcast to; raises GraphError for two numbers that never fit."""
+    if a == b or b == 1:
+        return a
+    if a == 1:
+        return b
+    numbers = [d for d in (a, b) if isinstance(d, int)]
+    if len(numbers) == 2:
+        raise GraphError(f"{a} and {b} do not broadcast")
+    return numbers[0] if numbers else None
+
+
+def broadcast_shapes(shapes: Iterable[Shape | None]) -> Shape | None:
+    """The common shape by the rules of NumPy and ONNX; None if any rank is unknown."""
+    result: Shape = ()
+    for shape in shapes:
+        if shape is None:
+            return None
+        rank = max(len(result), len(shape))
+        padded = [(1,) * (rank - len(s)) + s for s in (result, shape)]
+        try:
+            result = tuple(map(broadcast_dims, *padded))
+        except GraphError as error:
+            texts = [f"[{','.join(map(str, s))}]" for s in (result, shape)]
+            raise GraphError(f"shapes {texts[0]} and {texts[1]} do not broadcast: {error.message}") from None
+    return result
+
+
+def same_as(index: int) -> Infer:
+    """One output with exactly the type of input `index`."""
+
+    def infer(attributes: Attributes, types: Types) -> Types:
+        return (at(types, index),)
+
+    return infer
+
+
+def fixed(dtype: str, shape: Callable[[Attributes, Types], Shape | None] | None = None) -> Infer:
+    """One output of element type `dtype`, of input 0's shape unless `shape` computes another."""
+
+    def infer(attributes: Attributes, types: Types) -> Types:
+        return (TensorType(dtype, shape(attributes, types) if shape else shape_at(types, 0)),)
+
+    return infer
+
+
+def shaped(shape: Callable[[Attributes, Types], Shape | None]) -> Infer:
+    """One output of input 0's element type and the shape that `shape` computes."""
+
+    def infer(attributes: Attributes, types: Types) -> Types:
+        return (typed(at(types, 0), shape(attributes, types)),)
+
+    return infer
+
+
+def broadcast(dtype: str | None = None, like: int = 0, start: int = 0) -> Infer:
+    """Inputs `start` and on broadcast together; element type `dtype`, or that of input `like`."""
+
+    def infer(attributes: Attributes, types: Types) -> Types:
+        shape = broadcast_shapes(None if t is None else t.shape for t in types[start:])
+        if dtype is not None:
+            return (TensorType(dtype, shape),)
+        element = next((t for t in (at(types, like), *types[start:]) if t is not None), None)
+        return (typed(element, shape),)
+
+    return infer
+
+
+def normal_axis(axis: int, rank: int) -> int:
+    """`axis` counted from the front; raises GraphError outside ``[-rank, rank)``."""
+    if not -rank <= axis < rank:
+        raise GraphError(f"axis {axis} is out of range for {rank} axes")
+    return axis % rank
+
+
+def normal_axes(axes: Iterable[int], rank: int) -> tuple[int, ...]:
+    """`axes` counted from the front, in the order given; raises GraphError if one stands twice."""
+    result = tuple(normal_axis(int(axis), rank) for axis in axes)
+    if len(set(result)) != len(result):
+        raise GraphError(f"axes {list(result)} name an axis twice")
+    return result
+
+
+def reduced_shape(shape: Shape | None, axes: Iterable[int] | None, keepdims: bool) -> Shape | None:
+    """`shape` with `axes` (None: all of them) made 1, or gone without `keepdims`."""
+    if shape is None:
+        return () if axes is None and not keepdims else None
+    dropped = set(range(len(shape)) if axes is None else normal_axes(axes, len(shape)))
+    if keepdims:
+        return tuple(1 if i in dropped else d for i, d in enumerate(shape))
+    return tuple(d for i, d in enumerate(shape) if i not in dropped)
+
+
+def unknown_axes(shape: Shape | None, keepdims: bool) -> Shape | None:
+    """A reduction over axes that only the run knows: the rank holds if `keepdims`."""
+    return (None,) * len(shape) if keepdims and shape is not None else None
+
+
+def product(dims: Iterable[Dim]) -> Dim:
+    """The product of sizes; None if one is not a number, unless another is 0 or all others are 1."""
+    listed = [d for d in dims if d != 1]
+    if len(listed) == 1:
+        return listed[0]
+    numbers = [d for d in listed if isinstance(d, int)]
+    if len(numbers) == len(listed) or 0 in numbers:
+        return prod(numbers)
+    return None
+
+
+def total(dims: Iterable[Dim]) -> Dim:
+    """The sum of sizes; None if one is not a number and another is not 0."""
+    listed = [d for d in dims if d != 0]
+    if len(listed) == 1:
+        return listed[0]
+    numbers = [d for d in listed if isinstance(d, int)]
+    return sum(numbers) if len(numbers) == len(listed) else None
+
+
+def element_type(number: int) -> str:
+    """The short name of an ONNX `TensorProto.DataType`; raises GraphError for an unknown one."""
+    try:
+        return FROM_ONNX[number]
+    except KeyError:
+        message = f"{number} is not an ONNX element type"
+        raise GraphError(message, hint="1 is f32, 7 is i64, 9 is bool") from None

@@ -1,0 +1,173 @@
+"""Sliding windows: the arithmetic of kernel, stride, dilation and padding that Conv and the pools share.
+
+Sizes follow the ONNX operators Conv 22 and MaxPool 22: ``auto_pad`` is resolved against the input,
+and with ``ceil_mode`` a last window that would start beyond the input and its first padding is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from types import ModuleType
+from typing import Any
+
+from nncdbg.engine.errors import GraphError
+from nncdbg.engine.graph import Dim
+from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.types import Attributes, Types, at, shape_at, typed
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """How windows slide along one axis.  `begin` and `end` are paddings, in elements."""
+
+    kernel: int
+    stride: int = 1
+    dilation: int = 1
+    begin: int = 0
+    end: int = 0
+    auto_pad: str = "NOTSET"
+    ceil: bool = False
+
+    @property
+    def extent(self) -> int:
+        """Elements from the first to the last that one window touches."""
+        return (self.kernel - 1) * self.dilation + 1
+
+    def output(self, size: Dim) -> Dim:
+        """The number of windows along an axis of `size`; a symbol stays where the axis keeps its size."""
+        if not isinstance(size, int):
+            same = self.auto_pad.startswith("SAME") or self.begin + self.end == self.extent - 1
+            return size if same and self.stride == 1 else None
+        return self.count(size)
+
+    def count(self, size: int) -> int:
+        """The number of windows along an axis of `size` elements; GraphError if not one fits."""
+        if self.auto_pad.startswith("SAME"):
+            return -(-size // self.stride)
+        begin, end = self.declared(size)
+        room = size + begin + end - self.extent
+        if room < 0:
+            raise GraphError(f"a window of {self.extent} does not fit into {size} with padding {begin + end}")
+        if not self.ceil:
+            return room // self.stride + 1
+        windows = -(-room // self.stride) + 1
+        return windows - 1 if (windows - 1) * self.stride >= size + begin else windows
+
+    def declared(self, size: int) -> tuple[int, int]:
+        """The padding in front and behind that the attributes ask for."""
+        if self.auto_pad == "NOTSET":
+            return self.begin, self.end
+        if self.auto_pad == "VALID":
+            return 0, 0
+        windows = -(-size // self.stride)
+        total = max((windows - 1) * self.stride + self.extent - size, 0)
+        return (
+            (total // 2, total - total // 2)
+            if self.auto_pad == "SAME_UPPER"
+            else (total - total // 2, total // 2)
+        )
+
+    def padding(self, size: int) -> tuple[int, int]:
+        """As `declared`, with what the last window of `ceil_mode` needs behind."""
+        begin, end = self.declared(size)
+        last = (self.count(size) - 1) * self.stride + self.extent
+        return begin, max(end, last - size - begin)
+
+    def tap(self, index: int, windows: int) -> slice:
+        """Where the windows have their element `index`, along the padded axis."""
+        start = index * self.dilation
+        return slice(start, start + (windows - 1) * self.stride + 1, self.stride)
+
+
+def axes_of(attributes: Attributes, kernel: Sequence[int]) -> list[Axis]:
+    """One Axis for each spatial axis; GraphError if an attribute has a wrong number of entries."""
+    count = len(kernel)
+    strides = _numbers(attributes, "strides", count, 1)
+    dilations = _numbers(attributes, "dilations", count, 1)
+    pads = _numbers(attributes, "pads", 2 * count, 0)
+    auto_pad = attributes.get("auto_pad") or "NOTSET"
+    if auto_pad not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
+        raise GraphError(f"auto_pad is {auto_pad!r}", hint="one of NOTSET, VALID, SAME_UPPER, SAME_LOWER")
+    ceil = bool(attributes.get("ceil_mode"))
+    rows = zip(kernel, strides, dilations, pads[:count], pads[count:], strict=True)
+    return [Axis(*row, auto_pad=auto_pad, ceil=ceil) for row in rows]
+
+
+def _numbers(attributes: Attributes, name: str, count: int, default: int) -> Sequence[int]:
+    given = attributes.get(name)
+    if not given:
+        return (default,) * count
+    if len(given) != count:
+        raise GraphError(f"{name} has {len(given)} numbers, expected {count}")
+    return tuple(int(number) for number in given)
+
+
+def padded(xp: ModuleType, x: Any, pads: Sequence[tuple[int, int]], value: Any) -> Any:
+    """`x` with `pads` (begin, end) around its last ``len(pads)`` axes, filled with `value`; `x` if none.
+
+    A negative padding cuts elements off.
+    """
+    if not any(begin or end for begin, end in pads):
+        return x
+    lead = x.ndim - len(pads)
+    sizes = [size + begin + end for size, (begin, end) in zip(x.shape[lead:], pads, strict=True)]
+    target = xp.full((*x.shape[:lead], *sizes), value, x.dtype)
+    inner = [slice(max(b, 0), size - max(e, 0)) for size, (b, e) in zip(sizes, pads, strict=True)]
+    source = [slice(max(-b, 0), n - max(-e, 0)) for n, (b, e) in zip(x.shape[lead:], pads, strict=True)]
+    target[(..., *inner)] = x[(..., *source)]
+    return target
+
+
+def taps(axes: Sequence[Axis], counts: Sequence[int]) -> Iterator[tuple[tuple[int, ...], tuple[Any, ...]]]:
+    """Each element of the kernel, and the slices of the padded input that it meets."""
+    for index in product(*(range(axis.kernel) for axis in axes)):
+        yield index, (..., *(axis.tap(i, n) for axis, i, n in zip(axes, index, counts, strict=True)))
+
+
+def window_view(
+    xp: ModuleType, x: Any, axes: Sequence[Axis], counts: Sequence[int], *, taps_first: bool
+) -> Any:
+    """A view of padded `x`: its leading axes, then windows and kernel; kernel first if `taps_first`.
+
+    Its elements overlap in memory, so nobody may write to it.
+    """
+    lead = x.ndim - len(axes)
+    sliding = [stride * axis.stride for stride, axis in zip(x.strides[lead:], axes, strict=True)]
+    inside = [stride * axis.dilation for stride, axis in zip(x.strides[lead:], axes, strict=True)]
+    kernel = [axis.kernel for axis in axes]
+    shape = (*kernel, *counts) if taps_first else (*counts, *kernel)
+    strides = (*inside, *sliding) if taps_first else (*sliding, *inside)
+    return xp.lib.stride_tricks.as_strided(x, (*x.shape[:lead], *shape), (*x.strides[:lead], *strides))
+
+
+def windows_types(attributes: Attributes, inputs: Types) -> Types:
+    """[N, C, *windows, *kernel]."""
+    kernel, shape = attributes["kernel_shape"], shape_at(inputs, 0)
+    if shape is None:
+        return [typed(at(inputs, 0), None)]
+    if len(shape) < len(kernel):
+        raise GraphError(f"x has {len(shape)} axes, the kernel has {len(kernel)}")
+    lead = len(shape) - len(kernel)
+    axes = axes_of(attributes, kernel)
+    counts = [axis.output(size) for axis, size in zip(axes, shape[lead:], strict=True)]
+    return [typed(at(inputs, 0), (*shape[:lead], *counts, *kernel))]
+
+
+@op("nncdbg.Windows", infer=windows_types)
+def windows(
+    xp: ModuleType,
+    x: Any,
+    *,
+    kernel_shape: Sequence[int],
+    strides: Sequence[int] | None = None,
+    dilations: Sequence[int] | None = None,
+) -> Any:
+    """Every window over the last axes of x: [N, C, *windows, *kernel], a view of x.
+
+    The one op that the formulas of Conv and the pools need beyond ONNX.
+    """
+    axes = axes_of({"strides": strides, "dilations": dilations}, kernel_shape)
+    counts = [axis.count(size) for axis, size in zip(axes, x.shape[x.ndim - len(axes) :], strict=True)]
+    return window_view(xp, x, axes, counts, taps_first=False)

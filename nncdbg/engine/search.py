@@ -1,0 +1,46 @@
+"""Where a program mentions an op, a graph or a value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nncdbg.engine.code import Path
+from nncdbg.engine.graph import Graph, Program
+
+
+def blocks(program: Program) -> Iterator[tuple[Path, Graph]]:
+    """Every graph, branch and loop body with its path, outer before inner."""
+    stack: list[tuple[Path, Graph]] = [((name,), graph) for name, graph in reversed(list(program.graphs.items()))]
+    while stack:
+        path, graph = stack.pop()
+        yield path, graph
+        for pc, node in enumerate(graph.nodes):
+            stack.extend(((*path, pc, index), body) for index, body in enumerate(node.subgraphs))
+
+
+def places(program: Program, kind: str, target: str) -> Iterator[tuple[Path, int]]:
+    """The statements with the op `target`, that define the value `target`, or the first of the graph."""
+    for path, graph in blocks(program):
+        if kind == "graph" and graph.name == target:
+            yield path, 0
+        if kind in ("value", "data") and any(value.name == target for value in graph.inputs):
+            yield path, 0
+        for pc, node in enumerate(graph.nodes):
+            if kind == "op" and node.op == target:
+                yield path, pc
+            if kind in ("value", "data") and any(value.name == target for value in node.outputs):
+                yield path, pc
+
+
+def candidates(program: Program, kind: str) -> set[str]:
+    """Every name that a breakpoint of this kind can have."""
+    found: set[str] = set()
+    for _, graph in blocks(program):
+        if kind == "graph":
+            found.add(graph.name)
+        elif kind == "op":
+            found.update(node.op for node in graph.nodes)
+        else:
+            found.update(value.name for value in graph.inputs)
+            found.update(value.name for node in graph.nodes for value in node.outputs)
+    return found - {""}

@@ -1,0 +1,517 @@
+"""The debugger as its users see it: one facade with the verbs of a debugger.
+
+Terminal, protocol server and scripts only translate into these calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path as FilePath
+from typing import Any
+
+from nncdbg.engine import breakpoints as breakpoint_rules
+from nncdbg.engine.backends import namespace
+from nncdbg.engine.breakpoints import Breakpoint
+from nncdbg.engine.budget import parse_bytes
+from nncdbg.engine.catching import Catches, holds_any
+from nncdbg.engine.code import Code
+from nncdbg.engine.control import Control, Stop
+from nncdbg.engine.editing import apply_edit, edited
+from nncdbg.engine.errors import NncdbgError, RunError, UsageError
+from nncdbg.engine.expression import Expression, condition, evaluate, evaluate_index, parse, parse_index
+from nncdbg.engine.findings import Finding
+from nncdbg.engine.graph import Array, Program
+from nncdbg.engine.inputs import bind
+from nncdbg.engine.launch import Loaded, excerpt, generator_of
+from nncdbg.engine.linking import Linker, walk
+from nncdbg.engine.machine import Frame, Machine
+from nncdbg.engine.memory import allocation
+from nncdbg.engine.observation import Observer
+from nncdbg.engine.statistics_log import StatisticsLog
+from nncdbg.engine.timeline import Branch, Mark, Timeline
+from nncdbg.engine.values import Values, read_only, type_of
+from nncdbg.stats import Summary, summarize
+from nncdbg.textual_repr.listing import Listing
+from nncdbg.textual_repr.printer import listing as printed_listing
+
+
+class Debugger:
+    """A program, stopped at its first statement.
+
+    `inputs` maps input names to arrays, scalars, or specs such as ``"x.npy"`` and ``"zeros"``;
+    what is not given is drawn at random from `seed` (see `notes`).  `dims` gives symbolic
+    sizes.  `allocator` is debug, arena, poison or plain; `history` is the budget in bytes for
+    old values (a number, or text such as ``"4GiB"``; a quarter of RAM if None); `statistics`
+    logs the summary of every result.
+
+    Raises GraphError, LoadError or UsageError for a program or inputs that cannot run.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        inputs: Mapping[str, Any] | None = None,
+        *,
+        backend: str = "numpy",
+        allocator: str = "debug",
+        dims: Mapping[str, int] | None = None,
+        seed: int = 0,
+        history: int | str | None = None,
+        statistics: bool = True,
+        folder: FilePath | None = None,
+    ) -> None:
+        self.program = program
+        self.seed = seed
+        self.listing: Listing = program.listing or printed_listing(program)
+        self.log = StatisticsLog() if statistics else None
+        self.catches = Catches()
+        self.messages: list[str] = []
+        """What logpoints printed, oldest first."""
+        graph = program.graphs[program.entry]
+        bound = bind(graph, inputs, dims, seed, folder=folder)
+        self.inputs = bound.arrays
+        self.dims = bound.dims
+        self.notes = bound.notes
+        self.allocation = allocation(allocator, self._found, self.log)
+        self._observer = Observer(self._found, self.log)
+        self._linker = Linker(namespace(backend), self.allocation, generator_of(lambda: self.machine, seed))
+        self._loaded = Loaded(program, self.listing, self._linker, self._code_arrived)
+        self._codes: list[Code] = []
+        self._breakpoints: dict[int, Breakpoint] = {}
+        self._link_observers(first=True)
+        entry = self._loaded.entry(list(bound.arrays.values()))
+        self.machine = Machine(entry, list(bound.arrays.values()), self._loaded.call)
+        self.timeline = Timeline(
+            self.machine, parse_bytes(history), self.allocation.live_bytes, self.allocation.retains
+        )
+        self.allocation.begin(self.machine, self._house_keeping)
+        self.control = Control(self.machine, self.timeline, self._holds, self._log_point, self._describe)
+        self.control.codes = self._codes
+        self.control.breakpoints = self._breakpoints
+        self._numbers = 0
+        self.selected = -1
+        self.stop: Stop = self._describe("entry", self.machine.frames[-1], 0)
+
+    # -- stopping places -------------------------------------------------------------------
+
+    def break_at(
+        self,
+        *,
+        line: int | None = None,
+        op: str | None = None,
+        graph: str | None = None,
+        value: str | None = None,
+        when: str | None = None,
+        hits: int | str | None = None,
+        log: str | None = None,
+        temporary: bool = False,
+    ) -> Breakpoint:
+        """Stop before a line, before each statement with an op, at a graph's start, or at a value.
+
+        `when` is a condition, `hits` a hit count (``3``, ``">=3"``, ``"%3"``); with `log` the
+        message is printed, with ``{expression}`` filled in, and the program goes on.  Raises
+        UsageError for a place that does not exist, ExpressionError for a wrong condition.
+        """
+        chosen = [(k, v) for k, v in (("line", line), ("op", op), ("graph", graph), ("value", value)) if v is not None]
+        if len(chosen) != 1:
+            raise UsageError("a breakpoint is at one of line, op, graph or value", hint="break_at(line=12)")
+        kind, target = chosen[0]
+        return self._add(kind, str(target).lstrip("%@") if kind != "op" else str(target), when, hits, log, temporary)
+
+    def watch_value(self, value: str, when: str | None = None, hits: int | str | None = None) -> Breakpoint:
+        """Stop after each statement that writes `value` (and makes `when` true)."""
+        return self._add("data", value.lstrip("%"), when, hits, None, False)
+
+    def _add(
+        self, kind: str, target: str, when: str | None, hits: int | str | None, log: str | None, temporary: bool
+    ) -> Breakpoint:
+        scope = self.values
+        expression = parse(when, scope.has, scope.names) if when else None
+        rule = str(hits) if hits is not None else None
+        if rule is not None:
+            breakpoint_rules.hit_rule(rule)
+        for part in _braced(log or ""):
+            parse(part, scope.has, scope.names)
+        found = Breakpoint(self._numbers + 1, kind, target, expression, rule, log, temporary)
+        self._bind_breakpoint(found)
+        self._numbers += 1
+        self.control.breakpoints[found.number] = found
+        self.control.rearm()
+        return found
+
+    def _bind_breakpoint(self, found: Breakpoint) -> None:
+        if found.kind == "line":
+            self._check_line(found)
+        else:
+            self._check_target(found)
+        for code in self._codes:
+            self._bind_in(found, code)
+
+    def _check_line(self, found: Breakpoint) -> None:
+        line = int(found.target)
+        place = self.listing.next_site(line)
+        if place is None or line < 1:
+            last = len(self.listing.lines)
+            raise UsageError(f"there is no statement at or after line {line}", hint=f"the listing has {last} lines")
+        if place[0] != line:
+            found.note = f"line {line} has no statement; moved to line {place[0]}"
+        found.lines = (place[0],)
+
+    def _check_target(self, found: Breakpoint) -> None:
+        """The lines of the listing that the breakpoint means; UsageError if there are none."""
+        from nncdbg.engine.search import places
+
+        found.lines = tuple(sorted(self.listing.line(path, pc) for path, pc in places(self.program, found.kind, found.target)))
+        if not found.lines:
+            raise _nothing_there(found, self.program)
+
+    def _bind_in(self, found: Breakpoint, code: Code) -> None:
+        if found.kind == "line":
+            site = self.listing.site(found.lines[0])
+            if site is not None and code.formula is None and code.path == site.path:
+                after = self._tests_result(found, code, site.pc)
+                found.sites.append((code, site.pc + after, after))
+            return
+        found.sites.extend((code, pc, after) for pc, after in breakpoint_rules.matching(found, code))
+
+    def _tests_result(self, found: Breakpoint, code: Code, pc: int) -> bool:
+        if found.condition is None or pc >= len(code.nodes):
+            return False
+        return any(value.name in found.condition.names for value in code.nodes[pc].outputs if value.name)
+
+    def _code_arrived(self, code: Code) -> None:
+        arrived = list(walk(code))
+        self._codes.extend(arrived)
+        if self._breakpoints:
+            for found in self._breakpoints.values():
+                for each in arrived:
+                    self._bind_in(found, each)
+            self.control.rearm()
+
+    def delete(self, number: int | None = None) -> None:
+        """Remove one breakpoint, or all.  Raises UsageError for a number that is not there."""
+        if number is None:
+            self.control.breakpoints.clear()
+        else:
+            self.breakpoint(number)
+            del self.control.breakpoints[number]
+        self.control.rearm()
+
+    def enable(self, number: int, enabled: bool = True) -> None:
+        """Switch a breakpoint on or off."""
+        self.breakpoint(number).enabled = enabled
+        self.control.rearm()
+
+    def breakpoint(self, number: int) -> Breakpoint:
+        found = self.control.breakpoints.get(number)
+        if found is None:
+            raise UsageError(f"there is no breakpoint {number}", hint="`info breakpoints` lists them")
+        return found
+
+    @property
+    def breakpoints(self) -> list[Breakpoint]:
+        return list(self.control.breakpoints.values())
+
+    def catch(self, *kinds: str, when: str | None = None) -> None:
+        """Stop when a NaN is born (`nan`), an Inf (`inf`), a value overflows, memory is misused."""
+        scope = self.values
+        expression = parse(when, scope.has, scope.names) if when else None
+        for kind in kinds:
+            self.catches.add(kind, expression)
+        self._link_observers()
+
+    def uncatch(self, *kinds: str) -> None:
+        """Stop no more for these kinds; for none, if none is given."""
+        for kind in kinds or tuple(self.catches.conditions):
+            self.catches.conditions.pop(kind, None)
+        self._link_observers()
+
+    def _link_observers(self, first: bool = False) -> None:
+        self.allocation.watched = self._observer.watched = self.catches.flags
+        wanted = not self.allocation.inspects and (self.log is not None or bool(self._observer.watched & 3))
+        if wanted != (self._linker.observe is not None):
+            self._linker.observe = self._observer.wrap if wanted else None
+            if not first:
+                self._linker.link_again()
+
+    # -- moving ----------------------------------------------------------------------------
+
+    def _moved(self, stop: Stop) -> Stop:
+        self.selected = -1
+        self.stop = stop
+        return stop
+
+    def run(self) -> Stop:
+        """Go on until something stops the program; `Stop.reason` says what."""
+        self._not_ended()
+        return self._moved(self.control.resume())
+
+    def step_over(self) -> Stop:
+        """Execute the next statement, with all it calls."""
+        self._not_ended()
+        return self._moved(self.control.step_over())
+
+    def step_into(self, *, micro: bool = False) -> Stop:
+        """Execute the next statement; enter its graph, branch or loop, and with `micro` its micro program."""
+        self._not_ended()
+        formula = self._loaded.formula(self.machine.frames[-1]) if micro else None
+        return self._moved(self.control.step_into(formula))
+
+    def step_out(self) -> Stop:
+        """Run until the innermost frame is left."""
+        self._not_ended()
+        return self._moved(self.control.step_out())
+
+    def run_to(self, *, line: int) -> Stop:
+        """Run until the statement at `line`, or the next one after it, is next."""
+        self._not_ended()
+        place = self.listing.next_site(line)
+        if place is None:
+            raise UsageError(f"there is no statement at or after line {line}")
+        site = place[1]
+        sites = [(code, site.pc) for code in self._codes if code.formula is None and code.path == site.path]
+        return self._moved(self.control.run_to(sites))
+
+    def step_back(self) -> Stop:
+        """Undo the last statement of this frame, with all it called.  UsageError at the start."""
+        return self._moved(self.control.step_back())
+
+    def step_back_into(self) -> Stop:
+        """Undo the last statement executed, wherever it was."""
+        return self._moved(self.control.step_back(into=True))
+
+    def reverse_step_out(self) -> Stop:
+        """Go back to the statement that began the innermost frame."""
+        return self._moved(self.control.reverse_step_out())
+
+    def reverse_continue(self) -> Stop:
+        """Go back to the previous breakpoint hit or caught finding, else to the start."""
+        return self._moved(self.control.reverse_continue(self._found_before))
+
+    def restart(self) -> Stop:
+        """Go back to the first statement; breakpoints stay."""
+        return self._moved(self.control.go_to(0))
+
+    def go_to(self, place: str | int | Mark) -> Stop:
+        """Go to a mark, by name, or to the moment after so many statements."""
+        if isinstance(place, str):
+            if place not in self.timeline.marks:
+                known = ", ".join(self.timeline.marks) or "none"
+                raise UsageError(f"there is no mark {place!r}", hint=f"marks: {known}")
+            place = self.timeline.marks[place]
+        if isinstance(place, Mark):
+            if place.branch != self.timeline.branch:
+                self.timeline.switch(place.branch)
+            place = place.tick
+        if place < 0:
+            raise UsageError("a moment is a number of statements, 0 or more")
+        return self._moved(self.control.go_to(place))
+
+    def pause(self) -> None:
+        """Stop before the next statement; to be called from a signal handler or another thread."""
+        self.machine.interrupt()
+
+    def _not_ended(self) -> None:
+        if self.machine.ended:
+            raise UsageError("the program has ended", hint="step back, go to a mark, or restart")
+
+    # -- values ----------------------------------------------------------------------------
+
+    @property
+    def values(self) -> Values:
+        """Names and values as seen from the selected frame."""
+        depth = -1 if self.selected < 0 else len(self.machine.frames) - 1 - self.selected
+        return Values(self.machine, self.timeline, lambda frame: self.line_of(frame, frame.pc), depth)
+
+    def value(self, name: str) -> Array:
+        """The array at this moment, read-only.  Raises NotComputed before its statement has run."""
+        return self.values.value(name.lstrip("%"))
+
+    def stats(self, name: str) -> Summary:
+        """The statistics of a value, over its finite elements, with counts of the others."""
+        return summarize(self.value(name))
+
+    def evaluate(self, text: str) -> Any:
+        """The value of an expression at this moment."""
+        scope = self.values
+        return evaluate(parse(text, scope.has, scope.names), scope)
+
+    def set_value(self, name: str, value: Any, index: Any = None) -> Branch:
+        """Change a value, or the part at `index`, and compute again what depends on it.
+
+        `index` is a NumPy index, or text such as ``"0, 2:4"``.  The course of events without the
+        edit stays: the branch that is returned is the new one.
+        """
+        name = name.lstrip("%")
+        scope = self.values
+        place = scope.place(name)
+        if place.depth is None:
+            raise UsageError(f"%{name} belongs to a block that is over", hint="go back into it to change it")
+        if isinstance(index, str):
+            index = evaluate_index(parse_index(index, scope.has, scope.names), scope)
+        after = edited(name, scope.value(name), value, index)
+        depth = next(d for d, f in enumerate(self.machine.frames) if f.slots is place.slots)
+        depth, slot = self._home(depth, place.slot)
+        branch = self.timeline.fork(f"%{name} set")
+        try:
+            edit = apply_edit(self.machine, depth, slot, name, after)
+        except NncdbgError:
+            self.timeline.abandon(branch)
+            raise
+        self.timeline.edits.append(edit)
+        return branch
+
+    def _home(self, depth: int, slot: int) -> tuple[int, int]:
+        """The frame that a captured value comes from, so that an edit reaches all who see it."""
+        while True:
+            captures = {inner: outer for outer, inner in self.machine.frames[depth].code.captures}
+            if slot not in captures or depth == 0:
+                return depth, slot
+            depth, slot = depth - 1, captures[slot]
+
+    @property
+    def outputs(self) -> dict[str, Array] | None:
+        """The program's results by name; None until it has ended."""
+        if not self.machine.ended:
+            return None
+        frame = self.machine.frames[0]
+        contents = frame.code.instructions[-1][1](frame.slots)
+        names = [value.name for value in frame.code.graph.outputs]
+        return {name: read_only(content) for name, content in zip(names, contents, strict=True)}
+
+    # -- frames ----------------------------------------------------------------------------
+
+    @property
+    def frames(self) -> list[Frame]:
+        """The stack, innermost first."""
+        return list(reversed(self.machine.frames))
+
+    def line_of(self, frame: Frame, pc: int) -> int | None:
+        """The line of a statement of a frame, in the text that `listing_of` gives for it."""
+        return self.listing_of(frame).line(frame.code.path, pc)
+
+    def listing_of(self, frame: Frame) -> Listing:
+        """The text that a frame's statements stand in: the program's, or a micro program's."""
+        return self._loaded.listing_of(frame.code)
+
+    def mark(self, name: str) -> Mark:
+        """Name this moment, for `go_to`."""
+        return self.timeline.mark(name)
+
+    # -- what the engine asks ----------------------------------------------------------------
+
+    def _describe(self, reason: str, frame: Frame | None, pc: int, **fields: Any) -> Stop:
+        if frame is None:
+            return Stop(reason, None, None, None, **fields)
+        node = frame.code.nodes[pc] if pc < len(frame.code.nodes) else None
+        error = fields.get("error")
+        if error is not None:
+            fields["error"] = self._explain(error, frame, pc)
+        return Stop(reason, frame, node, self.line_of(frame, pc), **fields)
+
+    def _explain(self, error: BaseException, frame: Frame, pc: int) -> NncdbgError:
+        """The error with statement, source and operands; what is not ours becomes a RunError."""
+        node = frame.code.nodes[pc] if pc < len(frame.code.nodes) else None
+        if not isinstance(error, NncdbgError):
+            what = node.op if node is not None else "the end of the graph"
+            text = f"out of memory in {what}" if isinstance(error, MemoryError) else f"{what} failed: {error}"
+            wrapped = RunError(text, hint="look at the operands' types and shapes")
+            wrapped.__cause__ = error
+            error = wrapped
+        if error.excerpt is None:
+            error.excerpt = excerpt(self.listing_of(frame), frame.code.path, pc)
+        if node is not None:
+            operands = frame.code.instructions[pc][1](frame.slots)
+            names = [o if isinstance(o, str) else None for o in node.inputs]
+            error.operands = tuple(
+                f"%{name}: {type_of(value)}" for name, value in zip(names, operands, strict=False) if name and type_of(value)
+            )
+            error.source = str(node.location) if node.location is not None else None
+        return error
+
+    def _holds(self, found: Breakpoint) -> bool:
+        if found.condition is None:
+            return True
+        scope = replace(self.values, depth=-1)
+        return condition(found.condition, scope)
+
+    def _log_point(self, found: Breakpoint) -> None:
+        scope = replace(self.values, depth=-1)
+        text = found.log or ""
+        for part in _braced(text):
+            try:
+                shown = str(evaluate(parse(part, scope.has, scope.names), scope))
+            except NncdbgError as error:
+                shown = f"<{error.message}>"
+            text = text.replace("{" + part + "}", shown, 1)
+        self.messages.append(text)
+
+    def _house_keeping(self) -> None:
+        if self.timeline.over_budget:
+            self.control.service = True
+            self.machine.interrupt()
+
+    def _found(self, finding: Finding) -> None:
+        """Judge what the statement in execution has given; stop after it if it is caught."""
+        if self.timeline.replaying:
+            return
+        # Conditions are judged over what stood before the statement: its result is not stored yet.
+        judged = self.catches.judge(finding, (), lambda expression: self._holds_now(expression))
+        if judged is None or self.control.pending is not None:
+            return
+        binding = finding.binding
+        frame = next(f for f in reversed(self.machine.frames) if f.code is binding.code)
+        self.control.pending = self._describe("exception", frame, binding.pc, detail=judged.detail, finding=judged)
+        self.machine.interrupt()
+
+    def _holds_now(self, expression: Expression) -> bool:
+        return condition(expression, replace(self.values, depth=-1))
+
+    def _found_before(self) -> Finding | None:
+        """What is caught in the statement just before this place, on the way back."""
+        frame = self.machine.frames[-1]
+        journal = self.machine.journal
+        pc = frame.pc - 1
+        if pc < 0 or (journal and journal[-1][0] == self.machine.tick) or frame.code.instructions[pc][0] is None:
+            return None
+        kinds = [kind for kind in ("nan", "inf") if any(k in self.catches.conditions for k in _NAMES[kind])]
+        binding = self._linker.bind(frame.code, pc, frame.code.nodes[pc]) if kinds else None
+        if binding is None:
+            return None
+        inputs = frame.code.instructions[pc][1](frame.slots)
+        target = frame.code.targets[pc]
+        outputs: Sequence[Any] = frame.slots[target] if isinstance(target, slice) else [frame.slots[target]]  # type: ignore[index]
+        for index, output in enumerate(outputs):
+            for kind in kinds:
+                if holds_any(output, kind):
+                    judged = self.catches.judge(Finding(kind, binding, "", inputs, index), outputs, self._holds_now)
+                    if judged is not None:
+                        return judged
+        return None
+
+
+_NAMES = {"nan": ("nan",), "inf": ("inf", "overflow")}
+
+
+def _braced(text: str) -> list[str]:
+    """The expressions in braces of a log message."""
+    parts, start = [], 0
+    while (opening := text.find("{", start)) >= 0:
+        closing = text.find("}", opening)
+        if closing < 0:
+            raise UsageError(f"the brace at column {opening + 1} of the log message is not closed")
+        parts.append(text[opening + 1 : closing])
+        start = closing + 1
+    return parts
+
+
+def _nothing_there(found: Breakpoint, program: Program) -> UsageError:
+    from nncdbg.engine.search import candidates
+
+    import difflib
+
+    sigil = {"op": "", "graph": "@"}.get(found.kind, "%")
+    near = difflib.get_close_matches(found.target, candidates(program, found.kind), 1)
+    hint = f"did you mean {sigil}{near[0]}?" if near else None
+    return UsageError(f"the program has no {'value' if found.kind == 'data' else found.kind} {sigil}{found.target}", hint=hint)

@@ -1,0 +1,384 @@
+"""Moving through time: undo while the journal reaches, else replay from a checkpoint.
+
+Old values still stand in their slots, because a value is written once and memory is not
+reused; so a step back moves the pc.  What was dropped at a transfer of control (a finished
+frame, the slots of the last iteration) is in the machine's journal.  Both are bounded: past
+`budget` bytes or `JOURNAL` entries the oldest go, checkpoints at about logarithmic distances
+stay, and what is asked for is computed again from the nearest one.  Kernels are functions of
+their inputs and random streams are numbered, so a replay gives the same bits.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nncdbg.engine.code import UNSET
+from nncdbg.engine.events import Ended, Event, Failed
+from nncdbg.engine.liveness import dying, last_uses
+from nncdbg.engine.machine import Entry, Frame, Machine
+
+JOURNAL = 2048
+"""Transfers of control that can be undone without a replay."""
+
+SPACING = 1024
+"""Ticks between checkpoints at the newest end of the timeline."""
+
+
+class _Evicted:
+    """The content of a slot whose value was dropped to keep within the budget."""
+
+    def __repr__(self) -> str:
+        return "<evicted>"
+
+
+EVICTED = _Evicted()
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A value set by hand at `tick`: which slots changed, and what they held before."""
+
+    tick: int
+    name: str
+    changes: tuple[tuple[int, int, Any, Any], ...]
+    """(depth of the frame, slot, before, after), the edited value first, what depends on it after."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A named moment."""
+
+    name: str
+    branch: int
+    tick: int
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """Where a branch was left, with its own past."""
+
+    machine: Machine
+    journal: tuple[Entry, ...]
+    edits: tuple[Edit, ...]
+    checkpoints: tuple[Machine, ...]
+
+
+@dataclass(slots=True)
+class Branch:
+    """One course of events, which parted from its parent after `tick` statements.
+
+    `saved` is None for the branch that the machine is on.
+    """
+
+    number: int
+    parent: int | None
+    tick: int
+    title: str
+    saved: Saved | None = None
+
+
+class Timeline:
+    """The past of one machine.  `live_bytes` tells what its buffers hold in memory now."""
+
+    def __init__(self, machine: Machine, budget: int, live_bytes: Callable[[], int], retains: bool = True) -> None:
+        self.machine = machine
+        self.budget = budget
+        self.live_bytes = live_bytes
+        self.retains = retains
+        """False where memory is reused: then old values do not stand, and going back is a replay."""
+        self.replaying = False
+        self.edits: list[Edit] = []
+        self.marks: dict[str, Mark] = {}
+        self.branches = {0: Branch(0, None, 0, "the program as given")}
+        self.branch = 0
+        self.replayed = 0
+        """Statements executed again so far to go back: what rewinding has cost."""
+        self._threshold = budget
+        self._checkpoints: list[Machine] = [machine.clone()]
+        machine.listeners.append(self._hear)
+
+    # -- keeping within bounds -------------------------------------------------------------
+
+    def _hear(self, event: Event) -> None:
+        machine = self.machine
+        journal = machine.journal
+        if len(journal) > JOURNAL:
+            for _ in range(JOURNAL // 4):
+                journal.popleft()
+        if machine.tick - self._checkpoints[-1].tick >= SPACING:
+            self.checkpoint()
+
+    def checkpoint(self) -> None:
+        """Keep the machine's state of now, and of the older states ever fewer."""
+        if not self.retains or self.machine.ended or self.machine.tick <= self._checkpoints[-1].tick:
+            return
+        state = self.machine.clone()
+        for frame in state.frames:
+            _drop_dead(frame)
+        kept = [state]
+        for older in reversed(self._checkpoints[1:]):
+            # The distance to now doubles from one kept checkpoint to the next.
+            if state.tick - older.tick >= 2 * (state.tick - kept[-1].tick) or len(kept) == 1:
+                kept.append(older)
+        self._checkpoints = [self._checkpoints[0], *reversed(kept)]
+
+    @property
+    def over_budget(self) -> bool:
+        return self.live_bytes() > self._threshold
+
+    def enforce(self) -> None:
+        """Drop old values until memory is within the budget, or only what is needed is left."""
+        self.checkpoint()
+        journal = self.machine.journal
+        while journal and self.live_bytes() > self.budget:
+            journal.popleft()
+        for frame in self.machine.frames:
+            if self.live_bytes() <= self.budget:
+                break
+            _drop_dead(frame)
+        # Where all of it is needed, look again only after it has grown.
+        self._threshold = max(self.budget, self.live_bytes() + self.live_bytes() // 8)
+
+    # -- moving ------------------------------------------------------------------------------
+
+    @property
+    def tick(self) -> int:
+        return self.machine.tick
+
+    def back(self) -> None:
+        """One statement back.  The tick must be above 0."""
+        self.go_to(self.machine.tick - 1)
+
+    def back_over(self) -> None:
+        """One statement back in this frame; a block or call that it took is gone over whole."""
+        depth = len(self.machine.frames)
+        self.back()
+        if len(self.machine.frames) > depth:
+            self._before_frame(depth)
+
+    def back_out(self) -> None:
+        """Back to the statement that began the innermost frame; from the outermost, to the start."""
+        depth = len(self.machine.frames) - 1
+        if depth == 0:
+            self.go_to(0)
+        else:
+            self._before_frame(depth)
+
+    def _before_frame(self, depth: int) -> None:
+        """The state before the frame at `depth` began: the frames around it stand as they were then."""
+        machine = self.machine
+        tick = machine.frames[depth].entered - 1
+        if not self.retains:
+            self.go_to(tick)
+            return
+        self._drop_edits_at(tick + 1, depth)
+        del machine.frames[depth:]
+        while machine.journal and machine.journal[-1][0] > tick:
+            machine.journal.pop()
+        machine.tick, machine.ended = tick, False
+
+    def go_to(self, tick: int) -> None:
+        """The state after `tick` statements: backwards by undo or replay, forwards by running.
+
+        Stops earlier if the program ends or fails before.  Edits later than `tick` are dropped.
+        """
+        machine = self.machine
+        if tick < machine.tick:
+            self._go_back(tick)
+        else:
+            self._forward(machine, tick, self.edits)
+
+    def _go_back(self, tick: int) -> None:
+        machine = self.machine
+        while self.retains and machine.tick > tick:
+            self._drop_edits_at(machine.tick)
+            if not self._undoable():
+                break
+            machine.undo()
+        if machine.tick > tick or not self.retains:
+            self.edits = [edit for edit in self.edits if edit.tick <= tick]
+            self._restore(tick)
+
+    def _undoable(self) -> bool:
+        """True if one undo leads to a state in which everything still needed is there."""
+        machine = self.machine
+        if not machine.can_undo:
+            return False
+        frame = machine.frames[-1]
+        if machine.journal and machine.journal[-1][0] == machine.tick:
+            kind, dropped = machine.journal[-1][1:]
+            if kind == "pop":
+                return _stands(dropped.slots, dropped.code.operands[dropped.pc])
+            return kind != "next" or _stands(dropped, frame.code.operands[-1])
+        return _stands(frame.slots, frame.code.reads(frame.pc - 1))
+
+    def _drop_edits_at(self, tick: int, depth: int | None = None) -> None:
+        """Take back the edits made at `tick` or later, in the frames below `depth`."""
+        frames = self.machine.frames[:depth]
+        while self.edits and self.edits[-1].tick >= tick:
+            for level, slot, before, _ in reversed(self.edits.pop().changes):
+                if level < len(frames):
+                    frames[level].slots[slot] = before
+
+    def _restore(self, tick: int) -> None:
+        """Take the state of the last checkpoint at or before `tick` and run on from there."""
+        source = next(state for state in reversed(self._checkpoints) if state.tick <= tick)
+        copy = source.clone()
+        machine = self.machine
+        machine.frames, machine.tick, machine.ended = copy.frames, copy.tick, copy.ended
+        machine.journal.clear()
+        self._checkpoints = [state for state in self._checkpoints if state.tick <= source.tick]
+        self._forward(machine, tick, self.edits)
+
+    def _forward(self, machine: Machine, tick: int, edits: Sequence[Edit], release: bool = False) -> None:
+        """Run a machine to `tick`, with the edits made on the way; nobody is told of findings."""
+        before, self.replaying = self.replaying, True
+        start = machine.tick
+        try:
+            while machine.tick < tick:
+                frame, pc = machine.frames[-1], machine.frames[-1].pc
+                if isinstance(machine.step(), (Ended, Failed)):
+                    break
+                if release and frame.pc == pc + 1:
+                    for slot in dying(frame.code)[pc]:
+                        frame.slots[slot] = EVICTED
+                for edit in edits:
+                    if edit.tick == machine.tick:
+                        _apply(machine, edit)
+        finally:
+            self.replaying = before
+            self.replayed += machine.tick - start
+
+    def diversion(self, tick: int | None = None) -> Machine:
+        """A separate machine in the state of `tick` (now, if None), to look at or to run on from."""
+        if tick is None or tick == self.machine.tick:
+            return self.machine.clone()
+        source = next(state for state in reversed(self._checkpoints) if state.tick <= tick)
+        machine = source.clone()
+        self._forward(machine, tick, self.edits)
+        return machine
+
+    # -- values that were dropped ------------------------------------------------------------
+
+    def recompute(self, depth: int, slot: int) -> Any:
+        """An evicted value of a frame on the stack, computed again on a separate machine."""
+        code = self.machine.frames[depth].code
+        iteration = self.machine.frames[depth].iteration
+        for source in reversed([state for state in self._checkpoints if state.tick <= self.machine.tick]):
+            machine = source.clone()
+            value = self._find_again(machine, depth, code, iteration, slot)
+            if value is not UNSET:
+                return value
+        return UNSET
+
+    def _find_again(self, machine: Machine, depth: int, code: Any, iteration: int, slot: int) -> Any:
+        before, self.replaying = self.replaying, True
+        try:
+            while machine.tick <= self.machine.tick:
+                if len(machine.frames) > depth:
+                    frame = machine.frames[depth]
+                    if frame.code is code and frame.iteration == iteration:
+                        value = frame.slots[slot]
+                        if value is EVICTED:
+                            return UNSET
+                        if value is not UNSET and code.definition[slot] < frame.pc:
+                            return value
+                if isinstance(self._step_releasing(machine, slot, code), (Ended, Failed)):
+                    break
+            return UNSET
+        finally:
+            self.replaying = before
+
+    def _step_releasing(self, machine: Machine, wanted: int, code: Any) -> Any:
+        frame, pc = machine.frames[-1], machine.frames[-1].pc
+        outcome = machine.step()
+        self.replayed += 1
+        if frame.pc == pc + 1:
+            for slot in dying(frame.code)[pc]:
+                if frame.code is not code or slot != wanted:
+                    frame.slots[slot] = EVICTED
+        for edit in self.edits:
+            if edit.tick == machine.tick:
+                _apply(machine, edit)
+        return outcome
+
+    # -- marks, edits, branches --------------------------------------------------------------
+
+    def mark(self, name: str) -> Mark:
+        self.marks[name] = Mark(name, self.branch, self.machine.tick)
+        return self.marks[name]
+
+    def fork(self, title: str) -> Branch:
+        """Leave the present course as a branch, and go on in a new one from here."""
+        self.branches[self.branch].saved = self._save()
+        fork = Branch(max(self.branches) + 1, self.branch, self.machine.tick, title)
+        self.branches[fork.number] = fork
+        self.branch = fork.number
+        return fork
+
+    def abandon(self, fork: Branch) -> None:
+        """Take back a fork whose edit could not be made."""
+        del self.branches[fork.number]
+        assert fork.parent is not None
+        self.branch = fork.parent
+        self.branches[self.branch].saved = None
+
+    def switch(self, number: int) -> None:
+        """Go to where branch `number` was left."""
+        saved = self.branches[number].saved
+        if saved is None:
+            return
+        self.branches[self.branch].saved = self._save()
+        machine, copy = self.machine, saved.machine.clone()
+        machine.frames, machine.tick, machine.ended = copy.frames, copy.tick, copy.ended
+        machine.journal = deque(_copied(entry) for entry in saved.journal)
+        self.edits, self._checkpoints = list(saved.edits), list(saved.checkpoints)
+        self.branch, self.branches[number].saved = number, None
+
+    def _save(self) -> Saved:
+        journal = tuple(_copied(entry) for entry in self.machine.journal)
+        return Saved(self.machine.clone(), journal, tuple(self.edits), tuple(self._checkpoints))
+
+    def other(self, number: int, tick: int) -> Machine:
+        """A separate machine on branch `number` in its state of `tick`, run on if it was left before."""
+        saved = self.branches[number].saved
+        if saved is None:
+            return self.diversion(tick)
+        source = saved.machine
+        if source.tick > tick:
+            source = next(state for state in reversed(saved.checkpoints) if state.tick <= tick)
+        machine = source.clone()
+        self._forward(machine, tick, saved.edits)
+        return machine
+
+
+def _copied(entry: Entry) -> Entry:
+    """An entry whose undoing changes nothing that another branch sees."""
+    tick, kind, dropped = entry
+    if isinstance(dropped, Frame):
+        return tick, kind, dropped.clone()
+    return tick, kind, list(dropped) if isinstance(dropped, list) else dropped
+
+
+def _stands(slots: Sequence[Any], wanted: Iterable[int]) -> bool:
+    return all(slots[slot] is not EVICTED for slot in wanted)
+
+
+def _apply(machine: Machine, edit: Edit) -> None:
+    for depth, slot, _, after in edit.changes:
+        machine.frames[depth].slots[slot] = after
+
+
+def _drop_dead(frame: Frame) -> None:
+    """Forget what no later statement of the frame reads; what was there at its start stays."""
+    last = last_uses(frame.code)
+    for slot, written in enumerate(frame.code.definition):
+        if written < 0:
+            continue
+        if written >= frame.pc:
+            frame.slots[slot] = UNSET
+        elif last[slot] < frame.pc:
+            frame.slots[slot] = EVICTED

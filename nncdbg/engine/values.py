@@ -1,0 +1,174 @@
+"""What a name means at this moment: the frame that has it, and whether it is computed yet."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.code import UNSET, Code
+from nncdbg.engine.errors import ExpressionError, NotComputed
+from nncdbg.engine.graph import Array, TensorType
+from nncdbg.engine.machine import Frame, Machine
+from nncdbg.engine.timeline import EVICTED, Timeline
+from nncdbg.stats import Summary, summarize
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A slot that a name leads to.  `depth` is None for a frame that has been left."""
+
+    slots: list[Any]
+    slot: int
+    code: Code
+    depth: int | None
+    computed: bool
+
+
+@dataclass(slots=True)
+class Values:
+    """The values of a machine as seen from the frame at `depth` (-1: the innermost).
+
+    A name is looked for in that frame, the frames around it, and then in the frames left most
+    recently: a layer that was stepped over can still be looked into.
+    """
+
+    machine: Machine
+    timeline: Timeline
+    line: Callable[[Frame], int | None]
+    depth: int = -1
+
+    def places(self, name: str) -> Iterator[Place]:
+        frames = self.machine.frames
+        start = len(frames) - 1 if self.depth < 0 else min(self.depth, len(frames) - 1)
+        for depth in range(start, -1, -1):
+            frame = frames[depth]
+            slot = frame.code.slot_of.get(name)
+            if slot is not None:
+                done = frame.code.definition[slot] < frame.pc or self.machine.ended
+                yield Place(frame.slots, slot, frame.code, depth, done)
+        for _, kind, dropped in reversed(self.machine.journal):
+            if kind == "pop" and (slot := dropped.code.slot_of.get(name)) is not None:
+                yield Place(dropped.slots, slot, dropped.code, None, True)
+
+    def place(self, name: str) -> Place:
+        """Where `name` is computed now; raises NotComputed or ExpressionError."""
+        waiting = None
+        for place in self.places(name):
+            if place.computed and place.slots[place.slot] is not UNSET:
+                return place
+            waiting = waiting or place
+        if waiting is not None:
+            raise NotComputed(
+                f"%{name} is not computed yet",
+                hint=f"step over the statement that defines it{self._where(waiting)}",
+            )
+        if name in self._known():
+            raise NotComputed(
+                f"%{name} does not stand here", hint="its block has not run, or its history was dropped; run to its line"
+            )
+        near = difflib.get_close_matches(name, self._known(), 1)
+        raise ExpressionError(
+            f"nothing is named %{name}", hint=f"did you mean %{near[0]}?" if near else "`info values` lists what there is"
+        )
+
+    def _where(self, place: Place) -> str:
+        pc = place.code.definition[place.slot]
+        return f" ({place.code.nodes[pc].op})" if pc >= 0 else ""
+
+    def _known(self) -> list[str]:
+        return list(self.names())
+
+    # -- the scope of an expression ----------------------------------------------------------
+
+    def has(self, name: str) -> bool:
+        return name in self.all_names
+
+    @property
+    def all_names(self) -> set[str]:
+        return set(self.names())
+
+    def names(self) -> Iterable[str]:
+        """Every name that some block on the stack, or inside one, or left lately, defines."""
+        seen: dict[str, None] = {}
+        for frame in reversed(self.machine.frames):
+            for name in _names_within(frame.code):
+                seen.setdefault(name)
+        for _, kind, dropped in reversed(self.machine.journal):
+            if kind == "pop":
+                for name in _names_within(dropped.code):
+                    seen.setdefault(name)
+        return seen
+
+    def value(self, name: str) -> Array:
+        """The array at this moment, read-only."""
+        place = self.place(name)
+        content = place.slots[place.slot]
+        if content is EVICTED:
+            content = UNSET
+            if place.depth is not None:
+                content = self.timeline.recompute(place.depth, place.slot)
+            if content is UNSET:
+                raise NotComputed(
+                    f"%{name} was dropped to keep within the history budget",
+                    hint="go back to its statement, or give more with --history",
+                )
+        return read_only(content)
+
+    def previous(self, name: str) -> Array:
+        """The value at the previous iteration of its loop, or at the previous visit of its graph."""
+        here = self.place(name)
+        for _, kind, dropped in reversed(self.machine.journal):
+            slots = dropped.slots if kind == "pop" else dropped if kind == "next" else None
+            if slots is None or slots is here.slots or len(slots) != len(here.slots):
+                continue
+            if kind == "pop" and dropped.code is not here.code:
+                continue
+            content = slots[here.slot]
+            if content is not UNSET and content is not EVICTED:
+                return read_only(content)
+        raise NotComputed(f"%{name} has no previous value", hint="this is its first iteration, or it was dropped")
+
+    def variable(self, name: str) -> object:
+        frame = self.machine.frames[self.depth]
+        if name == "iter":
+            loops = [f.iteration for f in self.machine.frames[: self.machine.frames.index(frame) + 1] if f.is_loop]
+            return loops[-1] if loops else 0
+        if name == "op":
+            return frame.code.nodes[frame.pc].op if frame.pc < len(frame.code.nodes) else "return"
+        if name == "line":
+            return self.line(frame) or 0
+        raise ExpressionError(f"nothing is named ${name}", hint="there are $iter, $op and $line")
+
+    def summary(self, array: Array) -> Summary:
+        return summarize(array)
+
+
+def _names_within(code: Code) -> Iterator[str]:
+    stack = [code]
+    while stack:
+        each = stack.pop()
+        yield from (name for name in each.slot_of if name)
+        for bodies in each.bodies.values():
+            stack.extend(bodies)
+
+
+def read_only(content: Any) -> Array:
+    """A view that cannot be written through; sequences come as they are."""
+    if isinstance(content, (list, tuple)) or content is None:
+        return content  # type: ignore[return-value]
+    view = np.asarray(content).view()
+    view.flags.writeable = False
+    return view
+
+
+def type_of(content: Any) -> TensorType | None:
+    """The type of a tensor in a slot."""
+    from nncdbg.engine.dtypes import name_of
+
+    if isinstance(content, (np.ndarray, np.generic)):
+        return TensorType(name_of(content.dtype), tuple(content.shape))
+    return None

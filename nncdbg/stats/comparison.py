@@ -1,0 +1,214 @@
+"""How far two tensors of one shape are apart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from nncdbg.engine import dtypes
+from nncdbg.engine.errors import UsageError
+from nncdbg.stats.summarization import summarize
+
+_BLOCK = 65536
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The distance between tensors `a` and `b`.
+
+    `max_abs`, `mean_abs` (of ``|a - b|``), `max_rel` (of ``|a - b| / max(|a|, |b|)``, 0 where both
+    are 0) and `cosine` are over the pairs of finite elements, in f64; None if there are none, and
+    `cosine` also if one side is all zero.  `max_ulp` counts representable numbers between the
+    two, None unless both are floats of one dtype.  `mismatched` elements differ (NaN equals NaN,
+    -0.0 equals 0.0); `nan_mismatch` of them are NaN on one side only, `inf_mismatch` infinite on
+    one side or of other sign.  `worst` is the first index of the worst pair, None if all agree:
+    a NaN or infinity mismatch before any finite distance.
+    """
+
+    max_abs: float | None
+    max_rel: float | None
+    mean_abs: float | None
+    cosine: float | None
+    max_ulp: int | None
+    mismatched: int
+    nan_mismatch: int
+    inf_mismatch: int
+    count: int
+    worst: tuple[int, ...] | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields by name, fit for JSON: a distance beyond f64 is null."""
+        fields = {name: getattr(self, name) for name in self.__slots__}
+        fields["worst"] = None if self.worst is None else list(self.worst)
+        return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in fields.items()}
+
+
+class _Distance:
+    """What is known after the blocks so far."""
+
+    def __init__(self, exponents: tuple[int, int]) -> None:
+        self.exponents = exponents
+        self.finite = self.mismatched = self.nan = self.inf = self.max_ulp = 0
+        self.max_abs = self.max_rel = self.mean_abs = 0.0
+        self.dot = self.square_a = self.square_b = 0.0
+        self.worst_abs = 0.0
+        self.worst: int | None = None
+        self.worst_odd: int | None = None
+
+    def add(self, start: int, a: npt.NDArray[Any], b: npt.NDArray[Any], ulps: bool) -> None:
+        wide_a, wide_b = _widen(a), _widen(b)
+        nan_a, nan_b = np.isnan(wide_a), np.isnan(wide_b)
+        finite = np.isfinite(wide_a) & np.isfinite(wide_b)
+        odd_nan = nan_a != nan_b
+        odd_inf = ~finite & ~nan_a & ~nan_b & (wide_a != wide_b)
+        self.nan += int(odd_nan.sum())
+        self.inf += int(odd_inf.sum())
+        odd = odd_nan | odd_inf
+        if self.worst_odd is None and odd.any():
+            self.worst_odd = start + int(np.argmax(odd))
+        distance = np.where(finite, _distance(a, b, wide_a, wide_b), 0.0)
+        self.mismatched += int(odd.sum()) + int(np.count_nonzero(distance))
+        self._add_finite(start, wide_a[finite], wide_b[finite], distance, distance[finite])
+        if ulps and finite.any():
+            self.max_ulp = max(self.max_ulp, int(_ulps(a[finite], b[finite]).max()))
+
+    def _add_finite(
+        self,
+        start: int,
+        a: npt.NDArray[Any],
+        b: npt.NDArray[Any],
+        everywhere: npt.NDArray[np.float64],
+        distance: npt.NDArray[np.float64],
+    ) -> None:
+        if not a.size:
+            return
+        worst = int(np.argmax(everywhere))
+        if everywhere[worst] > self.worst_abs:
+            self.worst_abs, self.worst = float(everywhere[worst]), start + worst
+        self.max_abs = max(self.max_abs, float(distance.max()))
+        self.finite += a.size
+        self.mean_abs += float(np.mean(distance) - self.mean_abs) * (a.size / self.finite)
+        size = np.maximum(np.abs(a), np.abs(b))
+        relative = np.divide(distance, size, out=np.zeros(a.size), where=size > 0)
+        self.max_rel = max(self.max_rel, float(relative.max()))
+        a, b = _scaled(a, -self.exponents[0]), _scaled(b, -self.exponents[1])
+        self.dot += float(np.vdot(b, a).real)
+        self.square_a += float(np.vdot(a, a).real)
+        self.square_b += float(np.vdot(b, b).real)
+
+    def cosine(self) -> float | None:
+        norms = math.sqrt(self.square_a) * math.sqrt(self.square_b)
+        return min(1.0, max(-1.0, self.dot / norms)) if norms else None
+
+
+def compare(a: npt.ArrayLike, b: npt.ArrayLike) -> Comparison:
+    """Compare two tensors of one shape, of any dtypes and strides, block by block.
+
+    Raises UsageError if the shapes differ, or if only one of the two holds strings.
+    """
+    left, right = np.asarray(a), np.asarray(b)
+    if left.shape != right.shape:
+        raise UsageError(
+            f"tensors of shape {list(left.shape)} and {list(right.shape)} cannot be compared",
+            hint="compare tensors of the same shape",
+        )
+    strings = [array.dtype.kind in "OUST" for array in (left, right)]
+    if any(strings):
+        if not all(strings):
+            raise UsageError("a tensor of strings and one of numbers cannot be compared")
+        return _compare_strings(left, right)
+    ulps = left.dtype == right.dtype and dtypes.name_of(left.dtype) in dtypes.FLOATS
+    distance = _Distance((_exponent(left), _exponent(right)))
+    with np.errstate(over="ignore", invalid="ignore"):
+        for start, x, y in _pairs(left, right):
+            distance.add(start, x, y, ulps)
+    return _result(distance, left.shape, ulps)
+
+
+def _result(distance: _Distance, shape: tuple[int, ...], ulps: bool) -> Comparison:
+    place = distance.worst if distance.worst_odd is None else distance.worst_odd
+    known = distance.finite > 0
+    return Comparison(
+        max_abs=distance.max_abs if known else None,
+        max_rel=distance.max_rel if known else None,
+        mean_abs=distance.mean_abs if known else None,
+        cosine=distance.cosine(),
+        max_ulp=distance.max_ulp if ulps and known else None,
+        mismatched=distance.mismatched,
+        nan_mismatch=distance.nan,
+        inf_mismatch=distance.inf,
+        count=math.prod(shape),
+        worst=_index(place, shape),
+    )
+
+
+def _index(place: int | None, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    return None if place is None else tuple(int(i) for i in np.unravel_index(place, shape))
+
+
+def _compare_strings(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Comparison:
+    differ = np.asarray(a != b)
+    worst = _index(int(np.argmax(differ)), a.shape) if differ.any() else None
+    return Comparison(None, None, None, None, None, int(differ.sum()), 0, 0, a.size, worst)
+
+
+def _pairs(
+    a: npt.NDArray[Any], b: npt.NDArray[Any]
+) -> Iterator[tuple[int, npt.NDArray[Any], npt.NDArray[Any]]]:
+    """Blocks of both in C order, with the flat index of their first element."""
+    flat_a, flat_b = a.reshape(-1), b.reshape(-1)
+    for start in range(0, a.size, _BLOCK):
+        yield start, flat_a[start : start + _BLOCK], flat_b[start : start + _BLOCK]
+
+
+def _widen(block: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return block.astype(np.complex128 if block.dtype.kind == "c" else np.float64)
+
+
+def _distance(
+    a: npt.NDArray[Any], b: npt.NDArray[Any], wide_a: npt.NDArray[Any], wide_b: npt.NDArray[Any]
+) -> npt.NDArray[Any]:
+    """``|a - b|`` in f64; integers are subtracted as such, so that none beyond 2**53 look equal."""
+    if a.dtype.kind in "iu" and a.dtype == b.dtype:
+        gap = np.where(
+            a > b, a.astype(np.uint64) - b.astype(np.uint64), b.astype(np.uint64) - a.astype(np.uint64)
+        )
+        return gap.astype(np.float64)
+    return np.asarray(np.abs(wide_a - wide_b))
+
+
+def _ulps(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
+    """How many steps from one representable number to the next lie between `a` and `b`."""
+    x, y = _rank(a), _rank(b)
+    return np.where(x > y, x - y, y - x)
+
+
+def _rank(block: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
+    """The place of each float among those of its dtype, in order; both zeros have one place."""
+    native = block.astype(block.dtype.newbyteorder("=")) if block.dtype.kind == "f" else block
+    bits = np.ascontiguousarray(native).view(f"u{block.dtype.itemsize}").astype(np.uint64)
+    if dtypes.name_of(block.dtype) == "f8e8m0fnu":  # it has no sign
+        return bits
+    sign = np.uint64(1 << (ml_dtypes.finfo(block.dtype).bits - 1))
+    magnitude = bits & (sign - np.uint64(1))
+    return np.where(bits & sign, sign - magnitude, sign + magnitude)
+
+
+def _exponent(array: npt.NDArray[Any]) -> int:
+    summary = summarize(array)
+    if summary.min is None or summary.max is None:
+        return 0
+    return math.frexp(float(max(abs(summary.min), abs(summary.max))))[1]
+
+
+def _scaled(block: npt.NDArray[Any], exponent: int) -> npt.NDArray[Any]:
+    """``block * 2**exponent``, so that squares of very large and very small numbers stay in f64."""
+    if block.dtype.kind != "c":
+        return np.asarray(np.ldexp(block, exponent))
+    return np.asarray(np.ldexp(block.real, exponent) + 1j * np.ldexp(block.imag, exponent))

@@ -1,0 +1,537 @@
+"""The compiled pass over memory: statistics, guards and unwritten elements in one reading.
+
+Imported late (it imports numba) and only by `preparation`.  Three functions serve every dtype of
+one to eight bytes; the leading arguments, bound once per dtype by `build`, choose the machine
+types.  All compiled code stands in this one file, because numba's cache looks no further than
+the file of the function that it loads.
+
+How it is fast: the four extremes of a float's bits, signed and unsigned, give min, max, the
+smallest and the largest magnitude without a branch or a NaN rule, so they vectorise, and NaN,
+infinities, zeros and sub-normals are counted only in blocks whose extremes show that there are
+some.  Moments are taken in f64 about an element of the block, whose distance from the block's
+mean the variance itself bounds, so little cancels, and joined by Chan, Golub and LeVeque,
+"Updating formulae and a pairwise algorithm for computing sample variances" (1979).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import ml_dtypes
+import numpy as np
+from llvmlite import ir
+from numba import carray, njit, types
+from numba.extending import intrinsic, overload
+
+from nncdbg.engine import dtypes
+from nncdbg.stats.preparation import Kernel
+
+_BLOCK = 512
+"""Elements per block: few enough that the second loop over them reads from the L1 cache."""
+
+_NATIVE, _HALF, _BRAIN = 0, 1, 2
+"""How the bits become a number: as they are, as f16, as bf16."""
+
+_PATTERN = 0x7FFF7FFF7FFF7FFF
+"""The fill of a fresh buffer, cut to the element's width."""
+
+_SUM = {"reassoc", "contract"}
+"""Sums may be reordered; that there is no NaN, infinity or -0.0 may never be assumed."""
+
+
+def _jit(**options: Any) -> Callable[[Any], Any]:
+    """`njit` that caches on disk, or does not where no folder for a cache can be written."""
+
+    def decorate(function: Any) -> Any:
+        try:
+            return njit(cache=True, **options)(function)
+        except RuntimeError:  # numba: "cannot cache function ...: no locator available"
+            return njit(**options)(function)
+
+    return decorate
+
+
+def _type_pointer(_context: Any, sample: Any, address: Any) -> Any:
+    """A pointer to elements of `sample`'s type."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[1], context.get_value_type(signature.return_type))
+
+    return types.CPointer(sample)(sample, address), generate
+
+
+_pointer = intrinsic(_type_pointer)
+
+
+def _type_reinterpret(_context: Any, sample: Any, bits: Any) -> Any:
+    """Bits, cut or zero-extended to the width of the float `sample`, as that float."""
+    resize = "trunc" if bits.bitwidth > sample.bitwidth else "zext"
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        word = getattr(builder, resize)(arguments[1], ir.IntType(sample.bitwidth))
+        return builder.bitcast(word, context.get_value_type(sample))
+
+    return sample(sample, bits), generate
+
+
+_reinterpret = intrinsic(_type_reinterpret)
+
+
+def _like(sample: Any, number: Any) -> Any:
+    """`number` in the type of `sample`: numba widens the results of small integers."""
+    raise NotImplementedError("compiled code only")
+
+
+def _implement_like(sample: Any, number: Any) -> Any:
+    kind = sample
+    return lambda sample, number: kind(number)
+
+
+overload(_like, strict=False)(_implement_like)
+
+
+@_jit()
+def _extremes(signed: Any, unsigned: Any) -> Any:
+    """Of one block's bits: least and greatest as signed, least and greatest as unsigned."""
+    low, high, under, over = signed[0], signed[0], unsigned[0], unsigned[0]
+    for i in range(signed.size):
+        s, u = signed[i], unsigned[i]
+        low = s if s < low else low
+        high = s if s > high else high
+        under = u if u < under else under
+        over = u if u > over else over
+    return low, high, under, over
+
+
+@_jit()
+def _magnitude(word: Any) -> Any:
+    """The bits of a float without its sign, one place up; magnitudes are in the order of the numbers'."""
+    return _like(word, word << np.uint64(1))
+
+
+@_jit()
+def _finite_extremes(signed: Any, unsigned: Any, infinite: Any, empty: Any) -> Any:
+    """`_extremes` over the elements of a magnitude below `infinite`, starting from the neutral `empty`."""
+    least, most, lowest, topmost = low, high, under, over = empty
+    for i in range(signed.size):
+        finite = _magnitude(unsigned[i]) < infinite
+        # Two steps, mask and then compare: with both in one condition nothing is vectorised.
+        a, b = (signed[i], signed[i]) if finite else (least, most)
+        c, d = (unsigned[i], unsigned[i]) if finite else (lowest, topmost)
+        low = a if a < low else low
+        high = b if b > high else high
+        under = c if c < under else under
+        over = d if d > over else over
+    return low, high, under, over
+
+
+@_jit()
+def _count_special(signed: Any, unsigned: Any, infinity: Any, infinite: Any) -> Any:
+    """How many NaN, +inf and -inf stand in the block."""
+    nan = both = posinf = np.int32(0)  # 32 bits suffice for a block, and let more lanes run at once
+    for i in range(signed.size):
+        magnitude = _magnitude(unsigned[i])
+        nan = np.int32(nan + np.int32(magnitude > infinite))
+        both = np.int32(both + np.int32(magnitude == infinite))
+        posinf = np.int32(posinf + np.int32(signed[i] == infinity))
+    return np.int64(nan), np.int64(posinf), np.int64(both - posinf)
+
+
+@_jit()
+def _count_tiny(unsigned: Any, normal: Any) -> Any:
+    """How many zeros of either sign, and how many sub-normals: magnitudes below `normal`."""
+    zero = below = np.int32(0)
+    for i in range(unsigned.size):
+        magnitude = _magnitude(unsigned[i])
+        zero = np.int32(zero + np.int32(magnitude == 0))
+        below = np.int32(below + np.int32(magnitude < normal))
+    return np.int64(zero), np.int64(below - zero)
+
+
+@_jit()
+def _count_equal(values: Any, wanted: Any) -> Any:
+    found = np.int32(0)
+    for i in range(values.size):
+        found = np.int32(found + np.int32(values[i] == wanted))
+    return np.int64(found)
+
+
+@_jit(fastmath=_SUM)
+def _moments(values: Any, scale: Any) -> Any:
+    """Mean and sum of squared deviations of ``values * scale``."""
+    shift = np.float64(values[0]) * scale
+    total = square = 0.0
+    for i in range(values.size):
+        x = np.float64(values[i]) * scale - shift
+        total += x
+        square += x * x
+    return shift + total / values.size, max(square - total * total / values.size, 0.0)
+
+
+@_jit(fastmath=_SUM)
+def _finite_moments(values: Any, unsigned: Any, infinite: Any, scale: Any, count: Any) -> Any:
+    """`_moments` over the finite elements, of which there are `count`, at least one."""
+    first = 0
+    while _magnitude(unsigned[first]) >= infinite:
+        first += 1
+    shift = np.float64(values[first]) * scale
+    total = square = 0.0
+    for i in range(values.size):
+        x = np.float64(values[i]) * scale - shift
+        x = x if _magnitude(unsigned[i]) < infinite else 0.0
+        total += x
+        square += x * x
+    return shift + total / count, max(square - total * total / count, 0.0)
+
+
+@_jit()
+def _join(count: Any, mean: Any, square: Any, more: Any, its_mean: Any, its_square: Any) -> Any:
+    """Chan et al. (1979): count, mean and sum of squared deviations of two samples together."""
+    if count == 0:
+        return more, its_mean, its_square
+    both = count + more
+    delta = its_mean - mean
+    share = more / both
+    return both, mean + delta * share, square + its_square + delta * delta * count * share
+
+
+@_jit()
+def _number(bits: Any, sample: Any, kind: Any) -> Any:
+    """One element from its bits; NaN and infinities of f16 come out as large numbers (never asked for)."""
+    if kind == _NATIVE:
+        return _reinterpret(sample, bits)
+    word = np.uint32(bits)
+    if kind == _BRAIN:
+        return _reinterpret(sample, word << np.uint32(16))
+    # The product rebiases the exponent, and normalises sub-normals on the way.
+    magnitude = _reinterpret(sample, (word & np.uint32(0x7FFF)) << np.uint32(13)) * _like(sample, 2.0**112)
+    return magnitude if word < 0x8000 else -magnitude
+
+
+@_jit()
+def _widen(bits: Any, values: Any, kind: Any) -> None:
+    """The numbers of a block of f16 or bf16."""
+    if kind == _BRAIN:
+        for i in range(bits.size):
+            values[i] = _number(bits[i], values[i], _BRAIN)
+    else:
+        for i in range(bits.size):
+            values[i] = _number(bits[i], values[i], _HALF)
+
+
+@_jit()
+def _broken(start: Any, length: Any) -> Any:
+    """How many of the bytes from address `start` no longer hold the pattern 0x7FFF."""
+    held = carray(_pointer(np.uint8(0), start), (length,))
+    wrong = 0
+    for i in range(length):
+        wrong += held[i] != (np.uint8(0x7F) if (start + i) & 1 else np.uint8(0xFF))
+    return wrong
+
+
+@_jit()
+def _guards(address: Any, end: Any, length: Any) -> Any:
+    flags = 0
+    if length > 0:
+        if _broken(address - length, length) != 0:
+            flags |= 8
+        if _broken(end, length) != 0:
+            flags |= 16
+    return flags
+
+
+@_jit()
+def _write(row: Any, low: Any, high: Any, mean: Any, std: Any, counts: Any, count: Any) -> None:
+    out = carray(_pointer(0.0, row), (10,))
+    out[0], out[1], out[2], out[3] = low, high, mean, std
+    for i in range(5):
+        out[4 + i] = counts[i]
+    out[9] = count
+
+
+@_jit()
+def _scan(signed: Any, unsigned: Any, values: Any, kind: Any, limits: Any, scale: Any, wanted: Any) -> Any:
+    """Extremes of the bits, counts and (if `wanted`) moments of a float buffer."""
+    infinity, word, normal = limits
+    ones = _like(word, -1)
+    low = _like(infinity, ones >> np.uint64(1))
+    high = _like(infinity, ~np.int64(low))
+    under, over = ones, _like(ones, 0)
+    minus_zero, empty = _like(ones, high), (low, high, under, over)
+    minus_infinity = _like(ones, minus_zero | _like(ones, infinity))
+    infinite, tiny = _magnitude(_like(ones, infinity)), _magnitude(_like(ones, normal))
+    nan = posinf = neginf = zero = subnormal = unwritten = finite = 0
+    mean = square = 0.0
+    scratch = np.empty(0 if kind == _NATIVE else _BLOCK, values.dtype)
+    for start in range(0, signed.size, _BLOCK):
+        s, u = signed[start : start + _BLOCK], unsigned[start : start + _BLOCK]
+        least, most, lowest, topmost = _extremes(s, u)
+        more, clean = s.size, most < infinity and topmost < minus_infinity
+        if not clean:
+            least, most, lowest, topmost = _finite_extremes(s, u, infinite, empty)
+            a, b, c = _count_special(s, u, infinity, infinite)
+            nan, posinf, neginf, more = nan + a, posinf + b, neginf + c, more - a - b - c
+            if a > 0:
+                unwritten += _count_equal(s, _like(infinity, _PATTERN))
+        low, high, under, over = min(low, least), max(high, most), min(under, lowest), max(over, topmost)
+        if not wanted or more == 0:
+            continue
+        if _magnitude(lowest) < tiny or _magnitude(_like(ones, least)) < tiny:
+            a, b = _count_tiny(u, tiny)
+            zero, subnormal = zero + a, subnormal + b
+        if kind == _NATIVE:
+            block = values[start : start + _BLOCK]
+        else:
+            block = scratch[: s.size]
+            _widen(u, block, kind)
+        if clean:
+            m, q = _moments(block, scale)
+        else:
+            m, q = _finite_moments(block, u, infinite, scale, more)
+        finite, mean, square = _join(finite, mean, square, more, m, q)
+    return (low, high, under, over), (nan, posinf, neginf, zero, subnormal), unwritten, finite, mean, square
+
+
+@_jit()
+def _scale_for(top: Any) -> Any:
+    """A power of two that keeps squares of numbers up to `top` inside f64; 1 where none is needed."""
+    if top == 0.0 or (top >= 2.0**-400 and top <= 2.0**480):
+        return 1.0
+    return math.ldexp(1.0, -min(max(math.frexp(top)[1], -1000), 1000))
+
+
+@_jit(nogil=True)
+def floats(
+    infinity: Any,
+    word: Any,
+    value: Any,
+    normal: Any,
+    kind: Any,
+    address: Any,
+    count: Any,
+    guard: Any,
+    row: Any,
+) -> Any:
+    """Inspect `count` floats at `address`; see `inspection` for the row and the flags."""
+    signed = carray(_pointer(infinity, address), (count,))
+    unsigned = carray(_pointer(word, address), (count,))
+    values = carray(_pointer(value, address), (count,))
+    wanted, limits = row != 0, (infinity, word, normal)
+    extremes, counts, unwritten, finite, mean, square = _scan(
+        signed, unsigned, values, kind, limits, 1.0, wanted
+    )
+    if wanted:
+        low = high = mean_out = std = math.nan
+        if finite > 0:
+            least, most, under, over = extremes
+            low = _number(over if least < 0 else under, value, kind) + 0.0
+            high = _number(_like(word, most if most >= 0 else least), value, kind) + 0.0
+            scale = _scale_for(max(-low, high))
+            if scale != 1.0:
+                mean, square = _scan(signed, unsigned, values, kind, limits, scale, wanted)[4:]
+            mean_out, std = mean / scale, math.sqrt(square / finite) / scale
+        _write(row, low, high, mean_out, std, counts, count)
+    flags = _guards(address, address + count * signed.itemsize, guard)
+    flags |= (1 if counts[0] > 0 else 0) | (2 if counts[1] + counts[2] > 0 else 0)
+    return flags | (4 if unwritten > 0 else 0)
+
+
+@_jit(nogil=True)
+def integers(
+    signed_zero: Any, word: Any, value: Any, exact: Any, address: Any, count: Any, guard: Any, row: Any
+) -> Any:
+    """Inspect `count` integers; their exact ends go to the two i64 at address `exact` unless that is 0."""
+    signed = carray(_pointer(signed_zero, address), (count,))
+    unsigned = carray(_pointer(word, address), (count,))
+    values = carray(_pointer(value, address), (count,))
+    pattern = _like(signed_zero, _PATTERN)
+    unwritten = zero = finite = 0
+    mean = square = 0.0
+    ones = _like(word, -1)
+    low = _like(signed_zero, ones >> np.uint64(1))
+    high, under, over = _like(signed_zero, ~np.int64(low)), ones, _like(word, 0)
+    for start in range(0, count, _BLOCK):
+        s, u = signed[start : start + _BLOCK], unsigned[start : start + _BLOCK]
+        least, most, lowest, topmost = _extremes(s, u)
+        low, high, under, over = min(low, least), max(high, most), min(under, lowest), max(over, topmost)
+        if least <= pattern and pattern <= most:
+            unwritten += _count_equal(s, pattern)
+        if row != 0:
+            if lowest == 0:
+                zero += _count_equal(u, word)
+            m, q = _moments(values[start : start + _BLOCK], 1.0)
+            finite, mean, square = _join(finite, mean, square, s.size, m, q)
+    negative = _like(value, -1) < 0
+    if row != 0:
+        counts = (0, 0, 0, zero, 0)
+        if count == 0:
+            _write(row, math.nan, math.nan, math.nan, math.nan, counts, count)
+        elif negative:
+            _write(row, np.float64(low), np.float64(high), mean, math.sqrt(square / count), counts, count)
+        else:
+            _write(row, np.float64(under), np.float64(over), mean, math.sqrt(square / count), counts, count)
+    if exact != 0:
+        ends = carray(_pointer(np.int64(0), exact), (2,))
+        ends[0] = np.int64(low) if negative else np.int64(under)
+        ends[1] = np.int64(high) if negative else np.int64(over)
+    return _guards(address, address + count * signed.itemsize, guard) | (4 if unwritten > 0 else 0)
+
+
+@_jit()
+def _tally(held: Any) -> Any:
+    """How often each byte occurs; four tallies, since equal neighbours would wait for each other."""
+    tally = np.zeros((4, 256), np.int64)
+    whole = held.size - held.size % 4
+    for i in range(0, whole, 4):
+        tally[0, held[i]] += 1
+        tally[1, held[i + 1]] += 1
+        tally[2, held[i + 2]] += 1
+        tally[3, held[i + 3]] += 1
+    for i in range(whole, held.size):
+        tally[0, held[i]] += 1
+    return tally[0] + tally[1] + tally[2] + tally[3]
+
+
+@_jit()
+def _tally_moments(tally: Any, number: Any) -> Any:
+    """Finite count, mean and standard deviation, two-pass over the 256 numbers that there are."""
+    finite, total, square = 0, 0.0, 0.0
+    for i in range(256):
+        if tally[i] > 0 and math.isfinite(number[i]):
+            finite += tally[i]
+            total += tally[i] * number[i]
+    if finite == 0:
+        return 0, math.nan, math.nan
+    mean = total / finite
+    for i in range(256):
+        if tally[i] > 0 and math.isfinite(number[i]):
+            square += tally[i] * (number[i] - mean) ** 2
+    return finite, mean, math.sqrt(square / finite)
+
+
+@_jit()
+def _classify(tally: Any, number: Any, normal: Any) -> Any:
+    """Least and greatest finite number, and the counts in the row's order."""
+    low, high = math.inf, -math.inf
+    nan = posinf = neginf = zero = subnormal = 0
+    for i in range(256):
+        x, times = number[i], tally[i]
+        if times == 0:
+            continue
+        if math.isnan(x):
+            nan += times
+        elif math.isinf(x):
+            posinf += times if x > 0 else 0
+            neginf += times if x < 0 else 0
+        else:
+            low, high = min(low, x), max(high, x)
+            zero += times if x == 0.0 else 0
+            subnormal += times if 0.0 < abs(x) < normal else 0
+    return low, high, (nan, posinf, neginf, zero, subnormal)
+
+
+@_jit(nogil=True)
+def single_bytes(table: Any, fill: Any, address: Any, count: Any, guard: Any, row: Any) -> Any:
+    """Inspect one-byte elements: `table` holds the 256 numbers, then the smallest normal one.
+
+    `fill` says what an unwritten byte is: -2 the pattern's byte at that address, -1 anything but
+    0 and 1 (bool), else that byte.
+    """
+    held = carray(_pointer(np.uint8(0), address), (count,))
+    numbers = carray(_pointer(0.0, table), (257,))
+    tally = _tally(held)
+    low, high, counts = _classify(tally, numbers, numbers[256])
+    if row != 0:
+        finite, mean, std = _tally_moments(tally, numbers)
+        if finite == 0:
+            low = high = math.nan
+        elif low == high:
+            mean, std = low, 0.0
+        _write(row, low + 0.0, high + 0.0, mean, std, counts, count)
+    unwritten = False
+    if fill == -2:
+        if tally[0x7F] + tally[0xFF] > 0:
+            unwritten = _broken(address, count) < count
+    elif fill == -1:
+        unwritten = tally[0] + tally[1] < count
+    else:
+        unwritten = tally[fill] > 0
+    flags = _guards(address, address + count, guard)
+    flags |= (1 if counts[0] > 0 else 0) | (2 if counts[1] + counts[2] > 0 else 0)
+    return flags | (4 if unwritten else 0)
+
+
+_KIND = {"f16": _HALF, "bf16": _BRAIN}
+_TABLES: dict[str, np.ndarray[Any, Any]] = {}
+
+
+def _table(name: str) -> int:
+    """The address of the 256 numbers of a one-byte dtype, then its smallest normal number."""
+    dtype = dtypes.NUMPY[name]
+    codes = np.arange(256, dtype=np.uint8)
+    numbers = codes != 0 if name == "bool" else codes.view(dtype)
+    normal = float(ml_dtypes.finfo(dtype).smallest_normal) if name in dtypes.FLOATS else 0.0
+    _TABLES[name] = np.append(numbers.astype(np.float64), normal)
+    return int(_TABLES[name].ctypes.data)
+
+
+def _fill(name: str) -> int:
+    return -1 if name == "bool" else 0x80 if name.endswith("fnuz") else -2
+
+
+_Choice: TypeAlias = "tuple[Any, tuple[Any, ...], tuple[int | float, ...]]"
+"""A function, the machine types of its leading arguments, and those arguments."""
+
+
+def _byte_kernel(name: str) -> _Choice:
+    return single_bytes, (types.intp, types.intp), (_table(name), _fill(name))
+
+
+def _float_kernel(name: str) -> _Choice:
+    limits = ml_dtypes.finfo(dtypes.NUMPY[name])
+    bits = limits.bits
+    signed, word = getattr(types, f"int{bits}"), getattr(types, f"uint{bits}")
+    value = types.float64 if name == "f64" else types.float32
+    first = 1 << limits.nmant  # a normal number is one whose exponent bits are not all zero
+    infinity = ((1 << (bits - 1 - limits.nmant)) - 1) * first
+    return (
+        floats,
+        (signed, word, value, signed, types.intp),
+        (infinity, 0, 0.0, first, _KIND.get(name, _NATIVE)),
+    )
+
+
+def _integer_kernel(name: str) -> _Choice:
+    bits = dtypes.NUMPY[name].itemsize * 8
+    signed, word = getattr(types, f"int{bits}"), getattr(types, f"uint{bits}")
+    return integers, (signed, word, word if name[0] == "u" else signed, types.intp), (0, 0, 0)
+
+
+def build(name: str) -> Kernel:
+    """Compile (or load from numba's cache) the pass for one dtype of `preparation.NAMES`."""
+    if dtypes.NUMPY[name].itemsize == 1:
+        function, machine, leading = _byte_kernel(name)
+    elif name in dtypes.FLOATS:
+        function, machine, leading = _float_kernel(name)
+    else:
+        function, machine, leading = _integer_kernel(name)
+    signature = (*machine, *(types.intp,) * 4)
+    function.compile(signature)
+    # The entry point is the compiled function without the dispatcher's look at argument types.
+    entry = function.overloads[signature].entry_point
+    return Kernel(entry, leading, exact=function is integers)
+
+
+@_jit()
+def _address(held: Any) -> Any:
+    return held.ctypes.data
+
+
+def build_address() -> Callable[[np.ndarray[Any, Any]], int]:
+    """A function from a one-dimensional contiguous u8 array, read-only or not, to its address."""
+    signature = (types.Array(types.uint8, 1, "C", readonly=True),)
+    _address.compile(signature)
+    address: Callable[[np.ndarray[Any, Any]], int] = _address.overloads[signature].entry_point
+    return address

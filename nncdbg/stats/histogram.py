@@ -1,0 +1,110 @@
+"""How the finite elements of a tensor are spread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nncdbg.engine.errors import UsageError
+from nncdbg.stats.plain import absolute
+from nncdbg.stats.summarization import summarize
+
+_MANY = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Histogram:
+    """`counts[i]` finite elements lie in ``[edges[i], edges[i + 1])``; the last bin has its upper edge too.
+
+    `edges` is f64[bins + 1], `counts` i64[bins]; what is not finite is only counted.
+    """
+
+    edges: npt.NDArray[np.float64]
+    counts: npt.NDArray[np.int64]
+    nan: int
+    posinf: int
+    neginf: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields by name, fit for JSON."""
+        lists = {"edges": self.edges.tolist(), "counts": self.counts.tolist()}
+        return {**lists, "nan": self.nan, "posinf": self.posinf, "neginf": self.neginf}
+
+
+def histogram(
+    array: npt.ArrayLike,
+    bins: int | Sequence[float] = 32,
+    range: tuple[float, float] | None = None,
+) -> Histogram:
+    """The histogram of the finite elements, as `numpy.histogram` counts them.
+
+    `bins` is a number of equal bins or the increasing edges themselves; `range` cuts what lies
+    outside.  Narrow floats are counted in f32, absolute values of complex numbers in f64.  Data
+    so close together that no bins fit between are spread as equal data are, 0.5 to each side.
+    Raises UsageError for bins, a range or a dtype of which there is no histogram.
+    """
+    tensor = np.asarray(array)
+    if tensor.dtype.kind in "OUST":
+        raise UsageError("strings have no histogram", hint="ask for the histogram of a tensor of numbers")
+    _check(bins, range)
+    summary = summarize(tensor)
+    numbers = _finite_numbers(tensor)
+    edges, counts = _spread(numbers, bins, range)
+    return Histogram(
+        np.asarray(edges, np.float64),
+        np.asarray(counts, np.int64),
+        summary.nan,
+        summary.posinf,
+        summary.neginf,
+    )
+
+
+def _check(bins: int | Sequence[float], limits: tuple[float, float] | None) -> None:
+    if isinstance(bins, (int, np.integer)):
+        if not 1 <= bins <= _MANY:
+            raise UsageError(f"a histogram of {bins} bins", hint=f"ask for 1 to {_MANY} bins")
+    else:
+        edges = np.asarray(bins, np.float64)
+        if edges.ndim != 1 or edges.size < 2 or not np.all(np.diff(edges) > 0):
+            raise UsageError(
+                "the edges of the bins do not increase", hint="give two or more increasing edges"
+            )
+    if limits is not None and not (np.all(np.isfinite(limits)) and limits[0] <= limits[1]):
+        raise UsageError(f"no histogram over the range {limits}", hint="give a finite range, low end first")
+
+
+def _finite_numbers(tensor: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The finite elements, flat, in a dtype that `numpy.histogram` can divide into bins."""
+    kind = tensor.dtype.kind
+    if kind in "iu":
+        return tensor.reshape(-1)
+    if kind == "b":
+        return np.asarray(tensor.view(np.uint8) != 0).astype(np.uint8).reshape(-1)
+    if kind == "c":
+        wide: npt.NDArray[Any] = absolute(tensor)
+    else:
+        wide = tensor if tensor.dtype.itemsize >= 4 else tensor.astype(np.float32)
+    finite = np.isfinite(wide)
+    return np.asarray(wide.reshape(-1) if finite.all() else wide[finite])
+
+
+def _spread(
+    numbers: npt.NDArray[Any], bins: int | Sequence[float], limits: tuple[float, float] | None
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    low, high = limits or ((numbers.min(), numbers.max()) if numbers.size else (0, 1))
+    with np.errstate(over="ignore"):
+        wide = isinstance(bins, (int, np.integer)) and not np.isfinite(float(high) - float(low))
+    if wide:  # the range itself is beyond f64: a quarter of everything is not
+        edges, counts = _spread(numbers / 4, bins, (float(low) / 4, float(high) / 4))
+        return edges * 4, counts
+    try:
+        counts, edges = np.histogram(numbers, bins, limits)
+    except ValueError:  # numpy: "Too many bins for data range" of f32, and at last of f64
+        if numbers.dtype != np.float64:
+            return _spread(numbers.astype(np.float64), bins, limits)
+        counts, edges = np.histogram(numbers, bins, (float(low) - 0.5, float(high) + 0.5))
+    return edges, counts

@@ -1,0 +1,178 @@
+"""The check after each kernel: statistics, guards and unwritten elements of a fresh buffer.
+
+A fresh buffer, and the guards on both sides of it, are filled so that every 16-bit
+little-endian word is 0x7FFF: the byte at an even address is 0xFF, at an odd one 0x7F.  In f16,
+bf16, f32, f64, e4m3fn and e5m2 that is a quiet NaN.  In integers it is an unlikely number, except
+in narrow ones (i16: 32767, i8: -1 and 127), where "unwritten" is a suspicion to confirm.  In a
+bool any byte above 1 is unwritten.  The `fnuz` formats have one NaN, 0x80, which fills them.
+
+The row is ten float64 in the order of `Summary`: min, max, mean, std, nan, posinf, neginf,
+zero, subnormal, count; the first four are NaN where no element is finite.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from enum import IntFlag
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from nncdbg.engine import dtypes
+from nncdbg.engine.errors import UsageError
+from nncdbg.stats.plain import summarize_plain
+from nncdbg.stats.preparation import kernel_of
+from nncdbg.stats.summary import Summary
+
+PATTERN_WORD = 0x7FFF
+"""Each 16-bit little-endian word of a fresh buffer and of its guards."""
+
+ROW_SIZE = 10
+"""float64 numbers in a row of statistics."""
+
+_EVEN_BYTE, _ODD_BYTE, _FNUZ_BYTE = 0xFF, 0x7F, 0x80
+
+Inspector: TypeAlias = Callable[[int, int, int, int], int]
+"""``(address, count, guard_bytes, row_address) -> flags``."""
+
+
+class Flag(IntFlag):
+    """What an inspection found.  An unwritten float is a NaN too, so it sets both."""
+
+    NAN = 1
+    INF = 2
+    UNWRITTEN = 4
+    GUARD_BEFORE = 8
+    GUARD_AFTER = 16
+
+
+def inspector(dtype_name: str) -> Inspector | None:
+    """The compiled inspection of one dtype; None while it is not compiled, or if there is none.
+
+    The inspector reads `count` elements from `address`, and `guard_bytes` bytes before the first
+    and after the last one, all in one pass.  It writes `ROW_SIZE` float64 to `row_address`, or
+    skips the statistics where that is 0.  It returns `Flag` bits as a plain int.  It trusts its
+    arguments: a wrong address ends the process.
+    """
+    kernel = kernel_of(dtype_name)
+    if kernel is None:
+        return None
+    return (
+        partial(kernel.entry, *kernel.leading, 0) if kernel.exact else partial(kernel.entry, *kernel.leading)
+    )
+
+
+def inspect_plain(
+    array: npt.NDArray[Any],
+    before: npt.NDArray[np.uint8],
+    after: npt.NDArray[np.uint8],
+    row: npt.NDArray[np.float64] | None = None,
+) -> int:
+    """What an inspector does, in NumPy: the same flags, the same row.
+
+    `array` is the flat view of the buffer, `before` and `after` are views of its guards (empty
+    ones for no guards); `row` takes `ROW_SIZE` numbers, None skips the statistics.
+    """
+    summary = summarize_plain(array)
+    if row is not None:
+        row[:] = row_of(summary)
+    flags = Flag.NAN * bool(summary.nan) | Flag.INF * bool(summary.posinf or summary.neginf)
+    flags |= Flag.UNWRITTEN * bool(is_pattern(array).any())
+    flags |= Flag.GUARD_BEFORE * (not _holds_pattern(before).all())
+    flags |= Flag.GUARD_AFTER * (not _holds_pattern(after).all())
+    return int(flags)
+
+
+def row_of(summary: Summary) -> list[float]:
+    """The row of a summary."""
+    ends = (summary.min, summary.max, summary.mean, summary.std)
+    counts = (summary.nan, summary.posinf, summary.neginf, summary.zero, summary.subnormal, summary.count)
+    return [math.nan if end is None else float(end) for end in ends] + [float(count) for count in counts]
+
+
+def summary_of(row: Sequence[float], dtype_name: str) -> Summary:
+    """The summary in a row.  Integer ends beyond 2**53 are rounded, as the row itself is."""
+    low, high, mean, std = (None if math.isnan(number) else float(number) for number in row[:4])
+    counts = [int(number) for number in row[4:ROW_SIZE]]
+    if dtype_name not in dtypes.FLOATS and low is not None and high is not None:
+        return Summary(int(low), int(high), mean, std, *counts)
+    return Summary(low, high, mean, std, *counts)
+
+
+def fill(array: npt.NDArray[Any]) -> None:
+    """Write the fill pattern into every byte of a contiguous array of numbers or bools, in place.
+
+    Raises UsageError for an array that is not contiguous, is read-only, or holds objects.
+    """
+    raw = _bytes_of(array)
+    if _is_fnuz(array.dtype):
+        raw[...] = _FNUZ_BYTE
+        return
+    first = raw.ctypes.data & 1
+    words = raw[first : raw.size - (raw.size - first) % 2].view("<u2")
+    words[...] = PATTERN_WORD
+    if raw.size:
+        raw[0] = _ODD_BYTE if first else _EVEN_BYTE
+        raw[-1] = _ODD_BYTE if (raw.ctypes.data + raw.size - 1) & 1 else _EVEN_BYTE
+
+
+def is_pattern(array: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Which elements still hold the fill pattern, in the array's shape; any strides will do."""
+    if array.dtype.hasobject:
+        return np.zeros(array.shape, np.bool_)
+    if array.dtype == np.bool_:
+        found: npt.NDArray[np.bool_] = array.view(np.uint8) > 1
+    elif _is_fnuz(array.dtype):
+        found = array.view(np.uint8) == _FNUZ_BYTE
+    elif array.dtype.itemsize == 1:
+        found = array.view(np.uint8) == _expected_bytes(array)
+    else:
+        found = _words_match(array)
+    return np.asarray(found)
+
+
+def _words_match(array: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Elements of two bytes or more; at an odd address the pattern's bytes change places."""
+    size = array.dtype.itemsize
+    parts, width = (2, size // 2) if array.dtype.kind == "c" else (1, size)
+    even = np.frombuffer(bytes((_EVEN_BYTE, _ODD_BYTE)) * (width // 2), f"u{width}")[0]
+    odd = np.frombuffer(bytes((_ODD_BYTE, _EVEN_BYTE)) * (width // 2), f"u{width}")[0]
+    wanted = np.where(_odd_addresses(array), odd, even)
+    if parts == 1:
+        return np.asarray(array.view(f"u{width}") == wanted)
+    halves = array.view([("real", f"u{width}"), ("imag", f"u{width}")])
+    return np.asarray((halves["real"] == wanted) & (halves["imag"] == wanted))
+
+
+def _holds_pattern(raw: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
+    return np.asarray(raw == _expected_bytes(raw))
+
+
+def _expected_bytes(array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    return np.where(_odd_addresses(array), np.uint8(_ODD_BYTE), np.uint8(_EVEN_BYTE))
+
+
+def _odd_addresses(array: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """For each element, whether it begins at an odd address."""
+    odd = np.full(array.shape, array.ctypes.data & 1, np.uint8)
+    for axis, (size, stride) in enumerate(zip(array.shape, array.strides, strict=True)):
+        if stride & 1:
+            steps = (np.arange(size) & 1).astype(np.uint8)
+            odd ^= steps.reshape([-1 if i == axis else 1 for i in range(array.ndim)])
+    return odd.astype(np.bool_)
+
+
+def _is_fnuz(dtype: np.dtype[Any]) -> bool:
+    return dtype.name.endswith("fnuz")
+
+
+def _bytes_of(array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    if array.dtype.hasobject or not array.flags.forc or not array.flags.writeable:
+        raise UsageError(
+            f"an array of {array.dtype} with strides {array.strides} cannot be filled in place",
+            hint="pass a contiguous, writeable array of numbers",
+        )
+    return array.reshape(-1, order="A").view(np.uint8)

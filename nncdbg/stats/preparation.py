@@ -1,0 +1,120 @@
+"""When the compiled pass is there: its compilation in the background, off the start-up path.
+
+Importing numba and compiling take seconds the first time (later runs load from numba's cache);
+until a dtype is ready `plain` gives the same numbers, slower.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine import dtypes
+
+_FIRST = ("f32", "f64", "i64", "bool")
+
+NAMES: tuple[str, ...] = _FIRST + tuple(
+    name for name in dtypes.NUMPY if name not in (*_FIRST, "str", "c64", "c128")
+)
+"""The dtypes that the compiled pass knows, in the order in which they become ready."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A compiled pass for one dtype.
+
+    ``entry(*leading, address, count, guard_bytes, row_address) -> flags``; where `exact`, the
+    address of two i64 for the exact ends (0 for none) stands between `leading` and the rest.
+    """
+
+    entry: Callable[..., int]
+    leading: tuple[int | float, ...]
+    exact: bool
+
+
+kernels: dict[np.dtype[Any], Kernel] = {}
+"""What is compiled so far.  A dtype that is here stays here."""
+
+
+class _Preparation:
+    """The one background thread, and what became of it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.thread: threading.Thread | None = None
+        self.stopping = threading.Event()
+        self.finished = threading.Event()
+        self.address: Callable[[np.ndarray[Any, Any]], int] | None = None
+        self.failure: str | None = None
+
+    def start(self) -> None:
+        with self.lock:
+            if self.thread is None:
+                # A thread that is inside LLVM when the interpreter goes away takes the process
+                # with it, so the way out waits for the dtype at hand, and no further one begins.
+                atexit.register(self.stop)
+                self.thread = threading.Thread(target=self._work, name="nncdbg-statistics", daemon=True)
+                self.thread.start()
+
+    def stop(self) -> None:
+        self.stopping.set()
+        if self.thread is not None:
+            self.thread.join()
+
+    def _work(self) -> None:
+        try:
+            self._compile()
+        except Exception as error:  # noqa: BLE001  the plain pass stands in; `failure()` says why
+            self.failure = f"{type(error).__name__}: {error}"
+        finally:
+            self.finished.set()
+
+    def _compile(self) -> None:
+        from nncdbg.stats import compiled
+
+        self.address = compiled.build_address()
+        for name in NAMES:
+            if self.stopping.is_set():
+                return
+            kernels[dtypes.NUMPY[name]] = compiled.build(name)
+
+
+_preparation = _Preparation()
+
+
+def prepare(wait: bool = False) -> None:
+    """Start compiling the fast pass in a daemon thread, once; with `wait`, return when it is done.
+
+    Never raises: where numba cannot be imported or cannot compile, the plain pass stays in use
+    and `failure` says why.
+    """
+    _preparation.start()
+    if wait:
+        _preparation.finished.wait()
+
+
+def ready() -> bool:
+    """True once every dtype of `NAMES` is compiled."""
+    return len(kernels) == len(NAMES)
+
+
+def failure() -> str | None:
+    """Why the compiled pass is not to be had, if preparing it failed; else None."""
+    return _preparation.failure
+
+
+def address_of(raw: np.ndarray[Any, Any]) -> int:
+    """The address of a one-dimensional contiguous u8 array, by the quickest way there is."""
+    address = _preparation.address
+    return int(raw.ctypes.data) if address is None else address(raw)
+
+
+def kernel_of(name: str) -> Kernel | None:
+    """The compiled pass for a short dtype name; None if it is not ready, or there is none."""
+    dtype = dtypes.NUMPY.get(name)
+    return None if dtype is None else kernels.get(dtype)

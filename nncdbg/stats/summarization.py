@@ -1,0 +1,125 @@
+"""`summarize`: which pass reads which array.
+
+Flat memory goes to the compiled pass where that is ready, in two or more threads if it is large;
+what is strided goes to it block by block; everything else goes to the plain pass.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nncdbg.engine import dtypes
+from nncdbg.engine.errors import UsageError
+from nncdbg.stats.plain import blocks_of, combine, empty_summary, summarize_plain
+from nncdbg.stats.preparation import Kernel, address_of, kernels
+from nncdbg.stats.summary import Summary, build_summary
+
+_PARALLEL = 1 << 21
+"""Elements from which a second thread earns its start."""
+
+_BLOCK = 65536
+"""Elements per copied block of a strided array."""
+
+_FLOAT_DTYPES = frozenset(dtypes.NUMPY[name] for name in dtypes.FLOATS)
+
+
+_NO_ENDS: list[float | None] = [None, None, None, None]
+_NO_COUNTS = [0, 0, 0, 0, 0]
+
+
+class _Scratch(threading.local):
+    """Where the compiled pass of this thread writes: a row, and the exact ends of integers."""
+
+    def __init__(self) -> None:
+        self.row = np.empty(10)
+        self.ends = np.empty(2, np.int64)
+        self.row_address = int(self.row.ctypes.data)
+        self.ends_address = int(self.ends.ctypes.data)
+
+
+_scratch = _Scratch()
+
+
+def summarize(array: npt.ArrayLike) -> Summary:
+    """The statistics of a tensor of any dtype of `engine.dtypes`, any shape and any strides.
+
+    Mean and std are exact to 1e-6 of their size and of the data's magnitude, respectively to
+    those of a two-pass computation in f64.  Elements are only read.  Raises UsageError for a
+    dtype that no tensor has.
+    """
+    tensor = array if type(array) is np.ndarray else np.asarray(array)
+    kernel = kernels.get(tensor.dtype)
+    flags = tensor.flags
+    if kernel is None or not flags.aligned or not flags.forc:
+        return _summarize_odd(tensor)
+    if tensor.size >= _PARALLEL:
+        return _in_threads(kernel, tensor.reshape(-1, order="A"))
+    return _summarize_flat(kernel, tensor)
+
+
+def _summarize_flat(kernel: Kernel, array: npt.NDArray[Any]) -> Summary:
+    """One compiled pass over C- or Fortran-contiguous memory, in this thread."""
+    flat = array if array.ndim == 1 else array.reshape(-1, order="A")
+    address = address_of(flat.view(np.uint8))
+    if kernel.exact:
+        kernel.entry(*kernel.leading, _scratch.ends_address, address, flat.size, 0, _scratch.row_address)
+    else:
+        kernel.entry(*kernel.leading, address, flat.size, 0, _scratch.row_address)
+    row = _scratch.row.tolist()
+    ends: list[float | None] = row[:4]
+    counts = _NO_COUNTS if row[4:9] == _NO_COUNTS else [int(number) for number in row[4:9]]
+    if ends[0] != ends[0]:
+        ends = _NO_ENDS
+    elif kernel.exact:
+        exact = _scratch.ends if array.dtype.kind == "i" else _scratch.ends.view(np.uint64)
+        ends[:2] = exact.tolist()
+    elif array.dtype not in _FLOAT_DTYPES:
+        ends[:2] = int(row[0]), int(row[1])
+    return build_summary(ends, counts, flat.size)
+
+
+def _in_threads(kernel: Kernel, flat: npt.NDArray[Any]) -> Summary:
+    """The compiled pass lets go of the interpreter lock, so parts of a large array run side by side."""
+    workers = min(4, os.cpu_count() or 1)
+    parts = np.array_split(flat, workers)
+    found = [empty_summary()] * workers
+
+    def work(i: int) -> None:
+        found[i] = _summarize_flat(kernel, parts[i])
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(1, workers)]
+    for thread in threads:
+        thread.start()
+    work(0)
+    for thread in threads:
+        thread.join()
+    return combine(found)
+
+
+def _summarize_odd(array: npt.NDArray[Any]) -> Summary:
+    """Strings, complex numbers, strided and broadcast memory, foreign byte order."""
+    try:
+        dtype = dtypes.NUMPY[dtypes.name_of(array.dtype)]
+    except KeyError as error:
+        raise UsageError(
+            f"an array of {array.dtype} has no statistics", hint="pass an array of numbers"
+        ) from error
+    distinct = array[tuple(slice(None) if stride else slice(1) for stride in array.strides)]
+    if distinct.size and distinct.size < array.size:
+        return _repeated(_summarize_odd(distinct), array.size // distinct.size)
+    kernel = kernels.get(dtype)
+    if kernel is None:
+        return summarize_plain(array)
+    return combine(map(partial(_summarize_flat, kernel), blocks_of(array, _BLOCK)))
+
+
+def _repeated(once: Summary, times: int) -> Summary:
+    """The summary of a tensor in which each element of another stands `times` times."""
+    counts = (once.nan, once.posinf, once.neginf, once.zero, once.subnormal, once.count)
+    return Summary(once.min, once.max, once.mean, once.std, *(times * count for count in counts))

@@ -1,0 +1,77 @@
+"""A block that is being read: its statements so far, and the names that can be seen from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from nncdbg.engine.graph import Constant, Graph, Location, Node, Operand, Value
+from nncdbg.textual_repr.listing import Path
+
+ENDS = {"graph": "return", "then": "yield", "else": "yield", "body": "next"}
+"""The kind of a block to the word that starts its last line."""
+
+CALLED = {"graph": "a graph", "then": "a branch", "else": "a branch", "body": "a loop's body"}
+
+
+@dataclass(slots=True)
+class Header:
+    """The first line of an ``if`` or ``while``: what its Node needs once the blocks are closed."""
+
+    op: str
+    inputs: tuple[Operand, ...]
+    line: int
+    location: Location | None
+    comment: str
+    branch: Block | None = None
+    """The first branch, once it is closed."""
+
+
+@dataclass(slots=True, eq=False)
+class Block:
+    """`kind` is graph, then, else, body, or broken where the line that opened it does not parse.
+
+    `results` are the values of its last line, whose number is `end` (0 while it is open); they
+    are None where that line is missing or does not parse.
+    """
+
+    kind: str
+    line: int
+    path: Path = ()
+    parent: Block | None = None
+    header: Header | None = None
+    name: str = ""
+    inputs: tuple[Value, ...] = ()
+    outputs: tuple[Value, ...] = ()
+    comment: list[str] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
+    constants: list[Constant] = field(default_factory=list)
+    lines: list[int] = field(default_factory=list)
+    names: dict[str, int] = field(default_factory=dict)
+    results: tuple[Value, ...] | None = None
+    end: int = 0
+
+    def outwards(self) -> Iterator[Block]:
+        """This block, then those around it."""
+        block: Block | None = self
+        while block is not None:
+            yield block
+            block = block.parent
+
+    def sees(self, name: str) -> bool:
+        """True if `name` is defined here or around here; in a broken block nobody can tell."""
+        return any(name in block.names or block.kind == "broken" for block in self.outwards())
+
+    def line_of(self, name: str) -> int | None:
+        """The line that defines the visible `name`."""
+        return next((block.names[name] for block in self.outwards() if name in block.names), None)
+
+    def graph(self) -> Graph:
+        """The block as a graph."""
+        outputs = self.outputs if self.kind == "graph" else self.results or ()
+        comment = "\n".join(self.comment)
+        return Graph(self.name, self.inputs, outputs, tuple(self.nodes), tuple(self.constants), comment)
+
+    def site_lines(self) -> tuple[int, ...]:
+        """The lines of the statements and of the last line."""
+        return (*self.lines, self.end)

@@ -1,0 +1,358 @@
+"""A place in one line, and the small readers that move it: names, types, literals, clauses.
+
+Every reader raises Flaw with the column at which the line stops making sense.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from nncdbg.engine.graph import Inline, Location, TensorType
+from nncdbg.textual_repr.lexemes import BARE, OP, STRING, TYPE, WORD, Flaw, parse_type, unquote
+from nncdbg.textual_repr.literals import Misfit, NanBits, Pair, array_of, single
+
+_blank = re.compile(r"[ \t\r]*").match
+_word = re.compile(rf"{WORD}").match
+_op = re.compile(rf"{OP}").match
+_bare = re.compile(BARE).match
+_string = re.compile(STRING).match
+_type = re.compile(TYPE, re.ASCII).match
+_tensor_head = re.compile(r"[A-Za-z]\w*\[", re.ASCII).match
+_int = re.compile(r"-?[0-9]+").match
+_key = re.compile(rf"({OP}|{STRING})[ \t]*=").match
+_number = re.compile(
+    r"nan:0x(?P<bits>[0-9a-fA-F]+)|(?P<int>-?[0-9]+)(?![0-9.eE:])"
+    r"|(?P<float>-?(?:[0-9]+\.?[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?|inf)|nan)(?P<wide>:f64)?"
+).match
+
+DEEPEST = 256
+"""Lists in the text nest no deeper; NumPy arrays have at most 64 axes."""
+
+_LITERAL = 'a literal is such as 5, -0.0, inf, nan, true, "text" or [1, 2]'
+_STATEMENT = "a statement is such as %y: f32[2] = Op(%x, name=value)"
+
+
+class Cursor:
+    """Reads `line` from `position` on."""
+
+    __slots__ = ("flaws", "line", "position")
+
+    def __init__(self, line: str, position: int = 0) -> None:
+        self.line = line
+        self.position = position
+        self.flaws: list[Flaw] = []
+        """Flaws behind which reading went on."""
+
+    # -- single tokens -------------------------------------------------------------------------
+
+    def blank(self) -> int:
+        """Skip blanks; the place of what follows."""
+        match = _blank(self.line, self.position)
+        if match is not None:
+            self.position = match.end()
+        return self.position
+
+    def at(self, token: str) -> bool:
+        return self.line.startswith(token, self.blank())
+
+    def accept(self, token: str) -> bool:
+        if not self.at(token):
+            return False
+        self.position += len(token)
+        return True
+
+    def expect(self, token: str, hint: str = _STATEMENT) -> None:
+        if not self.accept(token):
+            raise self.flaw(f"expected '{token}'", hint)
+
+    def flaw(self, message: str, hint: str | None = None) -> Flaw:
+        """A Flaw here, under the word that stands here, which the message names."""
+        start = self.blank()
+        match = re.compile(r'[%@]?[\w/.$]+|"[^"]*"?|.').match(self.line, start)
+        found = f"'{match[0]}'" if match else "the end of the line"
+        return Flaw(f"{message}, found {found}", start, len(match[0]) if match else 1, hint)
+
+    def whole(self, message: str, hint: str) -> Flaw:
+        """A Flaw of the statement as a whole."""
+        text = self.line
+        return Flaw(message, len(text) - len(text.lstrip()), max(1, len(text.strip())), hint)
+
+    def peek_word(self) -> str:
+        """The word that stands here, or nothing."""
+        match = _word(self.line, self.blank())
+        return match[0] if match else ""
+
+    def accept_word(self, word: str) -> bool:
+        if self.peek_word() != word:
+            return False
+        self.position += len(word)
+        return True
+
+    def end(self) -> None:
+        """Nothing but a comment may follow."""
+        if self.blank() < len(self.line) and self.line[self.position] != "#":
+            raise self.flaw("expected the end of the statement", "one statement stands on one line")
+
+    def string(self, hint: str = 'write "..."') -> str:
+        match = _string(self.line, self.blank())
+        if match is None:
+            if self.at('"'):
+                raise Flaw(
+                    "the string is not closed", self.position, len(self.line) - self.position, 'end it with "'
+                )
+            raise self.flaw("expected a string", hint)
+        self.position = match.end()
+        return unquote(match[0], match.start())
+
+    def integer(self, hint: str) -> int:
+        match = _int(self.line, self.blank())
+        if match is None:
+            raise self.flaw("expected an integer", hint)
+        self.position = match.end()
+        return _integer(match[0], match.start())
+
+    def name(self, sigil: str) -> str:
+        """``%name`` or ``@name``, bare or quoted, after its sigil."""
+        self.expect(sigil, _STATEMENT if sigil == "%" else "a graph's name is such as @main")
+        if self.line.startswith('"', self.position):
+            return self.string()
+        match = _bare(self.line, self.position)
+        if match is None:
+            raise self.flaw(f"expected a name after {sigil}", f'odd names are quoted: {sigil}"conv:0"')
+        self.position = match.end()
+        return match[0]
+
+    def key(self) -> str | None:
+        """The ``name`` of ``name=`` if one stands here, past its ``=``."""
+        match = _key(self.line, self.blank())
+        if match is None:
+            return None
+        self.position = match.end()
+        return unquote(match[1], match.start()) if match[1][0] == '"' else match[1]
+
+    def op(self) -> str:
+        """An op's name: a word, a quoted string, or ``@graph``."""
+        if self.at("@"):
+            return "@" + self.name("@")
+        if self.at('"'):
+            return self.string()
+        match = _op(self.line, self.position)
+        if match is None:
+            raise self.flaw("expected an op, a call or a literal", _STATEMENT)
+        self.position = match.end()
+        return match[0]
+
+    # -- types and definitions -----------------------------------------------------------------
+
+    def type(self) -> TensorType:
+        match = _type(self.line, self.blank())
+        if match is None:
+            raise self.flaw("expected a type", "a type is such as f32[N,3,?], a scalar f32[]")
+        try:
+            found = parse_type(match[0])
+        except Flaw as flaw:
+            raise Flaw(flaw.message, match.start() + flaw.start, flaw.width, flaw.hint) from None
+        self.position = match.end()
+        return found
+
+    def type_clause(self) -> TensorType | None:
+        """``: type`` if one stands here.  A senseless one with brackets is noted and passed."""
+        if not self.accept(":"):
+            return None
+        match = _type(self.line, self.blank())
+        try:
+            return self.type()
+        except Flaw as flaw:
+            if match is None:
+                raise
+            self.flaws.append(flaw)
+            self.position = match.end()
+            return None
+
+    def accept_missing(self) -> bool:
+        """``_``, and not the beginning of a longer word."""
+        return self.accept_word("_")
+
+    def sequence(self, read: Callable[[], None], close: str) -> None:
+        """``item, item)``, the opening parenthesis already read; it may be empty."""
+        if self.accept(close):
+            return
+        while True:
+            read()
+            if self.accept(close):
+                return
+            if not self.accept(","):
+                raise self.flaw(f"expected ',' or '{close}'", _STATEMENT)
+
+    # -- literals ------------------------------------------------------------------------------
+
+    def nested(self, scalar: Callable[[], Any]) -> Any:
+        """A scalar, or lists of them as nested tuples; without recursion."""
+        open_lists: list[list[Any]] = []
+        while True:
+            if self.at("["):
+                if len(open_lists) == DEEPEST:
+                    raise self.flaw("lists nest too deep", f"at most {DEEPEST}")
+                self.position += 1
+                if not self.accept("]"):
+                    open_lists.append([])
+                    continue
+                value: Any = ()
+            else:
+                value = scalar()
+            while open_lists:
+                open_lists[-1].append(value)
+                if self.accept(","):
+                    break
+                self.expect("]", "items of a list are parted by commas")
+                value = tuple(open_lists.pop())
+            else:
+                return value
+
+    def _basic(self) -> Any:
+        """A bool, a string, bytes; None where something else stands here."""
+        word = self.peek_word()
+        if word in ("true", "false"):
+            self.position += len(word)
+            return word == "true"
+        if word == "b" and self.line.startswith('b"', self.position):
+            self.position += 1
+            start = self.position
+            try:
+                return self.string().encode("latin-1")
+            except UnicodeEncodeError as error:
+                raise Flaw(
+                    "bytes hold characters up to \\xff only",
+                    start,
+                    self.position - start,
+                    "write other bytes as \\xNN",
+                ) from error
+        return self.string() if self.at('"') else None
+
+    def _matched_number(self) -> re.Match[str]:
+        match = _number(self.line, self.blank())
+        after = self.line[match.end() : match.end() + 1] if match else ""
+        if match is None or after.isalnum() or after in ("_", ".", "$", "/", "%", "@"):
+            raise self.flaw("expected a literal", _LITERAL)
+        self.position = match.end()
+        return match
+
+    def operand_scalar(self) -> Any:
+        basic = self._basic()
+        if basic is not None:
+            return basic
+        match = self._matched_number()
+        if match["int"]:
+            return _integer(match["int"], match.start())
+        if match["bits"] or match["wide"]:
+            raise Flaw(
+                "an operand takes its type from its position",
+                match.start(),
+                len(match[0]),
+                "write the number alone, or define a constant of the type you want",
+            )
+        return float(match["float"])
+
+    def attribute_scalar(self) -> Any:
+        if self.peek_word() == "type" and self.line.startswith("(", self.position + 4):
+            self.position += 5
+            found = self.type()
+            self.expect(")")
+            return found
+        if _tensor_head(self.line, self.blank()):
+            found = self.type()
+            return Inline(self.array(found))
+        basic = self._basic()
+        if basic is not None:
+            return basic
+        match = self._matched_number()
+        if match["int"]:
+            return _integer(match["int"], match.start())
+        if match["bits"]:
+            raise Flaw(
+                "an attribute's NaN has no payload",
+                match.start(),
+                len(match[0]),
+                "write nan, or a tensor: f32[] nan:0x...",
+            )
+        value = float(match["float"])
+        if match["wide"]:
+            return value
+        rounded = single(value)
+        if rounded is None:
+            raise Flaw(
+                "the number does not fit an f32, which float attributes are",
+                match.start(),
+                len(match[0]),
+                f"write {match[0]}:f64 if the op takes a double",
+            )
+        return rounded
+
+    def array_scalar(self) -> Any:
+        if self.accept("("):
+            real = self.array_scalar_real()
+            self.expect(",", "a complex number is such as (1.0, -2.0)")
+            imaginary = self.array_scalar_real()
+            self.expect(")", "a complex number is such as (1.0, -2.0)")
+            return Pair((real, imaginary))
+        basic = self._basic()
+        return self.array_scalar_real() if basic is None else basic
+
+    def array_scalar_real(self) -> Any:
+        match = self._matched_number()
+        if match["int"]:
+            return _integer(match["int"], match.start())
+        if match["bits"]:
+            return NanBits(int(match["bits"], 16))
+        if match["wide"]:
+            raise Flaw(
+                "the type of the constant holds for all of it", match.start(), len(match[0]), "leave out :f64"
+            )
+        return float(match["float"])
+
+    def array(self, type: TensorType) -> Any:
+        """The literal that follows, as an array of `type`."""
+        start = self.blank()
+        data = self.nested(self.array_scalar)
+        try:
+            return array_of(data, type)
+        except Misfit as misfit:
+            raise Flaw(misfit.message, start, self.position - start, misfit.hint) from None
+
+    # -- clauses -------------------------------------------------------------------------------
+
+    def location(self) -> Location | None:
+        """``loc("FILE":LINE, node "NAME", from "FILE":LINE, ...)`` if one stands here."""
+        if not self.accept_word("loc"):
+            return None
+        self.expect("(", _LOC)
+        file: str | None = None
+        line: int | None = None
+        name: str | None = None
+        stack: list[tuple[str, int]] = []
+
+        def part() -> None:
+            nonlocal file, line, name
+            if self.accept_word("node"):
+                name = self.string(_LOC)
+            elif self.accept_word("from"):
+                caller = self.string(_LOC)
+                self.expect(":", _LOC)
+                stack.append((caller, self.integer(_LOC)))
+            else:
+                file = None if self.at(":") else self.string(_LOC)
+                line = self.integer(_LOC) if self.accept(":") else None
+
+        self.sequence(part, ")")
+        return Location(file, line, name, tuple(stack))
+
+
+_LOC = 'a location is such as loc("net.py":12, node "conv1", from "main.py":3)'
+
+
+def _integer(text: str, start: int) -> int:
+    if len(text) > 4000:
+        raise Flaw("the number is too long", start, len(text), "an integer has at most 4000 digits")
+    return int(text)

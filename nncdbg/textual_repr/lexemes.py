@@ -1,0 +1,197 @@
+"""The small change of program text, in both directions: names, strings and types.
+
+Printer and reader share these spellings, so that the two cannot drift apart.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from functools import lru_cache
+
+from nncdbg.engine.dtypes import NUMPY
+from nncdbg.engine.graph import Dim, TensorType, Value
+
+BARE = r"[A-Za-z0-9_/.$]+"
+WORD = r"[A-Za-z_][A-Za-z0-9_]*"
+OP = r"[A-Za-z_][A-Za-z0-9_.]*"
+STRING = r'"(?:[^"\\]|\\.)*"'
+TYPE = rf"[A-Za-z]\w*\[(?:[^\]\"]|{STRING})*\]"
+
+_WORDS = "graph if else while break unless next collect yield return data type loc true false nan inf b _"
+RESERVED = frozenset(_WORDS.split()) | {"opset", "store"}
+"""Words that a bare op name may not be; such an op is quoted."""
+
+_is_bare = re.compile(BARE).fullmatch
+_is_word = re.compile(WORD).fullmatch
+_is_op = re.compile(OP).fullmatch
+
+
+class Flaw(Exception):
+    """What is wrong at character `start` of a line (0-based), `width` characters wide."""
+
+    def __init__(self, message: str, start: int, width: int = 1, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.start = start
+        self.width = width
+        self.hint = hint
+
+
+_ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
+
+
+def _escape(char: str) -> str:
+    simple = _ESCAPES.get(char)
+    if simple is not None:
+        return simple
+    code = ord(char)
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+_UNESCAPES = {
+    "n": "\n",
+    "t": "\t",
+    "r": "\r",
+    '"': '"',
+    "\\": "\\",
+    "'": "'",
+    "0": "\0",
+    "a": "\a",
+    "b": "\b",
+    "f": "\f",
+    "v": "\v",
+}
+_escaped = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))")
+
+
+def quote(text: str) -> str:
+    """`text` as a quoted string: printable characters as they are, the rest as C escapes."""
+    return '"' + "".join(c if c.isprintable() and c not in '"\\' else _escape(c) for c in text) + '"'
+
+
+def quote_bytes(data: bytes) -> str:
+    """`data` as ``b"..."``: printable ASCII as it is, other bytes as ``\\xNN``."""
+    return 'b"' + "".join(_BYTES[byte] for byte in data) + '"'
+
+
+_BYTES = [chr(b) if 0x20 <= b < 0x7F and chr(b) not in '"\\' else _escape(chr(b)) for b in range(256)]
+
+
+def unquote(text: str, start: int = 0) -> str:
+    """The string that `text`, quotes included, spells; `start` is its place in the line for a Flaw."""
+
+    def plain(match: re.Match[str]) -> str:
+        digits = match[1] or match[2] or match[3]
+        if digits is not None and int(digits, 16) <= 0x10FFFF:
+            return chr(int(digits, 16))
+        char = _UNESCAPES.get(match[4] or "")
+        if char is None:
+            raise Flaw(
+                f"unknown escape {match[0]} in a string",
+                start + 1 + match.start(),
+                len(match[0]),
+                'the escapes are \\n \\t \\r \\" \\\\ \\xNN \\uNNNN \\UNNNNNNNN',
+            )
+        return char
+
+    body = text[1:-1]
+    return _escaped.sub(plain, body) if "\\" in body else body
+
+
+def name_text(name: str) -> str:
+    """A value's or a graph's name without its sigil: bare where it can be, else quoted."""
+    return name if _is_bare(name) else quote(name)
+
+
+def op_text(op: str) -> str:
+    """An op's name as it stands before its parenthesis; ``@`` calls keep their sigil."""
+    if op.startswith("@"):
+        return "@" + name_text(op[1:])
+    return op if _is_op(op) and op not in RESERVED else quote(op)
+
+
+def key_text(key: str) -> str:
+    """An attribute's name or an opset's domain."""
+    return key if _is_op(key) else quote(key)
+
+
+def _dim_text(dim: Dim) -> str:
+    if dim is None:
+        return "?"
+    if isinstance(dim, str):
+        return dim if _is_word(dim) else quote(dim)
+    return str(dim)
+
+
+@lru_cache(maxsize=16384)
+def print_type(type: TensorType) -> str:
+    """``f32[N,3,?]``; ``f32[...]`` where the rank is unknown.  Odd symbols are quoted."""
+    if type.shape is None:
+        return f"{type.dtype}[...]"
+    return f"{type.dtype}[{','.join(map(_dim_text, type.shape))}]"
+
+
+def value_text(value: Value) -> str:
+    """A definition: ``%name: type``, the type where it is known, ``_`` for the empty name."""
+    name = "%" + name_text(value.name) if value.name else "_"
+    return name if value.type is None else f"{name}: {print_type(value.type)}"
+
+
+_type_head = re.compile(r"([A-Za-z]\w*)\[\s*", re.ASCII)
+_dim = re.compile(rf"(-?[0-9]{{1,18}}(?!\w)|{WORD}|\?|{STRING})\s*(,|\])\s*")
+
+
+@lru_cache(maxsize=16384)
+def parse_type(text: str) -> TensorType:
+    """The type that `text` spells.  Raises Flaw, its place relative to `text`."""
+    head = _type_head.match(text)
+    if head is None:
+        raise Flaw("not a type", 0, len(text), "a type is such as f32[N,3,?]")
+    dtype = head[1]
+    if dtype not in NUMPY:
+        raise Flaw(f"no element type {dtype}", 0, len(dtype), nearest(dtype, NUMPY) or _DTYPES)
+    position = head.end()
+    rest = text[position:].rstrip()
+    if rest == "]":
+        return TensorType(dtype, ())
+    if re.fullmatch(r"\.\.\.\s*\]", rest):
+        return TensorType(dtype, None)
+    return TensorType(dtype, tuple(_parse_dims(text, position)))
+
+
+_DTYPES = "the element types are " + " ".join(NUMPY)
+
+
+def _parse_dims(text: str, position: int) -> list[Dim]:
+    dims: list[Dim] = []
+    while True:
+        match = _dim.match(text, position)
+        if match is None or (match[2] == "]") != (match.end() == len(text)):
+            raise Flaw(
+                "not a size",
+                position,
+                max(1, len(text) - 1 - position),
+                "a size is 3, N, ? or a quoted symbol",
+            )
+        dims.append(_parse_dim(match[1], position))
+        if match[2] == "]":
+            return dims
+        position = match.end()
+
+
+def _parse_dim(text: str, start: int) -> Dim:
+    if text == "?":
+        return None
+    if text[0] == '"':
+        return unquote(text, start)
+    return int(text) if text[0] in "-0123456789" else text
+
+
+def nearest(word: str, words: object, sigil: str = "") -> str | None:
+    """The hint ``did you mean ...?``, or None where nothing is near."""
+    names = [str(name) for name in words]  # type: ignore[attr-defined]
+    near = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    return f"did you mean {sigil}{name_text(near[0]) if sigil else near[0]}?" if near else None

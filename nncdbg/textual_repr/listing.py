@@ -1,0 +1,65 @@
+"""Which line is which statement: the map behind breakpoints, stepping and the editor's arrow."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
+
+Path: TypeAlias = "tuple[str | int, ...]"
+"""``("main",)`` is a graph of the program, ``("main", 5, 0)`` subgraph 0 of its node 5, and so on inwards."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Statement `pc` of the graph at `path`; ``pc == len(nodes)`` is its return, yield or next."""
+
+    path: Path
+    pc: int
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The lines of a text, and for each graph in it the 1-based lines of its statements.
+
+    `statements` maps a path to the lines of its nodes in order, then that of its terminator;
+    `headers` maps it to the line that opens it.  `file` is the path of the text, if it has one.
+    """
+
+    lines: tuple[str, ...]
+    statements: Mapping[Path, tuple[int, ...]]
+    headers: Mapping[Path, int]
+    file: str | None = None
+
+    @cached_property
+    def _sites(self) -> dict[int, Site]:
+        pairs = [
+            (line, Site(path, pc)) for path, lines in self.statements.items() for pc, line in enumerate(lines)
+        ]
+        return dict(sorted(pairs, key=lambda pair: pair[0]))
+
+    @cached_property
+    def _site_lines(self) -> list[int]:
+        return list(self._sites)
+
+    def site(self, line: int) -> Site | None:
+        """The statement on `line`; None for headers of graphs, constants, comments and braces."""
+        return self._sites.get(line)
+
+    def line(self, path: Path, pc: int) -> int:
+        """The line of statement `pc` of the graph at `path`, both of which must be there."""
+        return self.statements[path][pc]
+
+    def next_site(self, line: int) -> tuple[int, Site] | None:
+        """The first statement at or after `line`, with its line: where a breakpoint on `line` binds."""
+        at = bisect_left(self._site_lines, line)
+        if at == len(self._site_lines):
+            return None
+        found = self._site_lines[at]
+        return found, self._sites[found]
+
+    def header_line(self, path: Path) -> int:
+        """The line that opens the graph at `path`: ``graph``, ``if``, ``} else`` or ``while``."""
+        return self.headers[path]

@@ -1,0 +1,282 @@
+"""Data that stands in the text: numbers, strings and arrays, in both directions and exact.
+
+Floats are printed with the fewest digits that read back to the same bits of their type; a NaN
+whose bits are not those of the plain quiet NaN is printed by its bits.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from nncdbg.engine.dtypes import COMPLEX, FLOATS, NUMPY, name_of
+from nncdbg.engine.graph import Array, Inline, TensorType
+from nncdbg.textual_repr.lexemes import print_type, quote, quote_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class NanBits:
+    """``nan:0x7fc00001``: a NaN by the bits of its type."""
+
+    bits: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """``(real, imaginary)``: one complex number."""
+
+    parts: tuple[Any, Any]
+
+
+class Misfit(Exception):
+    """Data that its type cannot hold: what is wrong, and a hint."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+def single(value: float) -> float | None:
+    """`value` rounded to f32, or None where it is finite and overflows."""
+    try:
+        rounded: float = struct.unpack("<f", struct.pack("<f", value))[0]
+    except OverflowError:
+        return None
+    return rounded
+
+
+def float_attribute_text(value: float) -> str:
+    """An attribute's float: shortest as an f32, or with ``:f64`` where it is not one."""
+    if not math.isfinite(value):
+        return repr(value)
+    if single(value) != value:
+        return f"{value!r}:f64"
+    short = str(np.float32(value))
+    return short if single(float(short)) == value else repr(value)
+
+
+def attribute_text(value: Any) -> str:
+    """An attribute's value; lists nest, tensors and types say what they are."""
+    if isinstance(value, float):
+        return float_attribute_text(value)
+    if isinstance(value, tuple):
+        return f"[{','.join(map(attribute_text, value))}]"
+    if isinstance(value, bytes):
+        return quote_bytes(value)
+    if isinstance(value, TensorType):
+        return f"type({print_type(value)})"
+    if isinstance(value, Inline):
+        array = value.array
+        return f"{print_type(TensorType(name_of(array.dtype), array.shape))} {array_text(array)}"
+    return literal_text(value)
+
+
+def literal_text(data: Any) -> str:
+    """An operand in place.  Its floats are f64: their position decides what they are rounded to."""
+    if isinstance(data, bool):
+        return "true" if data else "false"
+    if isinstance(data, (int, float)):
+        return repr(data)
+    if isinstance(data, str):
+        return quote(data)
+    return f"[{', '.join(map(literal_text, data))}]"
+
+
+def array_text(array: Array) -> str:
+    """The elements of `array`, nested by its shape; ``[]`` if it has none."""
+    if array.size == 0:
+        return "[]"
+    texts = _element_texts(np.ascontiguousarray(array).reshape(-1))
+    for size in reversed(array.shape):
+        texts = [f"[{', '.join(texts[at : at + size])}]" for at in range(0, len(texts), size)]
+    return texts[0]
+
+
+def _element_texts(flat: Array) -> list[str]:
+    dtype = name_of(flat.dtype)
+    if dtype in FLOATS:
+        return _float_texts(flat)
+    if dtype in COMPLEX:
+        parts = _float_texts(flat.view(np.float32 if dtype == "c64" else np.float64))
+        return [f"({real}, {imaginary})" for real, imaginary in zip(parts[::2], parts[1::2], strict=True)]
+    if dtype == "str":
+        return [quote_bytes(item) if isinstance(item, bytes) else quote(item) for item in flat.tolist()]
+    if dtype == "bool":
+        return ["true" if item else "false" for item in flat.tolist()]
+    return list(map(str, flat.astype(np.uint64 if dtype == "u64" else np.int64).tolist()))
+
+
+def _bits(flat: Array) -> Array:
+    return flat.view(f"u{flat.dtype.itemsize}")
+
+
+def _rounded(values: Sequence[float], dtype: np.dtype[Any]) -> Array:
+    """The f64 `values` in `dtype`.  The one rounding that printing and reading share."""
+    with np.errstate(all="ignore"):
+        return np.array(values, np.float64).astype(dtype)
+
+
+def _float_texts(flat: Array) -> list[str]:
+    with np.errstate(all="ignore"):
+        wide = flat.astype(np.float64)
+    texts = list(map(repr, wide.tolist()))
+    if flat.dtype != np.float64:
+        _shorten(texts, flat, wide)
+    plain_nan = _bits(_rounded([math.nan], flat.dtype))[0]
+    digits = 2 * flat.dtype.itemsize
+    for index in np.flatnonzero(np.isnan(wide)).tolist():
+        bits = _bits(flat)[index]
+        if bits != plain_nan:
+            texts[index] = f"nan:0x{int(bits):0{digits}x}"
+    return texts
+
+
+def _shorten(texts: list[str], flat: Array, wide: Array) -> None:
+    """Replace each text by the shortest that rounds to the same bits; 9 digits do for an f32."""
+    values = wide.tolist()
+    left = np.flatnonzero(np.isfinite(wide))
+    for precision in range(1, 10):
+        short = [float(f"{values[index]:.{precision}g}") for index in left.tolist()]
+        same = _bits(_rounded(short, flat.dtype)) == _bits(flat[left])
+        for place in np.flatnonzero(same).tolist():
+            texts[int(left[place])] = repr(short[place])
+        left = left[~same]
+        if not left.size:
+            return
+
+
+def array_of(data: Any, type: TensorType) -> Array:
+    """The read-only array of `type` whose elements are the nested tuples `data`.
+
+    Raises Misfit where sizes or elements do not fit; floats are rounded to the nearest of the type.
+    """
+    flat, sizes = _flatten(data)
+    shape = _shape_of(sizes, len(flat), type)
+    array = _flat_array(flat, type.dtype).reshape(shape)
+    array.flags.writeable = False
+    return array
+
+
+def _flatten(data: Any) -> tuple[list[Any], tuple[int, ...]]:
+    sizes: list[int] = []
+    flat = [data]
+    while any(isinstance(item, tuple) for item in flat):
+        if not all(isinstance(item, tuple) for item in flat):
+            raise Misfit("numbers and lists stand side by side", "all rows of an array have the same depth")
+        lengths = {len(item) for item in flat}
+        if len(lengths) > 1:
+            raise Misfit("the rows of the array differ in length", f"the lengths are {sorted(lengths)}")
+        sizes.append(lengths.pop())
+        flat = [element for item in flat for element in item]
+    return flat, tuple(sizes)
+
+
+def _shape_of(sizes: tuple[int, ...], count: int, type: TensorType) -> tuple[int, ...]:
+    shape = type.shape
+    if shape is None:
+        return sizes
+    if count == 0 and 0 in shape and sizes:
+        if not all(isinstance(dim, int) for dim in shape):
+            raise Misfit("the sizes of an empty array are not known", "write all its sizes as numbers")
+        return tuple(int(dim) for dim in shape if dim is not None)
+    fits = len(shape) == len(sizes) and all(
+        size == dim for dim, size in zip(shape, sizes, strict=True) if isinstance(dim, int)
+    )
+    if not fits:
+        found = ",".join(map(str, sizes))
+        raise Misfit(f"the data has the sizes [{found}]", f"the type says {print_type(type)}")
+    return sizes
+
+
+def _flat_array(flat: list[Any], dtype: str) -> Array:
+    if dtype in FLOATS:
+        return _floats(flat, NUMPY[dtype])
+    if dtype in COMPLEX:
+        parts = [part for item in flat for part in (item.parts if isinstance(item, Pair) else (item, 0.0))]
+        real = np.dtype(np.float32 if dtype == "c64" else np.float64)
+        return _floats(parts, real).view(NUMPY[dtype])
+    if dtype == "str":
+        return _objects(flat)
+    wanted = bool if dtype == "bool" else int
+    for item in flat:
+        if type(item) is not wanted:
+            raise Misfit(f"{_shown(item)} is not {_ELEMENTS[wanted]}", f"the type says {dtype}")
+    if wanted is int:
+        _check_range(flat, dtype)
+        return np.array(flat, np.uint64 if dtype == "u64" else np.int64).astype(NUMPY[dtype])
+    return np.array(flat, np.bool_)
+
+
+_ELEMENTS = {bool: "true or false", int: "an integer"}
+
+
+def _objects(flat: list[Any]) -> Array:
+    for item in flat:
+        if not isinstance(item, (str, bytes)):
+            raise Misfit(f"{_shown(item)} is not a string", 'the type says str: write "..."')
+    array = np.empty(len(flat), np.object_)
+    array[:] = flat
+    return array
+
+
+def _check_range(flat: Iterable[int], dtype: str) -> None:
+    limits = ml_dtypes.iinfo(NUMPY[dtype])
+    low, high = int(limits.min), int(limits.max)
+    for item in flat:
+        if not low <= item <= high:
+            raise Misfit(f"{item} does not fit {dtype}", f"{dtype} holds {low} to {high}")
+
+
+def _floats(flat: list[Any], dtype: np.dtype[Any]) -> Array:
+    values = [_float(item) for item in flat]
+    array = _rounded(values, dtype)
+    with np.errstate(all="ignore"):
+        back = array.astype(np.float64)
+    # f4e2m1fn has neither NaN nor inf and saturates; 7 is half way from its greatest number, 6, to 8.
+    saturated = np.abs(values) > 7 if dtype == NUMPY["f4e2m1fn"] else np.False_
+    nan_lost = np.isnan(values) & ~np.isnan(back)
+    inf_lost = np.isinf(values) & (back != values)
+    lost = (np.isfinite(values) & ~np.isfinite(back)) | saturated | nan_lost | inf_lost
+    for index in np.flatnonzero(lost).tolist():
+        raise Misfit(f"{_shown(flat[index])} does not fit {name_of(dtype)}", "choose a wider element type")
+    for index, item in enumerate(flat):
+        if isinstance(item, NanBits):
+            array[index : index + 1] = _nan_of(item.bits, dtype)
+    return array
+
+
+def _float(item: Any) -> float:
+    if isinstance(item, NanBits):
+        return math.nan
+    if type(item) not in (int, float):
+        raise Misfit(f"{_shown(item)} is not a float", "write such as 1.5, -0.0, inf or nan")
+    try:
+        return float(item)
+    except OverflowError as error:
+        raise Misfit("the number is too large for a float", "write such as 1.5, -0.0, inf or nan") from error
+
+
+def _nan_of(bits: int, dtype: np.dtype[Any]) -> Array:
+    if bits < 1 << (8 * dtype.itemsize):
+        array = np.array([bits], f"u{dtype.itemsize}").view(dtype)
+        with np.errstate(all="ignore"):
+            if np.isnan(array.astype(np.float64))[0]:
+                return array
+    raise Misfit(f"nan:0x{bits:x} is not a NaN of {name_of(dtype)}", "write the bits of the element type")
+
+
+def _shown(item: Any) -> str:
+    if isinstance(item, Pair):
+        return "a complex number"
+    if isinstance(item, NanBits):
+        return f"nan:0x{item.bits:x}"
+    if isinstance(item, bytes):
+        return quote_bytes(item)
+    return literal_text(item)

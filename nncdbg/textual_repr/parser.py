@@ -1,0 +1,551 @@
+"""Program text to a Program.  All errors of a file are found in one pass and raised together.
+
+A line is a statement, so a line that fails is reported and left behind; the names that it
+seems to define count as defined, so that one mistake is not reported again at every use.
+"""
+
+from __future__ import annotations
+
+import gc
+import re
+from collections.abc import Callable
+from functools import partial
+
+from nncdbg.engine.errors import Excerpt, GraphError, ParseError
+from nncdbg.engine.graph import Constant, Graph, Inline, Node, Program, Value
+from nncdbg.textual_repr import statements as read
+from nncdbg.textual_repr.blocks import CALLED, ENDS, Block, Header
+from nncdbg.textual_repr.cursor import Cursor
+from nncdbg.textual_repr.lexemes import BARE, OP, STRING, Flaw, unquote
+from nncdbg.textual_repr.listing import Listing, Path
+from nncdbg.textual_repr.plain import read_plain
+from nncdbg.textual_repr.resolution import Call, Unresolved, explain, shown, wrong_calls
+from nncdbg.textual_repr.statements import Mark, Names
+
+VERSION = 1
+"""The version of the text that this package reads and prints."""
+
+DEEPEST = 1000
+"""Blocks nest no deeper."""
+
+
+def parse(text: str, *, file: str | None = None) -> Program:
+    """The program that `text` spells; `file` is its path, for errors and `Program.source`.
+
+    Raises ParseError, whose `errors` are all errors of the text in line order.
+    """
+    return parse_with_listing(text, file=file)[0]
+
+
+def parse_with_listing(text: str, *, file: str | None = None) -> tuple[Program, Listing]:
+    """The program, and where its statements stand in the lines of `text` itself."""
+    collecting = gc.isenabled()
+    gc.disable()  # the collector would walk the growing graph again and again; nothing here is garbage
+    try:
+        return _Parser(text, file).program()
+    finally:
+        if collecting:
+            gc.enable()
+
+
+class _Parser:
+    def __init__(self, text: str, file: str | None) -> None:
+        self.file = file
+        self.lines = [line.removesuffix("\r") for line in text.removeprefix("\ufeff").split("\n")]
+        self.errors: list[GraphError] = []
+        self.block: Block | None = None
+        self.comment: list[str] = []
+        self.stores: list[str] = []
+        self.opsets: dict[str, int] = {}
+        self.graphs: dict[str, Graph] = {}
+        self.graph_lines: dict[str, int] = {}
+        self.broken: set[str] = set()
+        self.calls: list[Call] = []
+        self.blocks: list[Block] = []
+        self.unresolved: list[Unresolved] = []
+        self.statements: dict[Path, tuple[int, ...]] = {}
+        self.headers: dict[Path, int] = {}
+        self.readers: dict[str, Callable[[Cursor, int], None]] = {
+            "opset": self.opset,
+            "store": self.store,
+            "graph": self.graph,
+            "if": self.branches,
+            "while": self.loop,
+            "break": self.leave,
+            "return": partial(self.last, "return"),
+            "yield": partial(self.last, "yield"),
+            "next": partial(self.last, "next"),
+        }
+
+    # -- the text ------------------------------------------------------------------------------
+
+    def program(self) -> tuple[Program, Listing]:
+        lines = self.lines
+        index = 0
+        while index < len(lines):
+            block = self.block
+            if block is not None and not block.end and not self.comment:
+                index = read_plain(lines, index, block)
+            if index < len(lines):
+                self.line(lines[index], index + 1)
+                index += 1
+        self.finish()
+        program = Program(self.graphs, next(iter(self.graphs)), tuple(self.stores), self.opsets, self.file)
+        return program, Listing(tuple(lines), self.statements, self.headers, self.file)
+
+    def finish(self) -> None:
+        """The end of the text: what is still open, what calls cannot be made; raises what was found."""
+        self.close_unclosed(len(self.lines))
+        for line, flaw in wrong_calls(self.calls, self.graphs, self.broken):
+            self.report(line, flaw)
+        if not self.graphs and not self.errors:
+            hint = "a text holds at least one graph: graph @main() -> () {"
+            self.report(len(self.lines), Flaw("there is no graph in the text", 0, 1, hint))
+        if not self.errors:
+            return
+        errors = sorted(self.errors, key=_place)
+        if len(errors) == 1:
+            only = errors[0]
+            raise ParseError(only.message, errors=errors, excerpt=only.excerpt, hint=only.hint)
+        message = f"{len(errors)} errors in {self.file or 'the text'}"
+        raise ParseError(message, errors=errors, excerpt=errors[0].excerpt, hint=errors[0].hint)
+
+    def report(self, line: int, flaw: Flaw) -> None:
+        excerpt = Excerpt(self.lines[line - 1], line, flaw.start + 1, max(1, flaw.width), self.file)
+        self.errors.append(GraphError(flaw.message, excerpt=excerpt, hint=flaw.hint))
+
+    def line(self, text: str, number: int) -> None:
+        """One line of any kind."""
+        cursor = Cursor(text)
+        try:
+            start = cursor.blank()
+            if text.startswith("#", start):
+                self.remark(text, start, number)
+            elif text.startswith("}", start):
+                self.close(cursor, number)
+            elif start < len(text):
+                reader = self.readers.get(cursor.peek_word())
+                if reader is None:
+                    self.statement(cursor, number)
+                else:
+                    cursor.position += len(cursor.peek_word())
+                    reader(cursor, number)
+        except Flaw as flaw:
+            self.report(number, flaw)
+            self.salvage(text, number)
+        for passed in cursor.flaws:
+            self.report(number, passed)
+
+    # -- lines outside graphs ------------------------------------------------------------------
+
+    def remark(self, text: str, start: int, number: int) -> None:
+        """``#`` is skipped, ``##`` kept for what follows, ``##!`` for the block around it."""
+        version = re.match(r"#nncdbg[ \t]+([0-9]+)", text) if number == 1 else None
+        if version is not None and version[1] != str(VERSION):
+            hint = f"this nncdbg reads version {VERSION}"
+            raise Flaw(
+                f"version {version[1]} of the text is not known", version.start(1), len(version[1]), hint
+            )
+        if text.startswith("##!", start) and self.block is not None:
+            self.block.comment.append(_comment(text[start + 3 :]))
+        elif text.startswith("##", start):
+            self.comment.append(_comment(text[start + 2 :]))
+
+    def take_comment(self) -> str:
+        """The ``##`` lines before this statement."""
+        text = "\n".join(self.comment)
+        self.comment.clear()
+        return text
+
+    def before_graphs(self, word: str) -> None:
+        if self.graph_lines or self.block is not None:
+            raise Flaw(f"{word} stands before the first graph", 0, len(word), "move this line to the top")
+
+    def opset(self, cursor: Cursor, number: int) -> None:
+        self.before_graphs("opset")
+        start = cursor.blank()
+        domain = "" if cursor.line[start : start + 1].isdecimal() else cursor.op()
+        version = cursor.integer("an opset is such as opset 18, or opset com.microsoft 1")
+        cursor.end()
+        if domain in self.opsets:
+            raise Flaw(
+                "the opset of this domain is given twice", start, cursor.position - start, "leave one out"
+            )
+        self.opsets[domain] = version
+
+    def store(self, cursor: Cursor, number: int) -> None:
+        self.before_graphs("store")
+        path = cursor.string('a store is such as store "weights.safetensors"')
+        cursor.end()
+        self.stores.append(path)
+
+    # -- blocks --------------------------------------------------------------------------------
+
+    def open(self, block: Block, names: Names) -> None:
+        depth = len(block.path) // 2
+        if depth >= DEEPEST:
+            raise Flaw("blocks nest too deep", 0, len(self.lines[block.line - 1]), f"at most {DEEPEST}")
+        self.block = block
+        self.blocks.append(block)
+        self.headers[block.path] = block.line
+        self.define(names, block.line)
+
+    def graph(self, cursor: Cursor, number: int) -> None:
+        if self.block is not None:
+            self.close_unclosed(number - 1)
+        start = cursor.blank()
+        name = cursor.name("@")
+        width = cursor.position - start
+        hint = "a graph is such as graph @main(%x: f32[2]) -> (%y: f32[2]) {"
+        names = Names()
+        cursor.expect("(", hint)
+        inputs = read.definitions(cursor, names, ")")
+        cursor.expect("->", hint)
+        cursor.expect("(", hint)
+        outputs = read.definitions(cursor, Names(), ")")
+        cursor.expect("{", hint)
+        cursor.end()
+        comment = self.comment.copy()
+        self.comment.clear()
+        first = self.graph_lines.setdefault(name, number)
+        self.open(Block("graph", number, (name,), None, None, name, inputs, outputs, comment), names)
+        if first != number:
+            self.report(
+                number, Flaw(f"two graphs are @{name}", start, width, f"the first is at line {first}")
+            )
+
+    def inside(self, cursor: Cursor) -> Block:
+        """The block that the statement at `cursor` stands in."""
+        block = self.block
+        if block is None:
+            raise cursor.whole("a statement outside a graph", "open one before it: graph @main() -> () {")
+        if block.end and block.kind != "broken":
+            raise cursor.whole("this line is never reached", f"line {block.end} ends the block")
+        return block
+
+    def nested_path(self, outer: Block) -> Path:
+        return (*outer.path, len(outer.nodes), 0)
+
+    def branches(self, cursor: Cursor, number: int) -> None:
+        outer = self.inside(cursor)
+        names = Names()
+        condition = read.operand(cursor, names)
+        name = read.label(cursor)
+        location = cursor.location()
+        cursor.expect("{", "a branch is such as if %c @then {")
+        cursor.end()
+        self.resolve(names, number)
+        header = Header("if", (condition,), number, location, self.take_comment())
+        self.open(Block("then", number, self.nested_path(outer), outer, header, name), Names())
+
+    def loop(self, cursor: Cursor, number: int) -> None:
+        outer = self.inside(cursor)
+        uses, defined = Names(), Names()
+        loop = read.while_header(cursor, uses, defined)
+        location = cursor.location()
+        cursor.expect("{", "a loop is such as while @body (%s: f32[2] = %x) count %i: i64[] times %n {")
+        cursor.end()
+        self.resolve(uses, number)
+        header = Header("while", (loop.times, *loop.initial), number, location, self.take_comment())
+        inputs = (loop.counter, *loop.carried)
+        self.open(Block("body", number, self.nested_path(outer), outer, header, loop.name, inputs), defined)
+
+    def close(self, cursor: Cursor, number: int) -> None:
+        """``}``, ``} else @name {`` or ``} -> (...)``."""
+        block = self.block
+        if block is None:
+            raise Flaw("nothing is open that this brace could close", cursor.position, 1, "leave it out")
+        self.comment.clear()
+        if block.kind == "broken":
+            self.salvage(cursor.line, number)
+            return
+        if not block.end:
+            hint = f"{CALLED[block.kind]} ends in {ENDS[block.kind]}, also if it gives nothing"
+            self.report(number, Flaw(f"the block has no {ENDS[block.kind]}", cursor.position, 1, hint))
+        cursor.expect("}")
+        if block.kind == "graph":
+            cursor.end()
+            self.leave_block(block)
+        elif cursor.accept_word("else"):
+            self.close_branch(block, cursor, number)
+        else:
+            self.close_nested(block, cursor, number)
+
+    def close_branch(self, block: Block, cursor: Cursor, number: int) -> None:
+        """``} else @name {``: the second branch begins."""
+        if block.kind != "then" or block.header is None:
+            raise cursor.whole(
+                "else without an if",
+                f"the block is {CALLED[block.kind]}, opened at line {block.line}",
+            )
+        name = read.label(cursor)
+        cursor.expect("{", "the second branch is such as } else @other {")
+        cursor.end()
+        block.header.branch = block
+        self.leave_block(block)
+        self.open(Block("else", number, (*block.path[:-1], 1), block.parent, block.header, name), Names())
+
+    def close_nested(self, block: Block, cursor: Cursor, number: int) -> None:
+        """``} -> (...)``: the ``if`` or ``while`` is complete."""
+        header, outer = block.header, block.parent
+        assert header is not None
+        assert outer is not None
+        if block.kind == "then":
+            raise cursor.whole("an if without else", "write } else {, whose last line is yield")
+        if block.results is None or (header.branch is not None and header.branch.results is None):
+            self.salvage(cursor.line, number)
+            return
+        names = Names()
+        outputs = self.results(block, cursor, names)
+        cursor.end()
+        self.leave_block(block)
+        self.define(names, number)
+        bodies = (block.graph(),) if header.branch is None else (header.branch.graph(), block.graph())
+        outer.nodes.append(
+            Node(header.op, header.inputs, outputs, {}, bodies, header.location, header.comment)
+        )
+        outer.lines.append(header.line)
+
+    def results(self, block: Block, cursor: Cursor, names: Names) -> tuple[Value, ...]:
+        """The values behind ``->``, one for each result of the block."""
+        results = block.results or ()
+        if not cursor.accept("->"):
+            return (Value(""),) * len(results)
+        cursor.expect("(", "results stand in parentheses: } -> (%y: f32[2])")
+        if block.kind == "body":
+            carried = block.inputs[1:]
+            return read.loop_results(cursor, names, carried, len(results) - len(carried))
+        start = cursor.position
+        outputs = read.definitions(cursor, names, ")")
+        if len(outputs) != len(results):
+            message = f"the branches yield {len(results)}, here are {len(outputs)}"
+            hint = "_ stands for a result that nobody reads"
+            raise Flaw(message, start, max(1, cursor.position - 1 - start), hint)
+        return outputs
+
+    def leave_block(self, block: Block, *, broken: bool = False) -> None:
+        """`block` is closed; with a whole graph, what it could not resolve is settled."""
+        self.block = block.parent
+        if block.kind != "broken":
+            self.statements[block.path] = block.site_lines()
+        if block.parent is not None:
+            return
+        if broken:
+            self.broken.add(block.name)
+        elif block.name not in self.graphs:
+            self.graphs[block.name] = block.graph()
+        for use in self.unresolved:
+            self.report(use.line, explain(use, self.blocks))
+        self.unresolved.clear()
+        self.blocks.clear()
+
+    def close_unclosed(self, number: int) -> None:
+        """The text ends, or the next graph begins, at line `number` + 1: all blocks should be closed."""
+        while self.block is not None:
+            block = self.block
+            if block.kind != "broken":
+                text = self.lines[block.line - 1]
+                hint = f"}} is missing before line {number + 1}"
+                self.report(block.line, Flaw("this block is not closed", len(text.rstrip()) - 1, 1, hint))
+            self.leave_block(block, broken=True)
+
+    # -- statements ----------------------------------------------------------------------------
+
+    def statement(self, cursor: Cursor, number: int) -> None:
+        """An op, a call or a constant."""
+        block = self.inside(cursor)
+        names = Names()
+        values = read.outputs(cursor, names)
+        start = cursor.blank()
+        if not _call(cursor.line, start):
+            self.constant(block, cursor, values, start)
+        elif values and cursor.peek_word() == "data":
+            cursor.position += len("data")
+            cursor.expect("(")
+            block.constants.append(Constant(_only(values, cursor, start), read.reference(cursor)))
+            cursor.end()
+        else:
+            self.op(block, cursor, values, names, number)
+            return
+        self.comment.clear()
+        self.define(names, number)
+
+    def constant(self, block: Block, cursor: Cursor, values: tuple[Value, ...], start: int) -> None:
+        if not values:
+            raise cursor.flaw("not a statement", "a statement is such as %y: f32[2] = Op(%x, name=value)")
+        value = _only(values, cursor, start)
+        if cursor.flaws:
+            return
+        if value.type is None:
+            if cursor.at("%"):
+                raise cursor.flaw("expected an op, a call or a literal", "a copy is Identity(%x)")
+            width = len(cursor.line.rstrip()) - start
+            hint = "write it after the name, such as %c: i64[] = 5"
+            raise Flaw("a constant in place needs its type", start, max(1, width), hint)
+        array = cursor.array(value.type)
+        cursor.end()
+        block.constants.append(Constant(value, Inline(array)))
+
+    def op(self, block: Block, cursor: Cursor, values: tuple[Value, ...], names: Names, number: int) -> None:
+        start = cursor.position
+        op = read.op_name(cursor)
+        width = cursor.position - start
+        cursor.expect("(")
+        operands, attributes = read.arguments(cursor, names)
+        location = cursor.location()
+        cursor.end()
+        self.resolve(names, number)
+        self.define(names, number)
+        if op.startswith("@"):
+            self.calls.append(Call(Mark(op[1:], start, width), number, len(operands), len(values)))
+        block.nodes.append(Node(op, operands, values, attributes, (), location, self.take_comment()))
+        block.lines.append(number)
+
+    def leave(self, cursor: Cursor, number: int) -> None:
+        """``break unless %go``."""
+        block = self.inside(cursor)
+        names = Names()
+        if not cursor.accept_word("unless"):
+            raise cursor.flaw("expected unless", "a loop is left by: break unless %go")
+        condition = read.operand(cursor, names)
+        location = cursor.location()
+        cursor.end()
+        if block.kind not in ("body", "broken"):
+            hint = "it stands at the top level of a loop's body, where its condition decides"
+            raise cursor.whole(f"break in {CALLED[block.kind]}", hint)
+        self.resolve(names, number)
+        block.nodes.append(Node("break", (condition,), (), {}, (), location, self.take_comment()))
+        block.lines.append(number)
+
+    def last(self, word: str, cursor: Cursor, number: int) -> None:
+        """``return``, ``yield`` or ``next``."""
+        block = self.inside(cursor)
+        block.end = number
+        self.comment.clear()
+        if block.kind == "broken":
+            return
+        if word != ENDS[block.kind]:
+            raise cursor.whole(f"{word} in {CALLED[block.kind]}", f"it ends in {ENDS[block.kind]}")
+        names = Names()
+        if word == "next":
+            results = read.next_values(cursor, names, block.inputs[1:])
+        else:
+            results = read.value_list(cursor, names)
+        cursor.end()
+        self.resolve(names, number)
+        self.check_results(block, results, cursor)
+        block.results = results
+
+    def check_results(self, block: Block, results: tuple[Value, ...], cursor: Cursor) -> None:
+        """A graph returns what its header names; both branches yield as many values."""
+        if block.kind == "graph":
+            named, given = [v.name for v in block.outputs], [v.name for v in results]
+            if len(named) != len(given):
+                count = f"{len(named)} output{'' if len(named) == 1 else 's'}"
+                message = f"the graph has {count}, return gives {len(given)}"
+                raise cursor.whole(message, f"its outputs are named at line {block.line}")
+            for name, value in zip(named, given, strict=True):
+                if name != value:
+                    message = f"return gives {shown(value)} where the graph's output is {shown(name)}"
+                    raise cursor.whole(
+                        message,
+                        f"line {block.line} names the value itself: write the same name in both",
+                    )
+        elif block.kind == "else" and block.header is not None and block.header.branch is not None:
+            first = block.header.branch
+            if first.results is not None and len(first.results) != len(results):
+                message = f"the first branch yields {len(first.results)}, this one {len(results)}"
+                raise cursor.whole(message, f"both branches yield as many values; see line {first.end}")
+
+    # -- names and recovery --------------------------------------------------------------------
+
+    def resolve(self, names: Names, number: int) -> None:
+        """Note the used names that nobody has defined so far."""
+        block = self.block
+        if block is None:
+            return
+        for mark in names.uses:
+            if not block.sees(mark.name):
+                self.unresolved.append(Unresolved(mark, number, block, len(block.nodes)))
+
+    def define(self, names: Names, number: int) -> None:
+        """Enter the defined names into the block; each only once, and none that hides another."""
+        block = self.block
+        if block is None:
+            return
+        for mark in names.defines:
+            line = block.line_of(mark.name)
+            if line is not None:
+                fault = "is defined twice" if mark.name in block.names else "hides a value of the same name"
+                hint = f"it is defined at line {line}; a value is defined once, and loops rebind by next"
+                self.report(number, Flaw(f"{shown(mark.name)} {fault}", mark.start, mark.width, hint))
+            block.names.setdefault(mark.name, number)
+
+    def salvage(self, text: str, number: int) -> None:
+        """Go on behind a line that failed: keep blocks in step, take the names it seems to define."""
+        self.comment.clear()
+        opens = text.split("#")[0].rstrip().endswith("{")
+        word = Cursor(text).peek_word()
+        block = self.block
+        if text.lstrip().startswith("}"):
+            if block is None:
+                return
+            self.leave_block(block, broken=True)
+            if opens and block.parent is not None:
+                self.open_broken(block.parent, text, number)
+            else:
+                self.take_names(text, number)
+        elif opens and word in ("graph", "if", "while"):
+            self.open_broken(None if word == "graph" else block, text, number)
+        elif word in ENDS.values():
+            if block is not None:
+                block.end = block.end or number
+        elif "=" in text:
+            self.take_names(text.split("=")[0], number)
+
+    def open_broken(self, outer: Block | None, text: str, number: int) -> None:
+        """A block whose first line failed: read on inside it, but say nothing that depends on that line."""
+        name = _graph_name.search(text)
+        if outer is None:
+            self.close_unclosed(number - 1)
+        graph = "" if name is None else unquote(name[1]) if name[1][0] == '"' else name[1]
+        path = (graph,) if outer is None else self.nested_path(outer)
+        self.block = Block("broken", number, path, outer, None, graph)
+        self.blocks.append(self.block)
+        self.take_names(text, number)
+
+    def take_names(self, text: str, number: int) -> None:
+        if self.block is None:
+            return
+        for spelled in _value_name.findall(text):
+            name = unquote(spelled) if spelled[0] == '"' else spelled
+            if not self.block.sees(name):
+                self.block.names[name] = number
+
+
+_call = re.compile(rf"(?:@(?:{BARE}|{STRING})|{OP}|{STRING})[ \t]*\(").match
+_graph_name = re.compile(rf"@({BARE}|{STRING})")
+_value_name = re.compile(rf"%({BARE}|{STRING})")
+
+
+def _place(error: GraphError) -> tuple[int, int]:
+    assert error.excerpt is not None
+    return error.excerpt.line, error.excerpt.column
+
+
+def _only(values: tuple[Value, ...], cursor: Cursor, start: int) -> Value:
+    if len(values) > 1:
+        raise Flaw(
+            "a constant has one name",
+            start,
+            max(1, len(cursor.line) - start),
+            "one statement for each constant",
+        )
+    return values[0]
+
+
+def _comment(rest: str) -> str:
+    """The text of a ``##`` line: after one space, or quoted."""
+    if re.fullmatch(STRING, rest):
+        return unquote(rest)
+    return rest.removeprefix(" ")

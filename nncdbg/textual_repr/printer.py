@@ -1,0 +1,241 @@
+"""Programs as text, in the one canonical form, and the listing that goes with it.
+
+`print_program` and the parser are exact inverses.  Hiding the locations never moves a line.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from nncdbg.engine.graph import (
+    Constant,
+    Graph,
+    Inline,
+    Literal,
+    Location,
+    Node,
+    Operand,
+    Program,
+    Reference,
+    Value,
+)
+from nncdbg.textual_repr.lexemes import key_text, name_text, op_text, print_type, quote, value_text
+from nncdbg.textual_repr.listing import Listing, Path
+from nncdbg.textual_repr.literals import array_text, attribute_text, literal_text
+
+__all__ = ["listing", "print_graph", "print_program", "print_statement", "print_type"]
+
+
+def print_program(program: Program, *, locations: bool = True) -> str:
+    """The text of `program`, ending in a newline; without its ``loc`` clauses if `locations` is false."""
+    return _print(program, locations).text()
+
+
+def listing(program: Program, *, locations: bool = True) -> Listing:
+    """The lines of the printed `program`, and where each statement stands in them."""
+    out = _print(program, locations)
+    return Listing(tuple(out.lines), out.statements, out.headers)
+
+
+def print_graph(graph: Graph, *, locations: bool = True) -> str:
+    """The text of one graph by itself, ending in a newline."""
+    out = _Output(locations)
+    out.graph(graph)
+    return out.text()
+
+
+def print_statement(node: Node, *, locations: bool = True) -> str:
+    """The line of `node` as it stands in the text; for ``if`` and ``while`` the line that opens it."""
+    where = f" {location_text(node.location)}" if locations and node.location is not None else ""
+    if node.op == "if":
+        label = _label(node.subgraphs[0])
+        return f"if {operand_text(node.inputs[0])}{label}{where} {{"
+    if node.op == "while":
+        return f"{_while_text(node)}{where} {{"
+    if node.op == "break":
+        return f"break unless {operand_text(node.inputs[0])}{where}"
+    arguments = [operand_text(operand) for operand in node.inputs]
+    arguments += [
+        f"{key_text(key)}={attribute_text(node.attributes[key])}" for key in sorted(node.attributes)
+    ]
+    outputs = ", ".join(map(value_text, node.outputs))
+    return f"{outputs}{' = ' if outputs else ''}{op_text(node.op)}({', '.join(arguments)}){where}"
+
+
+def operand_text(operand: Operand) -> str:
+    """``%name``, a literal, or ``_``."""
+    if operand is None:
+        return "_"
+    if isinstance(operand, Literal):
+        return literal_text(operand.data)
+    return "%" + name_text(operand)
+
+
+def location_text(location: Location) -> str:
+    """``loc("net.py":12, node "conv1", from "main.py":3)``, of which any part may be missing."""
+    parts = []
+    if location.file is not None or location.line is not None:
+        file = "" if location.file is None else quote(location.file)
+        parts.append(file if location.line is None else f"{file}:{location.line}")
+    if location.name is not None:
+        parts.append(f"node {quote(location.name)}")
+    parts += [f"from {quote(file)}:{line}" for file, line in location.stack]
+    return f"loc({', '.join(parts)})"
+
+
+def _label(graph: Graph) -> str:
+    return f" @{name_text(graph.name)}" if graph.name else ""
+
+
+def _while_text(node: Node) -> str:
+    body = node.subgraphs[0]
+    times, *initial = node.inputs
+    counter, *carried = body.inputs
+    pairs = [f"{value_text(v)} = {operand_text(i)}" for v, i in zip(carried, initial, strict=True)]
+    text = f"while{_label(body)} ({', '.join(pairs)})"
+    if counter != Value(""):
+        text += f" count {value_text(counter)}"
+    return text if times is None else f"{text} times {operand_text(times)}"
+
+
+def _results_text(node: Node) -> str:
+    """What stands after ``} ->``."""
+    if node.op == "if":
+        return ", ".join(map(value_text, node.outputs))
+    carried = node.subgraphs[0].inputs[1:]
+    sources = [operand_text(value.name) for value in carried]
+    sources += [f"collect[{index}]" for index in range(len(node.outputs) - len(carried))]
+    pairs = zip(node.outputs, sources, strict=True)
+    return ", ".join(f"{value_text(value)} = {source}" for value, source in pairs if value != Value(""))
+
+
+def _names(values: tuple[Value, ...]) -> str:
+    return ", ".join(operand_text(value.name) for value in values)
+
+
+def _terminator_text(graph: Graph, node: Node | None) -> str:
+    """The last line of a block; `node` is the statement that the block belongs to."""
+    if node is None:
+        return f"return {_names(graph.outputs)}".rstrip()
+    if node.op == "if":
+        return f"yield {_names(graph.outputs)}".rstrip()
+    carried = graph.inputs[1:]
+    after, collected = graph.outputs[: len(carried)], graph.outputs[len(carried) :]
+    pairs = zip(carried, after, strict=True)
+    text = f"next {', '.join(f'{operand_text(c.name)} = {operand_text(n.name)}' for c, n in pairs)}".rstrip()
+    return f"{text} collect {_names(collected)}" if collected else text
+
+
+def _constant_text(constant: Constant) -> str:
+    data = constant.data
+    text = array_text(data.array) if isinstance(data, Inline) else _reference_text(data)
+    return f"{value_text(constant.value)} = {text}"
+
+
+def _reference_text(data: Reference) -> str:
+    store = f", store={data.store}" if data.store else ""
+    return f"data({quote(data.key)}{store})"
+
+
+def comment_line(prefix: str, text: str) -> str:
+    """One ``##`` line; one with control characters, which could break the line, is quoted."""
+    if not text:
+        return prefix
+    plain = all(char.isprintable() or char == "\t" for char in text)
+    return f"{prefix} {text}" if plain else prefix + quote(text)
+
+
+def _print(program: Program, locations: bool) -> _Output:
+    out = _Output(locations)
+    out.head(program)
+    others = (graph for name, graph in program.graphs.items() if name != program.entry)
+    for graph in (program.graphs[program.entry], *others):
+        out.lines.append("")
+        out.graph(graph)
+    return out
+
+
+@dataclass
+class _Open:
+    """A graph that is being printed: how far it has come, and the statement it belongs to."""
+
+    graph: Graph
+    path: Path
+    node: Node | None
+    pc: int = 0
+    lines: list[int] = field(default_factory=list)
+
+
+class _Output:
+    """The lines so far.  Nested graphs stand on a stack of their own, so depth has no limit."""
+
+    def __init__(self, locations: bool) -> None:
+        self.locations = locations
+        self.lines: list[str] = []
+        self.statements: dict[Path, tuple[int, ...]] = {}
+        self.headers: dict[Path, int] = {}
+        self.stack: list[_Open] = []
+
+    def text(self) -> str:
+        return "\n".join(self.lines) + "\n"
+
+    def head(self, program: Program) -> None:
+        self.lines.append("#nncdbg 1")
+        for domain, version in sorted(program.opsets.items()):
+            self.lines.append(f"opset {f'{key_text(domain)} ' if domain else ''}{version}")
+        self.lines.extend(f"store {quote(store)}" for store in program.stores)
+
+    def graph(self, graph: Graph) -> None:
+        inputs = ", ".join(map(value_text, graph.inputs))
+        outputs = ", ".join(map(value_text, graph.outputs))
+        self.comment(graph.comment, "##")
+        self.put(f"graph @{name_text(graph.name)}({inputs}) -> ({outputs}) {{")
+        self.open(graph, (graph.name,), None)
+        while self.stack:
+            self.advance(self.stack[-1])
+
+    def put(self, text: str) -> int:
+        """Add a line at the depth of the stack; its number."""
+        self.lines.append("  " * len(self.stack) + text)
+        return len(self.lines)
+
+    def comment(self, text: str, prefix: str) -> None:
+        for line in text.split("\n") if text else ():
+            self.put(comment_line(prefix, line))
+
+    def open(self, graph: Graph, path: Path, node: Node | None) -> None:
+        self.headers[path] = len(self.lines)
+        self.stack.append(_Open(graph, path, node))
+        if node is not None:
+            self.comment(graph.comment, "##!")
+        for constant in graph.constants:
+            self.put(_constant_text(constant))
+
+    def advance(self, block: _Open) -> None:
+        """Print the next statement of the innermost block, or close it."""
+        if block.pc == len(block.graph.nodes):
+            block.lines.append(self.put(_terminator_text(block.graph, block.node)))
+            self.close(block)
+            return
+        node = block.graph.nodes[block.pc]
+        self.comment(node.comment, "##")
+        block.lines.append(self.put(print_statement(node, locations=self.locations)))
+        if node.subgraphs:
+            self.open(node.subgraphs[0], (*block.path, block.pc, 0), node)
+        else:
+            block.pc += 1
+
+    def close(self, block: _Open) -> None:
+        self.statements[block.path] = tuple(block.lines)
+        self.stack.pop()
+        node = block.node
+        if node is None:
+            self.put("}")
+            return
+        *outer, index = block.path
+        if node.op == "if" and index == 0:
+            self.put(f"}} else{_label(node.subgraphs[1])} {{")
+            self.open(node.subgraphs[1], (*outer, 1), node)
+            return
+        self.put(f"}} -> ({_results_text(node)})")
+        self.stack[-1].pc += 1

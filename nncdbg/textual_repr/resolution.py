@@ -1,0 +1,154 @@
+"""What can only be said when a whole graph, or the whole text, has been read.
+
+A name that was not visible where it was used: defined later, part of a cycle, out of reach in
+another block, or nowhere.  And calls: of graphs that are not there, or with other arities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from nncdbg.engine.graph import Graph, Node
+from nncdbg.textual_repr.blocks import Block
+from nncdbg.textual_repr.lexemes import Flaw, name_text, nearest
+from nncdbg.textual_repr.statements import Mark
+
+_NEAR_LIMIT = 2000
+"""Names that are compared for a hint; beyond it only those of about the same length."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unresolved:
+    """A use of a name that was not visible in statement `pc` of `block`."""
+
+    mark: Mark
+    line: int
+    block: Block
+    pc: int
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call as it was written."""
+
+    mark: Mark
+    line: int
+    inputs: int
+    outputs: int
+
+
+def shown(name: str) -> str:
+    """A value's name as the text has it."""
+    return "%" + name_text(name)
+
+
+def explain(use: Unresolved, blocks: Sequence[Block]) -> Flaw:
+    """Why the value is not there, after the graph that holds `blocks` has been read."""
+    mark = use.mark
+    name = shown(mark.name)
+    later = next((b.names[mark.name] for b in use.block.outwards() if mark.name in b.names), None)
+    if later is not None:
+        message = f"{name} is used before it is defined at line {later}"
+        circle = _cycle(use, blocks)
+        if circle:
+            text = " needs ".join(map(shown, circle))
+            return Flaw(
+                f"cycle: {message}", mark.start, mark.width, f"{text}; a loop is written with while and next"
+            )
+        return Flaw(
+            message, mark.start, mark.width, "statements run from top to bottom: move its definition up"
+        )
+    inside = next((b.names[mark.name] for b in blocks if mark.name in b.names), None)
+    if inside is not None:
+        hint = f"it is defined at line {inside}, inside a block: pass it out by yield, next or collect"
+        return Flaw(f"{name} cannot be seen here", mark.start, mark.width, hint)
+    visible = [known for block in use.block.outwards() for known in block.names]
+    hint = (
+        nearest(mark.name, _near(mark.name, visible), "%")
+        or "define it above, or make it an input of the graph"
+    )
+    return Flaw(f"{name} is not defined", mark.start, mark.width, hint)
+
+
+def _near(name: str, names: list[str]) -> list[str]:
+    if len(names) <= _NEAR_LIMIT:
+        return names
+    return [other for other in names if abs(len(other) - len(name)) <= 1][-_NEAR_LIMIT:]
+
+
+def _cycle(use: Unresolved, blocks: Sequence[Block]) -> list[str]:
+    """The names along which the statement needs its own outputs, first and last the same; or empty."""
+    needs: dict[str, set[str]] = {}
+    for block in blocks:
+        for node in block.nodes:
+            used = _used(node)
+            for output in node.outputs:
+                needs.setdefault(output.name, set()).update(used)
+    targets = _outputs_around(use)
+    came_from: dict[str, str] = {}
+    queue = [use.mark.name]
+    for name in queue:
+        if name in targets:
+            return _way(name, use.mark.name, came_from)
+        for needed in sorted(needs.get(name, ())):
+            if needed not in came_from and needed != use.mark.name:
+                came_from[needed] = name
+                queue.append(needed)
+    return []
+
+
+def _way(last: str, first: str, came_from: Mapping[str, str]) -> list[str]:
+    names = [last]
+    while names[-1] != first:
+        names.append(came_from[names[-1]])
+    return [last, *reversed(names)]
+
+
+def _outputs_around(use: Unresolved) -> set[str]:
+    """Outputs of the statement that holds the use, and of the if and while statements around it."""
+    pc = use.pc
+    found: set[str] = set()
+    for block in use.block.outwards():
+        if pc < len(block.nodes):
+            found.update(value.name for value in block.nodes[pc].outputs if value.name)
+        if block.parent is not None:
+            pc = int(block.path[-2])
+    return found
+
+
+def _used(node: Node) -> set[str]:
+    """All names that `node` uses, in its nested graphs too."""
+    used: set[str] = set()
+    nodes = [node]
+    while nodes:
+        current = nodes.pop()
+        used.update(operand for operand in current.inputs if isinstance(operand, str))
+        for graph in current.subgraphs:
+            nodes.extend(graph.nodes)
+            used.update(value.name for value in graph.outputs)
+    return used
+
+
+def wrong_calls(
+    calls: Iterable[Call], graphs: Mapping[str, Graph], broken: Container[str]
+) -> Iterable[tuple[int, Flaw]]:
+    """The calls that cannot be made, with their lines; graphs in `broken` did not parse themselves."""
+    for call in calls:
+        mark = call.mark
+        graph = graphs.get(mark.name)
+        if graph is None and mark.name not in broken:
+            hint = nearest(mark.name, graphs, "@") or "define it: graph @name(...) -> (...) {"
+            yield call.line, Flaw(f"no graph @{name_text(mark.name)}", mark.start, mark.width, hint)
+        if graph is None:
+            continue
+        for count, wanted, what in (
+            (call.inputs, len(graph.inputs), "input"),
+            (call.outputs, len(graph.outputs), "output"),
+        ):
+            if count != wanted:
+                message = (
+                    f"@{name_text(mark.name)} has {wanted} {what}{'' if wanted == 1 else 's'}, not {count}"
+                )
+                hint = "_ stands for an output that nobody reads" if what == "output" else "give each input"
+                yield call.line, Flaw(message, mark.start, mark.width, hint)

@@ -1,0 +1,252 @@
+"""The statements of a line: from a Cursor to what stands there, without looking at other lines.
+
+Places (`Mark`) come along, so that an error about a name can underline it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from nncdbg.engine.graph import Attribute, Literal, Operand, Reference, Value
+from nncdbg.textual_repr.cursor import Cursor
+from nncdbg.textual_repr.lexemes import RESERVED, Flaw
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A name, and the characters of its line where it stands (0-based)."""
+
+    name: str
+    start: int
+    width: int
+
+
+@dataclass(slots=True)
+class Names:
+    """The names that one line uses and defines, in the order of the text."""
+
+    uses: list[Mark] = field(default_factory=list)
+    defines: list[Mark] = field(default_factory=list)
+
+
+def operand(cursor: Cursor, names: Names) -> Operand:
+    """``%name``, ``_`` or a literal."""
+    if cursor.at("%"):
+        return use(cursor, names)
+    if cursor.accept_missing():
+        return None
+    return Literal(cursor.nested(cursor.operand_scalar))
+
+
+def use(cursor: Cursor, names: Names) -> str:
+    """``%name`` as an operand."""
+    start = cursor.blank()
+    if not cursor.at("%"):
+        raise cursor.flaw(
+            "expected a value", "only values stand here, such as %x; define a constant for a number"
+        )
+    name = cursor.name("%")
+    names.uses.append(Mark(name, start, cursor.position - start))
+    return name
+
+
+def definition(cursor: Cursor, names: Names) -> Value:
+    """``%name: type`` or ``_``, as what a statement defines."""
+    start = cursor.blank()
+    if cursor.accept_missing():
+        return Value("", cursor.type_clause())
+    name = cursor.name("%")
+    names.defines.append(Mark(name, start, cursor.position - start))
+    return Value(name, cursor.type_clause())
+
+
+def definitions(cursor: Cursor, names: Names, close: str) -> tuple[Value, ...]:
+    """Definitions up to `close`, the opening parenthesis already read."""
+    values: list[Value] = []
+    cursor.sequence(lambda: values.append(definition(cursor, names)), close)
+    return tuple(values)
+
+
+def outputs(cursor: Cursor, names: Names) -> tuple[Value, ...]:
+    """What stands before ``=``, the ``=`` included; nothing if the statement starts with its op."""
+    if not cursor.at("%") and cursor.peek_word() != "_":
+        return ()
+    values = [definition(cursor, names)]
+    while cursor.accept(","):
+        values.append(definition(cursor, names))
+    cursor.expect("=", "the outputs of a statement end in =, as in %y: f32[2] = Relu(%x)")
+    return tuple(values)
+
+
+def arguments(cursor: Cursor, names: Names) -> tuple[tuple[Operand, ...], dict[str, Attribute]]:
+    """Operands, then ``name=value``, up to ``)``; the ``(`` is already read."""
+    operands: list[Operand] = []
+    attributes: dict[str, Attribute] = {}
+
+    def argument() -> None:
+        start = cursor.blank()
+        key = cursor.key()
+        if key is None:
+            if attributes:
+                raise cursor.flaw("an operand after an attribute", "operands stand before name=value")
+            operands.append(operand(cursor, names))
+            return
+        if key in attributes:
+            raise Flaw(f"the attribute {key} is given twice", start, len(key), "leave one of them out")
+        attributes[key] = cursor.nested(cursor.attribute_scalar)
+
+    cursor.sequence(argument, ")")
+    return tuple(operands), attributes
+
+
+def op_name(cursor: Cursor) -> str:
+    """An op's name, or ``@graph``; words of the text itself stand only in quotes."""
+    start = cursor.blank()
+    op = cursor.op()
+    quoted = cursor.line[start] == '"'
+    if quoted and (op in ("if", "while", "break") or op.startswith("@")):
+        raise Flaw(
+            f"an op cannot be named {op}", start, cursor.position - start, f"write {op} without quotes"
+        )
+    if not quoted and op in RESERVED:
+        raise Flaw(
+            f"{op} is a word of the text", start, len(op), f'an op of that name is written "{op}"(...)'
+        )
+    return op
+
+
+@lru_cache(maxsize=4096)
+def attributes_of(text: str) -> dict[str, Attribute]:
+    """The attributes that ``name=value, ...`` spells; shared between calls, so copy it.  Raises Flaw."""
+    return arguments(Cursor(text + ")"), Names())[1]
+
+
+def reference(cursor: Cursor) -> Reference:
+    """``data("key", store=1)``, of which ``data(`` is already read."""
+    key = cursor.string('data takes the key of a tensor: data("conv1.weight")')
+    store = 0
+    if cursor.accept(","):
+        if cursor.key() != "store":
+            raise cursor.flaw("expected store=", 'data takes a key and a store: data("key", store=1)')
+        store = cursor.integer("stores are numbered from 0 in the order of their lines")
+    cursor.expect(")")
+    return Reference(key, store)
+
+
+def label(cursor: Cursor) -> str:
+    """``@name`` of a block, or nothing."""
+    return cursor.name("@") if cursor.at("@") else ""
+
+
+@dataclass(slots=True)
+class WhileHeader:
+    """``while @body (%s: T = init) count %i: T times %n``."""
+
+    name: str
+    initial: tuple[Operand, ...]
+    times: Operand
+    carried: tuple[Value, ...]
+    counter: Value
+
+
+def while_header(cursor: Cursor, outer: Names, inner: Names) -> WhileHeader:
+    """What follows ``while``; uses belong to the block around it, definitions to its body."""
+    name = label(cursor)
+    cursor.expect("(", "a loop is such as while @body (%s: f32[2] = %x) {")
+    carried: list[Value] = []
+    initial: list[Operand] = []
+
+    def pair() -> None:
+        if not cursor.at("%"):
+            raise cursor.flaw("expected a carried value", "it is such as %s: f32[2] = %x")
+        carried.append(definition(cursor, inner))
+        cursor.expect("=", "a carried value needs its first value: %s: f32[2] = %x")
+        initial.append(operand(cursor, outer))
+
+    cursor.sequence(pair, ")")
+    counter = definition(cursor, inner) if cursor.accept_word("count") else Value("")
+    times = operand(cursor, outer) if cursor.accept_word("times") else None
+    return WhileHeader(name, tuple(initial), times, tuple(carried), counter)
+
+
+def value_list(cursor: Cursor, names: Names) -> tuple[Value, ...]:
+    """``%a, %b``, or nothing, as after ``return``."""
+    if cursor.blank() == len(cursor.line) or cursor.at("#"):
+        return ()
+    values = [Value(use(cursor, names))]
+    while cursor.accept(","):
+        values.append(Value(use(cursor, names)))
+    return tuple(values)
+
+
+def next_values(cursor: Cursor, names: Names, carried: tuple[Value, ...]) -> tuple[Value, ...]:
+    """``%s = %v, ... collect %u``: the next carried values in their order, then the collected ones."""
+    after: dict[str, Value] = {}
+    known = {value.name for value in carried}
+
+    def assign() -> None:
+        start = cursor.blank()
+        name = cursor.name("%")
+        if name not in known or name in after:
+            fault = "is assigned twice" if name in after else "is not carried by this loop"
+            text = ", ".join(f"%{value.name}" for value in carried) or "nothing"
+            raise Flaw(f"%{name} {fault}", start, cursor.position - start, f"the loop carries {text}")
+        cursor.expect("=", "next assigns: next %s = %v")
+        after[name] = Value(use(cursor, names))
+
+    if cursor.at("%"):
+        assign()
+        while cursor.accept(","):
+            assign()
+    missing = [value.name for value in carried if value.name not in after]
+    if missing:
+        message = f"next leaves out %{', %'.join(missing)}"
+        raise cursor.whole(message, "next assigns every carried value: %s = %s keeps one as it is")
+    collected = value_list(cursor, names) if cursor.accept_word("collect") else ()
+    return (*(after[value.name] for value in carried), *collected)
+
+
+_collect = re.compile(r"collect[ \t]*\[[ \t]*([0-9]{1,6})[ \t]*\]").match
+
+
+def loop_results(
+    cursor: Cursor, names: Names, carried: tuple[Value, ...], collected: int
+) -> tuple[Value, ...]:
+    """``%y: T = %s, %ys: T = collect[0])``, by position; what is left out is ``Value("")``."""
+    places = {value.name: index for index, value in enumerate(carried)}
+    found: dict[int, Value] = {}
+
+    def result() -> None:
+        value = definition(cursor, names)
+        cursor.expect("=", "a loop's result is such as %y: f32[2] = %s, or %ys: f32[?,2] = collect[0]")
+        start = cursor.blank()
+        place = _result_place(cursor, places, collected)
+        if place in found:
+            raise Flaw(
+                "this result is taken twice", start, cursor.position - start, "use the name it already has"
+            )
+        found[place] = value
+
+    cursor.sequence(result, ")")
+    return tuple(found.get(index, Value("")) for index in range(len(carried) + collected))
+
+
+def _result_place(cursor: Cursor, places: dict[str, int], collected: int) -> int:
+    start = cursor.blank()
+    match = _collect(cursor.line, start)
+    if match is not None:
+        cursor.position = match.end()
+        index = int(match[1])
+        if index >= collected:
+            hint = f"next collects {collected} value{'' if collected == 1 else 's'}; they are counted from 0"
+            raise Flaw(f"there is no collect[{index}]", start, match.end() - start, hint)
+        return len(places) + index
+    name = cursor.name("%")
+    if name not in places:
+        text = ", ".join(f"%{other}" for other in places) or "nothing"
+        raise Flaw(
+            f"%{name} is not carried by this loop", start, cursor.position - start, f"it carries {text}"
+        )
+    return places[name]

@@ -1,0 +1,211 @@
+"""ONNX's own node cases as a harness: every single-node case of an op against kernel and inference.
+
+A test module calls `cases_of(names)` for the table and `check(case)` for each; `uncovered(names)`
+says which ops have no case, and so need tests of their own.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.helper
+import onnx.numpy_helper
+
+from nncdbg.engine.dtypes import FLOATS, NUMPY, name_of
+from nncdbg.engine.graph import Inline, TensorType
+from nncdbg.engine.ops import Op, lookup
+from nncdbg.engine.ops.schema import complete
+
+RANDOM = frozenset({"Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomUniform"})
+"""Ops whose expected outputs depend on another generator's numbers."""
+
+
+@dataclass(frozen=True)
+class NodeCase:
+    """One node case: the op, its opset version, raw attributes, inputs (None: not given), outputs."""
+
+    name: str
+    op: str
+    version: int
+    attributes: dict[str, Any]
+    inputs: tuple[Any, ...]
+    outputs: tuple[Any, ...]
+    output_count: int
+    rtol: float
+    atol: float
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _attribute(proto: onnx.AttributeProto) -> Any:
+    value = onnx.helper.get_attribute_value(proto)
+    if isinstance(value, onnx.TensorProto):
+        return Inline(onnx.numpy_helper.to_array(value))
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, list):
+        return tuple(v.decode() if isinstance(v, bytes) else v for v in value)
+    return value
+
+
+def _array(value: Any) -> Any:
+    """An array as a store would give it: a TensorProto read, strings as objects; None if no tensor."""
+    if isinstance(value, onnx.TensorProto):
+        value = onnx.numpy_helper.to_array(value)
+    if not isinstance(value, (np.ndarray, np.generic)):
+        return None
+    array = np.asarray(value)
+    return array.astype(object) if array.dtype.kind in "US" else array
+
+
+def _node_case(case: Any) -> NodeCase | None:
+    model = case.model
+    if len(model.graph.node) != 1:
+        return None
+    node = model.graph.node[0]
+    given, expected = case.data_sets[0]
+    arrays = dict(zip((value.name for value in model.graph.input), map(_array, given), strict=False))
+    results = list(map(_array, expected))
+    if any(array is None for array in (*arrays.values(), *results)):
+        return None
+    # An output without a name is asked of the op, and expected by nobody.
+    outputs = tuple(results.pop(0) if name else None for name in node.output)
+    version = next(entry.version for entry in model.opset_import if entry.domain == node.domain)
+    return NodeCase(
+        name=case.name,
+        op=node.op_type,
+        version=version,
+        attributes={proto.name: _attribute(proto) for proto in node.attribute},
+        inputs=tuple(arrays[name] if name else None for name in node.input),
+        outputs=outputs,
+        output_count=len(node.output),
+        rtol=case.rtol,
+        atol=case.atol,
+    )
+
+
+@lru_cache(maxsize=1)
+def all_cases() -> tuple[NodeCase, ...]:
+    """Every single-node case over tensors in ONNX's own domain; collected once per process."""
+    from onnx.backend.test.case.node import collect_testcases
+
+    state = np.random.get_state()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            collected = collect_testcases(None)
+    finally:
+        np.random.set_state(state)
+    own = (case for case in collected if case.model.graph.node[0].domain in ("", "ai.onnx"))
+    return tuple(found for found in map(_node_case, own) if found is not None)
+
+
+def cases_of(names: Iterable[str], *, skip: Iterable[str] = ()) -> list[NodeCase]:
+    """The cases of these ops, without the case names in `skip`."""
+    wanted, left_out = set(names), set(skip)
+    return [case for case in all_cases() if case.op in wanted and case.name not in left_out]
+
+
+def uncovered(names: Iterable[str], *, tested: Iterable[str] = ()) -> list[str]:
+    """Ops with neither a case nor a test of their own (`tested`)."""
+    covered = {case.op for case in all_cases() if case.op not in RANDOM} | set(tested)
+    return sorted(set(names) - covered)
+
+
+def type_of(array: Any) -> TensorType | None:
+    """The concrete type of an array."""
+    return None if array is None else TensorType(name_of(array.dtype), array.shape)
+
+
+def assert_agrees(inferred: TensorType | None, array: Any) -> None:
+    """What inference says of an output must hold for the array: dtype, rank and every known size."""
+    assert inferred is not None
+    assert inferred.dtype == name_of(array.dtype)
+    if inferred.shape is None:
+        return
+    assert len(inferred.shape) == array.ndim, f"{inferred} for an array of shape {array.shape}"
+    for dim, size in zip(inferred.shape, array.shape, strict=True):
+        assert dim is None or dim == size, f"{inferred} for an array of shape {array.shape}"
+
+
+def assert_close(actual: Any, expected: Any, rtol: float, atol: float) -> None:
+    """Same dtype, shape, NaN at the same places, and values within the case's tolerance."""
+    actual = np.asarray(actual)
+    assert actual.shape == expected.shape
+    assert name_of(actual.dtype) == name_of(expected.dtype)
+    if name_of(expected.dtype) in FLOATS | {"c64", "c128"}:
+        wide = np.complex128 if expected.dtype.kind == "c" else np.float64
+        rtol = max(rtol, _resolution(expected.dtype))
+        np.testing.assert_allclose(actual.astype(wide), expected.astype(wide), rtol=rtol, atol=atol)
+    else:
+        np.testing.assert_array_equal(actual, expected)
+
+
+def _resolution(dtype: Any) -> float:
+    """One step of a narrow float; 0 for f32 and wider, where the case's own tolerance holds."""
+    if dtype.kind == "c" or dtype.itemsize >= 4:
+        return 0.0
+    import ml_dtypes
+
+    return float(ml_dtypes.finfo(dtype).eps)
+
+
+def execute(
+    op: Op, version: int, attributes: dict[str, Any], inputs: Sequence[Any], output_count: int = 1
+) -> tuple[Any, ...]:
+    """Run the kernel as the machine does; the outputs are always a tuple."""
+    arguments = complete(op.name, version, attributes)
+    if op.opset_version:
+        arguments["opset"] = version
+    if op.outputs_count:
+        arguments["outputs_count"] = output_count
+    if op.random:
+        arguments["rng"] = np.random.Generator(np.random.Philox(key=7))
+    with np.errstate(all="ignore"):
+        result = op.bind(np, arguments)(*inputs)
+    return tuple(result) if isinstance(result, (tuple, list)) else (result,)
+
+
+def execute_into(
+    op: Op, version: int, attributes: dict[str, Any], inputs: Sequence[Any], inferred: TensorType
+) -> Any:
+    """Run the kernel into a buffer of the inferred type that is full of NaN or 0x7F bytes."""
+    assert inferred.concrete, f"{op.name} accepts out, so its type must follow from its inputs' types"
+    assert inferred.shape is not None
+    dtype = NUMPY[inferred.dtype]
+    size = int(np.prod(inferred.shape)) * dtype.itemsize
+    out = np.full(size, 0x7F if dtype.kind in "biu" else 0xFF, np.uint8).view(dtype).reshape(inferred.shape)
+    with np.errstate(all="ignore"):
+        returned = op.bind(np, complete(op.name, version, attributes), out=True)(*inputs, out)
+    assert returned is out, f"{op.name} must return the buffer it was given"
+    return out
+
+
+def check(case: NodeCase) -> None:
+    """Kernel, kernel into a buffer, and inference of one case; inputs must come out untouched."""
+    op = lookup(case.op, case.version)
+    assert op is not None, f"{case.op} is not declared for opset {case.version}"
+    before = [None if array is None else array.copy() for array in case.inputs]
+    results = execute(op, case.version, case.attributes, case.inputs, case.output_count)
+    assert op.infer is not None, f"{case.op} has no inference rule"
+    types = op.infer(
+        complete(case.op, case.version, case.attributes), [type_of(array) for array in case.inputs]
+    )
+    for actual, expected in zip(results, case.outputs, strict=False):
+        if expected is not None:
+            assert_close(actual, expected, case.rtol, case.atol)
+    for inferred, actual in zip(types, results, strict=False):
+        assert_agrees(inferred, np.asarray(actual))
+    if op.accepts_out and types[0] is not None and types[0].dtype != "str":
+        into = execute_into(op, case.version, case.attributes, case.inputs, types[0])
+        assert_close(into, case.outputs[0], case.rtol, case.atol)
+    for array, copy in zip(case.inputs, before, strict=True):
+        if array is not None and array.dtype.kind != "O":
+            assert array.tobytes() == copy.tobytes(), f"{case.op} wrote to its input"

@@ -1,0 +1,256 @@
+"""Binding of inputs: files, arrays, generated data, sizes, and every way to get it wrong."""
+
+from __future__ import annotations
+
+import io
+import pickle
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from nncdbg.engine import dtypes
+from nncdbg.engine.errors import LoadError, NncdbgError, UsageError
+from nncdbg.engine.generated import GENERATED
+from nncdbg.engine.graph import Graph, TensorType, Value
+from nncdbg.engine.inputs import bind, parse_dim, parse_spec
+
+
+def graph(**types):
+    return Graph("main", tuple(Value(name, type_) for name, type_ in types.items()))
+
+
+F23 = TensorType("f32", (2, 3))
+FN3 = TensorType("f32", ("N", 3))
+
+
+@pytest.mark.parametrize("kind", GENERATED)
+@pytest.mark.parametrize("name", sorted(dtypes.NUMPY))
+def test_generated_data_has_the_type_of_the_input(kind, name):
+    whole = name in dtypes.INTEGERS or name == "bool"
+    if (kind == "normal" and whole) or (name == "str" and kind != "zeros"):
+        with pytest.raises(UsageError, match="cannot be"):
+            bind(graph(x=TensorType(name, (2, 3))), {"x": kind})
+        return
+    bound = bind(graph(x=TensorType(name, (2, 3))), {"x": kind})
+    array = bound.arrays["x"]
+    assert array.dtype == dtypes.NUMPY[name]
+    assert array.shape == (2, 3)
+    assert not array.flags.writeable
+    assert bound.notes == []
+
+
+@pytest.mark.parametrize("name", sorted(dtypes.NUMPY))
+def test_what_is_not_given_is_drawn_and_noted(name):
+    bound = bind(graph(x=TensorType(name, (64,))), seed=7)
+    array = bound.arrays["x"]
+    assert array.dtype == dtypes.NUMPY[name]
+    assert bound.notes == [f"input %x {name}[64] drawn at random from seed 7 (give --input x=FILE.npy)"]
+    if name == "str":
+        assert set(array.tolist()) == {""}
+    elif name in dtypes.INTEGERS:
+        assert 0 <= array.astype(int).min() <= array.astype(int).max() <= 9
+        assert len(set(array.astype(int).tolist())) > 1
+    else:
+        assert len(set(array.astype(complex).tolist())) > 1
+
+
+def test_a_draw_depends_on_seed_and_name_only():
+    alone = bind(graph(x=F23), seed=3).arrays["x"]
+    among = bind(graph(a=F23, x=F23, z=F23), {"z": "ones"}, seed=3).arrays
+    assert np.array_equal(alone, among["x"])
+    assert not np.array_equal(among["a"], among["x"])
+    assert not np.array_equal(alone, bind(graph(x=F23), seed=4).arrays["x"])
+
+
+def test_sizes_come_from_arrays_then_from_the_user_then_are_one():
+    both = graph(x=FN3, y=TensorType("f32", ("N", "M")), z=TensorType("f32", ("K", None)))
+    bound = bind(both, {"x": np.zeros((4, 3), np.float32), "y": "zeros", "z": "ones"}, {"M": 5})
+    assert bound.arrays["y"].shape == (4, 5)
+    assert bound.arrays["z"].shape == (1, 1)
+    assert bound.dims == {"N": 4, "M": 5, "K": 1}
+    assert len(bound.notes) == 2
+    assert "size K of input %z f32[K,?] is not given, 1 is taken (give --dim K=SIZE)" in bound.notes
+
+
+def test_an_array_later_in_the_graph_sizes_an_input_before_it():
+    bound = bind(graph(x=FN3, y=TensorType("f32", ("N",))), {"y": np.zeros(6, np.float32)})
+    assert bound.arrays["x"].shape == (6, 3)
+
+
+def test_a_given_array_is_a_view_and_never_changes():
+    mine = np.arange(6, dtype=np.float32).reshape(2, 3)
+    array = bind(graph(x=F23), {"%x": mine}).arrays["x"]
+    assert np.shares_memory(array, mine)
+    assert mine.flags.writeable
+    with pytest.raises(ValueError, match="read-only"):
+        array[0, 0] = 1
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(6, dtype=">f4").reshape(2, 3),
+        np.asfortranarray(np.arange(6, dtype=np.float32).reshape(2, 3)),
+        np.arange(12, dtype=np.float32)[::2].reshape(2, 3),
+        np.arange(12, dtype=np.float32).reshape(2, 6)[:, ::2],
+    ],
+)
+def test_other_layouts_become_contiguous_and_native(array):
+    got = bind(graph(x=F23), {"x": array}).arrays["x"]
+    assert got.flags.c_contiguous
+    assert got.dtype == np.dtype("=f4")
+    assert np.array_equal(got, array)
+
+
+@pytest.mark.parametrize(
+    ("type_", "data", "expected"),
+    [
+        (TensorType("f32", ()), 3, np.float32(3)),
+        (TensorType("f32", ()), np.float32(3), np.float32(3)),
+        (TensorType("i64", ()), 3.0, np.int64(3)),
+        (TensorType("bool", ()), True, np.bool_(True)),
+        (TensorType("u8", (2,)), [1, 255], np.array([1, 255], np.uint8)),
+        (TensorType("f16", (2,)), (1.5, float("inf")), np.array([1.5, np.inf], np.float16)),
+        (TensorType("bf16", (1,)), [float("nan")], np.array([np.nan], ml_dtypes.bfloat16)),
+        (TensorType("f32", (0,)), [], np.zeros(0, np.float32)),
+        (TensorType("str", (2,)), ["a", "béta"], np.array(["a", "béta"], object)),
+        (TensorType("str", (1,)), np.array(["abc"]), np.array(["abc"], object)),
+        (TensorType("c64", ()), 1j, np.complex64(1j)),
+    ],
+)
+def test_scalars_and_lists_are_converted(type_, data, expected):
+    got = bind(graph(x=type_), {"x": data}).arrays["x"]
+    assert got.dtype == np.asarray(expected).dtype
+    assert got.shape == np.shape(expected)
+    assert repr(got.tolist()) == repr(np.asarray(expected).tolist())
+
+
+@pytest.mark.parametrize(
+    ("type_", "data", "says"),
+    [
+        (F23, np.zeros((2, 3)), "it needs f32, not f64"),
+        (F23, np.zeros((2, 4), np.float32), "axis 1 must have size 3, not 4"),
+        (F23, np.zeros(6, np.float32), "it needs 2 axes, not 1"),
+        (F23, "x.png", "cannot be"),
+        (F23, "zeroes", "did you mean zeros"),
+        (F23, [[1, 2, 3], [4, 5]], "ragged"),
+        (F23, object(), "which no tensor can hold"),
+        (F23, np.array(["a"]), "it needs f32, not str"),
+        (F23, np.zeros(2, "datetime64[s]"), "cannot be an array of datetime64"),
+        (TensorType("u8", ()), 256, "cannot hold 256"),
+        (TensorType("u8", ()), -1, "cannot hold -1"),
+        (TensorType("i64", ()), 1.5, "cannot hold 1.5"),
+        (TensorType("i64", ()), float("nan"), "cannot hold nan"),
+        (TensorType("f16", ()), 1e9, "cannot hold"),
+        (TensorType("f32", ()), 1j, "it needs f32, not complex"),
+        (TensorType("f32", None), "zeros", "no known type"),
+        (None, "zeros", "no known type"),
+    ],
+)
+def test_what_does_not_fit_is_said(type_, data, says):
+    with pytest.raises(UsageError) as raised:
+        bind(graph(x=type_), {"x": data})
+    assert says in str(raised.value)
+
+
+def test_a_misfit_names_both_types_and_how_to_convert():
+    with pytest.raises(UsageError) as raised:
+        bind(graph(x=F23), {"x": np.zeros((2, 3))})
+    assert raised.value.operands == ("%x: f32[2,3] (the graph)", "f64[2,3] (given)")
+    assert 'astype("float32")' in str(raised.value.hint)
+
+
+def test_an_unknown_name_lists_the_inputs():
+    with pytest.raises(UsageError, match='@main has no input "imgae"') as raised:
+        bind(graph(image=FN3, mask=F23), {"imgae": "zeros"})
+    assert raised.value.operands == ("%image: f32[N,3]", "%mask: f32[2,3]")
+    assert raised.value.hint == "did you mean image?"
+
+
+def test_sizes_that_contradict_each_other():
+    two = graph(x=FN3, y=FN3)
+    with pytest.raises(UsageError, match="axis 0 is N=5, but N=4 in %x"):
+        bind(two, {"x": np.zeros((4, 3), np.float32), "y": np.zeros((5, 3), np.float32)})
+    with pytest.raises(UsageError, match="axis 0 is N=5, but N=2 in the size"):
+        bind(two, {"y": np.zeros((5, 3), np.float32)}, {"N": 2})
+    with pytest.raises(UsageError, match='no input of @main has the size "M"'):
+        bind(two, {}, {"M": 2})
+    with pytest.raises(UsageError, match="cannot be -1"):
+        bind(two, {}, {"N": -1})
+
+
+def test_npy_and_npz_files(tmp_path):
+    data = np.arange(6, dtype=np.float32).reshape(2, 3)
+    np.save(tmp_path / "x.npy", data)
+    np.savez(tmp_path / "two.npz", a=data, b=data + 1)
+    np.savez(tmp_path / "one.npz", only=data + 2)
+    np.save(tmp_path / "bf.npy", data.astype(ml_dtypes.bfloat16))
+    for spec, expected in (("x.npy", data), ("two.npz:b", data + 1), ("one.npz", data + 2)):
+        assert np.array_equal(bind(graph(x=F23), {"x": spec}, folder=tmp_path).arrays["x"], expected)
+        assert np.array_equal(bind(graph(x=F23), {"x": f"{tmp_path}/{spec}"}).arrays["x"], expected)
+    half = bind(graph(x=TensorType("bf16", (2, 3))), {"x": "bf.npy"}, folder=tmp_path).arrays["x"]
+    assert half.dtype == ml_dtypes.bfloat16
+    assert np.array_equal(half.astype(np.float32), data)
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    np.savez(tmp_path / "two.npz", a=np.zeros(1), b=np.zeros(1))
+    np.save(tmp_path / "objects.npy", np.array([{"a": 1}], object), allow_pickle=True)
+    whole = (tmp_path / "two.npz").read_bytes()
+    np.save(tmp_path / "good.npy", np.zeros((2, 3), np.float32))
+    npy = (tmp_path / "good.npy").read_bytes()
+    (tmp_path / "folder.npy").mkdir()
+    claim = io.BytesIO()
+    header = {"descr": "<f4", "fortran_order": False, "shape": (10**11, 10**8)}
+    np.lib.format.write_array_header_1_0(claim, header)
+    files = {
+        "empty.npy": b"",
+        "random.npy": bytes(range(256)),
+        "short.npy": npy[:-8],
+        "header.npy": npy[:40],
+        "pickle.npy": pickle.dumps([1, 2]),
+        "short.npz": whole[: len(whole) // 2],
+        "empty.npz": b"",
+        "claim.npy": claim.getvalue(),
+        "one.npz": npy,
+        "many.npy": whole,
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    for name in (*files, "objects.npy", "missing.npy", "folder.npy", "missing.npz:x"):
+        with pytest.raises(LoadError) as raised:
+            bind(graph(x=F23), {"x": name}, folder=tmp_path)
+        assert str(tmp_path) in str(raised.value), name
+    with pytest.raises(UsageError, match='has no array "c"'):
+        bind(graph(x=F23), {"x": "two.npz:c"}, folder=tmp_path)
+    with pytest.raises(UsageError, match="needs a key"):
+        bind(graph(x=F23), {"x": "two.npz"}, folder=tmp_path)
+
+
+def test_pickles_are_never_run(tmp_path):
+    class Trap:
+        def __reduce__(self):
+            return (open, (str(tmp_path / "sprung"), "w"))
+
+    np.save(tmp_path / "trap.npy", np.array([Trap()], object), allow_pickle=True)
+    with pytest.raises(LoadError, match="Python objects"):
+        bind(graph(x=F23), {"x": "trap.npy"}, folder=tmp_path)
+    assert not (tmp_path / "sprung").exists()
+
+
+@pytest.mark.parametrize("text", ["x", "=x.npy", "x=", ""])
+def test_bad_input_options(text):
+    with pytest.raises(UsageError, match="is not NAME=VALUE"):
+        parse_spec(text)
+
+
+@pytest.mark.parametrize("text", ["N", "N=", "=4", "N=four", "N=-1", "N=1.5", "N=²"])
+def test_bad_dim_options(text):
+    with pytest.raises(NncdbgError, match="is not NAME=SIZE"):
+        parse_dim(text)
+
+
+def test_options():
+    assert parse_spec("x=a=b.npy") == ("x", "a=b.npy")
+    assert parse_dim("batch=12") == ("batch", 12)

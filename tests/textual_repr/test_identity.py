@@ -1,0 +1,110 @@
+"""Printing and parsing are exact inverses, line numbers included."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from nncdbg.engine.graph import Graph, Node, Program, Value
+from nncdbg.textual_repr import listing, parse, parse_with_listing, print_program
+from tests.textual_repr.strategies import programs
+
+GOLDEN = sorted((Path(__file__).parents[1] / "golden").glob("*.nnc"))
+SLOW = settings(deadline=None, max_examples=200, suppress_health_check=list(HealthCheck))
+
+
+@contextmanager
+def recursion_limit(limit: int) -> Iterator[None]:
+    """Equality of nested records recurses in Python's own tuples; the text never does."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(limit)
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
+
+
+@given(programs())
+@SLOW
+def test_parse_inverts_print(program: Program) -> None:
+    text = print_program(program)
+    again = parse(text)
+    assert again == program
+    assert print_program(again) == text
+
+
+@given(programs())
+@settings(SLOW, max_examples=60)
+def test_listing_agrees_with_the_text(program: Program) -> None:
+    text = print_program(program)
+    printed = listing(program)
+    _, read = parse_with_listing(text)
+    assert "\n".join((*printed.lines, "")) == text
+    assert (read.statements, read.headers) == (printed.statements, printed.headers)
+    hidden = listing(program, locations=False)
+    assert (hidden.statements, hidden.headers) == (printed.statements, printed.headers)
+    assert len(hidden.lines) == len(printed.lines)
+    assert print_program(parse(print_program(program, locations=False)), locations=False) == print_program(
+        program, locations=False
+    )
+
+
+def test_golden_files_are_there() -> None:
+    assert len(GOLDEN) >= 8
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+def test_golden_file_is_canonical(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    program, from_text = parse_with_listing(text, file=str(path))
+    assert print_program(program) == text
+    assert parse(print_program(program)) == program
+    printed = listing(program)
+    assert (*printed.lines, "") == from_text.lines
+    assert (printed.statements, printed.headers) == (from_text.statements, from_text.headers)
+
+
+def _nested(depth: int) -> Program:
+    """A loop in a branch in a loop ..., `depth` blocks deep."""
+    node = Node("Relu", ("x",), (Value(f"y{depth}"),))
+    for level in reversed(range(depth)):
+        inner = f"y{level + 1}"
+        if level % 2:
+            branch = Graph(f"b{level}", (), (Value(inner),), (node,))
+            other = Graph("", (), (Value("x"),))
+            node = Node("if", ("c",), (Value(f"y{level}"),), {}, (branch, other))
+        else:
+            body = Graph(f"w{level}", (Value(""), Value(f"s{level}")), (Value(inner),), (node,))
+            node = Node("while", (None, "x"), (Value(f"y{level}"),), {}, (body,))
+    main = Graph("main", (Value("x"), Value("c")), (Value("y0"),), (node,))
+    return Program({"main": main}, "main")
+
+
+@pytest.mark.parametrize("depth", [1, 200, 900])
+def test_deep_blocks_print_and_parse_without_recursion(depth: int) -> None:
+    program = _nested(depth)
+    text = print_program(program)
+    again = parse(text)
+    assert print_program(again) == text
+    with recursion_limit(50_000):
+        assert again == program
+
+
+def test_crlf_and_byte_order_mark_read_the_same() -> None:
+    text = GOLDEN[0].read_text(encoding="utf-8")
+    assert parse("\ufeff" + text.replace("\n", "\r\n")) == parse(text)
+
+
+def test_comments_belong_to_what_follows() -> None:
+    text = (
+        "## a graph\n## of two lines\ngraph @main(%x) -> (%y) {\n  # lost\n  ## a statement\n"
+        "  %y = Relu(%x)  # lost too\n  return %y\n}\n"
+    )
+    graph = parse(text).graphs["main"]
+    assert graph.comment == "a graph\nof two lines"
+    assert graph.nodes[0].comment == "a statement"
