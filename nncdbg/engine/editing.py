@@ -100,6 +100,7 @@ def _again(machine: Machine, level: int, dirty: set[int], store: Any) -> None:
         if not (frame.code.reads(pc) & dirty) or frame.code.nodes[pc].op == "break":
             continue
         target = frame.code.targets[pc]
+        assert target is not None
         positions = range(target.start, target.stop) if isinstance(target, slice) else [target]
         if any(frame.slots[position] is EVICTED for position in frame.code.reads(pc)):
             for position in positions:

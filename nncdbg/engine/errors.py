@@ -35,10 +35,26 @@ class Excerpt:
     def __str__(self) -> str:
         where = f"{self.file or '<text>'}:{self.line}:{self.column}"
         gutter = f"{self.line:>5} | "
+        text, column = _window(self.text, self.column)
         # Tabs stay tabs in the caret line, so that the caret stands under its character.
-        lead = "".join("\t" if c == "\t" else " " for c in self.text[: self.column - 1])
-        carets = "^" * max(1, min(self.width, len(self.text) - self.column + 2))
-        return f"  at {where}\n{gutter}{self.text}\n{' ' * (len(gutter) - 2)}| {lead}{carets}"
+        lead = "".join("\t" if c == "\t" else " " for c in text[: column - 1])
+        carets = "^" * max(1, min(self.width, len(text) - column + 2))
+        return f"  at {where}\n{gutter}{text}\n{' ' * (len(gutter) - 2)}| {lead}{carets}"
+
+
+_LONGEST = 120
+
+
+def _window(text: str, column: int) -> tuple[str, int]:
+    """The part of a very long line around a column, and the column in that part."""
+    if len(text) <= _LONGEST:
+        return text, column
+    start = max(0, min(column - 1 - _LONGEST // 3, len(text) - _LONGEST))
+    part = text[start : start + _LONGEST]
+    column -= start
+    if start:
+        part, column = "…" + part, column + 1
+    return (part + "…" if start + _LONGEST < len(text) else part), column
 
 
 class NncdbgError(Exception):

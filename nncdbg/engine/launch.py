@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import zlib
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +14,7 @@ from nncdbg.engine.errors import Excerpt, GraphError, NncdbgError
 from nncdbg.engine.formula import formula_of
 from nncdbg.engine.graph import Array, Constant, Program, TensorType
 from nncdbg.engine.linking import Linker
-from nncdbg.engine.machine import Frame, Machine
+from nncdbg.engine.machine import Frame, Running
 from nncdbg.engine.values import type_of
 from nncdbg.textual_repr.listing import Listing
 from nncdbg.textual_repr.printer import listing
@@ -67,7 +67,9 @@ class Loaded:
         if key not in self._formulas:
             program = formula_of(code.nodes[pc], types, code.opsets)
             given = [known for known in types if known is not None]
-            self._formulas[key] = program and self._compile(program, program.entry, given, formula=program)
+            self._formulas[key] = (
+                self._compile(program, program.entry, given, formula=program) if program is not None else None
+            )
         return self._formulas[key]
 
     def listing_of(self, code: Code) -> Listing:
@@ -133,13 +135,13 @@ def excerpt(text: Listing, path: Path, pc: int) -> Excerpt:
     return Excerpt(words, line, indent + 1, len(words.strip()), text.file)
 
 
-def generator_of(machine: Callable[[], Machine], seed: int) -> Callable[[Path, int], np.random.Generator]:
+def generator_of(running: Running, seed: int) -> Callable[[Path, int], np.random.Generator]:
     """Random streams keyed by (seed, statement, iteration of every frame): the same at every replay."""
 
     def generator(path: Path, pc: int) -> np.random.Generator:
-        place = repr((path, pc, [(frame.pc, frame.iteration) for frame in machine().frames]))
-        key = (zlib.crc32(place.encode()) << 32) | (seed & 0xFFFFFFFF)
-        counter = zlib.crc32(place[::-1].encode())
-        return np.random.Generator(np.random.Philox(key=key, counter=counter))
+        *outer, inner = running.frames
+        place = repr((seed, path, pc, inner.iteration, [(frame.pc, frame.iteration) for frame in outer]))
+        digest = hashlib.blake2b(place.encode(), digest_size=16).digest()
+        return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
 
     return generator

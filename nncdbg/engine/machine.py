@@ -9,7 +9,8 @@ whoever wants to stop it calls `interrupt`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from operator import length_hint
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -53,6 +54,15 @@ Entry: TypeAlias = "tuple[int, str, Any]"
 CallCode: TypeAlias = Callable[[str, Sequence[Any]], Code]
 
 
+class Running:
+    """The stack of whichever machine executes now, for kernels that depend on where they are."""
+
+    __slots__ = ("frames",)
+
+    def __init__(self) -> None:
+        self.frames: list[Frame] = []
+
+
 class Machine:
     """Executes a program from its entry code.
 
@@ -60,13 +70,16 @@ class Machine:
     control needs; straight-line statements need nothing, as their outputs stay in the slots.
     """
 
-    def __init__(self, entry: Code, inputs: Sequence[Any], call_code: CallCode) -> None:
+    def __init__(self, entry: Code, inputs: Sequence[Any], call_code: CallCode, running: Running) -> None:
         self.call_code = call_code
+        self.running = running
         self.tick = 0
         self.ended = False
         self.interrupted = False
         self._disarmed: list[Code] = []
         self.journal: deque[Entry] = deque()
+        self.floor = 0
+        """The tick below which the journal does not reach."""
         self.listeners: list[Callable[[Event], None]] = []
         self.frames: list[Frame] = [self._frame(entry, inputs)]
 
@@ -74,6 +87,7 @@ class Machine:
 
     def run(self) -> Outcome:
         """Run until a trap, an interruption, a failure or the end."""
+        self.running.frames = self.frames
         with np.errstate(all="ignore"):
             while True:
                 if self.ended:
@@ -95,11 +109,11 @@ class Machine:
                     break
                 slots[target] = execute(*gather(slots))
         except BaseException as error:
-            self._advance(frame, len(patched) - cursor.__length_hint__() - 1 - start)
+            self._advance(frame, len(patched) - length_hint(cursor) - 1 - start)
             if isinstance(error, Exception):
                 return Failed(error)
             raise
-        self._advance(frame, len(patched) - cursor.__length_hint__() - 1 - start)
+        self._advance(frame, len(patched) - length_hint(cursor) - 1 - start)
         if self.interrupted:
             return self._interruption()
         if patched[frame.pc] is TRAP:
@@ -114,6 +128,7 @@ class Machine:
         """Execute exactly the next statement, a trap on it or not; None if all is well."""
         if self.ended:
             return Ended()
+        self.running.frames = self.frames
         frame = self.frames[-1]
         execute, gather, target = frame.code.instructions[frame.pc]
         if execute is None:
@@ -306,17 +321,25 @@ class Machine:
     @property
     def can_undo(self) -> bool:
         """False at the beginning, and where the journal no longer reaches back one statement."""
-        if self.tick == 0:
-            return False
-        return bool(self.journal and self.journal[-1][0] == self.tick) or self.frames[-1].pc > 0
+        return self.tick > self.floor
+
+    def forget(self) -> None:
+        """Drop the oldest entry of the journal."""
+        self.floor = self.journal.popleft()[0]
+
+    def become(self, other: Machine, journal: Iterable[Entry] = (), floor: int | None = None) -> None:
+        """Take over the state of a clone, with the journal that belongs to it."""
+        self.frames, self.tick, self.ended = other.frames, other.tick, other.ended
+        self.journal = deque(journal)
+        self.floor = other.tick if floor is None else floor
 
     def clone(self) -> Machine:
         """A machine in the same state that shares arrays and code, without journal or listeners."""
         copy = Machine.__new__(Machine)
-        copy.call_code = self.call_code
+        copy.call_code, copy.running = self.call_code, self.running
         copy.tick, copy.ended, copy.interrupted = self.tick, self.ended, False
         copy._disarmed = []
-        copy.journal, copy.listeners = deque(), []
+        copy.journal, copy.floor, copy.listeners = deque(), self.tick, []
         copy.frames = [frame.clone() for frame in self.frames]
         return copy
 

@@ -35,7 +35,7 @@ class Observer:
             return
         summary = summarize(result)
         if self.log is not None:
-            number = next(self.log.positions) & MASK
+            number = self.log.positions.take() & MASK
             self.log.owners[number] = (binding, index)
             self.log.rows[number] = row_of(summary)
         if summary.nan and self.watched & Flag.NAN:

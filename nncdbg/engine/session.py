@@ -25,7 +25,7 @@ from nncdbg.engine.graph import Array, Program
 from nncdbg.engine.inputs import bind
 from nncdbg.engine.launch import Loaded, excerpt, generator_of
 from nncdbg.engine.linking import Linker, walk
-from nncdbg.engine.machine import Frame, Machine
+from nncdbg.engine.machine import Frame, Machine, Running
 from nncdbg.engine.memory import allocation
 from nncdbg.engine.observation import Observer
 from nncdbg.engine.statistics_log import StatisticsLog
@@ -75,13 +75,14 @@ class Debugger:
         self.notes = bound.notes
         self.allocation = allocation(allocator, self._found, self.log)
         self._observer = Observer(self._found, self.log)
-        self._linker = Linker(namespace(backend), self.allocation, generator_of(lambda: self.machine, seed))
+        running = Running()
+        self._linker = Linker(namespace(backend), self.allocation, generator_of(running, seed))
         self._loaded = Loaded(program, self.listing, self._linker, self._code_arrived)
         self._codes: list[Code] = []
         self._breakpoints: dict[int, Breakpoint] = {}
         self._link_observers(first=True)
         entry = self._loaded.entry(list(bound.arrays.values()))
-        self.machine = Machine(entry, list(bound.arrays.values()), self._loaded.call)
+        self.machine = Machine(entry, list(bound.arrays.values()), self._loaded.call, running)
         self.timeline = Timeline(
             self.machine, parse_bytes(history), self.allocation.live_bytes, self.allocation.retains
         )

@@ -10,7 +10,6 @@ their inputs and random streams are numbered, so a replay gives the same bits.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -62,6 +61,7 @@ class Saved:
 
     machine: Machine
     journal: tuple[Entry, ...]
+    floor: int
     edits: tuple[Edit, ...]
     checkpoints: tuple[Machine, ...]
 
@@ -107,7 +107,7 @@ class Timeline:
         journal = machine.journal
         if len(journal) > JOURNAL:
             for _ in range(JOURNAL // 4):
-                journal.popleft()
+                machine.forget()
         if machine.tick - self._checkpoints[-1].tick >= SPACING:
             self.checkpoint()
 
@@ -134,7 +134,7 @@ class Timeline:
         self.checkpoint()
         journal = self.machine.journal
         while journal and self.live_bytes() > self.budget:
-            journal.popleft()
+            self.machine.forget()
         for frame in self.machine.frames:
             if self.live_bytes() <= self.budget:
                 break
@@ -179,6 +179,7 @@ class Timeline:
         while machine.journal and machine.journal[-1][0] > tick:
             machine.journal.pop()
         machine.tick, machine.ended = tick, False
+        machine.floor = min(machine.floor, tick)
 
     def go_to(self, tick: int) -> None:
         """The state after `tick` statements: backwards by undo or replay, forwards by running.
@@ -193,14 +194,18 @@ class Timeline:
 
     def _go_back(self, tick: int) -> None:
         machine = self.machine
-        while self.retains and machine.tick > tick:
+        while self.retains and machine.tick > tick and not self._nearer_checkpoint(tick):
             self._drop_edits_at(machine.tick)
             if not self._undoable():
                 break
             machine.undo()
         if machine.tick > tick or not self.retains:
-            self.edits = [edit for edit in self.edits if edit.tick <= tick]
+            self._drop_edits_at(tick + 1, 0)
             self._restore(tick)
+
+    def _nearer_checkpoint(self, tick: int) -> bool:
+        """True if running on from a checkpoint takes fewer statements than undoing, by far."""
+        return any(4 * (tick - state.tick) <= self.machine.tick - tick - 64 for state in self._checkpoints if state.tick <= tick)
 
     def _undoable(self) -> bool:
         """True if one undo leads to a state in which everything still needed is there."""
@@ -219,19 +224,20 @@ class Timeline:
         """Take back the edits made at `tick` or later, in the frames below `depth`."""
         frames = self.machine.frames[:depth]
         while self.edits and self.edits[-1].tick >= tick:
-            for level, slot, before, _ in reversed(self.edits.pop().changes):
+            dropped = self.edits.pop()
+            for level, slot, before, _ in reversed(dropped.changes):
                 if level < len(frames):
                     frames[level].slots[slot] = before
+            self._forget_checkpoints(dropped.tick)
+
+    def _forget_checkpoints(self, tick: int) -> None:
+        """Drop the states of `tick` and later, which saw an edit that is no more, or did not see a new one."""
+        self._checkpoints[1:] = [state for state in self._checkpoints[1:] if state.tick < tick]
 
     def _restore(self, tick: int) -> None:
         """Take the state of the last checkpoint at or before `tick` and run on from there."""
-        source = next(state for state in reversed(self._checkpoints) if state.tick <= tick)
-        copy = source.clone()
-        machine = self.machine
-        machine.frames, machine.tick, machine.ended = copy.frames, copy.tick, copy.ended
-        machine.journal.clear()
-        self._checkpoints = [state for state in self._checkpoints if state.tick <= source.tick]
-        self._forward(machine, tick, self.edits)
+        self.machine.become(_begun(self._checkpoints, tick, self.edits))
+        self._forward(self.machine, tick, self.edits)
 
     def _forward(self, machine: Machine, tick: int, edits: Sequence[Edit], release: bool = False) -> None:
         """Run a machine to `tick`, with the edits made on the way; nobody is told of findings."""
@@ -256,8 +262,7 @@ class Timeline:
         """A separate machine in the state of `tick` (now, if None), to look at or to run on from."""
         if tick is None or tick == self.machine.tick:
             return self.machine.clone()
-        source = next(state for state in reversed(self._checkpoints) if state.tick <= tick)
-        machine = source.clone()
+        machine = _begun(self._checkpoints, tick, self.edits)
         self._forward(machine, tick, self.edits)
         return machine
 
@@ -268,7 +273,7 @@ class Timeline:
         code = self.machine.frames[depth].code
         iteration = self.machine.frames[depth].iteration
         for source in reversed([state for state in self._checkpoints if state.tick <= self.machine.tick]):
-            machine = source.clone()
+            machine = _begun([source], source.tick, self.edits)
             value = self._find_again(machine, depth, code, iteration, slot)
             if value is not UNSET:
                 return value
@@ -317,6 +322,7 @@ class Timeline:
         fork = Branch(max(self.branches) + 1, self.branch, self.machine.tick, title)
         self.branches[fork.number] = fork
         self.branch = fork.number
+        self._forget_checkpoints(fork.tick)
         return fork
 
     def abandon(self, fork: Branch) -> None:
@@ -332,27 +338,34 @@ class Timeline:
         if saved is None:
             return
         self.branches[self.branch].saved = self._save()
-        machine, copy = self.machine, saved.machine.clone()
-        machine.frames, machine.tick, machine.ended = copy.frames, copy.tick, copy.ended
-        machine.journal = deque(_copied(entry) for entry in saved.journal)
+        self.machine.become(saved.machine.clone(), map(_copied, saved.journal), saved.floor)
         self.edits, self._checkpoints = list(saved.edits), list(saved.checkpoints)
         self.branch, self.branches[number].saved = number, None
 
     def _save(self) -> Saved:
         journal = tuple(_copied(entry) for entry in self.machine.journal)
-        return Saved(self.machine.clone(), journal, tuple(self.edits), tuple(self._checkpoints))
+        return Saved(self.machine.clone(), journal, self.machine.floor, tuple(self.edits), tuple(self._checkpoints))
 
     def other(self, number: int, tick: int) -> Machine:
         """A separate machine on branch `number` in its state of `tick`, run on if it was left before."""
         saved = self.branches[number].saved
         if saved is None:
             return self.diversion(tick)
-        source = saved.machine
-        if source.tick > tick:
-            source = next(state for state in reversed(saved.checkpoints) if state.tick <= tick)
-        machine = source.clone()
+        if saved.machine.tick <= tick:
+            machine = saved.machine.clone()
+        else:
+            machine = _begun(saved.checkpoints, tick, saved.edits)
         self._forward(machine, tick, saved.edits)
         return machine
+
+
+def _begun(checkpoints: Sequence[Machine], tick: int, edits: Iterable[Edit]) -> Machine:
+    """A copy of the last checkpoint at or before `tick`, with the edits made just there."""
+    machine = next(state for state in reversed(checkpoints) if state.tick <= tick).clone()
+    for edit in edits:
+        if edit.tick == machine.tick:
+            _apply(machine, edit)
+    return machine
 
 
 def _copied(entry: Entry) -> Entry:

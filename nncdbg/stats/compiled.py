@@ -26,7 +26,7 @@ from numba import carray, njit, types
 from numba.extending import intrinsic, overload
 
 from nncdbg.engine import dtypes
-from nncdbg.stats.preparation import Kernel
+from nncdbg.stats.kernel import Kernel
 
 _BLOCK = 512
 """Elements per block: few enough that the second loop over them reads from the L1 cache."""
@@ -159,28 +159,28 @@ def _count_equal(values: Any, wanted: Any) -> Any:
 
 
 @_jit(fastmath=_SUM)
-def _moments(values: Any, scale: Any) -> Any:
-    """Mean and sum of squared deviations of ``values * scale``."""
-    shift = np.float64(values[0]) * scale
+def _moments(values: Any) -> Any:
+    """Mean and sum of squared deviations."""
+    shift = np.float64(values[0])
     total = square = 0.0
     for i in range(values.size):
-        x = np.float64(values[i]) * scale - shift
+        x = np.float64(values[i]) - shift
         total += x
         square += x * x
     return shift + total / values.size, max(square - total * total / values.size, 0.0)
 
 
 @_jit(fastmath=_SUM)
-def _finite_moments(values: Any, unsigned: Any, infinite: Any, scale: Any, count: Any) -> Any:
+def _finite_moments(values: Any, unsigned: Any, infinite: Any, count: Any) -> Any:
     """`_moments` over the finite elements, of which there are `count`, at least one."""
     first = 0
     while _magnitude(unsigned[first]) >= infinite:
         first += 1
-    shift = np.float64(values[first]) * scale
+    shift = np.float64(values[first])
     total = square = 0.0
     for i in range(values.size):
-        x = np.float64(values[i]) * scale - shift
-        x = x if _magnitude(unsigned[i]) < infinite else 0.0
+        x = np.float64(values[i]) - shift
+        x = x if _magnitude(unsigned[i]) < infinite else np.float64(0.0)
         total += x
         square += x * x
     return shift + total / count, max(square - total * total / count, 0.0)
@@ -211,9 +211,12 @@ def _number(bits: Any, sample: Any, kind: Any) -> Any:
 
 
 @_jit()
-def _widen(bits: Any, values: Any, kind: Any) -> None:
-    """The numbers of a block of f16 or bf16."""
-    if kind == _BRAIN:
+def _convert(bits: Any, values: Any, kind: Any, scale: Any) -> None:
+    """The numbers of a block of f16 or bf16, or of a block of native ones times a power of two."""
+    if kind == _NATIVE:
+        for i in range(bits.size):
+            values[i] = _number(bits[i], values[i], _NATIVE) * scale
+    elif kind == _BRAIN:
         for i in range(bits.size):
             values[i] = _number(bits[i], values[i], _BRAIN)
     else:
@@ -264,7 +267,8 @@ def _scan(signed: Any, unsigned: Any, values: Any, kind: Any, limits: Any, scale
     infinite, tiny = _magnitude(_like(ones, infinity)), _magnitude(_like(ones, normal))
     nan = posinf = neginf = zero = subnormal = unwritten = finite = 0
     mean = square = 0.0
-    scratch = np.empty(0 if kind == _NATIVE else _BLOCK, values.dtype)
+    direct = kind == _NATIVE and scale == 1.0
+    scratch = np.empty(0 if direct else _BLOCK, values.dtype)
     for start in range(0, signed.size, _BLOCK):
         s, u = signed[start : start + _BLOCK], unsigned[start : start + _BLOCK]
         least, most, lowest, topmost = _extremes(s, u)
@@ -281,15 +285,15 @@ def _scan(signed: Any, unsigned: Any, values: Any, kind: Any, limits: Any, scale
         if _magnitude(lowest) < tiny or _magnitude(_like(ones, least)) < tiny:
             a, b = _count_tiny(u, tiny)
             zero, subnormal = zero + a, subnormal + b
-        if kind == _NATIVE:
+        if direct:
             block = values[start : start + _BLOCK]
         else:
             block = scratch[: s.size]
-            _widen(u, block, kind)
+            _convert(u, block, kind, scale)
         if clean:
-            m, q = _moments(block, scale)
+            m, q = _moments(block)
         else:
-            m, q = _finite_moments(block, u, infinite, scale, more)
+            m, q = _finite_moments(block, u, infinite, more)
         finite, mean, square = _join(finite, mean, square, more, m, q)
     return (low, high, under, over), (nan, posinf, neginf, zero, subnormal), unwritten, finite, mean, square
 
@@ -361,7 +365,7 @@ def integers(
         if row != 0:
             if lowest == 0:
                 zero += _count_equal(u, word)
-            m, q = _moments(values[start : start + _BLOCK], 1.0)
+            m, q = _moments(values[start : start + _BLOCK])
             finite, mean, square = _join(finite, mean, square, s.size, m, q)
     negative = _like(value, -1) < 0
     if row != 0:

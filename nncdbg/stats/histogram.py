@@ -52,8 +52,8 @@ def histogram(
         raise UsageError("strings have no histogram", hint="ask for the histogram of a tensor of numbers")
     _check(bins, range)
     summary = summarize(tensor)
-    numbers = _finite_numbers(tensor)
-    edges, counts = _spread(numbers, bins, range)
+    with np.errstate(over="ignore", invalid="ignore"):
+        edges, counts = _spread(_finite_numbers(tensor), bins, range)
     return Histogram(
         np.asarray(edges, np.float64),
         np.asarray(counts, np.int64),
@@ -96,9 +96,9 @@ def _spread(
     numbers: npt.NDArray[Any], bins: int | Sequence[float], limits: tuple[float, float] | None
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     low, high = limits or ((numbers.min(), numbers.max()) if numbers.size else (0, 1))
-    with np.errstate(over="ignore"):
-        wide = isinstance(bins, (int, np.integer)) and not np.isfinite(float(high) - float(low))
-    if wide:  # the range itself is beyond f64: a quarter of everything is not
+    if isinstance(bins, (int, np.integer)) and not np.isfinite(
+        float(high) - float(low)
+    ):  # the range itself is beyond f64: a quarter of everything is not
         edges, counts = _spread(numbers / 4, bins, (float(low) / 4, float(high) / 4))
         return edges * 4, counts
     try:

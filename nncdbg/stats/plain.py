@@ -20,7 +20,8 @@ def summarize_plain(array: npt.NDArray[Any]) -> Summary:
     """The summary of an array of any dtype, shape and strides."""
     if array.dtype.kind in "OUST":
         return empty_summary(array.size)
-    return combine(_summarize_block(block) for block in blocks_of(array, _BLOCK))
+    with np.errstate(all="ignore"):  # a signalling NaN that is widened is data, not a fault of ours
+        return combine(_summarize_block(block) for block in blocks_of(array, _BLOCK))
 
 
 def empty_summary(count: int = 0) -> Summary:

@@ -9,32 +9,19 @@ from __future__ import annotations
 import atexit
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from nncdbg.engine import dtypes
+from nncdbg.stats.kernel import Kernel
 
-_FIRST = ("f32", "f64", "i64", "bool")
+_FIRST = ("f32", "i64", "bool", "f64", "f16", "bf16", "i32")
 
 NAMES: tuple[str, ...] = _FIRST + tuple(
     name for name in dtypes.NUMPY if name not in (*_FIRST, "str", "c64", "c128")
 )
 """The dtypes that the compiled pass knows, in the order in which they become ready."""
-
-
-@dataclass(frozen=True, slots=True)
-class Kernel:
-    """A compiled pass for one dtype.
-
-    ``entry(*leading, address, count, guard_bytes, row_address) -> flags``; where `exact`, the
-    address of two i64 for the exact ends (0 for none) stands between `leading` and the rest.
-    """
-
-    entry: Callable[..., int]
-    leading: tuple[int | float, ...]
-    exact: bool
 
 
 kernels: dict[np.dtype[Any], Kernel] = {}

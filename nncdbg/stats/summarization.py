@@ -6,6 +6,7 @@ what is strided goes to it block by block; everything else goes to the plain pas
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 from functools import partial
@@ -16,12 +17,19 @@ import numpy.typing as npt
 
 from nncdbg.engine import dtypes
 from nncdbg.engine.errors import UsageError
+from nncdbg.stats.kernel import Kernel
 from nncdbg.stats.plain import blocks_of, combine, empty_summary, summarize_plain
-from nncdbg.stats.preparation import Kernel, address_of, kernels
+from nncdbg.stats.preparation import address_of, kernels
 from nncdbg.stats.summary import Summary, build_summary
 
 _PARALLEL = 1 << 21
 """Elements from which a second thread earns its start."""
+
+_PIECE = 1 << 22
+"""Elements that a thread takes at a time; a power of two keeps the alignment of the whole."""
+
+_THREADS = 4
+"""Threads beyond which memory, not computing, is what a pass waits for."""
 
 _BLOCK = 65536
 """Elements per copied block of a strided array."""
@@ -72,7 +80,7 @@ def _summarize_flat(kernel: Kernel, array: npt.NDArray[Any]) -> Summary:
     else:
         kernel.entry(*kernel.leading, address, flat.size, 0, _scratch.row_address)
     row = _scratch.row.tolist()
-    ends: list[float | None] = row[:4]
+    ends: list[float | None] = [*row[:4]]
     counts = _NO_COUNTS if row[4:9] == _NO_COUNTS else [int(number) for number in row[4:9]]
     if ends[0] != ends[0]:
         ends = _NO_ENDS
@@ -85,21 +93,31 @@ def _summarize_flat(kernel: Kernel, array: npt.NDArray[Any]) -> Summary:
 
 
 def _in_threads(kernel: Kernel, flat: npt.NDArray[Any]) -> Summary:
-    """The compiled pass lets go of the interpreter lock, so parts of a large array run side by side."""
-    workers = min(4, os.cpu_count() or 1)
-    parts = np.array_split(flat, workers)
-    found = [empty_summary()] * workers
+    """The compiled pass lets go of the interpreter lock, so pieces of a large array run side by side.
 
-    def work(i: int) -> None:
-        found[i] = _summarize_flat(kernel, parts[i])
+    Each thread takes the next piece when it is done with one: a core that is busy elsewhere
+    then delays one piece, not its whole share.
+    """
+    pieces = [flat[start : start + _PIECE] for start in range(0, flat.size, _PIECE)]
+    found = [empty_summary()] * len(pieces)
+    tickets = itertools.count()
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(1, workers)]
+    def work() -> None:
+        while (i := next(tickets)) < len(pieces):
+            found[i] = _summarize_flat(kernel, pieces[i])
+
+    threads = [threading.Thread(target=work) for _ in range(min(_THREADS, _cores()) - 1)]
     for thread in threads:
         thread.start()
-    work(0)
+    work()
     for thread in threads:
         thread.join()
     return combine(found)
+
+
+def _cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _summarize_odd(array: npt.NDArray[Any]) -> Summary:

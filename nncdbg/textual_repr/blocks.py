@@ -50,6 +50,8 @@ class Block:
     names: dict[str, int] = field(default_factory=dict)
     results: tuple[Value, ...] | None = None
     end: int = 0
+    astray: bool = False
+    """A wrong word ended it, or seemed to, and has been reported."""
 
     def outwards(self) -> Iterator[Block]:
         """This block, then those around it."""

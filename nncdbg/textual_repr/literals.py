@@ -138,10 +138,16 @@ def _float_texts(flat: Array) -> list[str]:
     return texts
 
 
+_WHOLE = 1e6
+"""Whole numbers below it are printed in full: in the digits that an f8e4m3fn needs, 448.0 would be 450.0."""
+
+
 def _shorten(texts: list[str], flat: Array, wide: Array) -> None:
     """Replace each text by the shortest that rounds to the same bits; 9 digits do for an f32."""
     values = wide.tolist()
-    left = np.flatnonzero(np.isfinite(wide))
+    with np.errstate(all="ignore"):
+        whole = (wide == np.rint(wide)) & (np.abs(wide) < _WHOLE)
+    left = np.flatnonzero(np.isfinite(wide) & ~whole)
     for precision in range(1, 10):
         short = [float(f"{values[index]:.{precision}g}") for index in left.tolist()]
         same = _bits(_rounded(short, flat.dtype)) == _bits(flat[left])

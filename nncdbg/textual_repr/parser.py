@@ -1,7 +1,6 @@
 """Program text to a Program.  All errors of a file are found in one pass and raised together.
 
-A line is a statement, so a line that fails is reported and left behind; the names that it
-seems to define count as defined, so that one mistake is not reported again at every use.
+A line is a statement, so a line that fails is reported and left behind.
 """
 
 from __future__ import annotations
@@ -11,22 +10,20 @@ import re
 from collections.abc import Callable
 from functools import partial
 
-from nncdbg.engine.errors import Excerpt, GraphError, ParseError
-from nncdbg.engine.graph import Constant, Graph, Inline, Node, Program, Value
+from nncdbg.engine.errors import GraphError, ParseError
+from nncdbg.engine.graph import Constant, Inline, Node, Program, Value
 from nncdbg.textual_repr import statements as read
 from nncdbg.textual_repr.blocks import CALLED, ENDS, Block, Header
 from nncdbg.textual_repr.cursor import Cursor
-from nncdbg.textual_repr.lexemes import BARE, OP, STRING, Flaw, unquote
-from nncdbg.textual_repr.listing import Listing, Path
+from nncdbg.textual_repr.lexemes import BARE, OP, STRING, Flaw
+from nncdbg.textual_repr.listing import Listing
 from nncdbg.textual_repr.plain import read_plain
-from nncdbg.textual_repr.resolution import Call, Unresolved, explain, shown, wrong_calls
+from nncdbg.textual_repr.reading import Reading, salvaged
+from nncdbg.textual_repr.resolution import Call, shown, wrong_calls
 from nncdbg.textual_repr.statements import Mark, Names
 
 VERSION = 1
 """The version of the text that this package reads and prints."""
-
-DEEPEST = 1000
-"""Blocks nest no deeper."""
 
 
 def parse(text: str, *, file: str | None = None) -> Program:
@@ -48,23 +45,15 @@ def parse_with_listing(text: str, *, file: str | None = None) -> tuple[Program, 
             gc.enable()
 
 
-class _Parser:
+class _Parser(Reading):
+    """The readers of the kinds of lines, by their first word."""
+
     def __init__(self, text: str, file: str | None) -> None:
-        self.file = file
-        self.lines = [line.removesuffix("\r") for line in text.removeprefix("\ufeff").split("\n")]
-        self.errors: list[GraphError] = []
-        self.block: Block | None = None
-        self.comment: list[str] = []
+        super().__init__(text, file)
         self.stores: list[str] = []
         self.opsets: dict[str, int] = {}
-        self.graphs: dict[str, Graph] = {}
         self.graph_lines: dict[str, int] = {}
-        self.broken: set[str] = set()
         self.calls: list[Call] = []
-        self.blocks: list[Block] = []
-        self.unresolved: list[Unresolved] = []
-        self.statements: dict[Path, tuple[int, ...]] = {}
-        self.headers: dict[Path, int] = {}
         self.readers: dict[str, Callable[[Cursor, int], None]] = {
             "opset": self.opset,
             "store": self.store,
@@ -76,8 +65,6 @@ class _Parser:
             "yield": partial(self.last, "yield"),
             "next": partial(self.last, "next"),
         }
-
-    # -- the text ------------------------------------------------------------------------------
 
     def program(self) -> tuple[Program, Listing]:
         lines = self.lines
@@ -109,10 +96,6 @@ class _Parser:
             raise ParseError(only.message, errors=errors, excerpt=only.excerpt, hint=only.hint)
         message = f"{len(errors)} errors in {self.file or 'the text'}"
         raise ParseError(message, errors=errors, excerpt=errors[0].excerpt, hint=errors[0].hint)
-
-    def report(self, line: int, flaw: Flaw) -> None:
-        excerpt = Excerpt(self.lines[line - 1], line, flaw.start + 1, max(1, flaw.width), self.file)
-        self.errors.append(GraphError(flaw.message, excerpt=excerpt, hint=flaw.hint))
 
     def line(self, text: str, number: int) -> None:
         """One line of any kind."""
@@ -151,12 +134,6 @@ class _Parser:
         elif text.startswith("##", start):
             self.comment.append(_comment(text[start + 2 :]))
 
-    def take_comment(self) -> str:
-        """The ``##`` lines before this statement."""
-        text = "\n".join(self.comment)
-        self.comment.clear()
-        return text
-
     def before_graphs(self, word: str) -> None:
         if self.graph_lines or self.block is not None:
             raise Flaw(f"{word} stands before the first graph", 0, len(word), "move this line to the top")
@@ -181,15 +158,6 @@ class _Parser:
 
     # -- blocks --------------------------------------------------------------------------------
 
-    def open(self, block: Block, names: Names) -> None:
-        depth = len(block.path) // 2
-        if depth >= DEEPEST:
-            raise Flaw("blocks nest too deep", 0, len(self.lines[block.line - 1]), f"at most {DEEPEST}")
-        self.block = block
-        self.blocks.append(block)
-        self.headers[block.path] = block.line
-        self.define(names, block.line)
-
     def graph(self, cursor: Cursor, number: int) -> None:
         if self.block is not None:
             self.close_unclosed(number - 1)
@@ -213,18 +181,6 @@ class _Parser:
             self.report(
                 number, Flaw(f"two graphs are @{name}", start, width, f"the first is at line {first}")
             )
-
-    def inside(self, cursor: Cursor) -> Block:
-        """The block that the statement at `cursor` stands in."""
-        block = self.block
-        if block is None:
-            raise cursor.whole("a statement outside a graph", "open one before it: graph @main() -> () {")
-        if block.end and block.kind != "broken":
-            raise cursor.whole("this line is never reached", f"line {block.end} ends the block")
-        return block
-
-    def nested_path(self, outer: Block) -> Path:
-        return (*outer.path, len(outer.nodes), 0)
 
     def branches(self, cursor: Cursor, number: int) -> None:
         outer = self.inside(cursor)
@@ -259,7 +215,7 @@ class _Parser:
         if block.kind == "broken":
             self.salvage(cursor.line, number)
             return
-        if not block.end:
+        if not block.end and not block.astray:
             hint = f"{CALLED[block.kind]} ends in {ENDS[block.kind]}, also if it gives nothing"
             self.report(number, Flaw(f"the block has no {ENDS[block.kind]}", cursor.position, 1, hint))
         cursor.expect("}")
@@ -322,32 +278,6 @@ class _Parser:
             hint = "_ stands for a result that nobody reads"
             raise Flaw(message, start, max(1, cursor.position - 1 - start), hint)
         return outputs
-
-    def leave_block(self, block: Block, *, broken: bool = False) -> None:
-        """`block` is closed; with a whole graph, what it could not resolve is settled."""
-        self.block = block.parent
-        if block.kind != "broken":
-            self.statements[block.path] = block.site_lines()
-        if block.parent is not None:
-            return
-        if broken:
-            self.broken.add(block.name)
-        elif block.name not in self.graphs:
-            self.graphs[block.name] = block.graph()
-        for use in self.unresolved:
-            self.report(use.line, explain(use, self.blocks))
-        self.unresolved.clear()
-        self.blocks.clear()
-
-    def close_unclosed(self, number: int) -> None:
-        """The text ends, or the next graph begins, at line `number` + 1: all blocks should be closed."""
-        while self.block is not None:
-            block = self.block
-            if block.kind != "broken":
-                text = self.lines[block.line - 1]
-                hint = f"}} is missing before line {number + 1}"
-                self.report(block.line, Flaw("this block is not closed", len(text.rstrip()) - 1, 1, hint))
-            self.leave_block(block, broken=True)
 
     # -- statements ----------------------------------------------------------------------------
 
@@ -420,12 +350,13 @@ class _Parser:
     def last(self, word: str, cursor: Cursor, number: int) -> None:
         """``return``, ``yield`` or ``next``."""
         block = self.inside(cursor)
-        block.end = number
         self.comment.clear()
         if block.kind == "broken":
             return
         if word != ENDS[block.kind]:
+            block.astray = True
             raise cursor.whole(f"{word} in {CALLED[block.kind]}", f"it ends in {ENDS[block.kind]}")
+        block.end = number
         names = Names()
         if word == "next":
             results = read.next_values(cursor, names, block.inputs[1:])
@@ -457,75 +388,8 @@ class _Parser:
                 message = f"the first branch yields {len(first.results)}, this one {len(results)}"
                 raise cursor.whole(message, f"both branches yield as many values; see line {first.end}")
 
-    # -- names and recovery --------------------------------------------------------------------
-
-    def resolve(self, names: Names, number: int) -> None:
-        """Note the used names that nobody has defined so far."""
-        block = self.block
-        if block is None:
-            return
-        for mark in names.uses:
-            if not block.sees(mark.name):
-                self.unresolved.append(Unresolved(mark, number, block, len(block.nodes)))
-
-    def define(self, names: Names, number: int) -> None:
-        """Enter the defined names into the block; each only once, and none that hides another."""
-        block = self.block
-        if block is None:
-            return
-        for mark in names.defines:
-            line = block.line_of(mark.name)
-            if line is not None:
-                fault = "is defined twice" if mark.name in block.names else "hides a value of the same name"
-                hint = f"it is defined at line {line}; a value is defined once, and loops rebind by next"
-                self.report(number, Flaw(f"{shown(mark.name)} {fault}", mark.start, mark.width, hint))
-            block.names.setdefault(mark.name, number)
-
-    def salvage(self, text: str, number: int) -> None:
-        """Go on behind a line that failed: keep blocks in step, take the names it seems to define."""
-        self.comment.clear()
-        opens = text.split("#")[0].rstrip().endswith("{")
-        word = Cursor(text).peek_word()
-        block = self.block
-        if text.lstrip().startswith("}"):
-            if block is None:
-                return
-            self.leave_block(block, broken=True)
-            if opens and block.parent is not None:
-                self.open_broken(block.parent, text, number)
-            else:
-                self.take_names(text, number)
-        elif opens and word in ("graph", "if", "while"):
-            self.open_broken(None if word == "graph" else block, text, number)
-        elif word in ENDS.values():
-            if block is not None:
-                block.end = block.end or number
-        elif "=" in text:
-            self.take_names(text.split("=")[0], number)
-
-    def open_broken(self, outer: Block | None, text: str, number: int) -> None:
-        """A block whose first line failed: read on inside it, but say nothing that depends on that line."""
-        name = _graph_name.search(text)
-        if outer is None:
-            self.close_unclosed(number - 1)
-        graph = "" if name is None else unquote(name[1]) if name[1][0] == '"' else name[1]
-        path = (graph,) if outer is None else self.nested_path(outer)
-        self.block = Block("broken", number, path, outer, None, graph)
-        self.blocks.append(self.block)
-        self.take_names(text, number)
-
-    def take_names(self, text: str, number: int) -> None:
-        if self.block is None:
-            return
-        for spelled in _value_name.findall(text):
-            name = unquote(spelled) if spelled[0] == '"' else spelled
-            if not self.block.sees(name):
-                self.block.names[name] = number
-
 
 _call = re.compile(rf"(?:@(?:{BARE}|{STRING})|{OP}|{STRING})[ \t]*\(").match
-_graph_name = re.compile(rf"@({BARE}|{STRING})")
-_value_name = re.compile(rf"%({BARE}|{STRING})")
 
 
 def _place(error: GraphError) -> tuple[int, int]:
@@ -546,6 +410,4 @@ def _only(values: tuple[Value, ...], cursor: Cursor, start: int) -> Value:
 
 def _comment(rest: str) -> str:
     """The text of a ``##`` line: after one space, or quoted."""
-    if re.fullmatch(STRING, rest):
-        return unquote(rest)
-    return rest.removeprefix(" ")
+    return salvaged(rest) if re.fullmatch(STRING, rest) else rest.removeprefix(" ")

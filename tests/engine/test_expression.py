@@ -244,6 +244,7 @@ TABLE: list[tuple[str, Any]] = [
     ("%s.dtype", "str"),
     ("%s.size", 3),
     ("%s == 'a'", [True, False, True]),
+    (r"'it\'sA' == 'it\'s\x41'", True),
     ('"b" < %s', [False, True, False]),
     ("prev(%h)", H - 1),
     ("%h.std() == prev(h).std()", True),
@@ -310,6 +311,7 @@ def test_not_computed_passes_through() -> None:
 def test_condition() -> None:
     assert condition(parse("std(%h) > 1", SCOPE.has), SCOPE) is True
     assert condition(parse("%k == 4", SCOPE.has), SCOPE) is False
+    assert condition(parse("any(%g / 0 > 1)", SCOPE.has), SCOPE) is True
     with pytest.raises(ExpressionError, match=r"bool\[2,3\] has 6 elements") as caught:
         condition(parse("%h > 1", SCOPE.has), SCOPE)
     assert "any(...)" in str(caught.value.hint)
@@ -334,6 +336,7 @@ ERRORS: list[tuple[str, str, str, str]] = [
     ("[1, 2", "expected `,` or `]`", "", ""),
     ("%h[]", "the index is empty", "[]", ""),
     ("%h[0", "expected `,` or `]`", "", ""),
+    ("%s == 'a\\q'", "unknown escape \\q", "\\q", "the escapes"),
     ("'abc", "the string is not closed", "'", ""),
     ("1 2", "unexpected `2`", "2", ""),
     ("%h = 3", "unexpected `=`", "=", "=="),

@@ -269,7 +269,7 @@ def _graph(draw: st.DrawFn, name: str, depth: int, graphs: list[Graph]) -> Graph
 
 @st.composite
 def programs(draw: st.DrawFn, depth: int = 2) -> Program:
-    """A program of one to three graphs, of which later ones call earlier ones; `depth` blocks deep at most."""
+    """A program of one to three graphs, the later ones call the earlier; `depth` blocks deep at most."""
     graphs: list[Graph] = []
     for name in draw(st.lists(names, min_size=1, max_size=3, unique=True)):
         graphs.append(_graph(draw, name, depth, graphs))

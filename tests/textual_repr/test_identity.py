@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from nncdbg.engine.errors import ParseError
 from nncdbg.engine.graph import Graph, Node, Program, Value
-from nncdbg.textual_repr import listing, parse, parse_with_listing, print_program
+from nncdbg.textual_repr import listing, parse, parse_with_listing, parser, print_program
 from tests.textual_repr.strategies import programs
 
 GOLDEN = sorted((Path(__file__).parents[1] / "golden").glob("*.nnc"))
@@ -52,6 +53,47 @@ def test_listing_agrees_with_the_text(program: Program) -> None:
     assert print_program(parse(print_program(program, locations=False)), locations=False) == print_program(
         program, locations=False
     )
+
+
+@given(programs())
+@settings(SLOW, max_examples=60)
+def test_the_short_way_reads_what_the_parser_reads(program: Program) -> None:
+    text = print_program(program)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parser, "read_plain", lambda lines, index, block: index)
+        program_slow, listing_slow = parse_with_listing(text)
+    assert parse_with_listing(text) == (program_slow, listing_slow)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '%y: f32[2] = Conv(%x, %w, pads=[1,1], k=2.5) loc("net.py":12, node "a")',
+        "%y = Conv(%x, %w, _, pads=[1,1])",
+        "%y = Add(%x, 1, axis=0)",
+        '%y = Relu(%x) loc(node "n")',
+        "  %y: bf16[N,?] = a.b(%x)",
+        "%y = data(%x)",
+        "%y = Relu(%x, a=1, %w)",
+        "%y = Relu(%x, a=1, a=2)",
+        "%y = Relu(%x, %y)",
+        "%x = Relu(%x)",
+        "%y: f32[;] = Relu(%x)",
+    ],
+)
+def test_the_short_way_and_the_parser_agree_on_a_line(line: str) -> None:
+    text = f"graph @f(%x, %w) -> (%x) {{\n{line}\nreturn %x\n}}"
+
+    def outcome() -> object:
+        try:
+            return parse_with_listing(text)
+        except ParseError as failure:
+            return str(failure)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parser, "read_plain", lambda lines, index, block: index)
+        slow = outcome()
+    assert outcome() == slow
 
 
 def test_golden_files_are_there() -> None:
@@ -108,3 +150,9 @@ def test_comments_belong_to_what_follows() -> None:
     graph = parse(text).graphs["main"]
     assert graph.comment == "a graph\nof two lines"
     assert graph.nodes[0].comment == "a statement"
+
+
+def test_the_sample_of_the_manual_is_canonical() -> None:
+    manual = (Path(__file__).parents[2] / "docs" / "TEXT.md").read_text(encoding="utf-8")
+    sample = manual.split("```\n")[1]
+    assert print_program(parse(sample)) == sample

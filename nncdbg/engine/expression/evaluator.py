@@ -78,6 +78,10 @@ class Evaluator:
 
     def truth(self, node: Node) -> bool:
         """The value of `node` as one truth value."""
+        with np.errstate(all="ignore"):
+            return self._truth(node)
+
+    def _truth(self, node: Node) -> bool:
         return bool(self._guarded(node, truth, (node,)))
 
     def index(self, items: nodes.Sequence) -> tuple[Any, ...]:
@@ -137,7 +141,7 @@ class Evaluator:
 
     def _unary(self, node: nodes.Unary) -> Any:
         if node.symbol == "not":
-            return not self.truth(node.operand)
+            return not self._truth(node.operand)
         return self._guarded(node, lambda a: unary(node.symbol, a), (node.operand,))
 
     def _binary(self, node: nodes.Binary) -> Any:
@@ -158,12 +162,12 @@ class Evaluator:
         return result
 
     def _boolean(self, node: nodes.Boolean) -> bool:
-        if self.truth(node.left) is (node.symbol == "or"):
+        if self._truth(node.left) is (node.symbol == "or"):
             return node.symbol == "or"
-        return self.truth(node.right)
+        return self._truth(node.right)
 
     def _conditional(self, node: nodes.Conditional) -> Any:
-        return self._value(node.then if self.truth(node.condition) else node.otherwise)
+        return self._value(node.then if self._truth(node.condition) else node.otherwise)
 
     def _call(self, node: nodes.Call) -> Any:
         if node.function == "prev":

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from nncdbg.engine import dtypes
-from nncdbg.engine.graph import Array
+from nncdbg.engine.graph import Array, TensorType
 
 Number: TypeAlias = "bool | int | float | np.generic[Any] | Array"
 
@@ -44,8 +44,7 @@ def type_text(value: Any) -> str:
             name = dtypes.name_of(value.dtype)
         except KeyError:
             name = str(value.dtype)
-        sizes = ",".join(map(str, value.shape))
-        return f"{name}[{sizes}]"
+        return str(TensorType(name, value.shape))
     return "None" if value is None else type(value).__name__
 
 

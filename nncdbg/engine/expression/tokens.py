@@ -9,7 +9,8 @@ from itertools import islice
 
 from nncdbg.engine.errors import ExpressionError
 from nncdbg.engine.expression import nodes
-from nncdbg.engine.expression.nodes import fault
+from nncdbg.engine.expression.nodes import MAX_DEPTH, fault
+from nncdbg.textual_repr.lexemes import BARE, STRING, Flaw, name_text, unquote
 
 MAX_TEXT = 10_000
 """Characters of an expression."""
@@ -38,11 +39,9 @@ _SPACE = re.compile(r"\s*")
 _OPERATOR = re.compile(r"\*\*|//|==|!=|<=|>=|&&|\|\||<<|>>|:=|(?:if|else|and|or|in|is|for|not)\b|[^\w\s]")
 NUMBER = re.compile(r"0[xX][0-9a-fA-F]+|(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 WORD = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-_BARE_NAME = re.compile(r"[A-Za-z0-9_/.$]+")
+_BARE_NAME = re.compile(BARE)
 KEYWORD = re.compile(r"\s*([A-Za-z_]\w*)\s*=(?!=)", re.ASCII)
-_STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"|\'((?:[^\'\\\n]|\\.)*)\'')
-_ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[0-7]{1,3}|.)", re.DOTALL)
-_ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
+_STRING = re.compile(rf"{STRING}|'(?:[^'\\]|\\.)*'")
 
 
 class Tokens:
@@ -62,13 +61,18 @@ class Tokens:
         self._names = names
 
     def string(self) -> str:
-        """A string between quotes, with the escapes of Python and C."""
-        match = _STRING.match(self.text, self.position)
+        """A string between quotes, with the escapes of program text."""
+        start = self.position
+        match = _STRING.match(self.text, start)
         if match is None:
             raise self.fault("the string is not closed")
+        try:
+            string = unquote(match.group(), start)
+        except Flaw as flaw:
+            self.position = flaw.start
+            raise self.fault(flaw.message, flaw.width, flaw.hint) from None
         self.position = match.end()
-        quoted = match.group(1) if match.group(1) is not None else match.group(2)
-        return unescape(quoted)
+        return string
 
     def peek(self) -> str:
         """The operator, keyword or bracket that comes next, "" for anything else; skips space."""
@@ -144,7 +148,8 @@ class Tokens:
             self.position = start
             raise self.fault("expected the name of a value after `%`", hint='quote an odd name: %"conv:0"')
         run = match.group()
-        for name in _candidates(run):
+        # More parts than that would be more operators than an expression may have.
+        for name in islice(_candidates(run), MAX_DEPTH):
             if self.has(name):
                 self.position += len(name)
                 return name
@@ -192,25 +197,6 @@ def _candidates(run: str) -> Iterable[str]:
             yield run[:end]
 
 
-def unescape(quoted: str) -> str:
-    """The text that a quoted string stands for."""
-
-    def one(match: re.Match[str]) -> str:
-        code = match.group(1)
-        if code[0] in "xuU" and len(code) > 1:
-            number = int(code[1:], 16)
-            exists = number <= 0x10FFFF and not 0xD800 <= number <= 0xDFFF
-            return chr(number) if exists else match.group()
-        if code[0] in "01234567":
-            return chr(int(code, 8))
-        return _ESCAPED.get(code, code)
-
-    return _ESCAPE.sub(one, quoted)
-
-
 def spelled(name: str) -> str:
     """A value's name with its sigil, quoted if it holds other characters than bare names do."""
-    if _BARE_NAME.fullmatch(name):
-        return f"%{name}"
-    escaped = name.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t")
-    return f'%"{escaped}"'
+    return "%" + name_text(name)

@@ -31,7 +31,7 @@ def formula(
         schema = get_schema(local, version, domain)
     except SchemaError:
         return None
-    if any(attribute.type.name.startswith("GRAPH") for attribute in schema.attributes.values()):
+    if any(known.required and known.type.name.startswith("GRAPH") for known in schema.attributes.values()):
         return None
     node = _node(schema, local, domain, attributes, input_types)
     try:

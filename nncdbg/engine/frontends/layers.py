@@ -6,7 +6,7 @@ values they are given.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TypeAlias
@@ -45,14 +45,12 @@ def _grouped(graph: Graph, scopes: tuple[Scope, ...], depth: int, claim: Callabl
     if len(runs) == 1:
         # A module that is all of its parent would be a frame with one call in it.
         return _grouped(graph, scopes, depth + 1, claim)
-    types = _types(graph)
-    later = _read_later(graph, runs)
-    kept = _constants_outside(graph, runs)
+    around = _Around(graph, runs)
     nodes: list[Node] = []
     layers: list[Graph] = []
     moved: set[str] = set()
-    for run, read in zip(runs, later, strict=True):
-        layer = _layer(run, graph, kept, read, types)
+    for index, run in enumerate(runs):
+        layer = _layer(run, index, around)
         if layer is None:
             nodes.extend(run.nodes)
             continue
@@ -73,57 +71,41 @@ def _runs(nodes: Sequence[Node], scopes: Sequence[Scope], depth: int) -> list[_R
     return runs
 
 
-def _read_later(graph: Graph, runs: Sequence[_Run]) -> list[set[str]]:
-    """For each run, the names that are read after it."""
-    read = {value.name for value in graph.outputs}
-    found = []
-    for run in reversed(runs):
-        found.append(set(read))
-        read.update(name for node in run.nodes for name in reads(node))
-    return found[::-1]
+class _Around:
+    """What a layer needs to know of the graph that it is taken from."""
+
+    def __init__(self, graph: Graph, runs: Sequence[_Run]) -> None:
+        self.values = {value.name: value for value in graph.inputs}
+        self.values |= {constant.value.name: constant.value for constant in graph.constants}
+        self.values |= {value.name: value for node in graph.nodes for value in node.outputs if value.name}
+        self.reads = [
+            tuple(dict.fromkeys(name for node in run.nodes for name in reads(node))) for run in runs
+        ]
+        self.last_read: dict[str, int] = {}
+        """Name to the index of the last run that reads it, beyond the last for outputs."""
+        readers: dict[str, int] = {}
+        for index, names in enumerate([*self.reads, tuple(value.name for value in graph.outputs)]):
+            for name in names:
+                self.last_read[name] = index
+                readers[name] = readers.get(name, 0) + (2 if index == len(runs) else 1)
+        self.movable: dict[str, Constant] = {
+            constant.value.name: constant
+            for constant in graph.constants
+            if readers.get(constant.value.name, 0) == 1
+        }
+        """Constants that one run alone reads."""
 
 
-def _constants_outside(graph: Graph, runs: Sequence[_Run]) -> set[str]:
-    """Constants that more than one run reads, or that are outputs: they stay where they are."""
-    names = {constant.value.name for constant in graph.constants}
-    seen = {value.name for value in graph.outputs} & names
-    shared = set(seen)
-    for run in runs:
-        here = {name for node in run.nodes for name in reads(node)} & names
-        shared |= here & seen
-        seen |= here
-    return shared
-
-
-def _layer(run: _Run, graph: Graph, kept: set[str], read: set[str], types: dict[str, Value]) -> Graph | None:
+def _layer(run: _Run, index: int, around: _Around) -> Graph | None:
     """The run as a graph, None if it is too small, belongs to no module, or gives nothing."""
     if run.module is None or len(run.nodes) < _SMALLEST:
         return None
-    outputs = tuple(
-        value for node in run.nodes for value in node.outputs if value.name and value.name in read
-    )
+    defined = [value for node in run.nodes for value in node.outputs if value.name]
+    outputs = tuple(value for value in defined if around.last_read.get(value.name, -1) > index)
     if not outputs:
         return None
-    used = list(dict.fromkeys(_reads_in_order(run.nodes)))
-    own = {value.name for node in run.nodes for value in node.outputs}
-    constants: tuple[Constant, ...] = tuple(
-        constant
-        for constant in graph.constants
-        if constant.value.name in used and constant.value.name not in kept
-    )
-    own |= {constant.value.name for constant in constants}
-    inputs = tuple(types.get(name, Value(name)) for name in used if name not in own)
+    used = around.reads[index]
+    constants = tuple(around.movable[name] for name in used if name in around.movable)
+    own = {value.name for value in defined} | {constant.value.name for constant in constants}
+    inputs = tuple(around.values.get(name, Value(name)) for name in used if name not in own)
     return Graph(run.module, inputs, outputs, run.nodes, constants)
-
-
-def _reads_in_order(nodes: Sequence[Node]) -> Iterator[str]:
-    for node in nodes:
-        yield from reads(node)
-
-
-def _types(graph: Graph) -> dict[str, Value]:
-    """Every value that a layer could be given, with its type."""
-    values = {value.name: value for value in graph.inputs}
-    values |= {constant.value.name: constant.value for constant in graph.constants}
-    values |= {value.name: value for node in graph.nodes for value in node.outputs if value.name}
-    return values

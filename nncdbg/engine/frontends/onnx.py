@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from nncdbg.engine.errors import LoadError
+from nncdbg.engine.errors import GraphError
 from nncdbg.engine.frontends.onnx_file import check_model, read_model
 from nncdbg.engine.frontends.onnx_graph import Conversion
 from nncdbg.engine.frontends.onnx_node import domain_of
@@ -38,14 +38,15 @@ def open_store(path: Path) -> OnnxStore:
 
 def program_of(model: Any, path: Path | None, *, flat: bool) -> Program:
     """The program of a model that was read from `path`, or made in memory."""
-    from google.protobuf.message import Error  # type: ignore[import-untyped]
-
+    store = OnnxStore(model, path.parent if path else None)
+    conversion = Conversion(model.functions, store, flat=flat)
     try:
-        store = OnnxStore(model, path.parent if path else None)
-        conversion = Conversion(model.functions, store, flat=flat)
         entry = conversion.entry(model.graph)
-    except (UnicodeDecodeError, Error) as error:
-        raise LoadError(f"{path or 'the model'} is damaged: {error}") from error
+    except RecursionError:
+        raise GraphError(
+            f"{path or 'the model'} nests its functions and branches too deep",
+            hint="inline its functions: onnx.inliner.inline_local_functions(model)",
+        ) from None
     refers = conversion.references > 0
     return Program(
         graphs=conversion.graphs,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -80,11 +81,25 @@ def _decode(path: Path, content: mmap.mmap) -> Any:
 
 
 def check_model(model: Any, where: str) -> None:
-    """LoadError unless the message has what every model has: a graph, and operator versions."""
+    """LoadError unless the message has what every model has: a graph, operator versions, names in UTF-8."""
     if not model.HasField("graph"):
         raise LoadError(f"{where} holds no graph, so it is not an ONNX model", hint=_BROKEN)
     if not model.opset_import and (model.ir_version >= 3 or model.ir_version <= 0):
         raise LoadError(f"{where} names no operator set, so it is not a whole ONNX model", hint=_BROKEN)
+    for text in _damaged_texts(model):
+        raise LoadError(f"{where} is damaged: the name {text!r} is not UTF-8", hint=_BROKEN)
+
+
+def _damaged_texts(message: Any) -> Iterator[bytes]:
+    """String fields that are not UTF-8: protobuf gives them as bytes, and no name can be that."""
+    for field, value in message.ListFields():
+        if field.cpp_type == field.CPPTYPE_MESSAGE:
+            for inner in [value] if hasattr(value, "ListFields") else value:
+                yield from _damaged_texts(inner)
+        elif field.type == field.TYPE_STRING:
+            for text in [value] if isinstance(value, (str, bytes)) else value:
+                if isinstance(text, bytes):
+                    yield text
 
 
 def _neighbours(path: Path) -> str:

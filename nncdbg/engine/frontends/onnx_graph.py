@@ -12,6 +12,7 @@ from nncdbg.engine.frontends import onnx_node
 from nncdbg.engine.frontends.external_data import ExternalData
 from nncdbg.engine.frontends.layers import group_layers
 from nncdbg.engine.frontends.onnx_loop import loop_node
+from nncdbg.engine.frontends.onnx_scan import scan_nodes
 from nncdbg.engine.frontends.onnx_scope import (
     Scope,
     check_outputs,
@@ -120,18 +121,20 @@ class Conversion:
         own = defined_once(
             [value.name for value in inputs] + [constant.value.name for constant in constants], name
         )
+        results = {output for node in proto.node for output in node.output if output}
         inside = replace(
             scope,
-            outer=scope.outer | own | {output for node in proto.node for output in node.output if output},
-            true=(scope.true - own) | {c.value.name for c in constants if is_true(c)},
+            outer=scope.outer | own | results,
+            true=(scope.true - own - results) | {c.value.name for c in constants if is_true(c)},
             types=stated_types(proto),
         )
         modules: dict[int, tuple[str, ...]] = {}
         nodes: list[Node] = []
         for index, node in enumerate(proto.node):
             if self._constant_data(node, scope) is None:
-                nodes.append(self.node(node, index, inside))
-                modules[id(nodes[-1])] = onnx_node.scope_of(node)
+                made = self.nodes(node, index, inside)
+                nodes += made
+                modules |= dict.fromkeys(map(id, made), onnx_node.scope_of(node))
         ordered = in_order(nodes, own, scope.outer, name)
         outputs = tuple(output_value(output, inside.types) for output in proto.output)
         check_outputs(outputs, inside.outer, name)
@@ -204,33 +207,39 @@ class Conversion:
                 found[attribute.name] = given
         return found
 
-    def node(self, node: Any, index: int, scope: Scope) -> Node:
-        """A NodeProto as a statement; `index` is its position in its graph."""
-        attributes = self.attributes(node, scope)
-        key = (onnx_node.domain_of(node.domain), node.op_type, getattr(node, "overload", ""))
+    def nodes(self, node: Any, index: int, scope: Scope) -> list[Node]:
+        """A NodeProto as statements; `index` is its position in its graph."""
         location, comment = onnx_node.location_of(node), onnx_node.comment_of(node)
-        if key in self.functions:
-            made = self._call(node, self.functions[key], attributes, scope)
-        elif onnx_node.domain_of(node.domain) == "" and node.op_type == "If":
-            made = self._if(node, index, scope)
-        elif onnx_node.domain_of(node.domain) == "" and node.op_type == "Loop":
-            body = self._subgraphs(node, index, scope).get("body")
-            made = loop_node(node, body, inputs_of(node, scope), outputs_of(node, scope), scope.true)
-        else:
-            made = self._plain(node, index, attributes, scope)
-        return replace(made, location=location, comment=comment)
+        made = self._statements(node, index, scope)
+        return [replace(statement, location=location, comment=comment) for statement in made]
 
-    def _plain(self, node: Any, index: int, attributes: Mapping[str, Any], scope: Scope) -> Node:
+    def _statements(self, node: Any, index: int, scope: Scope) -> list[Node]:
+        attributes = self.attributes(node, scope)
+        domain = onnx_node.domain_of(node.domain)
+        key = (domain, node.op_type, getattr(node, "overload", ""))
+        if key in self.functions:
+            return [self._call(node, self.functions[key], attributes, scope)]
+        if domain or node.op_type not in ("If", "Loop", "Scan"):
+            return [self._plain(node, attributes, scope)]
+        if node.op_type == "If":
+            return [self._if(node, index, scope)]
+        body = self._subgraphs(node, index, scope).get("body")
+        inputs, outputs = inputs_of(node, scope), outputs_of(node, scope)
+        if node.op_type == "Loop":
+            return [loop_node(node, body, inputs, outputs, scope.true)]
+        return scan_nodes(node, body, inputs, outputs, self._values(node, attributes), scope.outer)
+
+    def _plain(self, node: Any, attributes: Mapping[str, Any], scope: Scope) -> Node:
+        values = self._values(node, attributes)
+        return Node(onnx_node.op_name(node), inputs_of(node, scope), outputs_of(node, scope), values)
+
+    def _values(self, node: Any, attributes: Mapping[str, Any]) -> dict[str, Attribute]:
         title = onnx_node.node_title(node)
-        values: dict[str, Attribute] = {
+        return {
             name: onnx_node.attribute_value(attribute, title, self._external)
             for name, attribute in attributes.items()
-            if not attribute.HasField("g") and not attribute.graphs
+            if node.op_type != "Scan" or name != "body"
         }
-        subgraphs = tuple(self._subgraphs(node, index, scope).values())
-        return Node(
-            onnx_node.op_name(node), inputs_of(node, scope), outputs_of(node, scope), values, subgraphs
-        )
 
     def _subgraphs(self, node: Any, index: int, scope: Scope) -> dict[str, Graph]:
         """Attribute name to converted graph."""

@@ -16,6 +16,8 @@ from nncdbg.engine.graph import Attribute, Dim, Inline, Location, TensorType, Va
 _STACK_TRACE = "pkg.torch.onnx.stack_trace"
 _NAME_SCOPES = "pkg.torch.onnx.name_scopes"
 _NAMESPACE = "namespace"
+_DEEPEST = 32
+"""Modules inside modules that are still told apart."""
 _TRACEBACK_LINE = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
 _TORCHSCRIPT_LINE = re.compile(r"^\s*(?P<file>[^\n]+?)\((?P<line>\d+)\): ", re.MULTILINE)
 
@@ -72,9 +74,10 @@ def value_of(info: Any) -> Value:
 
 
 def attribute_value(attribute: Any, where: str, external: ExternalData) -> Attribute:
-    """An AttributeProto that holds no graph, as program text has it.
+    """An AttributeProto as program text has it.
 
-    Strings that are not UTF-8 are bytes; a type that is not a tensor's is its ONNX spelling.
+    Strings that are not UTF-8 are bytes.  A type that is not a tensor's is its spelling, and a
+    graph (of an op that is no control flow here) is its ONNX text: enough to read, not to run.
     Raises GraphError for an attribute without data.
     """
     from onnx import AttributeProto
@@ -102,6 +105,10 @@ def attribute_value(attribute: Any, where: str, external: ExternalData) -> Attri
             return Inline(array_of(attribute.sparse_tensor, key, external))
         case "SPARSE_TENSORS":
             return tuple(Inline(array_of(tensor, key, external)) for tensor in attribute.sparse_tensors)
+        case "GRAPH":
+            return _graph_text(attribute.g)
+        case "GRAPHS":
+            return tuple(_graph_text(graph) for graph in attribute.graphs)
         case "TYPE_PROTO":
             return _type_attribute(attribute.tp)
         case "TYPE_PROTOS":
@@ -114,6 +121,12 @@ def _text(data: bytes) -> str | bytes:
         return data.decode()
     except UnicodeDecodeError:
         return bytes(data)
+
+
+def _graph_text(graph: Any) -> str:
+    from onnx.printer import to_text
+
+    return str(to_text(graph))
 
 
 def _type_attribute(proto: Any) -> TensorType | str:
@@ -178,7 +191,7 @@ def scope_of(node: Any) -> tuple[str, ...]:
         return scopes
     name = node.name or next((output for output in node.output if output), "")
     parts = [part for part in name.split("/")[:-1] if part]
-    return tuple("/".join(parts[: depth + 1]) for depth in range(len(parts)))
+    return tuple("/".join(parts[: depth + 1]) for depth in range(min(len(parts), _DEEPEST)))
 
 
 def _name_scopes(text: str) -> tuple[str, ...]:
@@ -189,13 +202,13 @@ def _name_scopes(text: str) -> tuple[str, ...]:
         return ()
     if not isinstance(names, list):
         return ()
-    return tuple(str(name) for name in names[:-1] if name)
+    return tuple(str(name) for name in names[:-1] if name)[:_DEEPEST]
 
 
 def _namespace(text: str) -> tuple[str, ...]:
     """``": Net/conv1: torch.nn.Conv2d/conv2d: aten.conv2d"`` has the module ``conv1``."""
     names = [part.partition(":")[0].strip() for part in text.split("/")]
-    return tuple(name for name in names[:-1] if name)
+    return tuple(name for name in names[:-1] if name)[:_DEEPEST]
 
 
 def source_line(node: Any) -> str | None:

@@ -257,13 +257,13 @@ def _dense(sparse: Any, key: str, external: ExternalData) -> Array:
     values = tensor_array(sparse.values, key, external)
     indices = tensor_array(sparse.indices, f"{key} (indices)", external)
     shape = tuple(sparse.dims)
-    array = np.zeros(shape, values.dtype)
     try:
+        array = np.zeros(shape, values.dtype)
         if indices.ndim == 2:
             array[tuple(indices.T)] = values
         else:
             array.reshape(-1)[indices] = values
-    except (IndexError, ValueError) as error:
+    except (IndexError, ValueError, MemoryError) as error:
         raise LoadError(f'sparse tensor "{key}" cannot be made dense: {error}') from error
     array.flags.writeable = False
     return array

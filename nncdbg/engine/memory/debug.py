@@ -9,8 +9,6 @@ looks for elements that nobody wrote, and takes the statistics.
 
 from __future__ import annotations
 
-import mmap
-import weakref
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any
@@ -18,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.dtypes import NUMPY, name_of
-from nncdbg.engine.errors import RunError
 from nncdbg.engine.findings import Finding, Report
 from nncdbg.engine.graph import Array, TensorType
 from nncdbg.engine.linking import Allocation, Binding, Execute
+from nncdbg.engine.memory.region import Region
 from nncdbg.engine.statistics_log import MASK, ROW_BYTES, StatisticsLog
 from nncdbg.stats.inspection import Flag, fill, inspect_plain, inspector
 
@@ -29,64 +27,12 @@ GUARD = 64
 """Bytes of pattern before and after each buffer, which no kernel may touch."""
 
 _ALIGNMENT = 64
-_PAGE = mmap.PAGESIZE
 _SMALL_SEGMENT = 1 << 18
-_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
-_PATTERN = np.uint64(0x7FFF7FFF7FFF7FFF)
 # Plain ints: the operators of an IntFlag are slow.
 NAN, INF, UNWRITTEN = int(Flag.NAN), int(Flag.INF), int(Flag.UNWRITTEN)
 GUARD_BEFORE, GUARD_AFTER = int(Flag.GUARD_BEFORE), int(Flag.GUARD_AFTER)
 
 _shapes_of = attrgetter("shape")
-
-
-class Segment(np.ndarray):  # type: ignore[type-arg]
-    """Pages that buffers stand in.  Its own type, so that it stays the base of views of buffers."""
-
-
-class Region:
-    """A large range of addresses, handed out once from low to high.
-
-    `live_bytes` counts the segments that some array still stands in.
-    """
-
-    def __init__(self) -> None:
-        self._map, self._size = _reserve()
-        self._used = 0
-        self.live_bytes = 0
-
-    def segment(self, size: int) -> Segment:
-        """A fresh, filled uint8 array of at least `size` bytes, whole pages."""
-        size = -(-size // _PAGE) * _PAGE
-        if self._used + size > self._size:
-            raise RunError(
-                f"the debug allocator's {self._size >> 30} GiB of addresses are used up",
-                hint="restart the run, or use --allocator arena, which reuses memory",
-            )
-        start = self._used
-        self._used += size
-        segment = Segment((size,), np.uint8, self._map, start)
-        segment.view(np.uint64).fill(_PATTERN)
-        self.live_bytes += size
-        weakref.finalize(segment, self._release, start, size).atexit = False
-        return segment
-
-    def _release(self, start: int, size: int) -> None:
-        self.live_bytes -= size
-        self._map.madvise(mmap.MADV_DONTNEED, start, size)
-
-
-def _reserve() -> tuple[mmap.mmap, int]:
-    """Reserve as many addresses as the system gives, without memory behind them yet."""
-    size = 1 << 42
-    while True:
-        try:
-            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
-            return mmap.mmap(-1, size, flags=flags), size
-        except (OSError, ValueError):
-            if size <= 1 << 26:
-                raise
-            size >>= 1
 
 
 class DebugAllocation(Allocation):
@@ -188,7 +134,7 @@ class DebugAllocation(Allocation):
     def _row_source(self) -> tuple[int, list[Any], Any]:
         if self.log is None:
             return 0, [], None
-        return self.log.address, self.log.owners, self.log.positions.__next__
+        return self.log.address, self.log.owners, self.log.positions.take
 
     def _adopting(self, binding: Binding) -> Execute:
         """For a kernel that allocates for itself: its results are copied into buffers of ours."""
@@ -238,7 +184,7 @@ class DebugAllocation(Allocation):
         """Check guards and pattern of a buffer and log its statistics; the flags of `stats.inspection`."""
         row = 0
         if self.log is not None:
-            number = next(self.log.positions) & MASK
+            number = self.log.positions.take() & MASK
             self.log.owners[number] = (binding, index)
             row = self.log.address + number * ROW_BYTES
         compiled = inspector(name_of(buffer.dtype))

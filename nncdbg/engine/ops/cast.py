@@ -44,7 +44,7 @@ def _to_scale(xp: Any, x: Any, saturate: bool, round_mode: str) -> Any:
     if saturate:
         code = xp.where(x == 0, 0, xp.where(xp.isinf(x), 254, xp.clip(code, 0, 254)))
     else:
-        code = xp.where((x == 0) | (code < 0) | (code > 254), 255, code)
+        code = xp.where((x == 0) | xp.isinf(x) | (code < 0) | (code > 254), 255, code)
     code = xp.where(xp.isnan(x), 255, code)
     return code.astype(np.uint8).view(_SCALE)
 

@@ -18,6 +18,7 @@ from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.formula import formula_text, in_precision, sizes_at, type_at
 from nncdbg.engine.ops.precision import settled, widened
 from nncdbg.engine.ops.rules import agree, need_rank
+from nncdbg.engine.ops.scratch import scratch
 from nncdbg.engine.ops.types import Attributes, Types, at, shape_at, typed
 from nncdbg.engine.ops.windows import Axis, axes_of, padded, taps, window_view
 
@@ -134,8 +135,8 @@ def _pointwise(
 ) -> None:
     seen = x[(..., *(axis.tap(0, n) for axis, n in zip(axes, counts, strict=True)))]
     batch, features, places = x.shape[0], weight.shape[0], math.prod(counts)
-    columns = xp.ascontiguousarray(seen).reshape(batch, group, -1, places)
-    rows = weight.reshape(group, features // group, -1)
+    columns = xp.ascontiguousarray(seen).reshape(batch, group, weight.shape[1], places)
+    rows = weight.reshape(group, features // group, weight.shape[1])
     xp.matmul(rows, columns, out=target.reshape(batch, group, features // group, places))
 
 
@@ -146,7 +147,7 @@ def _depthwise(
     channels = x.reshape(batch, group, 1, *x.shape[2:])
     sums = target.reshape(batch, group, each, *counts)
     factors = weight.reshape(group, each, *weight.shape[2:])
-    term = xp.empty_like(sums)
+    term = scratch(xp, "term", sums.shape, sums.dtype)
     for number, (index, place) in enumerate(taps(axes, counts)):
         factor = factors[(slice(None), slice(None), *index)].reshape(group, each, *[1] * len(axes))
         if number == 0:
@@ -164,10 +165,10 @@ def _by_strips(
     features, depth = weight.shape[0], x.shape[1] * math.prod(weight.shape[2:])
     rest = math.prod(counts[1:])
     filters = weight.reshape(group, features // group, depth // group)
-    sums = target.reshape(x.shape[0], group, features // group, -1)
+    sums = target.reshape(x.shape[0], group, features // group, counts[0] * rest)
     strips = -(-depth * rest * counts[0] // STRIP_ELEMENTS)
     height = -(-counts[0] // max(min(strips, counts[0]), 1))
-    columns = xp.empty(depth * height * rest, x.dtype)
+    columns = scratch(xp, "columns", (depth * height * rest,), x.dtype)
     before = (slice(None),) * (1 + len(axes))
     for sample in range(x.shape[0]):
         for top in range(0, counts[0], height):
@@ -197,7 +198,7 @@ def transposed(attributes: Attributes, axes: Sequence[Axis], sizes: Sequence[int
             result.append((whole - begin - end, begin))
         else:
             total = max(whole - output, 0)
-            result.append((output, total // 2 if axis.auto_pad != "SAME_LOWER" else total - total // 2))
+            result.append((output, total // 2 if axis.auto_pad == "SAME_UPPER" else total - total // 2))
     return result
 
 
@@ -245,7 +246,7 @@ def conv_transpose(
     axes = axes_of(attributes, weight.shape[2:])
     each = weight.shape[1]
     rows = filters.reshape(group, channels // group, -1).swapaxes(1, 2)
-    spread = xp.matmul(rows, image.reshape(batch, group, channels // group, -1))
+    spread = xp.matmul(rows, image.reshape(batch, group, channels // group, math.prod(sizes)))
     spread = spread.reshape(batch, group * each, *weight.shape[2:], *sizes)
     places = transposed(attributes, axes, sizes)
     reach = [(n - 1) * axis.stride + axis.extent for axis, n in zip(axes, sizes, strict=True)]

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.ops.declaration import Infer, Op, declare, op
+from nncdbg.engine.ops.declaration import Formula, Infer, Op, declare, op
+from nncdbg.engine.ops.formula import formula_text, type_at
 from nncdbg.engine.ops.precision import is_narrow, settled
 from nncdbg.engine.ops.types import (
     Attributes,
@@ -127,6 +128,26 @@ def _n_ary(xp: Any, function: Any, arrays: tuple[Any, ...], out: Any) -> Any:
     return result
 
 
+def _folded(name: str, step: str, mean: bool = False) -> Formula:
+    """One statement of the binary op `step` per input after the first."""
+
+    def formula(attributes: Attributes, types: Types) -> str:
+        inputs = [(f"x{i}", type_at(types, i)) for i in range(len(types))]
+        lines, last = [], "x0"
+        for i in range(1, len(inputs)):
+            lines.append(f"%y{i} = {step}(%{last}, %x{i})")
+            last = f"y{i}"
+        if mean:
+            lines.append(f"%count = CastLike({len(inputs)}, %{last})")
+            lines.append(f"%mean = Div(%{last}, %count)")
+            last = "mean"
+        elif not lines:
+            lines, last = ["%y = Identity(%x0)"], "y"
+        return formula_text(name, inputs, lines, [last])
+
+    return formula
+
+
 @op("Max", since=1, infer=broadcast(), accepts_out=True)
 def maximum(xp: Any, *arrays: Any, out: Any = None, consumed_inputs: Any = None) -> Any:
     """The greatest of any number of inputs, NaN if one is NaN.  ONNX Max since 1."""
@@ -139,13 +160,13 @@ def minimum(xp: Any, *arrays: Any, out: Any = None, consumed_inputs: Any = None)
     return _n_ary(xp, xp.minimum, arrays, out)
 
 
-@op("Sum", since=1, infer=broadcast(), accepts_out=True)
+@op("Sum", since=1, infer=broadcast(), accepts_out=True, formula=_folded("Sum", "Add"))
 def sum_all(xp: Any, *arrays: Any, out: Any = None, consumed_inputs: Any = None) -> Any:
     """The sum of any number of inputs.  ONNX Sum since 1."""
     return _n_ary(xp, xp.add, arrays, out)
 
 
-@op("Mean", since=1, infer=broadcast(), accepts_out=True)
+@op("Mean", since=1, infer=broadcast(), accepts_out=True, formula=_folded("Mean", "Add", mean=True))
 def mean_all(xp: Any, *arrays: Any, out: Any = None, consumed_inputs: Any = None) -> Any:
     """The mean of any number of inputs.  ONNX Mean since 1."""
     result = _n_ary(xp, xp.add, arrays, out)

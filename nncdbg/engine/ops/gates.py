@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
@@ -93,6 +93,8 @@ def gates_of(attributes: Attributes, defaults: Sequence[str], directions: int) -
         names = [*names[: len(defaults)]] * directions
     alphas, betas = iter(attributes["activation_alpha"] or ()), iter(attributes["activation_beta"] or ())
     gates = [_gate(name, alphas, betas, attributes["clip"]) for name in names]
+    # The third of an LSTM acts on the cell, which ONNX Runtime does not clip.
+    gates = [replace(gate, clip=None) if i % len(defaults) == 2 else gate for i, gate in enumerate(gates)]
     return [gates[i : i + len(defaults)] for i in range(0, len(gates), len(defaults))]
 
 

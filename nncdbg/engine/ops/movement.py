@@ -42,8 +42,9 @@ def _concat_types(attributes: Attributes, types: Types) -> Types:
     if any(len(shape) != rank for shape in shapes):
         raise GraphError(f"inputs have {sorted({len(s) for s in shapes})} axes, not the same number")
     axis = normal_axis(1 if attributes["axis"] is None else attributes["axis"], rank)
-    result = [_agreed(dims) for dims in zip(*shapes, strict=True)]
-    result[axis] = total(s[axis] for s in shapes) if len(shapes) == len(types) else None
+    joined = total(s[axis] for s in shapes) if len(shapes) == len(types) else None
+    columns = enumerate(zip(*shapes, strict=True))
+    result = [joined if i == axis else _agreed(dims) for i, dims in columns]
     return (typed(element, tuple(result)),)
 
 

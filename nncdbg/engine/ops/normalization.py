@@ -125,15 +125,16 @@ def running_lines(momentum: float) -> list[str]:
 
 
 def batch_normalized(
-    xp: ModuleType, x: Any, scale: Any, bias: Any, mean: Any, var: Any, epsilon: float
+    xp: ModuleType, x: Any, scale: Any, bias: Any, mean: Any, var: Any, epsilon: float, out: Any = None
 ) -> Any:
     """Two passes over x: the factor and the offset are computed over the channels first."""
-    rank = x.ndim
+    rank, wide = x.ndim, widened(xp, x)
     factor = widened(xp, scale) / xp.sqrt(widened(xp, var) + epsilon)
     offset = widened(xp, bias) - widened(xp, mean) * factor
-    result = widened(xp, x) * by_channel(factor, rank)
+    direct = out if out is not None and out.dtype == wide.dtype == factor.dtype else None
+    result = xp.multiply(wide, by_channel(factor, rank), out=direct)
     result += by_channel(offset, rank)
-    return settled(xp, result, x.dtype)
+    return settled(xp, result, x.dtype, out)
 
 
 def trained(
@@ -147,7 +148,14 @@ def trained(
     return own[0], own[1], settled(xp, running[0], mean.dtype), settled(xp, running[1], var.dtype)
 
 
-@op("BatchNormalization", since=14, infer=batch_types, formula=batch_formula, outputs_count=True)
+@op(
+    "BatchNormalization",
+    since=14,
+    infer=batch_types,
+    formula=batch_formula,
+    outputs_count=True,
+    accepts_out=True,
+)
 def batch_normalization(
     xp: ModuleType,
     x: Any,
@@ -159,7 +167,8 @@ def batch_normalization(
     epsilon: float,
     momentum: float,
     training_mode: int,
-    outputs_count: int,
+    outputs_count: int = 1,
+    out: Any = None,
 ) -> Any:
     """(x - mean) / sqrt(var + epsilon) scale + bias over the channels of x [N, C, ...].
 
@@ -167,15 +176,22 @@ def batch_normalization(
     `momentum`, are then the second and third output.
     """
     if not training_mode:
-        result = batch_normalized(xp, x, scale, bias, mean, var, epsilon)
+        result = batch_normalized(xp, x, scale, bias, mean, var, epsilon, out)
         return result if outputs_count == 1 else (result, mean, var)
     axes = (0, *range(2, x.ndim))
     own_mean, own_var, running_mean, running_var = trained(xp, x, mean, var, axes, momentum)
-    result = batch_normalized(xp, x, scale, bias, own_mean, own_var, epsilon)
+    result = batch_normalized(xp, x, scale, bias, own_mean, own_var, epsilon, out)
     return result if outputs_count == 1 else (result, running_mean, running_var)
 
 
-@op("BatchNormalization", since=7, infer=old_batch_types, formula=batch_formula, outputs_count=True)
+@op(
+    "BatchNormalization",
+    since=7,
+    infer=old_batch_types,
+    formula=batch_formula,
+    outputs_count=True,
+    accepts_out=True,
+)
 def batch_normalization_by_outputs(
     xp: ModuleType,
     x: Any,
@@ -186,25 +202,33 @@ def batch_normalization_by_outputs(
     *,
     epsilon: float,
     momentum: float,
-    outputs_count: int,
+    outputs_count: int = 1,
     spatial: int = 1,
+    out: Any = None,
 ) -> Any:
     """BatchNormalization before opset 14: it trains if more than one output is asked for.
 
     `spatial` 0 (opset 7) keeps statistics for each place of a sample.
     """
     if outputs_count == 1:
-        return batch_normalized(xp, x, scale, bias, mean, var, epsilon)
+        return batch_normalized(xp, x, scale, bias, mean, var, epsilon, out)
     axes = (0, *range(2, x.ndim)) if spatial else (0,)
     own_mean, own_var, running_mean, running_var = trained(xp, x, mean, var, axes, momentum)
-    result = batch_normalized(xp, x, scale, bias, own_mean, own_var, epsilon)
+    result = batch_normalized(xp, x, scale, bias, own_mean, own_var, epsilon, out)
     saved = [settled(xp, own_mean, mean.dtype), settled(xp, own_var, var.dtype)]
     return (result, running_mean, running_var, *saved)[:outputs_count]
 
 
-@op("BatchNormalization", since=6, infer=old_batch_types, formula=batch_formula, outputs_count=True)
+@op(
+    "BatchNormalization",
+    since=6,
+    infer=old_batch_types,
+    formula=batch_formula,
+    outputs_count=True,
+    accepts_out=True,
+)
 def batch_normalization_by_flag(
-    xp: ModuleType, *inputs: Any, is_test: int, outputs_count: int, **attributes: Any
+    xp: ModuleType, *inputs: Any, is_test: int, outputs_count: int = 1, **attributes: Any
 ) -> Any:
     """BatchNormalization of opset 6, which trains unless `is_test`."""
     wanted = 1 if is_test else max(outputs_count, 5)
@@ -381,6 +405,7 @@ def layer_formula(attributes: Attributes, inputs: Types) -> str:
     infer=layer_types,
     formula=layer_formula,
     outputs_count=True,
+    accepts_out=True,
 )
 def layer_normalization(
     xp: ModuleType,
@@ -391,7 +416,8 @@ def layer_normalization(
     axis: int,
     epsilon: float,
     stash_type: int,
-    outputs_count: int,
+    outputs_count: int = 1,
+    out: Any = None,
 ) -> Any:
     """(x - mean) / sqrt(variance + epsilon) over the axes from `axis` on, then scale and bias.
 
@@ -402,7 +428,7 @@ def layer_normalization(
     normal *= widened(xp, scale)
     if bias is not None:
         normal += widened(xp, bias)
-    result = settled(xp, normal, x.dtype)
+    result = settled(xp, normal, x.dtype, out)
     if outputs_count == 1:
         return result
     stash = NUMPY[FROM_ONNX[stash_type]]

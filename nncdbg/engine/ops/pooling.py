@@ -59,18 +59,29 @@ def paddings(axes: Sequence[Axis], sizes: Sequence[int]) -> list[tuple[int, int]
     return [axis.padding(size) for axis, size in zip(axes, sizes, strict=True)]
 
 
-def folded(xp: ModuleType, x: Any, axes: Sequence[Axis], counts: Sequence[int], ufunc: str) -> Any:
-    """`ufunc` (maximum, add) over the windows of padded `x`, one axis after the other."""
-    combine = getattr(xp, ufunc)
-    lead = x.ndim - len(axes)
+def folded(
+    xp: ModuleType, x: Any, axes: Sequence[Axis], counts: Sequence[int], ufunc: str, out: Any = None
+) -> Any:
+    """`ufunc` (maximum, add) over the windows of padded `x`, one axis after the other.
+
+    A fresh array, or `out`, which has the dtype of `x`.
+    """
+    combine, lead = getattr(xp, ufunc), x.ndim - len(axes)
+    last = max((place for place, axis in enumerate(axes) if axis.kernel > 1), default=None)
     for place, (axis, windows) in enumerate(zip(axes, counts, strict=True)):
         before = (slice(None),) * (lead + place)
         result = x[(*before, axis.tap(0, windows))]
+        # The axes after the last that combines are only sliced, so `out` is not yet its size.
+        target = out if place == last == len(axes) - 1 else None
         for index in range(1, axis.kernel):
-            fresh = index == 1
-            result = combine(result, x[(*before, axis.tap(index, windows))], out=None if fresh else result)
+            result = combine(result, x[(*before, axis.tap(index, windows))], out=target)
+            target = result
         x = result
-    return x
+    if out is None:
+        return xp.array(x, order="C") if last is None or last < len(axes) - 1 else x
+    if x is not out:
+        xp.copyto(out, x)
+    return out
 
 
 def lowest(dtype: Any) -> Any:
@@ -91,14 +102,22 @@ def max_pool_formula(attributes: Attributes, inputs: Types) -> str:
     return formula_text("MaxPool", [("x", given)], in_precision(given.dtype, ["x"], lines, ["y"]), ["y"])
 
 
-@op("MaxPool", since=1, infer=max_pool_types, formula=max_pool_formula, outputs_count=True)
+@op(
+    "MaxPool",
+    since=1,
+    infer=max_pool_types,
+    formula=max_pool_formula,
+    outputs_count=True,
+    accepts_out=True,
+)
 def max_pool(
     xp: ModuleType,
     x: Any,
     *,
-    outputs_count: int,
     kernel_shape: Sequence[int],
     storage_order: int = 0,
+    outputs_count: int = 1,
+    out: Any = None,
     **attributes: Any,
 ) -> Any:
     """The maximum of each window of x [N, C, *sizes]; as a second output where it stands in x, flat.
@@ -106,11 +125,10 @@ def max_pool(
     NaN is the maximum of a window that holds one.
     """
     wide, axes = widened(xp, x), axes_of(attributes, kernel_shape)
-    pads = paddings(axes, x.shape[2:])
+    pads, counts = paddings(axes, x.shape[2:]), window_numbers(axes, x.shape[2:])
     image = padded(xp, wide, pads, lowest(wide.dtype))
-    result = xp.ascontiguousarray(
-        settled(xp, folded(xp, image, axes, window_numbers(axes, x.shape[2:]), "maximum"), x.dtype)
-    )
+    direct = out if out is not None and out.dtype == wide.dtype else None
+    result = settled(xp, folded(xp, image, axes, counts, "maximum", direct), x.dtype, out)
     if outputs_count == 1:
         return result
     return result, _indices(xp, x.shape, image, axes, pads, result, storage_order)
@@ -175,14 +193,16 @@ def average_pool_formula(attributes: Attributes, inputs: Types) -> str:
     return formula_text("AveragePool", [("x", given)], in_precision(given.dtype, ["x"], lines, ["y"]), ["y"])
 
 
-@op("AveragePool", since=1, infer=pool_types, formula=average_pool_formula)
-def average_pool(xp: ModuleType, x: Any, *, kernel_shape: Sequence[int], **attributes: Any) -> Any:
+@op("AveragePool", since=1, infer=pool_types, formula=average_pool_formula, accepts_out=True)
+def average_pool(
+    xp: ModuleType, x: Any, *, kernel_shape: Sequence[int], out: Any = None, **attributes: Any
+) -> Any:
     """The mean of each window of x [N, C, *sizes], with count_include_pad over its padding too."""
     wide, axes = widened(xp, x), axes_of(attributes, kernel_shape)
     sizes = x.shape[2:]
     sums = folded(xp, padded(xp, wide, paddings(axes, sizes), 0), axes, window_numbers(axes, sizes), "add")
-    counts = divisors(attributes, axes, sizes)
-    return settled(xp, xp.ascontiguousarray(sums / xp.asarray(counts.astype(wide.dtype))), x.dtype)
+    sums /= xp.asarray(divisors(attributes, axes, sizes).astype(wide.dtype))
+    return settled(xp, sums, x.dtype, out)
 
 
 @op("LpPool", since=2, infer=pool_types)
@@ -191,7 +211,7 @@ def lp_pool(xp: ModuleType, x: Any, *, kernel_shape: Sequence[int], p: int, **at
     wide, axes = widened(xp, x), axes_of(attributes, kernel_shape)
     counts = window_numbers(axes, x.shape[2:])
     powers = padded(xp, xp.abs(wide) ** p, paddings(axes, x.shape[2:]), 0)
-    return settled(xp, xp.ascontiguousarray(folded(xp, powers, axes, counts, "add") ** (1 / p)), x.dtype)
+    return settled(xp, folded(xp, powers, axes, counts, "add") ** (1 / p), x.dtype)
 
 
 # Whole planes ---------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.formula import formula_text, in_precision, type_at
 from nncdbg.engine.ops.precision import is_narrow, settled, widened
 from nncdbg.engine.ops.types import (
     Attributes,
@@ -151,6 +152,23 @@ def _types_by_input(attributes: Attributes, types: Types) -> Types:
     return (typed(given, unknown_axes(shape, keepdims)),)
 
 
+def _mean_formula(attributes: Attributes, types: Types) -> str:
+    """The sum, divided by how many elements went into each: Size(x) / Size(sum)."""
+    given, axes = type_at(types, 0), attributes.get("axes")
+    keep, noop = attributes["keepdims"], attributes.get("noop_with_empty_axes", 0)
+    over = ", %axes" if at(types, 1) is not None else f", {list(axes)}" if axes else ""
+    lines = [
+        f"%sum.wide = ReduceSum(%x.wide{over}, keepdims={keep}, noop_with_empty_axes={noop})",
+        "%all = Size(%x)",
+        "%sums = Size(%sum.wide)",
+        "%count = Div(%all, %sums)",
+        "%divisor = CastLike(%count, %sum.wide)",
+        "%mean.wide = Div(%sum.wide, %divisor)",
+    ]
+    inputs = [("x", given), ("axes", at(types, 1))]
+    return formula_text("ReduceMean", inputs, in_precision(given.dtype, ["x"], lines, ["mean"]), ["mean"])
+
+
 def _declare(name: str, reduction: Reduction, by_input: int, what: str) -> None:
     def kernel_by_attribute(xp: Any, x: Any, *, axes: Any, keepdims: int) -> Any:
         return _reduced(xp, reduction, x, axes or None, keepdims)
@@ -165,8 +183,9 @@ def _declare(name: str, reduction: Reduction, by_input: int, what: str) -> None:
 
     kernel_by_attribute.__doc__ = f"{what} over `axes` (an attribute).  ONNX {name} 1 to {by_input - 1}."
     kernel_by_input.__doc__ = f"{what} over `axes` (an input).  ONNX {name} since {by_input}."
-    op(name, since=1, infer=_types_by_attribute)(kernel_by_attribute)
-    op(name, since=by_input, infer=_types_by_input)(kernel_by_input)
+    formula = _mean_formula if name == "ReduceMean" else None
+    op(name, since=1, infer=_types_by_attribute, formula=formula)(kernel_by_attribute)
+    op(name, since=by_input, infer=_types_by_input, formula=formula)(kernel_by_input)
 
 
 for _entry in _REDUCTIONS:

@@ -15,6 +15,7 @@ from typing import Any
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import Dim
 from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.scratch import scratch
 from nncdbg.engine.ops.types import Attributes, Types, at, shape_at, typed
 
 
@@ -107,13 +108,14 @@ def _numbers(attributes: Attributes, name: str, count: int, default: int) -> Seq
 def padded(xp: ModuleType, x: Any, pads: Sequence[tuple[int, int]], value: Any) -> Any:
     """`x` with `pads` (begin, end) around its last ``len(pads)`` axes, filled with `value`; `x` if none.
 
-    A negative padding cuts elements off.
+    A negative padding cuts elements off.  The result is scratch memory: no output may share it.
     """
     if not any(begin or end for begin, end in pads):
         return x
     lead = x.ndim - len(pads)
     sizes = [size + begin + end for size, (begin, end) in zip(x.shape[lead:], pads, strict=True)]
-    target = xp.full((*x.shape[:lead], *sizes), value, x.dtype)
+    target = scratch(xp, "padded", (*x.shape[:lead], *sizes), x.dtype)
+    target.fill(value)
     inner = [slice(max(b, 0), size - max(e, 0)) for size, (b, e) in zip(sizes, pads, strict=True)]
     source = [slice(max(-b, 0), n - max(-e, 0)) for n, (b, e) in zip(x.shape[lead:], pads, strict=True)]
     target[(..., *inner)] = x[(..., *source)]

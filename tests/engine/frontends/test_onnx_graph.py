@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx_models import BOOL, F32, I64, info, model, save
 
 from nncdbg.engine import dtypes
-from nncdbg.engine.errors import GraphError, UsageError
+from nncdbg.engine.errors import GraphError, UnsupportedOp, UsageError
 from nncdbg.engine.frontends import load
 from nncdbg.engine.graph import Graph, Inline, Literal, Location, Reference, TensorType, Value
 
@@ -282,17 +282,71 @@ def test_a_loop_whose_body_does_not_fit():
         load(made)
 
 
-def test_other_ops_keep_their_graphs():
+def scan(**attributes):
     body = helper.make_graph(
-        [helper.make_node("Add", ["s", "e"], ["t"])],
+        [helper.make_node("Add", ["s", "e"], ["t"]), helper.make_node("Mul", ["t", "f"], ["u"])],
         "step",
-        [info("s", [3]), info("e", [3])],
-        [info("t", [3])],
+        [info("s", [3]), info("e", [3]), info("f", [3])],
+        [info("t", [3]), info("u", [3])],
     )
-    node = helper.make_node("Scan", ["z", "x"], ["y"], body=body, num_scan_inputs=1)
-    (scan,) = entry(model([node], [info("z", [3]), "x"])).nodes
-    assert (scan.op, scan.attributes) == ("Scan", {"num_scan_inputs": 1})
-    assert [graph.name for graph in scan.subgraphs] == ["step"]
+    node = helper.make_node("Scan", ["z", "x", "w"], ["y", "all"], body=body, num_scan_inputs=2, **attributes)
+    return model(
+        [node], [info("z", [3]), info("x", None), info("w", None)], [info("y", [3]), info("all", [None] * 2)]
+    )
+
+
+def test_a_scan_is_a_loop_that_gathers_its_slices():
+    graph = entry(scan())
+    assert [node.op for node in graph.nodes] == ["Shape", "Gather", "while"]
+    loop_statement = graph.nodes[-1]
+    (body,) = loop_statement.subgraphs
+    assert loop_statement.inputs == ("y.times", "z")
+    assert [value.name for value in loop_statement.outputs] == ["y", "all"]
+    assert [value.name for value in body.inputs] == ["y.index", "s"]
+    assert [(node.op, node.inputs) for node in body.nodes[:2]] == [
+        ("Gather", ("x", "y.index")),
+        ("Gather", ("w", "y.index")),
+    ]
+    assert [node.outputs[0].name for node in body.nodes] == ["e", "f", "t", "u"]
+
+
+def test_a_scan_backward_and_along_other_axes():
+    graph = entry(
+        scan(
+            scan_input_directions=[0, 1],
+            scan_input_axes=[1, -1],
+            scan_output_directions=[1],
+            scan_output_axes=[1],
+        )
+    )
+    assert [node.op for node in graph.nodes] == ["Shape", "Gather", "while", "Slice", "Transpose"]
+    assert graph.nodes[1].inputs[1] == Literal(1)
+    body = graph.nodes[2].subgraphs[0]
+    assert [node.op for node in body.nodes[:4]] == ["Sub", "Sub", "Gather", "Gather"]
+    assert [node.attributes["axis"] for node in body.nodes[2:4]] == [1, -1]
+    assert graph.nodes[-1].attributes == {"perm": (1, 0)}
+    assert graph.nodes[-1].outputs[0].name == "all"
+
+
+def test_a_scan_that_does_not_fit():
+    with pytest.raises(GraphError, match="needs 2 scan_input_axes"):
+        load(scan(scan_input_axes=[0]))
+    made = scan()
+    made.graph.node[0].input.append("x")
+    with pytest.raises(GraphError, match="has 4 inputs"):
+        load(made)
+    made = scan(scan_output_axes=[1])
+    made.graph.output[1].type.tensor_type.ClearField("shape")
+    with pytest.raises(UnsupportedOp, match="how many axes"):
+        load(made)
+
+
+def test_a_graph_in_another_op_is_its_text():
+    body = helper.make_graph([helper.make_node("Relu", ["e"], ["r"])], "step", [info("e")], [info("r")])
+    node = helper.make_node("SequenceMap", ["x"], ["y"], body=body)
+    (made,) = entry(model([node])).nodes
+    assert made.subgraphs == ()
+    assert "Relu" in made.attributes["body"]
 
 
 def test_attributes():

@@ -1,0 +1,55 @@
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+EXAMPLE := examples/first_steps.nnc
+STAMP := $(VENV)/.installed
+DEV_STAMP := $(VENV)/.installed-dev
+
+.PHONY: help demo test check bench sizes docs format clean
+
+help:  ## show these targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(STAMP)  ## be inside a computation graph: own venv, install, an example to step through
+	@if [ -t 0 ] && [ -t 1 ]; then $(BIN)/nncdbg $(EXAMPLE); \
+	else $(BIN)/nncdbg $(EXAMPLE) --replay examples/demo.cmd; fi
+
+test: $(DEV_STAMP)  ## run the tests, in parallel
+	$(BIN)/python -m pytest -n auto
+
+check: $(DEV_STAMP)  ## lint, format, types, import direction, generated docs
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m nncdbg.terminal.reference | diff -u docs/COMMANDS.md - || \
+	  { echo "docs/COMMANDS.md is stale: run make docs"; exit 1; }
+
+bench: $(DEV_STAMP)  ## measure against peers in the same run, one JSON line per figure
+	$(BIN)/python benchmarks/run.py
+
+docs: $(DEV_STAMP)  ## write the generated pages
+	$(BIN)/python -m nncdbg.terminal.reference > docs/COMMANDS.md
+
+format: $(DEV_STAMP)  ## format the code and mend what ruff can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+sizes: $(DEV_STAMP)  ## lines per room, the longest files and functions
+	$(BIN)/python benchmarks/sizes.py
+
+clean:  ## remove the venv and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+
+$(STAMP): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+$(DEV_STAMP): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@ $(STAMP)

@@ -1,0 +1,75 @@
+"""Free run and fully observed run of a chain of scalar Adds, against the same adds in a Python loop."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from timing import interleaved
+
+import nncdbg
+from nncdbg import stats
+from nncdbg.engine.graph import Graph, Node, Program, TensorType, Value
+
+SCALAR = TensorType("f32", ())
+
+
+def chain(count: int) -> Program:
+    """`count` statements `%v1 = Add(%v0, %c)`, one after the other."""
+    names = [f"v{index}" for index in range(count + 1)]
+    nodes = tuple(
+        Node("Add", (before, "c"), (Value(after, SCALAR),))
+        for before, after in zip(names, names[1:], strict=False)
+    )
+    inputs = (Value(names[0], SCALAR), Value("c", SCALAR))
+    graph = Graph("main", inputs, (Value(names[-1], SCALAR),), nodes)
+    return Program({"main": graph}, "main", opsets={"": 18})
+
+
+def numpy_loop(count: int, start: Any, step: Any) -> Callable[[], Any]:
+    add = np.add
+
+    def loop() -> Any:
+        value = start
+        for _ in range(count):
+            value = add(value, step)
+        return value
+
+    return loop
+
+
+def to_the_end(debugger: nncdbg.Debugger) -> Callable[[], Any]:
+    """Restart and run; what is measured is the run and the jump back to the start."""
+
+    def run() -> Any:
+        debugger.restart()
+        stop = debugger.run()
+        assert stop.reason == "end", stop
+        return stop
+
+    return run
+
+
+def measure(count: int = 2000) -> list[dict[str, Any]]:
+    """The figures, each with the median ratio of interleaved runs."""
+    stats.prepare(wait=True)
+    start, step = np.array(1.0, np.float32), np.array(0.5, np.float32)
+    peer = numpy_loop(count, start, step)
+    inputs = {"v0": start, "c": step}
+    program = chain(count)
+    free = nncdbg.Debugger(program, inputs, allocator="plain", statistics=False)
+    full = nncdbg.Debugger(program, inputs, allocator="debug")
+    full.catch("nan", "inf")
+    return [
+        interleaved("free run, 2,000 scalar Adds / NumPy loop", to_the_end(free), peer, bar=1.5),
+        interleaved(
+            "the same with debug allocator, fill, statistics, history / NumPy loop", to_the_end(full), peer, bar=8
+        ),
+    ]
+
+
+if __name__ == "__main__":
+    for figure in measure():
+        print(json.dumps(figure))

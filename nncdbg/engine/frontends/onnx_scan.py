@@ -1,0 +1,151 @@
+"""ONNX ``Scan`` as ``while``: each iteration gathers its slices, the outputs are collected."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.errors import GraphError, UnsupportedOp
+from nncdbg.engine.frontends.onnx_node import node_title
+from nncdbg.engine.graph import Attribute, Graph, Literal, Node, Operand, TensorType, Value
+
+_INDEX = TensorType("i64", ())
+
+
+class _Names:
+    """Names for the values that ONNX leaves implicit, none of which the graph already has."""
+
+    def __init__(self, stem: str, taken: frozenset[str]) -> None:
+        self._stem = stem
+        self._taken = set(taken)
+
+    def fresh(self, what: str) -> str:
+        name = f"{self._stem}.{what}"
+        while name in self._taken:
+            name += "'"
+        self._taken.add(name)
+        return name
+
+
+def scan_nodes(
+    node: Any,
+    body: Graph | None,
+    inputs: Sequence[Operand],
+    outputs: Sequence[Value],
+    attributes: Mapping[str, Attribute],
+    taken: frozenset[str],
+) -> list[Node]:
+    """The statements of a Scan NodeProto (ONNX Scan-9 to 25).
+
+    `inputs` are (*initial, *sequences); `body.inputs` (*carried, *slices); `body.outputs`
+    (*next, *collected); `taken` are names that are in use.  Raises GraphError where the numbers
+    do not fit, UnsupportedOp for an output that is stacked along an axis whose place is unknown.
+    """
+    title = node_title(node)
+    count = attributes.get("num_scan_inputs")
+    if body is None or not isinstance(count, int) or not 1 <= count <= len(inputs):
+        raise GraphError(f"{title} needs a body, and num_scan_inputs of at least 1")
+    carried = len(inputs) - count
+    if len(body.inputs) != len(inputs) or len(body.outputs) < max(carried, len(outputs)):
+        raise GraphError(
+            f"{title} has {len(inputs)} inputs and {len(outputs)} outputs;"
+            f" its body has {len(body.inputs)} inputs and {len(body.outputs)} outputs"
+        )
+    stacked = len(body.outputs) - carried
+    names = _Names(next((value.name for value in outputs if value.name), "Scan"), taken | _inside(body))
+    in_axes = _numbers(attributes, "scan_input_axes", count, title)
+    backward = _numbers(attributes, "scan_input_directions", count, title)
+    sequences = inputs[carried:]
+    before, times = _length(sequences[0], in_axes[0], names)
+    gathered, counter = _slices(body.inputs[carried:], sequences, in_axes, backward, times, names)
+    body = replace(body, inputs=(counter, *body.inputs[:carried]), nodes=(*gathered, *body.nodes))
+    results = [*outputs, *(Value(""),) * (len(body.outputs) - len(outputs))]
+    out_axes = _numbers(attributes, "scan_output_axes", stacked, title)
+    reverse = _numbers(attributes, "scan_output_directions", stacked, title)
+    after: list[Node] = []
+    for index in range(stacked):
+        place = carried + index
+        results[place], fixes = _placed(results[place], out_axes[index], reverse[index], names, title)
+        after += fixes
+    loop = Node("while", (times, *inputs[:carried]), tuple(results), subgraphs=(body,))
+    return [*before, loop, *after]
+
+
+def _inside(body: Graph) -> frozenset[str]:
+    defined = [*body.inputs, *(c.value for c in body.constants), *(v for n in body.nodes for v in n.outputs)]
+    return frozenset(value.name for value in defined)
+
+
+def _numbers(attributes: Mapping[str, Attribute], name: str, count: int, title: str) -> list[int]:
+    """One number per input or output, 0 where the attribute is not given."""
+    given = attributes.get(name)
+    if given is None:
+        return [0] * count
+    if not isinstance(given, tuple) or len(given) != count:
+        raise GraphError(f"{title} needs {count} {name}, not {given!r}")
+    return [int(number) for number in given]
+
+
+def _length(sequence: Operand, axis: int, names: _Names) -> tuple[list[Node], str]:
+    """Statements that give the number of iterations, and its name."""
+    shape, times = names.fresh("shape"), names.fresh("times")
+    size = Node("Gather", (shape, Literal(axis)), (Value(times, _INDEX),))
+    return [Node("Shape", (sequence,), (Value(shape),)), size], times
+
+
+def _slices(
+    values: Sequence[Value],
+    sequences: Sequence[Operand],
+    axes: Sequence[int],
+    backward: Sequence[int],
+    times: str,
+    names: _Names,
+) -> tuple[list[Node], Value]:
+    """The first statements of the body, which define the slices, and the counter they read."""
+    counter = names.fresh("index")
+    nodes: list[Node] = []
+    mirrored = counter
+    if any(backward):
+        left, mirrored = names.fresh("left"), names.fresh("mirrored")
+        nodes.append(Node("Sub", (times, counter), (Value(left, _INDEX),)))
+        nodes.append(Node("Sub", (left, Literal(1)), (Value(mirrored, _INDEX),)))
+    for value, sequence, axis, turned in zip(values, sequences, axes, backward, strict=True):
+        index = mirrored if turned else counter
+        nodes.append(Node("Gather", (sequence, index), (value,), {"axis": axis}))
+    return nodes, Value(counter, _INDEX)
+
+
+def _placed(value: Value, axis: int, reverse: int, names: _Names, title: str) -> tuple[Value, list[Node]]:
+    """What the loop gives instead of `value`, and the statements that reverse it or move its axis."""
+    if not value.name or not (axis or reverse):
+        return value, []
+    nodes: list[Node] = []
+    steps = [*(["reversed"] if reverse else []), *(["moved"] if axis else [])]
+    stacked = Value(names.fresh("stacked"))
+    current = stacked
+    for step in steps:
+        target = value if step == steps[-1] else Value(names.fresh(step))
+        if step == "reversed":
+            last = (Literal((-1,)), Literal((int(np.iinfo(np.int64).min),)), Literal((0,)), Literal((-1,)))
+            nodes.append(Node("Slice", (current.name, *last), (target,)))
+        else:
+            nodes.append(
+                Node("Transpose", (current.name,), (target,), {"perm": _permutation(value, axis, title)})
+            )
+        current = target
+    return stacked, nodes
+
+
+def _permutation(value: Value, axis: int, title: str) -> tuple[int, ...]:
+    if value.type is None or value.type.shape is None:
+        raise UnsupportedOp(
+            f"{title} stacks %{value.name} along axis {axis}, and nothing says how many axes it has",
+            hint="run onnx.shape_inference.infer_shapes on the model, and save it",
+        )
+    rank = len(value.type.shape)
+    perm = list(range(1, rank))
+    perm.insert(axis % rank, 0)
+    return tuple(perm)

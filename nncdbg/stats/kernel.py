@@ -1,0 +1,19 @@
+"""What the compiled pass hands out, in a file that does not import numba."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A compiled pass for one dtype.
+
+    ``entry(*leading, address, count, guard_bytes, row_address) -> flags``; where `exact`, the
+    address of two i64 for the exact ends (0 for none) stands between `leading` and the rest.
+    """
+
+    entry: Callable[..., int]
+    leading: tuple[int | float, ...]
+    exact: bool

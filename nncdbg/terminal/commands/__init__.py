@@ -1,0 +1,8 @@
+"""Every command of the prompt, by theme; importing this package fills the table."""
+
+from __future__ import annotations
+
+from nncdbg.terminal.commands import moving, stopping, looking, states, changing, session_files  # noqa: F401, I001
+from nncdbg.terminal.commands.table import GROUPS, TABLE, Command, find
+
+__all__ = ["GROUPS", "TABLE", "Command", "find"]

@@ -1,0 +1,139 @@
+"""How a tensor is shown in a terminal: one line, a histogram, or what suits its shape best."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nncdbg.engine.expression import spelled
+from nncdbg.engine.graph import Array
+from nncdbg.terminal.grid import grid
+from nncdbg.terminal.look import BAD, DIM, Look, element, is_text, stacked, text, type_of
+from nncdbg.terminal.strips import channel_strip, image, spark
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from nncdbg.stats.histogram import Histogram
+    from nncdbg.stats.summary import Summary
+
+_SMALL = 8
+"""Elements that are shown in a line instead of their statistics."""
+_SIDE = 16
+"""Rows and columns of a matrix that is shown as a grid."""
+_EXPENDABLE = ("std", "mean", "min", "max")
+"""Statistics that a line too narrow leaves out, in that order; counts of NaN and inf stay."""
+
+_NOT_FINITE = re.compile(r"(?<!\w)[+-]?(?:nan|inf)j?(?!\w)")
+
+
+def value_line(name: str, array: Array, summary: Summary, look: Look | None = None) -> Text:
+    """`%h f32[1,64,56,56] min -0.1 mean 0.4 max 6.1 std 0.9 nan 0`; small tensors show their elements.
+
+    A line too narrow first loses std, mean, min and max, then the end of its name; counts of NaN
+    and infinities stay as long as they fit at all.
+    """
+    view = look or Look()
+    head = f"{spelled(name)} {type_of(array)}"
+    if array.size == 0:
+        return stacked([f"{head} (empty)"], view)
+    if array.size <= _SMALL or is_text(array):
+        return stacked([text(f"{head} ").append_text(_elements(array, view))], view)
+    if array.dtype.kind == "b":
+        return stacked([f"{head} {np.count_nonzero(array)} of {array.size} true"], view)
+    return _statistics_line(head, summary, view)
+
+
+def _elements(array: Array, look: Look) -> Text:
+    if array.ndim == 0:
+        written = element(array[()])
+    elif is_text(array) or array.dtype.kind == "b":
+        more = f" {look.ellipsis}]" if array.size > _SMALL else "]"
+        written = "[" + " ".join(element(one) for one in array.reshape(-1)[:_SMALL]) + more
+    else:
+        written = np.array2string(array, precision=4, max_line_width=10**6, threshold=_SMALL)
+        written = re.sub(r"\s+", " ", re.sub(r"\[\s+", "[", written))
+    line = text(written)
+    if not is_text(array):
+        line.highlight_regex(_NOT_FINITE, BAD)
+    return line
+
+
+def _statistics_line(head: str, summary: Summary, look: Look) -> Text:
+    words = str(summary).split()
+    statistics = dict(zip(words[::2], words[1::2], strict=True))
+    for name in (None, *_EXPENDABLE):
+        statistics.pop(name or "", None)
+        tail = " ".join(f"{label} {number}" for label, number in statistics.items())
+        if len(head) + 1 + len(tail) <= look.width:
+            break
+    room = look.width - len(tail) - 1
+    line = stacked([head], Look(max(room, 1), look.color, look.unicode))
+    line.append(" ")
+    for position, (label, number) in enumerate(statistics.items()):
+        wrong = label in ("nan", "+inf", "-inf") and number != "0"
+        line.append(" " if position else "").append(f"{label} {number}", BAD if wrong else "")
+    return stacked([line], look)
+
+
+def histogram_bars(histogram: Histogram, look: Look | None = None) -> Text:
+    """Horizontal bars with the range and the count of each bin; NaN and infinities on rows of their own."""
+    view = look or Look()
+    rows = [
+        (f"{low:.3g}", f"{low:.3g} .. {high:.3g}", int(count), "")
+        for low, high, count in zip(histogram.edges[:-1], histogram.edges[1:], histogram.counts, strict=True)
+    ]
+    apart = (("-inf", histogram.neginf), ("+inf", histogram.posinf), ("nan", histogram.nan))
+    rows += [(label, label, int(count), BAD) for label, count in apart if count]
+    if not any(count for *_, count, _ in rows):
+        return stacked(["(empty)"], view)
+    most = max(count for *_, count, _ in rows)
+    numbers = max(len(str(count)) for *_, count, _ in rows)
+    labels = max(len(long) for _, long, _, _ in rows)
+    short = view.width - labels - numbers - 2 < max(8, view.width // 4)
+    labels = max(len(row[0]) for row in rows) if short else labels
+    room = max(1, view.width - labels - numbers - 2)
+    lines = []
+    for brief, full, count, style in rows:
+        line = text((brief if short else full).rjust(labels), style or DIM).append(" ")
+        line.append(_bar(count / most * room, room, view), style).append(f" {count:>{numbers}}")
+        lines.append(line)
+    return stacked(lines, view)
+
+
+def _bar(length: float, room: int, look: Look) -> str:
+    """A bar of `length` cells in `room`; what is not zero shows."""
+    if not look.unicode:
+        return ("#" * max(round(length), 1 if length else 0)).ljust(room)
+    eighths = max(round(length * 8), 1 if length else 0)
+    return ("█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8]).rstrip().ljust(room)
+
+
+def show(array: Array, name: str, look: Look | None = None) -> Text:
+    """What suits the shape: a scalar's value, a vector's elements with a spark line, a small matrix as
+    a grid, a large one as an image, three axes and more as a strip of channels.
+
+    Axes of size 1 do not count.  Strings are always a grid.
+    """
+    view = look or Look()
+    head = f"{spelled(name)} {type_of(array)}"
+    return stacked(_split([text(head), _body(array, view)]), view)
+
+
+def _body(array: Array, look: Look) -> Text:
+    reduced = array.squeeze() if array.ndim > 1 else array
+    if is_text(array) or array.size == 0 or reduced.ndim == 0:
+        return grid(array, look=look)
+    if reduced.ndim == 1:
+        return text("\n").join([spark(reduced, look=look), grid(reduced, look=look)])
+    if reduced.ndim == 2:
+        small = max(reduced.shape) <= _SIDE
+        return grid(reduced, look=look) if small else image(reduced, look=look)
+    return channel_strip(array if min(array.shape[-3:]) > 1 else reduced, look=look)
+
+
+def _split(parts: Sequence[Text]) -> list[Text | str]:
+    return [line for part in parts for line in part.split("\n")]

@@ -1,0 +1,135 @@
+"""What a terminal can show, and the spelling of single elements that all views share.
+
+Views are `rich.text.Text`: the same characters with and without colour, no line wider than
+`Look.width` cells.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nncdbg.engine import dtypes
+from nncdbg.engine.graph import Array, TensorType
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+BAD = "bold red"
+"""Style of NaN and infinities."""
+DIM = "dim"
+"""Style of labels and captions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """`width` in cells; `color` and `unicode` as far as the other end can show them."""
+
+    width: int = 80
+    color: bool = False
+    unicode: bool = True
+
+    @classmethod
+    def of(cls, console: Console) -> Look:
+        """What `console` can show: no colour in a pipe, with NO_COLOR, or on a dumb terminal."""
+        color = console.color_system is not None and not console.no_color
+        return cls(console.width, color, console.encoding.lower().startswith("utf"))
+
+    @property
+    def ellipsis(self) -> str:
+        """One cell that stands for what is left out."""
+        return "…" if self.unicode else "~"
+
+
+def element(value: Any, digits: int = 4) -> str:
+    """One element in few characters: `nan`, `-inf`, `0.3333`, `true`, `'text'`, `1+2j`."""
+    if isinstance(value, str | bytes):
+        text = repr(value)
+        return text if len(text) <= 16 else text[:13] + "..'"
+    if isinstance(value, bool | np.bool_):
+        return "true" if value else "false"
+    kind = np.asarray(value).dtype
+    if kind.kind == "c":
+        number = complex(value)
+        return f"{number.real:.{digits}g}{number.imag:+.{digits}g}j"
+    if kind.kind in "iu":
+        return str(int(value))
+    if kind.kind == "O":
+        return element(str(value))
+    return str(int(value)) if dtypes.name_of(kind) in dtypes.INTEGERS else f"{float(value):.{digits}g}"
+
+
+def is_bad(value: Any) -> bool:
+    """True for NaN and infinities, in either part of a complex number."""
+    if isinstance(value, str | bytes):
+        return False
+    if np.iscomplexobj(value):
+        return not (math.isfinite(value.real) and math.isfinite(value.imag))
+    return not math.isfinite(float(value)) if np.asarray(value).dtype.kind != "O" else False
+
+
+def type_of(array: Array) -> str:
+    """`f32[1,64,56,56]`."""
+    return str(TensorType(dtypes.name_of(array.dtype), tuple(array.shape)))
+
+
+def is_text(array: Array) -> bool:
+    """True for tensors of strings."""
+    return array.dtype.kind in "OUS"
+
+
+def text(content: str = "", style: str = "") -> Text:
+    """A Text, with `rich` imported only now."""
+    from rich.text import Text
+
+    return Text(content, style=style)
+
+
+def cells(content: str) -> int:
+    """The cells that `content` takes in a terminal; a wide character takes two."""
+    from rich.cells import cell_len
+
+    return cell_len(content)
+
+
+def padded(content: str, width: int) -> str:
+    """`content` at the right of `width` cells."""
+    return " " * (width - cells(content)) + content
+
+
+def packed(parts: Iterable[str], look: Look) -> list[Text]:
+    """Captions joined by commas, as many on a line as fit."""
+    lines: list[str] = []
+    for part in parts:
+        if lines and len(lines[-1]) + 2 + len(part) <= look.width:
+            lines[-1] += f", {part}"
+        else:
+            lines.append(part)
+    return [text(line, DIM) for line in lines]
+
+
+def stacked(lines: Iterable[Text | str], look: Look) -> Text:
+    """Lines below each other, each cropped to the width."""
+    from rich.text import Text
+
+    cropped = []
+    for line in lines:
+        whole = Text(line) if isinstance(line, str) else line
+        if whole.cell_len > look.width:
+            whole.truncate(max(0, look.width - 1))
+            whole.append(look.ellipsis)
+        cropped.append(whole)
+    return Text("\n").join(cropped)
+
+
+def edges(count: int, limit: int) -> list[int | None]:
+    """Positions 0..count-1 if they are `limit` at most, else those at both ends around a None."""
+    if count <= limit:
+        return list(range(count))
+    head = (limit + 1) // 2
+    return [*range(head), None, *range(count - (limit - head), count)]

@@ -1,0 +1,88 @@
+"""How people write a place to stop at: `LINE|OP|@graph|%value [if EXPR] [hits N]`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nncdbg.engine.errors import UsageError
+
+if TYPE_CHECKING:
+    from nncdbg.engine.breakpoints import Breakpoint
+    from nncdbg.engine.session import Debugger
+
+_PLACE = re.compile(r"""\s*(?P<sigil>[%@])?(?:(?P<quoted>"(?:[^"\\]|\\.)*")|(?P<bare>[^\s"]+))(?=\s|$)""")
+_HITS = re.compile(r"(?:^|\s)hits\s+(?P<rule>(?:==|>=|<=|>|<|%)?\s*\w+)\s*$")
+_IF = re.compile(r"\s*if(?=[\s(%])(?P<condition>.*)", re.DOTALL)
+
+FORMS = "LINE, OP, @graph or %value, then [if EXPR] [hits N]"
+
+
+@dataclass(frozen=True, slots=True)
+class StopSpec:
+    """`kind` is line, op, graph or value; `name` has no sigil and no quotes."""
+
+    kind: str
+    name: str
+    when: str | None = None
+    hits: str | None = None
+
+    def add_to(self, debugger: Debugger, *, temporary: bool = False, log: str | None = None) -> Breakpoint:
+        """Set the breakpoint.  Raises UsageError, ExpressionError."""
+        return debugger.break_at(
+            line=int(self.name) if self.kind == "line" else None,
+            op=self.name if self.kind == "op" else None,
+            graph=self.name if self.kind == "graph" else None,
+            value=self.name if self.kind == "value" else None,
+            when=self.when,
+            hits=self.hits,
+            log=log,
+            temporary=temporary,
+        )
+
+
+def parse_stop(text: str) -> StopSpec:
+    """The spec as a whole; UsageError for what is none."""
+    kind, name, rest = split_place(text)
+    when, hits = _conditions(rest)
+    return StopSpec(kind, name, when, hits)
+
+
+def split_place(text: str) -> tuple[str, str, str]:
+    """(kind, name, what follows) of a text that begins with a place; UsageError if it does not."""
+    match = _PLACE.match(text)
+    if match is None:
+        raise UsageError(f'"{text.strip()}" is no place to stop at', hint=FORMS)
+    sigil, rest = match["sigil"], text[match.end() :].strip()
+    name = _unquoted(match["quoted"]) if match["quoted"] else match["bare"]
+    if sigil:
+        return ("graph" if sigil == "@" else "value"), name, rest
+    if not match["quoted"] and re.fullmatch(r"[+-]?\d+", name):
+        return "line", name, rest
+    return "op", name, rest
+
+
+def _unquoted(quoted: str) -> str:
+    from nncdbg.textual_repr.lexemes import Flaw, unquote
+
+    try:
+        return unquote(quoted, 0)
+    except Flaw as flaw:
+        raise UsageError(f"the name {quoted} is not well quoted: {flaw.message}", hint=flaw.hint) from None
+
+
+def _conditions(rest: str) -> tuple[str | None, str | None]:
+    hits = None
+    found = _HITS.search(rest)
+    if found is not None:
+        hits, rest = found["rule"], rest[: found.start()]
+    if not rest.strip():
+        return None, hits
+    match = _IF.fullmatch(rest)
+    if match is None:
+        raise UsageError(f'"{rest.strip()}" cannot follow the place', hint=FORMS)
+    when = match["condition"].strip()
+    if not when:
+        raise UsageError("there is no condition after `if`", hint=FORMS)
+    return when, hits

@@ -1,0 +1,169 @@
+"""What has been read of a text so far, and how reading goes on behind a line that failed.
+
+The names that such a line seems to define count as defined, and a block whose first line failed
+is read on, so that one mistake is not reported again at every line that depends on it.
+"""
+
+from __future__ import annotations
+
+import re
+
+from nncdbg.engine.errors import Excerpt, GraphError
+from nncdbg.engine.graph import Graph
+from nncdbg.textual_repr.blocks import ENDS, Block
+from nncdbg.textual_repr.cursor import Cursor
+from nncdbg.textual_repr.lexemes import BARE, STRING, Flaw, unquote
+from nncdbg.textual_repr.listing import Path
+from nncdbg.textual_repr.resolution import Unresolved, explain, shown
+from nncdbg.textual_repr.statements import Names
+
+DEEPEST = 1000
+"""Blocks nest no deeper."""
+
+
+class Reading:
+    """The lines, the errors, the graphs that are complete and the block that is open."""
+
+    def __init__(self, text: str, file: str | None) -> None:
+        self.file = file
+        self.lines = [line.removesuffix("\r") for line in text.removeprefix("\ufeff").split("\n")]
+        self.errors: list[GraphError] = []
+        self.block: Block | None = None
+        self.comment: list[str] = []
+        self.graphs: dict[str, Graph] = {}
+        self.broken: set[str] = set()
+        self.blocks: list[Block] = []
+        self.unresolved: list[Unresolved] = []
+        self.statements: dict[Path, tuple[int, ...]] = {}
+        self.headers: dict[Path, int] = {}
+
+    def report(self, line: int, flaw: Flaw) -> None:
+        excerpt = Excerpt(self.lines[line - 1], line, flaw.start + 1, max(1, flaw.width), self.file)
+        self.errors.append(GraphError(flaw.message, excerpt=excerpt, hint=flaw.hint))
+
+    def take_comment(self) -> str:
+        """The ``##`` lines before this statement."""
+        text = "\n".join(self.comment)
+        self.comment.clear()
+        return text
+
+    def open(self, block: Block, names: Names) -> None:
+        depth = len(block.path) // 2
+        if depth >= DEEPEST:
+            raise Flaw("blocks nest too deep", 0, len(self.lines[block.line - 1]), f"at most {DEEPEST}")
+        self.block = block
+        self.blocks.append(block)
+        self.headers[block.path] = block.line
+        self.define(names, block.line)
+
+    def inside(self, cursor: Cursor) -> Block:
+        """The block that the statement at `cursor` stands in."""
+        block = self.block
+        if block is None:
+            raise cursor.whole("a statement outside a graph", "open one before it: graph @main() -> () {")
+        if block.end and block.kind != "broken":
+            raise cursor.whole("this line is never reached", f"line {block.end} ends the block")
+        return block
+
+    def nested_path(self, outer: Block) -> Path:
+        return (*outer.path, len(outer.nodes), 0)
+
+    def leave_block(self, block: Block, *, broken: bool = False) -> None:
+        """`block` is closed; with a whole graph, what it could not resolve is settled."""
+        self.block = block.parent
+        if block.kind != "broken":
+            self.statements[block.path] = block.site_lines()
+        if block.parent is not None:
+            return
+        if broken:
+            self.broken.add(block.name)
+        elif block.name not in self.graphs:
+            self.graphs[block.name] = block.graph()
+        for use in self.unresolved:
+            self.report(use.line, explain(use, self.blocks))
+        self.unresolved.clear()
+        self.blocks.clear()
+
+    def close_unclosed(self, number: int) -> None:
+        """The text ends, or the next graph begins, at line `number` + 1: all blocks should be closed."""
+        while self.block is not None:
+            block = self.block
+            if block.kind != "broken":
+                text = self.lines[block.line - 1]
+                hint = f"}} is missing before line {number + 1}"
+                self.report(block.line, Flaw("this block is not closed", len(text.rstrip()) - 1, 1, hint))
+            self.leave_block(block, broken=True)
+
+    def resolve(self, names: Names, number: int) -> None:
+        """Note the used names that nobody has defined so far."""
+        block = self.block
+        if block is None:
+            return
+        for mark in names.uses:
+            if not block.sees(mark.name):
+                self.unresolved.append(Unresolved(mark, number, block, len(block.nodes)))
+
+    def define(self, names: Names, number: int) -> None:
+        """Enter the defined names into the block; each only once, and none that hides another."""
+        block = self.block
+        if block is None:
+            return
+        for mark in names.defines:
+            line = block.line_of(mark.name)
+            if line is not None:
+                fault = "is defined twice" if mark.name in block.names else "hides a value of the same name"
+                hint = f"it is defined at line {line}; a value is defined once, and loops rebind by next"
+                self.report(number, Flaw(f"{shown(mark.name)} {fault}", mark.start, mark.width, hint))
+            block.names.setdefault(mark.name, number)
+
+    def salvage(self, text: str, number: int) -> None:
+        """Go on behind a line that failed: keep blocks in step, take the names it seems to define."""
+        self.comment.clear()
+        opens = text.split("#")[0].rstrip().endswith("{")
+        word = Cursor(text).peek_word()
+        block = self.block
+        if text.lstrip().startswith("}"):
+            if block is None:
+                return
+            self.leave_block(block, broken=True)
+            if opens and block.parent is not None:
+                self.open_broken(block.parent, text, number)
+            else:
+                self.take_names(text, number)
+        elif opens and word in ("graph", "if", "while"):
+            self.open_broken(None if word == "graph" else block, text, number)
+        elif word in ENDS.values():
+            return
+        elif "=" in text:
+            self.take_names(text.split("=")[0], number)
+
+    def open_broken(self, outer: Block | None, text: str, number: int) -> None:
+        """A block whose first line failed: read on inside it, but say nothing that depends on that line."""
+        name = _graph_name.search(text)
+        if outer is None:
+            self.close_unclosed(number - 1)
+        graph = "" if name is None else salvaged(name[1])
+        path = (graph,) if outer is None else self.nested_path(outer)
+        self.block = Block("broken", number, path, outer, None, graph)
+        self.blocks.append(self.block)
+        self.take_names(text, number)
+
+    def take_names(self, text: str, number: int) -> None:
+        if self.block is None:
+            return
+        for spelled in _value_name.findall(text):
+            name = salvaged(spelled)
+            if not self.block.sees(name):
+                self.block.names[name] = number
+
+
+_graph_name = re.compile(rf"@({BARE}|{STRING})")
+_value_name = re.compile(rf"%({BARE}|{STRING})")
+
+
+def salvaged(spelled: str) -> str:
+    """What a name or a quoted comment spells; as it stands, if its escapes make no sense."""
+    try:
+        return unquote(spelled) if spelled.startswith('"') else spelled
+    except Flaw:
+        return spelled

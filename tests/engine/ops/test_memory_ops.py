@@ -1,0 +1,54 @@
+"""`nncdbg.Empty`: what memory that nobody wrote looks like, per element type."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from nncdbg.engine.dtypes import COMPLEX, FLOATS, NUMPY
+from nncdbg.engine.errors import GraphError
+from nncdbg.engine.ops import lookup
+from nncdbg.engine.ops.schema import complete, schema
+from tests.engine.ops.onnx_cases import assert_agrees, execute
+
+EMPTY = lookup("nncdbg.Empty", 1)
+assert EMPTY is not None
+assert EMPTY.infer is not None
+
+
+@pytest.mark.parametrize("dtype", sorted(NUMPY))
+@pytest.mark.parametrize("init", ["nan", "none", "zeros", "ones"])
+def test_every_dtype_and_init(dtype: str, init: str) -> None:
+    attributes = {"shape": (2, 3), "dtype": dtype, "init": init}
+    if init in ("zeros", "ones") and dtype in ("str", "f8e8m0fnu"):
+        pytest.skip("strings have no one, and E8M0 no zero")
+    (x,) = execute(EMPTY, 1, attributes, ())
+    assert_agrees(EMPTY.infer(complete("nncdbg.Empty", 1, attributes), ())[0], x)
+    if init in ("zeros", "ones"):
+        assert (x.astype(np.complex128) == (init == "ones")).all()
+    elif dtype in (FLOATS - {"f4e2m1fn"}) | COMPLEX:
+        assert np.isnan(x.astype(np.complex128)).all()
+    elif dtype[0] in "iu" and dtype[1:] not in ("2", "4"):
+        assert set(x.tobytes()) == {0x7F}
+
+
+def test_the_signature_is_read_off_the_kernel() -> None:
+    found = schema("nncdbg.Empty", 1)
+    assert found is not None
+    assert set(found.attributes) == {"shape", "dtype", "init"}
+    assert found.inputs == ()
+
+
+@pytest.mark.parametrize(
+    ("attributes", "fact"),
+    [
+        ({"shape": (2,), "dtype": "f33"}, "not an element type"),
+        ({"shape": (2,), "init": "maybe"}, "init is 'maybe'"),
+        ({"shape": (-2,)}, "negative"),
+    ],
+)
+def test_wrong_attributes_are_graph_errors(attributes: dict[str, object], fact: str) -> None:
+    with pytest.raises(GraphError, match=fact):
+        EMPTY.infer(complete("nncdbg.Empty", 1, attributes), ())
+    with pytest.raises(GraphError, match=fact):
+        execute(EMPTY, 1, attributes, ())

@@ -1,0 +1,190 @@
+"""Laws of the machine and of time, over random programs: stepping, rewinding, cloning change nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import nncdbg
+from nncdbg.engine.code import UNSET
+from nncdbg.engine.timeline import EVICTED
+from tests.engine.programs import runnable
+
+INPUTS = {"x": np.array([0.5, -1.0, 2.0], np.float32), "z": np.array([1.0, 0.0, -0.5], np.float32)}
+FEW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def started(text: str, **options: Any) -> nncdbg.Debugger:
+    return nncdbg.Debugger(nncdbg.parse(text), INPUTS, **options)
+
+
+def results(debugger: nncdbg.Debugger) -> list[bytes]:
+    assert debugger.outputs is not None
+    return [np.asarray(value).tobytes() for value in debugger.outputs.values()]
+
+
+def finished(text: str, **options: Any) -> list[bytes]:
+    debugger = started(text, **options)
+    assert debugger.run().reason == "end"
+    return results(debugger)
+
+
+def state(debugger: nncdbg.Debugger) -> list[Any]:
+    """Everything that can be seen at this moment: the stack, and every value computed by now."""
+    seen: list[Any] = [debugger.machine.ended]
+    for frame in debugger.machine.frames:
+        values = {}
+        for slot, content in enumerate(frame.slots):
+            if content is not UNSET and content is not EVICTED and frame.code.definition[slot] < frame.pc:
+                values[slot] = None if content is None else np.asarray(content).tobytes()
+        seen.append((frame.code.path, frame.pc, frame.iteration, values))
+    return seen
+
+
+@FEW
+@given(runnable())
+def test_stepping_to_the_end_gives_what_running_gives(text: str) -> None:
+    whole = finished(text)
+    for step in ("step_over", "step_into", "micro"):
+        debugger = started(text)
+        while not debugger.machine.ended:
+            stop = debugger.step_into(micro=True) if step == "micro" else getattr(debugger, step)()
+            assert stop.error is None, stop.error
+        if step == "micro":
+            assert debugger.outputs is not None
+            expected = [np.frombuffer(data, np.float32) for data in whole]
+            for got, want in zip(debugger.outputs.values(), expected, strict=True):
+                np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+        else:
+            assert results(debugger) == whole
+
+
+@FEW
+@given(runnable())
+def test_every_allocator_gives_the_same_bits(text: str) -> None:
+    whole = finished(text)
+    assert finished(text, allocator="plain") == whole
+    assert finished(text, statistics=False) == whole
+
+
+@FEW
+@given(runnable(), st.integers(0, 60))
+def test_a_clone_runs_on_as_the_original(text: str, ticks: int) -> None:
+    debugger = started(text)
+    debugger.go_to(ticks)
+    clone = debugger.machine.clone()
+    while not clone.ended:
+        clone.step()
+    if not debugger.machine.ended:
+        debugger.run()
+    slots = clone.frames[0].code.operands[-1]
+    assert [np.asarray(clone.frames[0].slots[slot]).tobytes() for slot in slots] == results(debugger)
+
+
+@FEW
+@given(runnable())
+def test_going_back_and_forward_passes_through_the_same_states(text: str) -> None:
+    debugger = started(text)
+    states = [state(debugger)]
+    while not debugger.machine.ended:
+        debugger.step_into()
+        states.append(state(debugger))
+    for earlier in reversed(states[:-1]):
+        debugger.step_back_into()
+        assert state(debugger) == earlier
+    for later in states[1:]:
+        debugger.step_into()
+        assert state(debugger) == later
+
+
+@FEW
+@given(runnable(), st.lists(st.integers(0, 80), min_size=1, max_size=6))
+def test_any_moment_is_the_same_however_it_is_reached(text: str, moments: list[int]) -> None:
+    debugger = started(text)
+    fresh: dict[int, list[Any]] = {}
+    for tick in moments:
+        direct = started(text)
+        direct.go_to(tick)
+        fresh[tick] = state(direct)
+    for tick in moments:
+        debugger.go_to(tick)
+        assert state(debugger) == fresh[tick]
+
+
+@FEW
+@given(runnable())
+def test_a_step_over_undone_is_where_it_began(text: str) -> None:
+    debugger = started(text)
+    while not debugger.machine.ended:
+        before, depth = state(debugger), len(debugger.machine.frames)
+        debugger.step_over()
+        if debugger.machine.ended or len(debugger.machine.frames) == depth:
+            frame = debugger.machine.frames[-1]
+            if frame.iteration == before[-1][2]:
+                debugger.step_back()
+                assert state(debugger) == before
+                debugger.step_over()
+
+
+@FEW
+@given(runnable())
+def test_without_memory_for_history_going_back_gives_the_same(text: str) -> None:
+    rich, poor = started(text), started(text, history=0)
+    assert rich.run().reason == poor.run().reason == "end"
+    poor.timeline.enforce()
+    last = rich.machine.tick
+    for tick in range(last - 1, -1, -1):
+        rich.go_to(tick)
+        poor.go_to(tick)
+        names = [name for name in rich.values.names() if rich.machine.frames[0].code.slot_of.get(name)]
+        for name in names:
+            try:
+                wanted = rich.value(name)
+            except nncdbg.NotComputed:
+                continue
+            np.testing.assert_array_equal(poor.value(name), wanted)
+        if tick % 3 == 0:
+            poor.timeline.enforce()
+    assert poor.run().reason == "end"
+    assert rich.run().reason == "end"
+    assert results(poor) == results(rich)
+
+
+@FEW
+@given(runnable(), st.integers(1, 40), st.floats(-4, 4, width=32))
+def test_an_edit_counts_from_now_on_and_is_dropped_by_going_back(text: str, ticks: int, number: float) -> None:
+    debugger = started(text)
+    untouched = finished(text)
+    debugger.go_to(ticks)
+    if debugger.machine.ended:
+        debugger.step_back_into()
+    before = state(debugger)
+    place = debugger.machine.tick
+    debugger.set_value("x", number, (0,))
+    assert debugger.value("x")[0] == np.float32(number)
+    if place:
+        debugger.go_to(place - 1)
+        debugger.go_to(place)
+        assert state(debugger) == before
+        debugger.run()
+        assert results(debugger) == untouched
+
+
+@pytest.mark.parametrize("allocator", ["debug", "plain"])
+def test_the_machine_counts_each_statement_once(allocator: str) -> None:
+    text = """
+    graph @main(%x: f32[3], %z: f32[3]) -> (%y: f32[3]) {
+      while @w (%s: f32[3] = %x) times 5 {
+        %t = Add(%s, %z)
+        next %s = %t
+      } -> (%y: f32[3] = %s)
+      return %y
+    }"""
+    debugger = started(text, allocator=allocator)
+    debugger.run()
+    # The loop's own statement, five times two statements, and the return.
+    assert debugger.machine.tick == 1 + 5 * 2 + 1

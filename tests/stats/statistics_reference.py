@@ -1,0 +1,76 @@
+"""Statistics the slow and certain way: Python integers and floats, `math.fsum`, two passes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from nncdbg.engine import dtypes
+
+
+def numbers_of(array: np.ndarray[Any, Any]) -> list[Any]:
+    """The elements as Python numbers; complex ones as absolute values, NaN if either part is."""
+    if array.dtype.kind == "c":
+        parts = [(float(z.real), float(z.imag)) for z in array.reshape(-1)]
+        return [math.nan if math.isnan(x) or math.isnan(y) else math.hypot(x, y) for x, y in parts]
+    if dtypes.name_of(array.dtype) in dtypes.FLOATS:
+        return [float(x) for x in array.reshape(-1)]
+    return [int(x) for x in array.reshape(-1)]
+
+
+def smallest_normal(dtype: np.dtype[Any]) -> float:
+    name = dtypes.name_of(dtype)
+    if name in dtypes.COMPLEX:
+        return float(np.finfo(dtype).smallest_normal)
+    return float(ml_dtypes.finfo(dtype).smallest_normal) if name in dtypes.FLOATS else 0.0
+
+
+def expected(array: np.ndarray[Any, Any]) -> dict[str, Any]:
+    numbers = numbers_of(array)
+    finite = [x for x in numbers if isinstance(x, int) or math.isfinite(x)]
+    normal = smallest_normal(array.dtype)
+    low, high, mean, std = moments(finite)
+    return {
+        "min": low,
+        "max": high,
+        "mean": mean,
+        "std": std,
+        "nan": sum(x != x for x in numbers),
+        "posinf": sum(x == math.inf for x in numbers),
+        "neginf": sum(x == -math.inf for x in numbers),
+        "zero": sum(x == 0 for x in numbers),
+        "subnormal": sum(0 < abs(x) < normal for x in numbers),
+        "count": len(numbers),
+    }
+
+
+def moments(finite: list[Any]) -> tuple[Any, Any, Any, Any]:
+    if not finite:
+        return None, None, None, None
+    top = max(abs(x) for x in finite)
+    exponent = math.frexp(float(top))[1]
+    scaled = [math.ldexp(float(x), -exponent) for x in finite]
+    mean = math.fsum(scaled) / len(scaled)
+    std = math.sqrt(math.fsum((x - mean) ** 2 for x in scaled) / len(scaled))
+    return min(finite), max(finite), math.ldexp(mean, exponent), math.ldexp(std, exponent)
+
+
+def assert_agrees(summary: Any, array: np.ndarray[Any, Any]) -> None:
+    """Counts and ends exactly; mean and std within 1e-6 of themselves, or 1e-12 of the magnitude.
+
+    So for all four of complex tensors, where one `hypot` may differ from another in the last bit.
+    """
+    want, have = expected(array), summary.as_dict()
+    near = ("mean", "std", "min", "max") if array.dtype.kind == "c" else ("mean", "std")
+    exact = [name for name in want if name not in near]
+    assert {name: have[name] for name in exact} == {name: want[name] for name in exact}
+    assert [type(have[name]) for name in exact] == [type(want[name]) for name in exact]
+    top = max(abs(want["min"] or 0), abs(want["max"] or 0))
+    for name in near:
+        if want[name] is None:
+            assert have[name] is None
+        else:
+            assert math.isclose(have[name], want[name], rel_tol=1e-6, abs_tol=1e-12 * top), name

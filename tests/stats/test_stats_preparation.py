@@ -1,0 +1,62 @@
+"""Each in a process of its own: there is one preparation per process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+CHECK = "s = stats.summarize(np.arange(5, dtype=np.float32)); assert (s.max, s.count) == (4.0, 5)"
+
+
+def run(*lines: str, **environment: str) -> str:
+    script = "\n".join(["import sys, numpy as np", *lines])
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, **environment},
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.strip()
+
+
+def test_numba_is_not_imported_before_it_is_wanted() -> None:
+    assert (
+        run("from nncdbg import stats", CHECK, "print('numba' in sys.modules, stats.ready())")
+        == "False False"
+    )
+
+
+def test_without_numba_the_plain_pass_stays() -> None:
+    out = run(
+        "sys.modules['numba'] = None",
+        "from nncdbg import stats",
+        "stats.prepare(wait=True)",
+        CHECK,
+        "print(stats.ready(), stats.failure())",
+    )
+    assert out.startswith(("False ModuleNotFoundError", "False ImportError"))
+
+
+def test_leaving_while_it_compiles_is_safe(tmp_path: Path) -> None:
+    run("from nncdbg import stats", "stats.prepare()", "stats.prepare()", NUMBA_CACHE_DIR=str(tmp_path))
+
+
+def test_no_folder_for_the_cache() -> None:
+    """numba refuses `cache=True` where it finds no place for a cache; compiling works all the same."""
+    out = run(
+        "from numba.core import caching",
+        "caching.CompileResultCacheImpl._locator_classes = []",
+        "from nncdbg import stats",
+        "from nncdbg.stats import compiled, preparation",
+        "assert type(compiled.floats._cache).__name__ == 'NullCache'",
+        "preparation.NAMES = ('u8',)",
+        "stats.prepare(wait=True)",
+        "assert stats.summarize(np.arange(5, dtype=np.uint8)).max == 4",
+        "print(stats.ready(), stats.failure())",
+    )
+    assert out == "True None"

@@ -1,0 +1,163 @@
+"""Whatever the text, the parser ends, and fails with ParseError only."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from nncdbg.engine.errors import ParseError
+from nncdbg.textual_repr import parse, print_program
+
+GOLDEN = [
+    path.read_text(encoding="utf-8") for path in sorted((Path(__file__).parents[1] / "golden").glob("*.nnc"))
+]
+WITHIN = settings(deadline=2000, suppress_health_check=list(HealthCheck))
+PIECES = st.sampled_from(
+    [
+        "%x",
+        "@f",
+        "graph @f() -> () {",
+        "}",
+        "} else {",
+        "} -> (",
+        "if %x {",
+        "while (%s = %x) {",
+        "next",
+        "yield %x",
+        "return",
+    ]
+    + [
+        "=",
+        "(",
+        ")",
+        "[",
+        "]",
+        ",",
+        ":",
+        "_",
+        '"',
+        "\\",
+        "#",
+        "##",
+        "##!",
+        "loc(",
+        "data(",
+        "f32[",
+        "nan:0x",
+        "-",
+        "9" * 5000,
+    ]
+    + [
+        "\n",
+        "\r",
+        " ",
+        "\t",
+        "\x00",
+        "\ud800",
+        "break unless %x",
+        "collect[0]",
+        "count",
+        "times",
+        "opset",
+        "store",
+        "b",
+        ".",
+    ]
+)
+
+
+def check(text: str) -> None:
+    """Parses, and then prints stably; or fails with errors that say where and what to do."""
+    try:
+        program = parse(text)
+    except ParseError as failure:
+        check_errors(failure, text)
+        return
+    again = print_program(program)
+    assert parse(again) == program
+    assert print_program(parse(again)) == again
+
+
+def check_errors(failure: ParseError, text: str) -> None:
+    """Each error has a hint, and a place that is in the text."""
+    assert len(failure.errors) > 0
+    assert str(failure)
+    count = text.count("\n") + 1
+    for error in failure.errors:
+        assert error.hint, error.message
+        assert error.excerpt is not None
+        assert 1 <= error.excerpt.line <= count
+        assert 1 <= error.excerpt.column <= len(error.excerpt.text) + 1
+
+
+@given(st.text())
+@WITHIN
+def test_any_text(text: str) -> None:
+    check(text)
+
+
+@given(st.binary().map(lambda data: data.decode("latin-1")))
+@WITHIN
+def test_any_bytes(text: str) -> None:
+    check(text)
+
+
+@given(st.lists(PIECES, max_size=30))
+@settings(WITHIN, max_examples=300)
+def test_any_sequence_of_pieces(pieces: list[str]) -> None:
+    check("graph @f(%x) -> (%x) {\n" + "".join(pieces))
+
+
+@given(st.sampled_from(GOLDEN), st.data())
+@settings(WITHIN, max_examples=300)
+def test_a_cut_or_changed_file(text: str, data: st.DataObject) -> None:
+    for _ in range(data.draw(st.integers(1, 3))):
+        start = data.draw(st.integers(0, len(text)))
+        stop = data.draw(st.integers(start, min(len(text), start + 20)))
+        text = text[:start] + data.draw(st.just("") | PIECES | st.text(max_size=2)) + text[stop:]
+    check(text)
+
+
+@given(st.sampled_from(GOLDEN), st.data())
+@settings(WITHIN, max_examples=200)
+def test_exchanged_and_missing_lines(text: str, data: st.DataObject) -> None:
+    lines = text.split("\n")
+    one, other = (data.draw(st.integers(0, len(lines) - 1)) for _ in range(2))
+    lines[one], lines[other] = lines[other], lines[one]
+    del lines[data.draw(st.integers(0, len(lines) - 1))]
+    check("\n".join(lines))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "graph @f(%x) -> (%x) {\n%y = Op(" + "[" * 100_000,
+        "graph @f(%x) -> (%x) {\n%y = Op(" + "%x, " * 50_000,
+        "graph @f(%x) -> (%x) {\n%y: f32[" + '"' * 50_001,
+        "graph @f(%x) -> (%x) {\n%y: f32[" + "1," * 50_000,
+        "graph @f(%x) -> (%x) {\n%y = " + "\\" * 50_001,
+        "graph @f(%x) -> (%x) {\n" + "if %x {\n" * 5_000,
+        "graph @f(%x) -> (%x) {\n" + "}\n" * 20_000,
+        "graph @f(%x) -> (%x) {\n" + "%y = Op(%u)\n" * 2_000,
+        "%y = Op(%u)\n" * 20_000,
+    ],
+    ids=range(9),
+)
+def test_nothing_takes_long(text: str) -> None:
+    check(text)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_collector_is_left_as_it_was(enabled: bool) -> None:
+    before = gc.isenabled()
+    try:
+        (gc.enable if enabled else gc.disable)()
+        with pytest.raises(ParseError):
+            parse("graph")
+        assert gc.isenabled() is enabled
+    finally:
+        (gc.enable if before else gc.disable)()

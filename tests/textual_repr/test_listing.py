@@ -1,0 +1,80 @@
+"""Lines to statements and back."""
+
+from __future__ import annotations
+
+import pytest
+
+from nncdbg.textual_repr import Listing, Site, parse_with_listing
+
+TEXT = """\
+#nncdbg 1
+
+graph @main(%x: f32[2], %c: bool[]) -> (%y: f32[2]) {
+  %one: f32[] = 1.0
+  # a comment
+  %a: f32[2] = Add(%x, %one)
+  while @w (%s: f32[2] = %a) {
+
+    break unless %c
+    if %c {
+      yield %s
+    } else {
+      %t: f32[2] = Relu(%s)
+      yield %t
+    } -> (%u: f32[2])
+    next %s = %u
+  } -> (%y: f32[2] = %s)
+  return %y
+}
+"""
+
+SITES = {
+    6: Site(("main",), 0),
+    7: Site(("main",), 1),
+    9: Site(("main", 1, 0), 0),
+    10: Site(("main", 1, 0), 1),
+    11: Site(("main", 1, 0, 1, 0), 0),
+    13: Site(("main", 1, 0, 1, 1), 0),
+    14: Site(("main", 1, 0, 1, 1), 1),
+    16: Site(("main", 1, 0), 2),
+    18: Site(("main",), 2),
+}
+
+
+@pytest.fixture(name="listing", scope="module")
+def _listing() -> Listing:
+    return parse_with_listing(TEXT, file="net.nnc")[1]
+
+
+def test_each_statement_has_its_line_and_no_other_line_has_one(listing: Listing) -> None:
+    assert {n: listing.site(n) for n in range(30) if listing.site(n)} == SITES
+
+
+def test_lines_of_sites(listing: Listing) -> None:
+    assert {listing.line(site.path, site.pc): site for site in SITES.values()} == SITES
+
+
+@pytest.mark.parametrize(
+    ("line", "bound"), [(1, 6), (3, 6), (4, 6), (6, 6), (8, 9), (12, 13), (15, 16), (17, 18)]
+)
+def test_a_breakpoint_between_statements_binds_to_the_next(listing: Listing, line: int, bound: int) -> None:
+    assert listing.next_site(line) == (bound, SITES[bound])
+
+
+def test_nothing_binds_after_the_last_statement(listing: Listing) -> None:
+    assert listing.next_site(19) is None
+
+
+def test_headers(listing: Listing) -> None:
+    assert listing.headers == {
+        ("main",): 3,
+        ("main", 1, 0): 7,
+        ("main", 1, 0, 1, 0): 10,
+        ("main", 1, 0, 1, 1): 12,
+    }
+    assert listing.header_line(("main", 1, 0)) == 7
+
+
+def test_the_lines_are_those_of_the_text(listing: Listing) -> None:
+    assert "\n".join(listing.lines) == TEXT
+    assert listing.file == "net.nnc"
