@@ -65,7 +65,10 @@ def measure(count: int = 2000) -> list[dict[str, Any]]:
     return [
         interleaved("free run, 2,000 scalar Adds / NumPy loop", to_the_end(free), peer, bar=1.5),
         interleaved(
-            "the same with debug allocator, fill, statistics, history / NumPy loop", to_the_end(full), peer, bar=8
+            "the same with debug allocator, fill, statistics, history / NumPy loop",
+            to_the_end(full),
+            peer,
+            bar=8,
         ),
     ]
 

@@ -37,7 +37,13 @@ def step_back(count: int = 10_000, runs: int = 31) -> dict[str, Any]:
         times.append(seconds(debugger.step_back) * 1e3)
         debugger.value(f"v{debugger.machine.tick}")
     median = statistics.median(times)
-    return {"figure": "step back at statement 10,000 (ms)", "ours": median, "peer": None, "ratio": median, "bar": 1.0}
+    return {
+        "figure": "step back at statement 10,000 (ms)",
+        "ours": median,
+        "peer": None,
+        "ratio": median,
+        "bar": 1.0,
+    }
 
 
 def peak_of_loop(count: int) -> int:

@@ -10,7 +10,13 @@ from typing import Any
 
 
 def interleaved(
-    figure: str, ours: Callable[[], Any], peer: Callable[[], Any], *, bar: float, runs: int = 31, warm: int = 3
+    figure: str,
+    ours: Callable[[], Any],
+    peer: Callable[[], Any],
+    *,
+    bar: float,
+    runs: int = 31,
+    warm: int = 3,
 ) -> dict[str, Any]:
     """Time both `runs` times in turn.  `ratio` is the median of the ratios of neighbours."""
     for _ in range(warm):

@@ -78,7 +78,9 @@ def hit_rule(text: str) -> Hits:
     """
     match = _HITS.match(text)
     if match is None:
-        raise UsageError(f"hit count {text!r} is not a count", hint="write a number, or one of == >= > <= < % before it")
+        raise UsageError(
+            f"hit count {text!r} is not a count", hint="write a number, or one of == >= > <= < % before it"
+        )
     sign, number = match[1] or "==", int(match[2])
     if sign == "%" and number == 0:
         raise UsageError("every 0th hit never comes", hint="write %1 or more")

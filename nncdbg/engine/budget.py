@@ -22,5 +22,7 @@ def parse_bytes(size: int | str | None) -> int:
     match = _SIZE.match(str(size))
     unit = _UNITS.get(match[2].upper()) if match else None
     if match is None or unit is None:
-        raise UsageError(f"{size!r} is not a size in bytes", hint="write a number, or one such as 500MB or 4GiB")
+        raise UsageError(
+            f"{size!r} is not a size in bytes", hint="write a number, or one such as 500MB or 4GiB"
+        )
     return int(float(match[1]) * unit)

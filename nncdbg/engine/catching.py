@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from nncdbg.engine.dtypes import FLOATS, name_of
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import Expression
 from nncdbg.engine.findings import KINDS, Finding
+from nncdbg.engine.linking import Binding
 from nncdbg.stats.inspection import Flag
 
 _FLAGS = {
@@ -47,7 +48,9 @@ class Catches:
             watched |= int(_FLAGS[kind])
         return watched
 
-    def judge(self, finding: Finding, results: Sequence[Any], holds: Callable[[Expression], bool]) -> Finding | None:
+    def judge(
+        self, finding: Finding, results: Sequence[Any], holds: Callable[[Expression], bool]
+    ) -> Finding | None:
         """The finding as it is to be told, or None if it is none of those caught.
 
         NaN is told where it is born: none among the statement's inputs.  `inf` likewise; an
@@ -58,7 +61,7 @@ class Catches:
                 continue
             condition = self.conditions[kind]
             if condition is None or holds(condition):
-                return Finding(kind, finding.binding, _words(kind, finding), finding.inputs, finding.output)
+                return replace(finding, kind=kind, detail=_words(kind, finding))
         return None
 
     def _kinds_of(self, finding: Finding) -> Sequence[str]:
@@ -72,6 +75,7 @@ class Catches:
 
 
 def _overflows(finding: Finding) -> bool:
+    assert isinstance(finding.binding, Binding)
     op = finding.binding.node.op
     if op in ("Log", "Reciprocal", "Constant", "ConstantOfShape"):
         return False
@@ -82,6 +86,7 @@ def _overflows(finding: Finding) -> bool:
 def _words(kind: str, finding: Finding) -> str:
     if finding.detail:
         return finding.detail
+    assert isinstance(finding.binding, Binding)
     node = finding.binding.node
     name = f"%{node.outputs[finding.output or 0].name}"
     what = {"nan": "the first NaN", "inf": "the first Inf", "overflow": "an overflow to Inf"}[kind]

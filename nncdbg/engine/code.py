@@ -135,6 +135,14 @@ class Code:
         return found
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Statement:
+    """The statement at `pc` of a block; its last line, if `pc` is the number of its nodes."""
+
+    code: Code
+    pc: int
+
+
 ReadConstant: TypeAlias = Callable[[Constant], Array]
 Complain: TypeAlias = Callable[[Path, int, NncdbgError], NncdbgError]
 
@@ -204,9 +212,7 @@ class Compiler:
             return [None] * len(node.outputs)
         return output_types(node, types, code.opsets)
 
-    def _block(
-        self, code: Code, pc: int, node: Node
-    ) -> tuple[tuple[int, ...], Sequence[TensorType | None]]:
+    def _block(self, code: Code, pc: int, node: Node) -> tuple[tuple[int, ...], Sequence[TensorType | None]]:
         operands = tuple(self._operand(code, operand) for operand in node.inputs)
         bodies = []
         for index, graph in enumerate(node.subgraphs):
@@ -279,7 +285,8 @@ def _agreed(name: str, declared: TensorType | None, inferred: TensorType | None)
         return declared or inferred
     if declared.dtype != inferred.dtype:
         raise GraphError(
-            f"%{name} is declared {declared} but the op gives {inferred}", hint="leave the type out, or correct it"
+            f"%{name} is declared {declared} but the op gives {inferred}",
+            hint="leave the type out, or correct it",
         )
     if declared.shape is None or inferred.shape is None:
         return declared if declared.shape is not None else inferred
@@ -288,10 +295,12 @@ def _agreed(name: str, declared: TensorType | None, inferred: TensorType | None)
         for a, b in zip(declared.shape, inferred.shape, strict=True)
     ):
         raise GraphError(
-            f"%{name} is declared {declared} but the op gives {inferred}", hint="leave the type out, or correct it"
+            f"%{name} is declared {declared} but the op gives {inferred}",
+            hint="leave the type out, or correct it",
         )
     sizes = tuple(
-        b if isinstance(b, int) or a is None else a for a, b in zip(declared.shape, inferred.shape, strict=True)
+        b if isinstance(b, int) or a is None else a
+        for a, b in zip(declared.shape, inferred.shape, strict=True)
     )
     return TensorType(declared.dtype, sizes)
 

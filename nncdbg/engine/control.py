@@ -101,7 +101,11 @@ class Control:
         machine = self.machine
         frame = machine.frames[-1]
         execute = frame.code.instructions[frame.pc][0]
-        if execute is not None or frame.pc == len(frame.code.nodes) or frame.code.nodes[frame.pc].op == "break":
+        if (
+            execute is not None
+            or frame.pc == len(frame.code.nodes)
+            or frame.code.nodes[frame.pc].op == "break"
+        ):
             return self._one()
         depth, place = len(machine.frames), (id(frame.code), frame.pc + 1)
         return self._go(lambda: len(machine.frames) == depth and machine.frames[-1] is frame, "step", [place])
@@ -225,11 +229,14 @@ class Control:
                 self.breakpoints.pop(judged.breakpoint.number, None)
                 self.rearm()
         detail = "; ".join(
-            f"breakpoint {j.breakpoint.number}, {j.breakpoint}" + (f": {j.detail}" if j.detail else "") for j in due
+            f"breakpoint {j.breakpoint.number}, {j.breakpoint}" + (f": {j.detail}" if j.detail else "")
+            for j in due
         )
         reason = "data" if first.breakpoint.kind == "data" else "breakpoint"
         pc = frame.pc - 1 if first.after and frame.pc > 0 else frame.pc
-        return self.describe(reason, frame, pc, detail=detail, breakpoints=tuple(j.breakpoint.number for j in due))
+        return self.describe(
+            reason, frame, pc, detail=detail, breakpoints=tuple(j.breakpoint.number for j in due)
+        )
 
     # -- backward ----------------------------------------------------------------------------
 
@@ -293,7 +300,9 @@ class Control:
 
     def _not_at_start(self) -> None:
         if self.machine.tick == 0:
-            raise UsageError("this is the start of the program", hint="there is nothing before it; step forward")
+            raise UsageError(
+                "this is the start of the program", hint="there is nothing before it; step forward"
+            )
 
 
 def _first_line(error: BaseException) -> str:

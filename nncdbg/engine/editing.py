@@ -38,7 +38,8 @@ def edited(name: str, before: Array, value: Any, index: Any) -> Array:
             after[index] = given.astype(after.dtype)
     except (IndexError, ValueError, TypeError, OverflowError) as error:
         raise UsageError(
-            f"%{name} of type {type_of(before)} cannot be set so: {error}", hint="check the index and the shape"
+            f"%{name} of type {type_of(before)} cannot be set so: {error}",
+            hint="check the index and the shape",
         ) from error
     return after
 
@@ -122,7 +123,9 @@ def _results_of(machine: Machine, level: int, pc: int) -> list[Any]:
     while len(apart.frames) > level + 1 or frame.pc == pc:
         outcome = apart.step()
         if isinstance(outcome, Failed):
-            raise RunError(f"computing again what depends on the edit failed: {outcome.error}") from outcome.error
+            raise RunError(
+                f"computing again what depends on the edit failed: {outcome.error}"
+            ) from outcome.error
         if isinstance(outcome, Ended):
             break
     target = frame.code.targets[pc]

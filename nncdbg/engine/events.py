@@ -62,4 +62,9 @@ class Iterated:
     frame: Frame
 
 
-Event: TypeAlias = "Executed | Pushed | Popped | Iterated | Ended"
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """The machine has been put into the state of a clone; what it did since counts no more."""
+
+
+Event: TypeAlias = "Executed | Pushed | Popped | Iterated | Ended | Restored"

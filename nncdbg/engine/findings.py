@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
-    from nncdbg.engine.linking import Binding
+    from nncdbg.engine.code import Statement
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,13 +19,16 @@ class Finding:
     """`kind` is nan, inf, overflow, uninitialized or guard; `detail` says what was seen.
 
     `output` is the index of the statement's output concerned, None if it is about an input.
+    `binding` is the statement that has just run, or that is about to read what it should not;
+    `other` is the statement to blame where that is another one, such as the one that freed.
     """
 
     kind: str
-    binding: Binding
+    binding: Statement
     detail: str
     inputs: Sequence[Any] = ()
     output: int | None = 0
+    other: Statement | None = None
 
 
 Report: TypeAlias = Callable[[Finding], None]

@@ -9,9 +9,7 @@ from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import complete, version_of
 
 
-def formula_of(
-    node: Node, types: Sequence[TensorType | None], opsets: Mapping[str, int]
-) -> Program | None:
+def formula_of(node: Node, types: Sequence[TensorType | None], opsets: Mapping[str, int]) -> Program | None:
     """A program of one graph that computes the statement; None for a primitive.
 
     `types` are those of all operands in order, None for one that is not given; the graph's

@@ -19,11 +19,10 @@ Control flow is three ops and a statement:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-import numpy as np
 import numpy.typing as npt
 
 Dim: TypeAlias = "int | str | None"
@@ -160,17 +159,13 @@ class Node:
 
     def __eq__(self, other: object) -> bool:
         return (
-            isinstance(other, Node)
-            and (self.op, self.inputs, self.outputs, self.subgraphs, self.location, self.comment)
-            == (other.op, other.inputs, other.outputs, other.subgraphs, other.location, other.comment)
-            and self.attributes.keys() == other.attributes.keys()
-            and all(same_data(value, other.attributes[key]) for key, value in self.attributes.items())
+            isinstance(other, Node) and _same_line(self, other) and _same_graphs(self.subgraphs, other.subgraphs)
         )
 
     __hash__ = None  # type: ignore[assignment]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Graph:
     """Statements in execution order.  In a nested graph the outputs carry no type of their own."""
 
@@ -180,6 +175,43 @@ class Graph:
     nodes: tuple[Node, ...] = ()
     constants: tuple[Constant, ...] = ()
     comment: str = ""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Graph) and _same_graphs((self,), (other,))
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _same_graphs(these: Sequence[Graph], those: Sequence[Graph]) -> bool:
+    """Equality without recursion: blocks may be nested deeper than Python's stack."""
+    if len(these) != len(those):
+        return False
+    stack = list(zip(these, those, strict=True))
+    while stack:
+        a, b = stack.pop()
+        if (a.name, a.inputs, a.outputs, a.constants, a.comment, len(a.nodes)) != (
+            b.name,
+            b.inputs,
+            b.outputs,
+            b.constants,
+            b.comment,
+            len(b.nodes),
+        ):
+            return False
+        for mine, other in zip(a.nodes, b.nodes, strict=True):
+            if not _same_line(mine, other) or len(mine.subgraphs) != len(other.subgraphs):
+                return False
+            stack.extend(zip(mine.subgraphs, other.subgraphs, strict=True))
+    return True
+
+
+def _same_line(a: Node, b: Node) -> bool:
+    """Equality of two statements, their blocks apart."""
+    return (
+        (a.op, a.inputs, a.outputs, a.location, a.comment) == (b.op, b.inputs, b.outputs, b.location, b.comment)
+        and a.attributes.keys() == b.attributes.keys()
+        and all(same_data(value, b.attributes[key]) for key, value in a.attributes.items())
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,9 @@ def check_operands(node: Node, found: Schema) -> None:
         )
     for parameter, operand in zip(found.inputs, node.inputs, strict=False):
         if operand is None and not parameter.optional and not parameter.variadic:
-            raise GraphError(f"{node.op} needs its operand {parameter.name}", hint="give a value in place of _")
+            raise GraphError(
+                f"{node.op} needs its operand {parameter.name}", hint="give a value in place of _"
+            )
     many = bool(found.outputs) and found.outputs[-1].variadic
     if len(node.outputs) > len(found.outputs) and not many:
         raise GraphError(f"{node.op} has {len(found.outputs)} outputs, {len(node.outputs)} named")
@@ -66,7 +68,7 @@ def literal_dtype(
     types: Sequence[TensorType | None],
     opsets: Mapping[str, int],
 ) -> str:
-    """The element type of a literal at operand `index`: that of its neighbours under the same type variable."""
+    """The element type of a literal: that of its neighbours under the same type variable of the schema."""
     kind = _kind(literal.data)
     found = schema(node.op, version_of(node.op, opsets)) if node and not node.op.startswith("@") else None
     if found is None or not found.inputs:

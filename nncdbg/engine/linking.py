@@ -9,23 +9,28 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from nncdbg.engine.code import CONTROL, Code, Instruction, Path, gatherer
+from nncdbg.engine.code import CONTROL, Code, Instruction, Path, Statement, gatherer
 from nncdbg.engine.errors import UnsupportedOp
 from nncdbg.engine.graph import Node, TensorType
 from nncdbg.engine.ops import Op, lookup
 from nncdbg.engine.ops.schema import complete, schema, version_of
 
+if TYPE_CHECKING:
+    from nncdbg.engine.findings import Report
+    from nncdbg.engine.machine import Machine
+    from nncdbg.engine.statistics_log import StatisticsLog
+
 Execute: TypeAlias = Callable[..., Any]
+Gather: TypeAlias = Callable[[list[Any]], Sequence[Any]]
+LineOf: TypeAlias = Callable[[Code, int], "int | None"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Binding:
+class Binding(Statement):
     """One statement bound to its kernel; what an allocator needs to run it into its own buffers."""
 
-    code: Code
-    pc: int
     node: Node
     op: Op
     attributes: Mapping[str, Any]
@@ -43,7 +48,10 @@ class Binding:
 
 
 class Allocation:
-    """How results get their memory.  This one, `plain`, leaves it to NumPy and tracks nothing."""
+    """How results get their memory.  This one, `plain`, leaves it to NumPy and tracks nothing.
+
+    An instance serves one debugger, which calls `connect`, then `begin`.
+    """
 
     name = "plain"
     inspects = False
@@ -57,8 +65,22 @@ class Allocation:
         """Bytes that buffers take now, as far as they are tracked."""
         return 0
 
-    def begin(self, machine: Any, over: Callable[[], None]) -> None:
-        """A run begins on `machine`; `over` is to be called when more memory has been taken."""
+    def connect(self, report: Report, log: StatisticsLog | None) -> None:
+        """Findings go to `report`, summaries of results to `log`.  Called before anything is linked."""
+
+    def begin(self, machine: Machine, over: Callable[[], None], line: LineOf) -> None:
+        """A run begins on `machine`; `over` is to be called when more memory has been taken.
+
+        `line` gives the line of a statement in its listing.
+        """
+
+    def standing(self, content: Any) -> str | None:
+        """None if a value from a slot still stands in its memory, else what became of it."""
+        return None
+
+    def gathering(self, code: Code, pc: int, gather: Gather) -> Gather:
+        """How the operands of a statement are fetched; here one can look at them before it runs."""
+        return gather
 
     def wrap(self, binding: Binding) -> Execute:
         """The `execute` of an instruction."""
@@ -92,10 +114,13 @@ class Linker:
 
     def _instructions(self, code: Code) -> list[Instruction]:
         linked: list[Instruction] = [
-            (self._execute(code, pc, node), gatherer(code.operands[pc]), code.targets[pc])
+            (self._execute(code, pc, node), self._gather(code, pc), code.targets[pc])
             for pc, node in enumerate(code.nodes)
         ]
-        return [*linked, (None, gatherer(code.operands[-1]), None)]
+        return [*linked, (None, self._gather(code, len(code.nodes)), None)]
+
+    def _gather(self, code: Code, pc: int) -> Gather:
+        return self.allocation.gathering(code, pc, gatherer(code.operands[pc]))
 
     def _execute(self, code: Code, pc: int, node: Node) -> Execute | None:
         if node.op in CONTROL or node.op.startswith("@"):
@@ -118,22 +143,25 @@ class Linker:
             kernel_arguments["opset"] = version
         if op.outputs_count:
             kernel_arguments["outputs_count"] = len(node.outputs)
-        kernel = op.bind(self.xp, kernel_arguments)
-        if op.random:
-            kernel = self._with_generator(op, kernel_arguments, code.path, pc)
+        kernel = self._kernel(op, kernel_arguments, code.path, pc)
         several = isinstance(code.targets[pc], slice)
         found = schema(node.op, version)
         if found is None or len(found.outputs) != 1 or found.outputs[0].variadic:
             kernel = _first_results(kernel, len(node.outputs), several)
-        into = op.bind(self.xp, kernel_arguments, out=True) if op.accepts_out and not several else None
+        writes = op.accepts_out and not several
+        into = self._kernel(op, kernel_arguments, code.path, pc, out=True) if writes else None
         return Binding(code, pc, node, op, attributes, kernel, into, len(node.outputs), several)
 
-    def _with_generator(self, op: Op, attributes: Mapping[str, Any], path: Path, pc: int) -> Execute:
-        xp, kernel, generator = self.xp, op.kernel, self.generator
-        assert kernel is not None
+    def _kernel(
+        self, op: Op, attributes: Mapping[str, Any], path: Path, pc: int, *, out: bool = False
+    ) -> Execute:
+        """The bound kernel; a random one gets the stream of its statement and iteration at each call."""
+        if not op.random:
+            return op.bind(self.xp, attributes, out=out)
+        xp, generator = self.xp, self.generator
 
-        def run(*inputs: Any) -> Any:
-            return kernel(xp, *inputs, rng=generator(path, pc), **attributes)
+        def run(*arguments: Any) -> Any:
+            return op.bind(xp, {**attributes, "rng": generator(path, pc)}, out=out)(*arguments)
 
         return run
 

@@ -137,7 +137,7 @@ class Machine:
             try:
                 with np.errstate(all="ignore"):
                     frame.slots[target] = execute(*gather(frame.slots))
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - a kernel may raise anything; that is the outcome
                 return Failed(error)
             self._advance(frame, 1)
             outcome = None
@@ -172,7 +172,7 @@ class Machine:
                 self._break(frame)
             else:
                 self._call(frame)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - what goes wrong in the debuggee is an outcome
             return Failed(error)
         if self.interrupted:
             return self._interruption()
@@ -244,12 +244,12 @@ class Machine:
 
     def _next(self, frame: Frame, values: list[Any]) -> None:
         count = len(frame.code.graph.inputs) - 1
-        carried = values[:count]
-        for items, value in zip(frame.collected, values[count:], strict=True):
-            items.append(value)
+        carried, collected = values[:count], values[count:]
         if frame.times is not None and frame.iteration + 1 >= frame.times:
-            self._pop(frame, self._loop_results(frame, carried))
+            self._pop(frame, self._loop_results(frame, carried, collected))
             return
+        for items, value in zip(frame.collected, collected, strict=True):
+            items.append(value)
         before = frame.slots
         fresh = frame.code.template.copy()
         fresh[1] = np.array(frame.iteration + 1, np.int64)
@@ -257,13 +257,19 @@ class Machine:
         for _, slot in frame.code.captures:
             fresh[slot] = before[slot]
         frame.slots, frame.iteration, frame.pc = fresh, frame.iteration + 1, 0
-        self._record("next", before)
+        self._record("next", (frame.code, before))
         self.emit(Iterated(frame))
 
-    def _loop_results(self, loop: Frame, carried: Sequence[Any]) -> list[Any]:
+    def _loop_results(
+        self, loop: Frame, carried: Sequence[Any], latest: Sequence[Any] | None = None
+    ) -> list[Any]:
+        """The final carried values, and the collected ones stacked, those of the last iteration too."""
         outputs = loop.code.graph.outputs[len(carried) :]
         types = [loop.code.types.get(value.name) for value in outputs]
-        return [*carried, *map(_stacked, loop.collected, types)]
+        series = loop.collected
+        if latest is not None:
+            series = [[*items, value] for items, value in zip(series, latest, strict=True)]
+        return [*carried, *map(_stacked, series, types)]
 
     def _pop(self, frame: Frame, values: list[Any]) -> None:
         self.frames.pop()
@@ -310,10 +316,8 @@ class Machine:
         elif kind == "pop":
             frame.pc -= 1
             self.frames.append(dropped)
-            if dropped.is_loop and dropped.pc == len(dropped.code.nodes):
-                _uncollect(dropped)
         elif kind == "next":
-            frame.slots, frame.iteration, frame.pc = dropped, frame.iteration - 1, len(frame.code.nodes)
+            frame.slots, frame.iteration, frame.pc = dropped[1], frame.iteration - 1, len(frame.code.nodes)
             _uncollect(frame)
         else:
             self.ended = False

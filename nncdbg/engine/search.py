@@ -10,7 +10,9 @@ from nncdbg.engine.graph import Graph, Program
 
 def blocks(program: Program) -> Iterator[tuple[Path, Graph]]:
     """Every graph, branch and loop body with its path, outer before inner."""
-    stack: list[tuple[Path, Graph]] = [((name,), graph) for name, graph in reversed(list(program.graphs.items()))]
+    stack: list[tuple[Path, Graph]] = [
+        ((name,), graph) for name, graph in reversed(list(program.graphs.items()))
+    ]
     while stack:
         path, graph = stack.pop()
         yield path, graph
@@ -44,3 +46,8 @@ def candidates(program: Program, kind: str) -> set[str]:
             found.update(value.name for value in graph.inputs)
             found.update(value.name for node in graph.nodes for value in node.outputs)
     return found - {""}
+
+
+def constant_names(program: Program) -> set[str]:
+    """Every name of a weight or number that stands in the program."""
+    return {constant.value.name for _, graph in blocks(program) for constant in graph.constants}

@@ -5,6 +5,7 @@ Terminal, protocol server and scripts only translate into these calls.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path as FilePath
@@ -28,6 +29,7 @@ from nncdbg.engine.linking import Linker, walk
 from nncdbg.engine.machine import Frame, Machine, Running
 from nncdbg.engine.memory import allocation
 from nncdbg.engine.observation import Observer
+from nncdbg.engine.search import candidates, constant_names, places
 from nncdbg.engine.statistics_log import StatisticsLog
 from nncdbg.engine.timeline import Branch, Mark, Timeline
 from nncdbg.engine.values import Values, read_only, type_of
@@ -91,6 +93,7 @@ class Debugger:
         self.control.codes = self._codes
         self.control.breakpoints = self._breakpoints
         self._numbers = 0
+        self._names = frozenset(candidates(program, "value") | constant_names(program))
         self.selected = -1
         self.stop: Stop = self._describe("entry", self.machine.frames[-1], 0)
 
@@ -114,18 +117,30 @@ class Debugger:
         message is printed, with ``{expression}`` filled in, and the program goes on.  Raises
         UsageError for a place that does not exist, ExpressionError for a wrong condition.
         """
-        chosen = [(k, v) for k, v in (("line", line), ("op", op), ("graph", graph), ("value", value)) if v is not None]
+        chosen = [
+            (k, v)
+            for k, v in (("line", line), ("op", op), ("graph", graph), ("value", value))
+            if v is not None
+        ]
         if len(chosen) != 1:
             raise UsageError("a breakpoint is at one of line, op, graph or value", hint="break_at(line=12)")
         kind, target = chosen[0]
-        return self._add(kind, str(target).lstrip("%@") if kind != "op" else str(target), when, hits, log, temporary)
+        return self._add(
+            kind, str(target).lstrip("%@") if kind != "op" else str(target), when, hits, log, temporary
+        )
 
     def watch_value(self, value: str, when: str | None = None, hits: int | str | None = None) -> Breakpoint:
         """Stop after each statement that writes `value` (and makes `when` true)."""
         return self._add("data", value.lstrip("%"), when, hits, None, False)
 
     def _add(
-        self, kind: str, target: str, when: str | None, hits: int | str | None, log: str | None, temporary: bool
+        self,
+        kind: str,
+        target: str,
+        when: str | None,
+        hits: int | str | None,
+        log: str | None,
+        temporary: bool,
     ) -> Breakpoint:
         scope = self.values
         expression = parse(when, scope.has, scope.names) if when else None
@@ -154,16 +169,18 @@ class Debugger:
         place = self.listing.next_site(line)
         if place is None or line < 1:
             last = len(self.listing.lines)
-            raise UsageError(f"there is no statement at or after line {line}", hint=f"the listing has {last} lines")
+            raise UsageError(
+                f"there is no statement at or after line {line}", hint=f"the listing has {last} lines"
+            )
         if place[0] != line:
             found.note = f"line {line} has no statement; moved to line {place[0]}"
         found.lines = (place[0],)
 
     def _check_target(self, found: Breakpoint) -> None:
         """The lines of the listing that the breakpoint means; UsageError if there are none."""
-        from nncdbg.engine.search import places
-
-        found.lines = tuple(sorted(self.listing.line(path, pc) for path, pc in places(self.program, found.kind, found.target)))
+        found.lines = tuple(
+            sorted(self.listing.line(path, pc) for path, pc in places(self.program, found.kind, found.target))
+        )
         if not found.lines:
             raise _nothing_there(found, self.program)
 
@@ -323,7 +340,9 @@ class Debugger:
     def values(self) -> Values:
         """Names and values as seen from the selected frame."""
         depth = -1 if self.selected < 0 else len(self.machine.frames) - 1 - self.selected
-        return Values(self.machine, self.timeline, lambda frame: self.line_of(frame, frame.pc), depth)
+        return Values(
+            self.machine, self.timeline, lambda frame: self.line_of(frame, frame.pc), self._names, depth
+        )
 
     def value(self, name: str) -> Array:
         """The array at this moment, read-only.  Raises NotComputed before its statement has run."""
@@ -426,7 +445,9 @@ class Debugger:
             operands = frame.code.instructions[pc][1](frame.slots)
             names = [o if isinstance(o, str) else None for o in node.inputs]
             error.operands = tuple(
-                f"%{name}: {type_of(value)}" for name, value in zip(names, operands, strict=False) if name and type_of(value)
+                f"%{name}: {type_of(value)}"
+                for name, value in zip(names, operands, strict=False)
+                if name and type_of(value)
             )
             error.source = str(node.location) if node.location is not None else None
         return error
@@ -463,7 +484,9 @@ class Debugger:
             return
         binding = finding.binding
         frame = next(f for f in reversed(self.machine.frames) if f.code is binding.code)
-        self.control.pending = self._describe("exception", frame, binding.pc, detail=judged.detail, finding=judged)
+        self.control.pending = self._describe(
+            "exception", frame, binding.pc, detail=judged.detail, finding=judged
+        )
         self.machine.interrupt()
 
     def _holds_now(self, expression: Expression) -> bool:
@@ -474,7 +497,11 @@ class Debugger:
         frame = self.machine.frames[-1]
         journal = self.machine.journal
         pc = frame.pc - 1
-        if pc < 0 or (journal and journal[-1][0] == self.machine.tick) or frame.code.instructions[pc][0] is None:
+        if (
+            pc < 0
+            or (journal and journal[-1][0] == self.machine.tick)
+            or frame.code.instructions[pc][0] is None
+        ):
             return None
         kinds = [kind for kind in ("nan", "inf") if any(k in self.catches.conditions for k in _NAMES[kind])]
         binding = self._linker.bind(frame.code, pc, frame.code.nodes[pc]) if kinds else None
@@ -486,7 +513,9 @@ class Debugger:
         for index, output in enumerate(outputs):
             for kind in kinds:
                 if holds_any(output, kind):
-                    judged = self.catches.judge(Finding(kind, binding, "", inputs, index), outputs, self._holds_now)
+                    judged = self.catches.judge(
+                        Finding(kind, binding, "", inputs, index), outputs, self._holds_now
+                    )
                     if judged is not None:
                         return judged
         return None
@@ -508,11 +537,10 @@ def _braced(text: str) -> list[str]:
 
 
 def _nothing_there(found: Breakpoint, program: Program) -> UsageError:
-    from nncdbg.engine.search import candidates
-
-    import difflib
-
     sigil = {"op": "", "graph": "@"}.get(found.kind, "%")
     near = difflib.get_close_matches(found.target, candidates(program, found.kind), 1)
     hint = f"did you mean {sigil}{near[0]}?" if near else None
-    return UsageError(f"the program has no {'value' if found.kind == 'data' else found.kind} {sigil}{found.target}", hint=hint)
+    return UsageError(
+        f"the program has no {'value' if found.kind == 'data' else found.kind} {sigil}{found.target}",
+        hint=hint,
+    )

@@ -83,7 +83,9 @@ class Branch:
 class Timeline:
     """The past of one machine.  `live_bytes` tells what its buffers hold in memory now."""
 
-    def __init__(self, machine: Machine, budget: int, live_bytes: Callable[[], int], retains: bool = True) -> None:
+    def __init__(
+        self, machine: Machine, budget: int, live_bytes: Callable[[], int], retains: bool = True
+    ) -> None:
         self.machine = machine
         self.budget = budget
         self.live_bytes = live_bytes
@@ -205,7 +207,11 @@ class Timeline:
 
     def _nearer_checkpoint(self, tick: int) -> bool:
         """True if running on from a checkpoint takes fewer statements than undoing, by far."""
-        return any(4 * (tick - state.tick) <= self.machine.tick - tick - 64 for state in self._checkpoints if state.tick <= tick)
+        return any(
+            4 * (tick - state.tick) <= self.machine.tick - tick - 64
+            for state in self._checkpoints
+            if state.tick <= tick
+        )
 
     def _undoable(self) -> bool:
         """True if one undo leads to a state in which everything still needed is there."""
@@ -217,7 +223,7 @@ class Timeline:
             kind, dropped = machine.journal[-1][1:]
             if kind == "pop":
                 return _stands(dropped.slots, dropped.code.operands[dropped.pc])
-            return kind != "next" or _stands(dropped, frame.code.operands[-1])
+            return kind != "next" or _stands(dropped[1], frame.code.operands[-1])
         return _stands(frame.slots, frame.code.reads(frame.pc - 1))
 
     def _drop_edits_at(self, tick: int, depth: int | None = None) -> None:
@@ -231,7 +237,7 @@ class Timeline:
             self._forget_checkpoints(dropped.tick)
 
     def _forget_checkpoints(self, tick: int) -> None:
-        """Drop the states of `tick` and later, which saw an edit that is no more, or did not see a new one."""
+        """Drop the states of `tick` and later: they saw an edit that is no more, or not a new one."""
         self._checkpoints[1:] = [state for state in self._checkpoints[1:] if state.tick < tick]
 
     def _restore(self, tick: int) -> None:
@@ -344,7 +350,9 @@ class Timeline:
 
     def _save(self) -> Saved:
         journal = tuple(_copied(entry) for entry in self.machine.journal)
-        return Saved(self.machine.clone(), journal, self.machine.floor, tuple(self.edits), tuple(self._checkpoints))
+        return Saved(
+            self.machine.clone(), journal, self.machine.floor, tuple(self.edits), tuple(self._checkpoints)
+        )
 
     def other(self, number: int, tick: int) -> Machine:
         """A separate machine on branch `number` in its state of `tick`, run on if it was left before."""
@@ -373,7 +381,7 @@ def _copied(entry: Entry) -> Entry:
     tick, kind, dropped = entry
     if isinstance(dropped, Frame):
         return tick, kind, dropped.clone()
-    return tick, kind, list(dropped) if isinstance(dropped, list) else dropped
+    return tick, kind, (dropped[0], list(dropped[1])) if kind == "next" else dropped
 
 
 def _stands(slots: Sequence[Any], wanted: Iterable[int]) -> bool:

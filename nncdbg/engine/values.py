@@ -39,6 +39,7 @@ class Values:
     machine: Machine
     timeline: Timeline
     line: Callable[[Frame], int | None]
+    program_names: frozenset[str]
     depth: int = -1
 
     def places(self, name: str) -> Iterator[Place]:
@@ -66,41 +67,32 @@ class Values:
                 f"%{name} is not computed yet",
                 hint=f"step over the statement that defines it{self._where(waiting)}",
             )
-        if name in self._known():
+        if self.has(name):
             raise NotComputed(
-                f"%{name} does not stand here", hint="its block has not run, or its history was dropped; run to its line"
+                f"%{name} does not stand here",
+                hint="its block has not run, or its history was dropped; run to its line",
             )
-        near = difflib.get_close_matches(name, self._known(), 1)
+        near = difflib.get_close_matches(name, list(self.names()), 1)
         raise ExpressionError(
-            f"nothing is named %{name}", hint=f"did you mean %{near[0]}?" if near else "`info values` lists what there is"
+            f"nothing is named %{name}",
+            hint=f"did you mean %{near[0]}?" if near else "`info values` lists what there is",
         )
 
     def _where(self, place: Place) -> str:
         pc = place.code.definition[place.slot]
         return f" ({place.code.nodes[pc].op})" if pc >= 0 else ""
 
-    def _known(self) -> list[str]:
-        return list(self.names())
-
     # -- the scope of an expression ----------------------------------------------------------
 
     def has(self, name: str) -> bool:
-        return name in self.all_names
-
-    @property
-    def all_names(self) -> set[str]:
-        return set(self.names())
+        return name in self.program_names or any(name in frame.code.slot_of for frame in self.machine.frames)
 
     def names(self) -> Iterable[str]:
-        """Every name that some block on the stack, or inside one, or left lately, defines."""
+        """Every name of the program, and those of the micro programs on the stack, nearest first."""
         seen: dict[str, None] = {}
         for frame in reversed(self.machine.frames):
-            for name in _names_within(frame.code):
-                seen.setdefault(name)
-        for _, kind, dropped in reversed(self.machine.journal):
-            if kind == "pop":
-                for name in _names_within(dropped.code):
-                    seen.setdefault(name)
+            seen.update((name, None) for name in frame.code.slot_of if name)
+        seen.update((name, None) for name in self.program_names)
         return seen
 
     def value(self, name: str) -> Array:
@@ -120,22 +112,31 @@ class Values:
 
     def previous(self, name: str) -> Array:
         """The value at the previous iteration of its loop, or at the previous visit of its graph."""
-        here = self.place(name)
+        here = next(self.places(name), None)
+        if here is None:
+            self.place(name)
+            raise AssertionError("a name without a place is an error")
         for _, kind, dropped in reversed(self.machine.journal):
-            slots = dropped.slots if kind == "pop" else dropped if kind == "next" else None
-            if slots is None or slots is here.slots or len(slots) != len(here.slots):
+            if kind == "next":
+                code, slots = dropped
+            elif kind == "pop":
+                code, slots = dropped.code, dropped.slots
+            else:
                 continue
-            if kind == "pop" and dropped.code is not here.code:
-                continue
-            content = slots[here.slot]
-            if content is not UNSET and content is not EVICTED:
-                return read_only(content)
-        raise NotComputed(f"%{name} has no previous value", hint="this is its first iteration, or it was dropped")
+            if code is here.code and slots is not here.slots:
+                content = slots[here.slot]
+                if content is not UNSET and content is not EVICTED:
+                    return read_only(content)
+        raise NotComputed(
+            f"%{name} has no previous value", hint="this is its first iteration, or it was dropped"
+        )
 
     def variable(self, name: str) -> object:
         frame = self.machine.frames[self.depth]
         if name == "iter":
-            loops = [f.iteration for f in self.machine.frames[: self.machine.frames.index(frame) + 1] if f.is_loop]
+            loops = [
+                f.iteration for f in self.machine.frames[: self.machine.frames.index(frame) + 1] if f.is_loop
+            ]
             return loops[-1] if loops else 0
         if name == "op":
             return frame.code.nodes[frame.pc].op if frame.pc < len(frame.code.nodes) else "return"
@@ -145,15 +146,6 @@ class Values:
 
     def summary(self, array: Array) -> Summary:
         return summarize(array)
-
-
-def _names_within(code: Code) -> Iterator[str]:
-    stack = [code]
-    while stack:
-        each = stack.pop()
-        yield from (name for name in each.slot_of if name)
-        for bodies in each.bodies.values():
-            stack.extend(bodies)
 
 
 def read_only(content: Any) -> Array:

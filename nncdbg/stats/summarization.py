@@ -22,10 +22,10 @@ from nncdbg.stats.plain import blocks_of, combine, empty_summary, summarize_plai
 from nncdbg.stats.preparation import address_of, kernels
 from nncdbg.stats.summary import Summary, build_summary
 
-_PARALLEL = 1 << 21
+_PARALLEL = 1 << 22
 """Elements from which a second thread earns its start."""
 
-_PIECE = 1 << 22
+_PIECE = 1 << 21
 """Elements that a thread takes at a time; a power of two keeps the alignment of the whole."""
 
 _THREADS = 4
@@ -66,7 +66,7 @@ def summarize(array: npt.ArrayLike) -> Summary:
     flags = tensor.flags
     if kernel is None or not flags.aligned or not flags.forc:
         return _summarize_odd(tensor)
-    if tensor.size >= _PARALLEL:
+    if tensor.size >= _PARALLEL and _cores() > 1:
         return _in_threads(kernel, tensor.reshape(-1, order="A"))
     return _summarize_flat(kernel, tensor)
 

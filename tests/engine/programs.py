@@ -58,7 +58,10 @@ class Writer:
     def _while(self, visible: list[str]) -> str:
         carried, other, result = self.name(), self.name(), self.name()
         times = self.draw(st.integers(0, 4))
-        self.line(f"while @w{self.count} ({carried}: f32[3] = {self.pick(visible)}, {other}: f32[3] = {self.pick(visible)}) times {times} {{")
+        self.line(
+            f"while @w{self.count} ({carried}: f32[3] = {self.pick(visible)}, "
+            f"{other}: f32[3] = {self.pick(visible)}) times {times} {{"
+        )
         self.depth += 1
         inside = [*visible, carried, other]
         if self.draw(st.booleans()):

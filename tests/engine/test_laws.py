@@ -156,7 +156,9 @@ def test_without_memory_for_history_going_back_gives_the_same(text: str) -> None
 
 @FEW
 @given(runnable(), st.integers(1, 40), st.floats(-4, 4, width=32))
-def test_an_edit_counts_from_now_on_and_is_dropped_by_going_back(text: str, ticks: int, number: float) -> None:
+def test_an_edit_counts_from_now_on_and_is_dropped_by_going_back(
+    text: str, ticks: int, number: float
+) -> None:
     debugger = started(text)
     untouched = finished(text)
     debugger.go_to(ticks)

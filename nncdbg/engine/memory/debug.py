@@ -199,7 +199,9 @@ class DebugAllocation(Allocation):
         log = None
         if row and self.log is not None:
             log = self.log.rows[(row - self.log.address) // ROW_BYTES]
-        return inspect_plain(buffer.reshape(-1), guards[start - GUARD : start], guards[end : end + GUARD], log)
+        return inspect_plain(
+            buffer.reshape(-1), guards[start - GUARD : start], guards[end : end + GUARD], log
+        )
 
     def _check_reads(self, binding: Binding, inputs: Sequence[Any]) -> None:
         for index, value in enumerate(inputs):
@@ -217,7 +219,9 @@ class DebugAllocation(Allocation):
                     )
                 )
 
-    def _examine(self, binding: Binding, inputs: Sequence[Any], buffer: Array, flags: int, index: int = 0) -> None:
+    def _examine(
+        self, binding: Binding, inputs: Sequence[Any], buffer: Array, flags: int, index: int = 0
+    ) -> None:
         """The rare path: some flag is set that somebody watches."""
         name = binding.node.outputs[index].name
         if flags & (GUARD_BEFORE | GUARD_AFTER) & self.watched:

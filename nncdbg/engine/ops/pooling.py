@@ -149,7 +149,7 @@ def _indices(
     plane = xp.arange(math.prod(shape[2:]), dtype=xp.int64).reshape(
         shape[2:], order="F" if storage_order else "C"
     )
-    numbers = padded(xp, plane, pads, -1)
+    numbers = padded(xp, plane, pads, -1, "indices")
     seen = window_view(xp, numbers, axes, counts, taps_first=False).reshape(-1, kernel)
     values = window_view(xp, image, axes, counts, taps_first=False).reshape(*shape[:2], -1, kernel)
     best = widened(xp, result).reshape(*shape[:2], -1, 1)

@@ -105,16 +105,18 @@ def _numbers(attributes: Attributes, name: str, count: int, default: int) -> Seq
     return tuple(int(number) for number in given)
 
 
-def padded(xp: ModuleType, x: Any, pads: Sequence[tuple[int, int]], value: Any) -> Any:
+def padded(
+    xp: ModuleType, x: Any, pads: Sequence[tuple[int, int]], value: Any, purpose: str = "padded"
+) -> Any:
     """`x` with `pads` (begin, end) around its last ``len(pads)`` axes, filled with `value`; `x` if none.
 
-    A negative padding cuts elements off.  The result is scratch memory: no output may share it.
+    A negative padding cuts elements off.  The result is scratch memory for `purpose`.
     """
     if not any(begin or end for begin, end in pads):
         return x
     lead = x.ndim - len(pads)
     sizes = [size + begin + end for size, (begin, end) in zip(x.shape[lead:], pads, strict=True)]
-    target = scratch(xp, "padded", (*x.shape[:lead], *sizes), x.dtype)
+    target = scratch(xp, purpose, (*x.shape[:lead], *sizes), x.dtype)
     target.fill(value)
     inner = [slice(max(b, 0), size - max(e, 0)) for size, (b, e) in zip(sizes, pads, strict=True)]
     source = [slice(max(-b, 0), n - max(-e, 0)) for n, (b, e) in zip(x.shape[lead:], pads, strict=True)]
