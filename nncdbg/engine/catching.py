@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,7 +12,6 @@ from nncdbg.engine.dtypes import FLOATS, name_of
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import Expression
 from nncdbg.engine.findings import KINDS, Finding
-from nncdbg.engine.linking import Binding
 from nncdbg.stats.inspection import Flag
 
 _FLAGS = {
@@ -48,21 +47,15 @@ class Catches:
             watched |= int(_FLAGS[kind])
         return watched
 
-    def judge(
-        self, finding: Finding, results: Sequence[Any], holds: Callable[[Expression], bool]
-    ) -> Finding | None:
-        """The finding as it is to be told, or None if it is none of those caught.
+    def qualifying(self, finding: Finding) -> Iterator[tuple[Finding, Expression | None]]:
+        """The finding as each caught kind tells it, with the condition that is still to be true.
 
         NaN is told where it is born: none among the statement's inputs.  `inf` likewise; an
         infinity out of finite inputs that no division by zero explains is an overflow.
         """
         for kind in self._kinds_of(finding):
-            if kind not in self.conditions:
-                continue
-            condition = self.conditions[kind]
-            if condition is None or holds(condition):
-                return replace(finding, kind=kind, detail=_words(kind, finding))
-        return None
+            if kind in self.conditions:
+                yield replace(finding, kind=kind, detail=_words(kind, finding)), self.conditions[kind]
 
     def _kinds_of(self, finding: Finding) -> Sequence[str]:
         if finding.kind not in ("nan", "inf"):
@@ -75,8 +68,7 @@ class Catches:
 
 
 def _overflows(finding: Finding) -> bool:
-    assert isinstance(finding.binding, Binding)
-    op = finding.binding.node.op
+    op = finding.binding.code.nodes[finding.binding.pc].op
     if op in ("Log", "Reciprocal", "Constant", "ConstantOfShape"):
         return False
     divides_by_zero = op == "Div" and bool((np.asarray(finding.inputs[1]) == 0).any())
@@ -86,8 +78,7 @@ def _overflows(finding: Finding) -> bool:
 def _words(kind: str, finding: Finding) -> str:
     if finding.detail:
         return finding.detail
-    assert isinstance(finding.binding, Binding)
-    node = finding.binding.node
+    node = finding.binding.code.nodes[finding.binding.pc]
     name = f"%{node.outputs[finding.output or 0].name}"
     what = {"nan": "the first NaN", "inf": "the first Inf", "overflow": "an overflow to Inf"}[kind]
     has = "NaN" if kind == "nan" else "Inf"

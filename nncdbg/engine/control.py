@@ -48,7 +48,8 @@ class Judged:
 
 
 class Control:
-    """Moves one machine.  `holds` evaluates a condition; `log` prints a logpoint's message.
+    """Moves one machine.  `holds` evaluates a condition; `log` prints a logpoint's message;
+    `settle` decides whether a finding stops the program.
 
     `describe` makes a Stop of (reason, frame, pc) with the line of the listing.
     """
@@ -59,18 +60,23 @@ class Control:
         timeline: Timeline,
         holds: Callable[[Breakpoint], bool],
         log: Callable[[Breakpoint], None],
+        settle: Callable[[Finding], Stop | None],
         describe: Callable[..., Stop],
     ) -> None:
         self.machine = machine
         self.timeline = timeline
         self.holds = holds
         self.log = log
+        self.settle = settle
         self.describe = describe
         self.breakpoints: dict[int, Breakpoint] = {}
         self.codes: list[Code] = []
         self.service = False
         """Set with an interruption that asks for house-keeping, not for a stop."""
-        self.pending: Stop | None = None
+        self.paused = False
+        """Set with an interruption that somebody asked for."""
+        self.pending: list[Finding] = []
+        """What was found in the statement just run, still to be judged."""
         self._places: dict[tuple[int, int], list[tuple[Breakpoint, bool]]] = {}
         self._temporary: set[tuple[int, int]] = set()
 
@@ -172,20 +178,25 @@ class Control:
     def _after(self, outcome: Outcome | None) -> Stop | None:
         match outcome:
             case Ended():
-                return self.describe("end", None, 0)
+                self.service = self.paused = False
+                return self._interrupted() or self.describe("end", None, 0)
             case Failed(error):
                 frame = self.machine.frames[-1]
                 return self.describe("exception", frame, frame.pc, detail=_first_line(error), error=error)
             case Interrupted():
-                if self.service:
-                    self.service = False
-                    self.timeline.enforce()
-                    return self._take_pending()
-                return self._take_pending() or self._arrived("pause")
+                return self._interrupted()
         return None
 
-    def _take_pending(self) -> Stop | None:
-        stop, self.pending = self.pending, None
+    def _interrupted(self) -> Stop | None:
+        """The results of the statement are stored now, so that conditions can look at them."""
+        if self.service:
+            self.service = False
+            self.timeline.enforce()
+        found, self.pending = self.pending, []
+        stop = next((stop for stop in map(self.settle, found) if stop is not None), None)
+        if self.paused:
+            self.paused = False
+            stop = stop or self._arrived("pause")
         return stop
 
     def _arrived(self, reason: str) -> Stop:
@@ -260,7 +271,7 @@ class Control:
         self.timeline.go_to(tick)
         return self._rewound("goto")
 
-    def reverse_continue(self, found_before: Callable[[], Finding | None]) -> Stop:
+    def reverse_continue(self, found_before: Callable[[], Stop | None]) -> Stop:
         """Back to the previous place at which a breakpoint held, or to the start.
 
         `found_before` tells whether the statement just before this place gave something caught.
@@ -273,11 +284,10 @@ class Control:
             if due:
                 self._rewound("breakpoint")
                 return self._stop_at(due)
-            finding = found_before()
-            if finding is not None:
+            stop = found_before()
+            if stop is not None:
                 self._rewound("exception")
-                frame = machine.frames[-1]
-                return self.describe("exception", frame, frame.pc - 1, detail=finding.detail, finding=finding)
+                return stop
             if machine.tick == 0:
                 return self._rewound("entry")
 

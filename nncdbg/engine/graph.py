@@ -159,7 +159,9 @@ class Node:
 
     def __eq__(self, other: object) -> bool:
         return (
-            isinstance(other, Node) and _same_line(self, other) and _same_graphs(self.subgraphs, other.subgraphs)
+            isinstance(other, Node)
+            and _same_line(self, other)
+            and _same_graphs(self.subgraphs, other.subgraphs)
         )
 
     __hash__ = None  # type: ignore[assignment]
@@ -208,7 +210,8 @@ def _same_graphs(these: Sequence[Graph], those: Sequence[Graph]) -> bool:
 def _same_line(a: Node, b: Node) -> bool:
     """Equality of two statements, their blocks apart."""
     return (
-        (a.op, a.inputs, a.outputs, a.location, a.comment) == (b.op, b.inputs, b.outputs, b.location, b.comment)
+        (a.op, a.inputs, a.outputs, a.location, a.comment)
+        == (b.op, b.inputs, b.outputs, b.location, b.comment)
         and a.attributes.keys() == b.attributes.keys()
         and all(same_data(value, b.attributes[key]) for key, value in a.attributes.items())
     )

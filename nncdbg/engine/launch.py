@@ -12,7 +12,7 @@ import numpy as np
 from nncdbg.engine.code import Code, Compiler, Path, initial_data
 from nncdbg.engine.errors import Excerpt, GraphError, NncdbgError
 from nncdbg.engine.formula import formula_of
-from nncdbg.engine.graph import Array, Constant, Program, TensorType
+from nncdbg.engine.graph import Array, Constant, Node, Program, TensorType
 from nncdbg.engine.linking import Linker
 from nncdbg.engine.machine import Frame, Running
 from nncdbg.engine.values import type_of
@@ -66,6 +66,8 @@ class Loaded:
         key = (id(code), pc, tuple(types))
         if key not in self._formulas:
             program = formula_of(code.nodes[pc], types, code.opsets)
+            if program is not None and len(program.graphs[program.entry].outputs) < _wanted(code.nodes[pc]):
+                program = None  # The formula gives the main results only; this statement wants more.
             given = [known for known in types if known is not None]
             self._formulas[key] = (
                 self._compile(program, program.entry, given, formula=program) if program is not None else None
@@ -101,6 +103,11 @@ class Loaded:
         if key not in self._arrays:
             self._arrays[key] = initial_data(constant, program)
         return self._arrays[key]
+
+
+def _wanted(node: Node) -> int:
+    """How many outputs the statement names, up to its last one."""
+    return max((index for index, value in enumerate(node.outputs, 1) if value.name), default=0)
 
 
 def _mark_formula(code: Code, program: Program) -> None:

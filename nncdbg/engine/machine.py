@@ -18,7 +18,18 @@ import numpy as np
 from nncdbg.engine.code import TRAP, Code
 from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.errors import RunError
-from nncdbg.engine.events import Ended, Event, Failed, Interrupted, Iterated, Outcome, Popped, Pushed, Trapped
+from nncdbg.engine.events import (
+    Ended,
+    Event,
+    Failed,
+    Interrupted,
+    Iterated,
+    Outcome,
+    Popped,
+    Pushed,
+    Restored,
+    Trapped,
+)
 from nncdbg.engine.graph import TensorType
 
 
@@ -160,23 +171,25 @@ class Machine:
     # -- transfers of control ------------------------------------------------------------
 
     def _transfer(self, frame: Frame) -> Outcome | None:
+        outcome: Outcome | None = None
         try:
             if frame.pc == len(frame.code.nodes):
-                return self._leave(frame)
-            node = frame.code.nodes[frame.pc]
-            if node.op == "if":
+                outcome = self._leave(frame)
+            elif frame.code.nodes[frame.pc].op == "if":
                 self._enter_branch(frame)
-            elif node.op == "while":
+            elif frame.code.nodes[frame.pc].op == "while":
                 self._enter_loop(frame)
-            elif node.op == "break":
+            elif frame.code.nodes[frame.pc].op == "break":
                 self._break(frame)
             else:
                 self._call(frame)
         except Exception as error:  # noqa: BLE001 - what goes wrong in the debuggee is an outcome
             return Failed(error)
         if self.interrupted:
-            return self._interruption()
-        return None
+            # The end comes before an interruption: what is pending is told with it.
+            interruption = self._interruption()
+            return outcome or interruption
+        return outcome
 
     def _operands(self, frame: Frame) -> Sequence[Any]:
         gather = frame.code.instructions[frame.pc][1]
@@ -336,6 +349,7 @@ class Machine:
         self.frames, self.tick, self.ended = other.frames, other.tick, other.ended
         self.journal = deque(journal)
         self.floor = other.tick if floor is None else floor
+        self.emit(Restored())
 
     def clone(self) -> Machine:
         """A machine in the same state that shares arrays and code, without journal or listeners."""

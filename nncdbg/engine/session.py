@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -16,23 +17,23 @@ from nncdbg.engine.backends import namespace
 from nncdbg.engine.breakpoints import Breakpoint
 from nncdbg.engine.budget import parse_bytes
 from nncdbg.engine.catching import Catches, holds_any
-from nncdbg.engine.code import Code
+from nncdbg.engine.code import Code, Statement
 from nncdbg.engine.control import Control, Stop
 from nncdbg.engine.editing import apply_edit, edited
 from nncdbg.engine.errors import NncdbgError, RunError, UsageError
-from nncdbg.engine.expression import Expression, condition, evaluate, evaluate_index, parse, parse_index
+from nncdbg.engine.expression import condition, evaluate, evaluate_index, parse, parse_index
 from nncdbg.engine.findings import Finding
 from nncdbg.engine.graph import Array, Program
 from nncdbg.engine.inputs import bind
 from nncdbg.engine.launch import Loaded, excerpt, generator_of
-from nncdbg.engine.linking import Linker, walk
+from nncdbg.engine.linking import Allocation, Linker, walk
 from nncdbg.engine.machine import Frame, Machine, Running
 from nncdbg.engine.memory import allocation
 from nncdbg.engine.observation import Observer
 from nncdbg.engine.search import candidates, constant_names, places
 from nncdbg.engine.statistics_log import StatisticsLog
 from nncdbg.engine.timeline import Branch, Mark, Timeline
-from nncdbg.engine.values import Values, read_only, type_of
+from nncdbg.engine.values import Values, copied, read_only, type_of
 from nncdbg.stats import Summary, summarize
 from nncdbg.textual_repr.listing import Listing
 from nncdbg.textual_repr.printer import listing as printed_listing
@@ -43,7 +44,7 @@ class Debugger:
 
     `inputs` maps input names to arrays, scalars, or specs such as ``"x.npy"`` and ``"zeros"``;
     what is not given is drawn at random from `seed` (see `notes`).  `dims` gives symbolic
-    sizes.  `allocator` is debug, arena, poison or plain; `history` is the budget in bytes for
+    sizes.  `allocator` is debug, arena, poison or plain, or an Allocation; `history` is the budget in bytes for
     old values (a number, or text such as ``"4GiB"``; a quarter of RAM if None); `statistics`
     logs the summary of every result.
 
@@ -56,7 +57,7 @@ class Debugger:
         inputs: Mapping[str, Any] | None = None,
         *,
         backend: str = "numpy",
-        allocator: str = "debug",
+        allocator: str | Allocation = "debug",
         dims: Mapping[str, int] | None = None,
         seed: int = 0,
         history: int | str | None = None,
@@ -75,7 +76,8 @@ class Debugger:
         self.inputs = bound.arrays
         self.dims = bound.dims
         self.notes = bound.notes
-        self.allocation = allocation(allocator, self._found, self.log)
+        self.allocation = allocation(allocator)
+        self.allocation.connect(self._found, self.log)
         self._observer = Observer(self._found, self.log)
         running = Running()
         self._linker = Linker(namespace(backend), self.allocation, generator_of(running, seed))
@@ -85,11 +87,11 @@ class Debugger:
         self._link_observers(first=True)
         entry = self._loaded.entry(list(bound.arrays.values()))
         self.machine = Machine(entry, list(bound.arrays.values()), self._loaded.call, running)
-        self.timeline = Timeline(
-            self.machine, parse_bytes(history), self.allocation.live_bytes, self.allocation.retains
+        self.timeline = Timeline(self.machine, parse_bytes(history), self.allocation)
+        self.allocation.begin(self.machine, self._house_keeping, self._line)
+        self.control = Control(
+            self.machine, self.timeline, self._holds, self._log_point, self._settle, self._describe
         )
-        self.allocation.begin(self.machine, self._house_keeping)
-        self.control = Control(self.machine, self.timeline, self._holds, self._log_point, self._describe)
         self.control.codes = self._codes
         self.control.breakpoints = self._breakpoints
         self._numbers = 0
@@ -328,6 +330,7 @@ class Debugger:
 
     def pause(self) -> None:
         """Stop before the next statement; to be called from a signal handler or another thread."""
+        self.control.paused = True
         self.machine.interrupt()
 
     def _not_ended(self) -> None:
@@ -375,7 +378,8 @@ class Debugger:
         depth, slot = self._home(depth, place.slot)
         branch = self.timeline.fork(f"%{name} set")
         try:
-            edit = apply_edit(self.machine, depth, slot, name, after)
+            with self.timeline.quiet():
+                edit = apply_edit(self.machine, depth, slot, name, after)
         except NncdbgError:
             self.timeline.abandon(branch)
             raise
@@ -397,6 +401,8 @@ class Debugger:
             return None
         frame = self.machine.frames[0]
         contents = frame.code.instructions[-1][1](frame.slots)
+        if not self.timeline.retains:
+            contents = [copied(content) for content in contents]
         names = [value.name for value in frame.code.graph.outputs]
         return {name: read_only(content) for name, content in zip(names, contents, strict=True)}
 
@@ -409,7 +415,10 @@ class Debugger:
 
     def line_of(self, frame: Frame, pc: int) -> int | None:
         """The line of a statement of a frame, in the text that `listing_of` gives for it."""
-        return self.listing_of(frame).line(frame.code.path, pc)
+        return self._line(frame.code, pc)
+
+    def _line(self, code: Code, pc: int) -> int | None:
+        return self._loaded.listing_of(code).line(code.path, pc)
 
     def listing_of(self, frame: Frame) -> Listing:
         """The text that a frame's statements stand in: the program's, or a micro program's."""
@@ -475,53 +484,48 @@ class Debugger:
             self.machine.interrupt()
 
     def _found(self, finding: Finding) -> None:
-        """Judge what the statement in execution has given; stop after it if it is caught."""
-        if self.timeline.replaying:
-            return
-        # Conditions are judged over what stood before the statement: its result is not stored yet.
-        judged = self.catches.judge(finding, (), lambda expression: self._holds_now(expression))
-        if judged is None or self.control.pending is not None:
-            return
-        binding = finding.binding
-        frame = next(f for f in reversed(self.machine.frames) if f.code is binding.code)
-        self.control.pending = self._describe(
-            "exception", frame, binding.pc, detail=judged.detail, finding=judged
-        )
-        self.machine.interrupt()
+        """The statement in execution has given this; it is judged once its results are stored."""
+        if not self.timeline.replaying and any(True for _ in self.catches.qualifying(finding)):
+            self.control.pending.append(finding)
+            self.machine.interrupt()
 
-    def _holds_now(self, expression: Expression) -> bool:
-        return condition(expression, replace(self.values, depth=-1))
+    def _settle(self, finding: Finding) -> Stop | None:
+        """The stop that a finding makes, if it is caught and its condition holds."""
+        statement = finding.binding
+        left = (dropped for _, kind, dropped in reversed(self.machine.journal) if kind == "pop")
+        frame = next(f for f in chain(reversed(self.machine.frames), left) if f.code is statement.code)
+        for told, when in self.catches.qualifying(finding):
+            detail = told.detail
+            try:
+                if when is not None and not condition(when, replace(self.values, depth=-1)):
+                    continue
+            except NncdbgError as error:
+                detail = f"{detail}; the condition of catch {told.kind} failed: {error.message}"
+            return self._describe("exception", frame, statement.pc, detail=detail, finding=told)
+        return None
 
-    def _found_before(self) -> Finding | None:
-        """What is caught in the statement just before this place, on the way back."""
+    def _found_before(self) -> Stop | None:
+        """The stop for what is caught in the statement just before this place, on the way back."""
         frame = self.machine.frames[-1]
         journal = self.machine.journal
         pc = frame.pc - 1
-        if (
-            pc < 0
-            or (journal and journal[-1][0] == self.machine.tick)
-            or frame.code.instructions[pc][0] is None
-        ):
-            return None
-        kinds = [kind for kind in ("nan", "inf") if any(k in self.catches.conditions for k in _NAMES[kind])]
-        binding = self._linker.bind(frame.code, pc, frame.code.nodes[pc]) if kinds else None
-        if binding is None:
+        transfer = bool(journal) and journal[-1][0] == self.machine.tick
+        if pc < 0 or transfer or frame.code.instructions[pc][0] is None:
             return None
         inputs = frame.code.instructions[pc][1](frame.slots)
         target = frame.code.targets[pc]
         outputs: Sequence[Any] = frame.slots[target] if isinstance(target, slice) else [frame.slots[target]]  # type: ignore[index]
         for index, output in enumerate(outputs):
-            for kind in kinds:
-                if holds_any(output, kind):
-                    judged = self.catches.judge(
-                        Finding(kind, binding, "", inputs, index), outputs, self._holds_now
-                    )
-                    if judged is not None:
-                        return judged
+            for kind in ("nan", "inf"):
+                caught = any(name in self.catches.conditions for name in _TOLD_AS[kind])
+                if caught and holds_any(output, kind):
+                    stop = self._settle(Finding(kind, Statement(frame.code, pc), "", inputs, index))
+                    if stop is not None:
+                        return stop
         return None
 
 
-_NAMES = {"nan": ("nan",), "inf": ("inf", "overflow")}
+_TOLD_AS = {"nan": ("nan",), "inf": ("inf", "overflow")}
 
 
 def _braced(text: str) -> list[str]:

@@ -10,12 +10,14 @@ their inputs and random streams are numbered, so a replay gives the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from nncdbg.engine.code import UNSET
-from nncdbg.engine.events import Ended, Event, Failed
+from nncdbg.engine.code import UNSET, Code
+from nncdbg.engine.events import Ended, Event, Failed, Outcome
+from nncdbg.engine.linking import Allocation
 from nncdbg.engine.liveness import dying, last_uses
 from nncdbg.engine.machine import Entry, Frame, Machine
 
@@ -81,15 +83,14 @@ class Branch:
 
 
 class Timeline:
-    """The past of one machine.  `live_bytes` tells what its buffers hold in memory now."""
+    """The past of one machine, whose values are in the buffers of `allocation`."""
 
-    def __init__(
-        self, machine: Machine, budget: int, live_bytes: Callable[[], int], retains: bool = True
-    ) -> None:
+    def __init__(self, machine: Machine, budget: int, allocation: Allocation) -> None:
         self.machine = machine
         self.budget = budget
-        self.live_bytes = live_bytes
-        self.retains = retains
+        self.live_bytes = allocation.live_bytes
+        self.standing = allocation.standing
+        self.retains = allocation.retains
         """False where memory is reused: then old values do not stand, and going back is a replay."""
         self.replaying = False
         self.edits: list[Edit] = []
@@ -245,24 +246,28 @@ class Timeline:
         self.machine.become(_begun(self._checkpoints, tick, self.edits))
         self._forward(self.machine, tick, self.edits)
 
-    def _forward(self, machine: Machine, tick: int, edits: Sequence[Edit], release: bool = False) -> None:
-        """Run a machine to `tick`, with the edits made on the way; nobody is told of findings."""
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """While statements run again, nobody is told of what is found in them."""
         before, self.replaying = self.replaying, True
-        start = machine.tick
         try:
-            while machine.tick < tick:
-                frame, pc = machine.frames[-1], machine.frames[-1].pc
-                if isinstance(machine.step(), (Ended, Failed)):
-                    break
-                if release and frame.pc == pc + 1:
-                    for slot in dying(frame.code)[pc]:
-                        frame.slots[slot] = EVICTED
-                for edit in edits:
-                    if edit.tick == machine.tick:
-                        _apply(machine, edit)
+            yield
         finally:
             self.replaying = before
-            self.replayed += machine.tick - start
+
+    def _forward(self, machine: Machine, tick: int, edits: Sequence[Edit]) -> None:
+        """Run a machine to `tick`, with the edits made on the way."""
+        with self.quiet():
+            while machine.tick < tick and not isinstance(self._again(machine, edits), (Ended, Failed)):
+                pass
+
+    def _again(self, machine: Machine, edits: Iterable[Edit]) -> Outcome | None:
+        outcome = machine.step()
+        self.replayed += 1
+        for edit in edits:
+            if edit.tick == machine.tick:
+                _apply(machine, edit)
+        return outcome
 
     def diversion(self, tick: int | None = None) -> Machine:
         """A separate machine in the state of `tick` (now, if None), to look at or to run on from."""
@@ -285,35 +290,29 @@ class Timeline:
                 return value
         return UNSET
 
-    def _find_again(self, machine: Machine, depth: int, code: Any, iteration: int, slot: int) -> Any:
-        before, self.replaying = self.replaying, True
-        try:
+    def _find_again(self, machine: Machine, depth: int, code: Code, iteration: int, slot: int) -> Any:
+        """Run a machine until the slot of that frame is written; UNSET if it was evicted there too."""
+        with self.quiet():
             while machine.tick <= self.machine.tick:
-                if len(machine.frames) > depth:
-                    frame = machine.frames[depth]
-                    if frame.code is code and frame.iteration == iteration:
-                        value = frame.slots[slot]
-                        if value is EVICTED:
-                            return UNSET
-                        if value is not UNSET and code.definition[slot] < frame.pc:
-                            return value
-                if isinstance(self._step_releasing(machine, slot, code), (Ended, Failed)):
+                frame = machine.frames[depth] if len(machine.frames) > depth else None
+                if frame is not None and frame.code is code and frame.iteration == iteration:
+                    value = frame.slots[slot]
+                    if value is EVICTED:
+                        break
+                    if value is not UNSET and code.definition[slot] < frame.pc:
+                        return value
+                if isinstance(self._again_releasing(machine, slot, code), (Ended, Failed)):
                     break
-            return UNSET
-        finally:
-            self.replaying = before
+        return UNSET
 
-    def _step_releasing(self, machine: Machine, wanted: int, code: Any) -> Any:
+    def _again_releasing(self, machine: Machine, wanted: int, code: Code) -> Outcome | None:
+        """One statement, after which what is dead is dropped, so that memory stays bounded."""
         frame, pc = machine.frames[-1], machine.frames[-1].pc
-        outcome = machine.step()
-        self.replayed += 1
+        outcome = self._again(machine, self.edits)
         if frame.pc == pc + 1:
             for slot in dying(frame.code)[pc]:
                 if frame.code is not code or slot != wanted:
                     frame.slots[slot] = EVICTED
-        for edit in self.edits:
-            if edit.tick == machine.tick:
-                _apply(machine, edit)
         return outcome
 
     # -- marks, edits, branches --------------------------------------------------------------
@@ -344,9 +343,12 @@ class Timeline:
         if saved is None:
             return
         self.branches[self.branch].saved = self._save()
-        self.machine.become(saved.machine.clone(), map(_copied, saved.journal), saved.floor)
         self.edits, self._checkpoints = list(saved.edits), list(saved.checkpoints)
         self.branch, self.branches[number].saved = number, None
+        if self.retains:
+            self.machine.become(saved.machine.clone(), map(_copied, saved.journal), saved.floor)
+        else:
+            self._restore(saved.machine.tick)
 
     def _save(self) -> Saved:
         journal = tuple(_copied(entry) for entry in self.machine.journal)
@@ -359,7 +361,7 @@ class Timeline:
         saved = self.branches[number].saved
         if saved is None:
             return self.diversion(tick)
-        if saved.machine.tick <= tick:
+        if self.retains and saved.machine.tick <= tick:
             machine = saved.machine.clone()
         else:
             machine = _begun(saved.checkpoints, tick, saved.edits)

@@ -108,7 +108,16 @@ class Values:
                     f"%{name} was dropped to keep within the history budget",
                     hint="go back to its statement, or give more with --history",
                 )
-        return read_only(content)
+        return self._now(name, content)
+
+    def _now(self, name: str, content: Any) -> Array:
+        """The content of a slot as it is at this moment, and as the user may keep it."""
+        gone = self.timeline.standing(content)
+        if gone is not None:
+            raise NotComputed(
+                f"%{name} stands no more: {gone}", hint="go back to before that, or use --allocator debug"
+            )
+        return read_only(content) if self.timeline.retains else read_only(copied(content))
 
     def previous(self, name: str) -> Array:
         """The value at the previous iteration of its loop, or at the previous visit of its graph."""
@@ -126,7 +135,7 @@ class Values:
             if code is here.code and slots is not here.slots:
                 content = slots[here.slot]
                 if content is not UNSET and content is not EVICTED:
-                    return read_only(content)
+                    return self._now(name, content)
         raise NotComputed(
             f"%{name} has no previous value", hint="this is its first iteration, or it was dropped"
         )
@@ -146,6 +155,11 @@ class Values:
 
     def summary(self, array: Array) -> Summary:
         return summarize(array)
+
+
+def copied(content: Any) -> Any:
+    """A tensor in memory of its own, so that it stays as it is when its buffer is used again."""
+    return np.array(content) if isinstance(content, np.ndarray) else content
 
 
 def read_only(content: Any) -> Array:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from nncdbg.engine.errors import GraphError, ParseError
@@ -27,11 +28,12 @@ VERSION = 1
 
 
 def parse(text: str, *, file: str | None = None) -> Program:
-    """The program that `text` spells; `file` is its path, for errors and `Program.source`.
+    """The program that `text` spells, with the listing of its lines; `file` is its path, for errors.
 
     Raises ParseError, whose `errors` are all errors of the text in line order.
     """
-    return parse_with_listing(text, file=file)[0]
+    program, listing = parse_with_listing(text, file=file)
+    return replace(program, listing=listing)
 
 
 def parse_with_listing(text: str, *, file: str | None = None) -> tuple[Program, Listing]:

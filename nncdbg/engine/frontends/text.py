@@ -16,7 +16,7 @@ def load(path: Path, *, flat: bool = False) -> Program:
 
     Raises LoadError if the file or a store cannot be read, ParseError if the text is wrong.
     """
-    from nncdbg.textual_repr.parser import parse_with_listing
+    from nncdbg.textual_repr.parser import parse
 
     file_size(path)
     try:
@@ -28,5 +28,4 @@ def load(path: Path, *, flat: bool = False) -> Program:
         ) from error
     except OSError as error:
         raise LoadError(f"cannot read {path}: {error.strerror or error}") from error
-    program, listing = parse_with_listing(text, file=str(path))
-    return replace(attach_stores(program, path.parent), source=str(path), listing=listing)
+    return replace(attach_stores(parse(text, file=str(path)), path.parent), source=str(path))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nncdbg.engine.ops import (  # noqa: F401
     activation,
+    batch_normalization,
     cast,
     constant,
     convolution,
@@ -22,6 +23,7 @@ from nncdbg.engine.ops import (  # noqa: F401
     recurrent,
     reduce,
     shape,
+    softmax,
     windows,
 )
 from nncdbg.engine.ops.declaration import Op, declared, lookup, names

@@ -1,4 +1,4 @@
-"""Activations: pointwise nonlinearities and the Softmax family.
+"""Activations: pointwise nonlinearities.
 
 Kernels keep NaN: a comparison that is false for NaN chooses the branch that holds `x`.  Narrow
 floats are computed in f32 and rounded once.  Formulas follow the ONNX operator documents.
@@ -10,12 +10,18 @@ import math
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.ops.declaration import Formula, op
 from nncdbg.engine.ops.erf import erf
-from nncdbg.engine.ops.formula import formula_text, in_precision, sizes_at, type_at
+from nncdbg.engine.ops.formula import formula_text, in_precision, type_at
 from nncdbg.engine.ops.precision import settled, widened
-from nncdbg.engine.ops.types import Attributes, Types, at, broadcast_shapes, normal_axis, same_as, shape_at
+from nncdbg.engine.ops.scratch import scratch
+from nncdbg.engine.ops.types import Attributes, Types, at, broadcast_shapes, same_as, shape_at
+
+CHUNK = 1 << 14
+"""Elements for each pass over an array: its temporaries stay in the cache."""
 
 
 def pointwise(*lines: str) -> Formula:
@@ -155,11 +161,26 @@ def celu(xp: ModuleType, x: Any, *, alpha: float) -> Any:
 def sigmoid(xp: ModuleType, x: Any, *, out: Any = None) -> Any:
     """1 / (1 + exp(-x)), without overflow on either side."""
     wide = widened(xp, x)
-    decay = xp.exp(-xp.abs(wide))
-    above = xp.where(wide >= 0, wide.dtype.type(1), decay)
-    if out is not None and out.dtype == wide.dtype:
-        return xp.divide(above, 1 + decay, out=out)
-    return settled(xp, above / (1 + decay), x.dtype, out)
+    fits = out is not None and out.dtype == wide.dtype and out.flags.c_contiguous
+    result = out if fits else xp.empty(wide.shape, wide.dtype)
+    given, target = wide.reshape(-1), result.reshape(-1)
+    step = CHUNK if xp is np else max(wide.size, 1)
+    for begin in range(0, wide.size, step):
+        part = slice(begin, begin + step)
+        _sigmoid_of(xp, given[part], target[part])
+    return settled(xp, result, x.dtype, out)
+
+
+def _sigmoid_of(xp: ModuleType, x: Any, target: Any) -> None:
+    """exp(min(x, 0)) / (1 + exp(-|x|)): neither exponent is above 0."""
+    below = scratch(xp, "sigmoid", x.shape, x.dtype)
+    xp.abs(x, out=below)
+    xp.negative(below, out=below)
+    xp.exp(below, out=below)
+    below += 1
+    xp.minimum(x, 0, out=target)
+    xp.exp(target, out=target)
+    target /= below
 
 
 @op(
@@ -314,113 +335,3 @@ def shrink(xp: ModuleType, x: Any, *, bias: float, lambd: float) -> Any:
     return settled(
         xp, xp.where(wide < -lambd, wide + bias, xp.where(wide > lambd, wide - bias, middle)), x.dtype
     )
-
-
-# The Softmax family ---------------------------------------------------------------------------
-
-
-def along_axis_types(attributes: Attributes, inputs: Types) -> Types:
-    """As the input; the axis must exist."""
-    shape = shape_at(inputs, 0)
-    if shape is not None:
-        normal_axis(attributes["axis"], max(len(shape), 1))
-    return [at(inputs, 0)]
-
-
-def flattening_types(attributes: Attributes, inputs: Types) -> Types:
-    """As the input; before opset 13 the axis may be one past the last."""
-    shape = shape_at(inputs, 0)
-    if shape is not None and attributes["axis"] != len(shape):
-        normal_axis(attributes["axis"], max(len(shape), 1))
-    return [at(inputs, 0)]
-
-
-def rows_of(shape: tuple[int, ...], axis: int) -> tuple[int, int]:
-    """The matrix that has all axes from `axis` on in its rows, as these ops see it before opset 13."""
-    first = axis % len(shape) if axis < 0 else axis
-    return math.prod(shape[:first]), math.prod(shape[first:])
-
-
-def softmax_lines(source: str, target: str, axis: int, *, log: bool) -> list[str]:
-    lines = [
-        f"%max = ReduceMax({source}, [{axis}])",
-        f"%shifted = Sub({source}, %max)",
-        "%exp = Exp(%shifted)",
-        f"%sum = ReduceSum(%exp, [{axis}])",
-    ]
-    if log:
-        return [*lines, "%log = Log(%sum)", f"{target} = Sub(%shifted, %log)"]
-    return [*lines, f"{target} = Div(%exp, %sum)"]
-
-
-def softmax_formula(*, log: bool = False, flatten: bool = False) -> Formula:
-    """The formula of Softmax or LogSoftmax; `flatten` as before opset 13, over the rows of a matrix."""
-
-    def formula(attributes: Attributes, inputs: Types) -> str:
-        given = type_at(inputs, 0)
-        axis = attributes["axis"]
-        if flatten:
-            shape = sizes_at(inputs, 0)
-            matrix = list(rows_of(shape, axis))
-            lines = [
-                f"%rows = Reshape(%x.wide, {matrix})",
-                *softmax_lines("%rows", "%result", 1, log=log),
-                f"%y.wide = Reshape(%result, {list(shape)})",
-            ]
-        else:
-            lines = softmax_lines("%x.wide", "%y.wide", axis, log=log)
-        return formula_text("Softmax", [("x", given)], in_precision(given.dtype, ["x"], lines, ["y"]), ["y"])
-
-    return formula
-
-
-@op("Softmax", since=13, infer=along_axis_types, accepts_out=True, formula=softmax_formula())
-def softmax(xp: ModuleType, x: Any, *, axis: int, out: Any = None) -> Any:
-    """exp(x) over its sum along `axis`, shifted by the maximum so that nothing overflows."""
-    wide = widened(xp, x)
-    target = out if out is not None and out.dtype == wide.dtype else xp.empty(wide.shape, wide.dtype)
-    if wide.size:
-        xp.subtract(wide, wide.max(axis=axis, keepdims=True), out=target)
-        xp.exp(target, out=target)
-        xp.divide(target, target.sum(axis=axis, keepdims=True), out=target)
-    return settled(xp, target, x.dtype, out)
-
-
-@op("Softmax", since=1, infer=flattening_types, formula=softmax_formula(flatten=True))
-def softmax_of_rows(xp: ModuleType, x: Any, *, axis: int) -> Any:
-    """Softmax of the matrix that has all axes from `axis` on in its rows."""
-    return softmax(xp, x.reshape(rows_of(x.shape, axis)), axis=1).reshape(x.shape)
-
-
-@op("LogSoftmax", since=13, infer=along_axis_types, accepts_out=True, formula=softmax_formula(log=True))
-def log_softmax(xp: ModuleType, x: Any, *, axis: int, out: Any = None) -> Any:
-    """log(Softmax(x)) along `axis`, computed without the quotient."""
-    wide = widened(xp, x)
-    if not wide.size:
-        return settled(xp, wide, x.dtype, out)
-    shifted = wide - wide.max(axis=axis, keepdims=True)
-    total = xp.log(xp.exp(shifted).sum(axis=axis, keepdims=True))
-    return settled(xp, shifted - total, x.dtype, out)
-
-
-@op("LogSoftmax", since=1, infer=flattening_types, formula=softmax_formula(log=True, flatten=True))
-def log_softmax_of_rows(xp: ModuleType, x: Any, *, axis: int) -> Any:
-    """LogSoftmax of the matrix that has all axes from `axis` on in its rows."""
-    return log_softmax(xp, x.reshape(rows_of(x.shape, axis)), axis=1).reshape(x.shape)
-
-
-@op("Hardmax", since=13, infer=along_axis_types)
-def hardmax(xp: ModuleType, x: Any, *, axis: int) -> Any:
-    """1 at the first maximum along `axis`, 0 elsewhere; NaN throughout a line that holds a NaN."""
-    if not x.size:
-        return x
-    best = xp.expand_dims(widened(xp, x).argmax(axis=axis), axis)
-    places = xp.arange(x.shape[axis]).reshape([-1 if i == axis % x.ndim else 1 for i in range(x.ndim)])
-    spoiled = (x != x).any(axis=axis, keepdims=True)
-    return xp.where(spoiled, x.dtype.type(math.nan), (places == best).astype(x.dtype))
-
-
-@op("Hardmax", since=1, infer=flattening_types)
-def hardmax_of_rows(xp: ModuleType, x: Any, *, axis: int) -> Any:
-    """Hardmax of the matrix that has all axes from `axis` on in its rows."""
-    return hardmax(xp, x.reshape(rows_of(x.shape, axis)), axis=1).reshape(x.shape)

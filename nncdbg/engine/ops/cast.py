@@ -32,7 +32,7 @@ def _saturated(xp: Any, x: Any, dtype: Any) -> Any:
     """`x` within the finite range of `dtype`; NaN stays."""
     limits = ml_dtypes.finfo(dtype)
     wide = x if x.dtype in (np.float32, np.float64) else x.astype(np.float32)
-    return xp.clip(wide, float(limits.min), float(limits.max)).astype(dtype)
+    return xp.asarray(xp.clip(wide, float(limits.min), float(limits.max))).astype(dtype)
 
 
 def _to_scale(xp: Any, x: Any, saturate: bool, round_mode: str) -> Any:
@@ -46,7 +46,7 @@ def _to_scale(xp: Any, x: Any, saturate: bool, round_mode: str) -> Any:
     else:
         code = xp.where((x == 0) | xp.isinf(x) | (code < 0) | (code > 254), 255, code)
     code = xp.where(xp.isnan(x), 255, code)
-    return code.astype(np.uint8).view(_SCALE)
+    return xp.asarray(code).astype(np.uint8).view(_SCALE)
 
 
 def _number(text: Any, integral: bool) -> Any:

@@ -68,17 +68,17 @@ def divide(xp: Any, a: Any, b: Any, *, out: Any = None) -> Any:
     """`a / b` with broadcasting; integers round towards zero.  ONNX Div since 7."""
     if _integral(a):
         return _quotient(xp, a, b, out)
-    return xp.divide(a, b, out)
+    return xp.asarray(xp.divide(a, b, out))
 
 
 @op("Mod", since=10, infer=broadcast(), accepts_out=True)
 def modulo(xp: Any, a: Any, b: Any, *, fmod: int, out: Any = None) -> Any:
     """The remainder with the sign of `b`, or with `fmod` that of `a`.  ONNX Mod since 10."""
     if not fmod:
-        return xp.remainder(a, b, out)
+        return xp.asarray(xp.remainder(a, b, out))
     if _integral(a):
-        return xp.subtract(a, _quotient(xp, a, b) * b, out)
-    return xp.fmod(a, b, out)
+        return xp.asarray(xp.subtract(a, _quotient(xp, a, b) * b, out))
+    return xp.asarray(xp.fmod(a, b, out))
 
 
 def _power_of_integers(xp: Any, x: Any, y: Any) -> Any:

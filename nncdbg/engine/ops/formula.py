@@ -10,6 +10,9 @@ from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops.precision import NARROW
 from nncdbg.engine.ops.types import Types, at
 
+LARGE = 1 << 26
+"""Elements (256 MB of f32) past which a formula loops instead of holding all products at once."""
+
 
 def type_at(types: Types, index: int) -> TensorType:
     """The type of an input that a formula is about; GraphError if it is not known."""

@@ -50,7 +50,7 @@ def bit_shift(xp: Any, x: Any, y: Any, *, direction: str, out: Any = None) -> An
     A signed right shift keeps the sign.  ONNX BitShift since 11 (signed since 28).
     """
     bits = x.dtype.itemsize * 8
-    # As unsigned, a negative `y` is past the width too; C leaves both undefined.
+    # As unsigned, a negative `y` is past the width too; NumPy masks both, C and so CuPy do not.
     past = y.astype(f"u{y.dtype.itemsize}", copy=False) >= bits
     shift = xp.where(past, bits - 1, y).astype(x.dtype)
     if direction == "RIGHT":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import Dim, TensorType
 from nncdbg.engine.ops.declaration import op
-from nncdbg.engine.ops.formula import formula_text, in_precision, type_at
+from nncdbg.engine.ops.formula import LARGE, formula_text, in_precision, sizes_at, type_at
 from nncdbg.engine.ops.precision import settled, widened
 from nncdbg.engine.ops.rules import agree, need_rank
 from nncdbg.engine.ops.types import Attributes, Types, at, broadcast_dims, broadcast_shapes, shape_at, typed
@@ -33,22 +34,52 @@ def matmul_types(attributes: Attributes, inputs: Types) -> Types:
 
 
 def matmul_formula(attributes: Attributes, inputs: Types) -> str:
-    """All products of a row with a column, then their sum."""
-    a, b = type_at(inputs, 0), type_at(inputs, 1)
-    vector_left, vector_right = (len(given.shape or ()) == 1 for given in (a, b))
-    lines = []
-    left, right, axis = "%a.wide", "%b.wide", -2
-    if vector_right:
+    """All products of a row with a column, then their sum; a loop over the inner axis where they are many."""
+    a, b = sizes_at(inputs, 0), sizes_at(inputs, 1)
+    shape = matmul_shape(a, b)
+    assert shape is not None
+    products = math.prod(size for size in shape if isinstance(size, int)) * a[-1]
+    looped = products > LARGE and len(a) > 1 and len(b) > 1
+    lines = looped_lines(list(shape)) if looped else product_lines(len(a), len(b))
+    body = in_precision(type_at(inputs, 0).dtype, ["a", "b"], lines, ["y"])
+    if looped:
+        body.insert(0, f"%depth: i64[] = {a[-1]}")
+    return formula_text("MatMul", [("a", at(inputs, 0)), ("b", at(inputs, 1))], body, ["y"])
+
+
+def product_lines(left_rank: int, right_rank: int) -> list[str]:
+    """The products [..., M, K, N], summed over K; a vector has no M or N."""
+    lines, left, right, axis = [], "%a.wide", "%b.wide", -2
+    if right_rank == 1:
         axis = -1
-    elif vector_left:
+    elif left_rank == 1:
         left = "%rows"
         lines.append("%rows = Unsqueeze(%a.wide, [1])")
     else:
         left, right = "%rows", "%columns"
         lines += ["%rows = Unsqueeze(%a.wide, [-1])", "%columns = Unsqueeze(%b.wide, [-3])"]
-    lines += [f"%products = Mul({left}, {right})", f"%y.wide = ReduceSum(%products, [{axis}], keepdims=0)"]
-    body = in_precision(a.dtype, ["a", "b"], lines, ["y"])
-    return formula_text("MatMul", [("a", a), ("b", b)], body, ["y"])
+    return [
+        *lines,
+        f"%products = Mul({left}, {right})",
+        f"%y.wide = ReduceSum(%products, [{axis}], keepdims=0)",
+    ]
+
+
+def looped_lines(shape: list[Dim]) -> list[str]:
+    """The sum over K of a column of a times a row of b, one at a time."""
+    return [
+        "%zero = CastLike(0, %a.wide)",
+        f"%none = Expand(%zero, {shape})",
+        "while @inner (%sum = %none) count %k: i64[] times %depth {",
+        "  %column = Gather(%a.wide, %k, axis=-1)",
+        "  %row = Gather(%b.wide, %k, axis=-2)",
+        "  %upright = Unsqueeze(%column, [-1])",
+        "  %level = Unsqueeze(%row, [-2])",
+        "  %products = Mul(%upright, %level)",
+        "  %next = Add(%sum, %products)",
+        "  next %sum = %next",
+        "} -> (%y.wide = %sum)",
+    ]
 
 
 @op("MatMul", since=1, infer=matmul_types, formula=matmul_formula, accepts_out=True)

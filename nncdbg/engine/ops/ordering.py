@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from nncdbg.engine.errors import RunError
 from nncdbg.engine.graph import Dim, TensorType
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.precision import is_narrow
@@ -114,6 +115,8 @@ def _candidates(xp: Any, rows: Any, k: int, largest: int) -> Any:
 def _top(xp: Any, x: Any, k: int, axis: int, largest: int) -> Any:
     """Sorted, equal elements in the order of their indices, as ONNX wants it."""
     axis = normal_axis(axis, x.ndim)
+    if not 0 <= k <= x.shape[axis]:
+        raise RunError(f"TopK wants {k} elements of an axis of {x.shape[axis]}", hint="k is in [0, size]")
     rows = xp.moveaxis(x, axis, -1)
     indices = _candidates(xp, rows, k, largest)
     if indices is None:

@@ -21,6 +21,7 @@ from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.formula import formula_text, in_precision, sizes_at, type_at
 from nncdbg.engine.ops.precision import settled, widened
 from nncdbg.engine.ops.rules import need_rank
+from nncdbg.engine.ops.scratch import scratch
 from nncdbg.engine.ops.types import Attributes, Types, at, same_as, shape_at, typed
 from nncdbg.engine.ops.windows import Axis, axes_of, padded, window_view
 
@@ -71,11 +72,13 @@ def folded(
     for place, (axis, windows) in enumerate(zip(axes, counts, strict=True)):
         before = (slice(None),) * (lead + place)
         result = x[(*before, axis.tap(0, windows))]
-        # The axes after the last that combines are only sliced, so `out` is not yet its size.
-        target = out if place == last == len(axes) - 1 else None
-        for index in range(1, axis.kernel):
-            result = combine(result, x[(*before, axis.tap(index, windows))], out=target)
-            target = result
+        if axis.kernel > 1:
+            # The axes after the last that combines are only sliced, so `out` is not yet its size.
+            final = place == last == len(axes) - 1
+            target = out if final else scratch(xp, f"folded {place}", result.shape, x.dtype)
+            for index in range(1, axis.kernel):
+                target = combine(result, x[(*before, axis.tap(index, windows))], out=target)
+                result = target
         x = result
     if out is None:
         return xp.array(x, order="C") if last is None or last < len(axes) - 1 else x

@@ -89,9 +89,9 @@ def bernoulli(xp: Any, x: Any, *, dtype: int | None, seed: float | None, rng: An
     ONNX Bernoulli since 15.
     """
     target = _dtype_like(x, dtype)
-    drawn = xp.asarray(rng.random(x.shape)) < x.astype(np.float64)
+    drawn = xp.asarray(xp.asarray(rng.random(x.shape)) < x)
     if name_of(target) in FLOATS | COMPLEX:
-        return xp.where(xp.isnan(x), target.type(np.nan), drawn.astype(target))
+        return xp.where(xp.isnan(x), xp.asarray(np.nan, target), drawn.astype(target))
     return drawn.astype(target)
 
 
@@ -128,9 +128,9 @@ def _dropped(xp: Any, x: Any, ratio: float, training: bool, rng: Any, mask_dtype
     """`x` where the coin says so, scaled to keep the mean; itself out of training."""
     if not training or ratio == 0:
         return x if count == 1 else (x, xp.ones(x.shape, mask_dtype))
-    mask = xp.asarray(rng.random(x.shape)) >= ratio
+    mask = xp.asarray(xp.asarray(rng.random(x.shape)) >= ratio)
     # A product, not a choice: a NaN that is dropped stays NaN, as in the formula of ONNX.
-    result = x * x.dtype.type(1 / (1 - ratio)) * mask.astype(x.dtype)
+    result = xp.asarray(x * x.dtype.type(1 / (1 - ratio)) * mask.astype(x.dtype))
     return result if count == 1 else (result, mask.astype(mask_dtype))
 
 

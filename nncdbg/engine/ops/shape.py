@@ -62,9 +62,12 @@ def size_of(xp: Any, x: Any) -> Any:
 
 def _reshape(x: Any, sizes: Sequence[int], allowzero: int) -> Any:
     target = [n if n or allowzero else x.shape[i] for i, n in enumerate(sizes)]
-    if -1 in target and 0 in target and x.size == 0:
-        # NumPy will not divide by zero here; with no element at all, ONNX's rest is 0 too.
-        target[target.index(-1)] = 0
+    if -1 in target and 0 in target and not allowzero:
+        # NumPy will not divide 0 by 0; an axis that is kept stands on both sides and cancels.
+        kept = {i for i, n in enumerate(sizes) if n == 0}
+        others = prod(n for i, n in enumerate(target) if i not in kept and n != -1)
+        rest = prod(n for i, n in enumerate(x.shape) if i not in kept)
+        target[target.index(-1)] = rest // others
     return x.reshape(target)
 
 

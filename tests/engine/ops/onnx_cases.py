@@ -198,6 +198,8 @@ def check(case: NodeCase) -> None:
     types = op.infer(
         complete(case.op, case.version, case.attributes), [type_of(array) for array in case.inputs]
     )
+    if op.ufunc is None:
+        assert all(isinstance(result, np.ndarray) for result in results), f"{case.op} gave a scalar"
     for actual, expected in zip(results, case.outputs, strict=False):
         if expected is not None:
             assert_close(actual, expected, case.rtol, case.atol)

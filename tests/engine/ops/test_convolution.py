@@ -75,6 +75,19 @@ def test_conv_by_many_strips_is_conv_by_one(monkeypatch: pytest.MonkeyPatch, gro
         assert_same(by_kernel("Conv", inputs, attributes), whole)
 
 
+@pytest.mark.parametrize(("x", "weight", "bias", "attributes"), CONV)
+def test_conv_formula_of_many_products(
+    monkeypatch: pytest.MonkeyPatch,
+    x: tuple[int, ...],
+    weight: tuple[int, ...],
+    bias: bool,
+    attributes: dict[str, Any],
+) -> None:
+    monkeypatch.setattr(convolution, "LARGE", -1)
+    inputs = conv_inputs(x, weight, bias)
+    assert_same(by_formula("Conv", inputs, attributes), by_kernel("Conv", inputs, attributes))
+
+
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f64"])
 @pytest.mark.parametrize("weight", [(4, 2, 3, 3), (4, 2, 1, 1), (4, 1, 3, 3)])
 def test_conv_rounds_once(dtype: str, weight: tuple[int, ...]) -> None:

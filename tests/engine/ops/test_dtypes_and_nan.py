@@ -245,6 +245,16 @@ def test_cast_between_all_types(source: str, target: str) -> None:
         np.testing.assert_array_equal(y.astype(np.complex128), [0, 1])
 
 
+@pytest.mark.parametrize("target", sorted(NUMPY))
+def test_cast_of_a_scalar_gives_an_array(target: str) -> None:
+    op = lookup("Cast", 24)
+    assert op is not None
+    for source in ("f32", "i64"):
+        (y,) = execute(op, 24, {"to": ONNX[target]}, [np.array(1, NUMPY[source])])
+        assert isinstance(y, np.ndarray)
+        assert (y.shape, name_of(y.dtype)) == ((), target)
+
+
 @pytest.mark.parametrize("dtype", ["f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz"])
 def test_cast_to_float8_saturates_or_not(dtype: str) -> None:
     import ml_dtypes
@@ -296,6 +306,22 @@ def test_bit_shifts_past_the_width() -> None:
     np.testing.assert_array_equal(both("BitShift", [x, y], 28, direction="LEFT"), [0, 0, -32])
     u, v = np.array([200, 200], np.uint8), np.array([8, 1], np.uint8)
     np.testing.assert_array_equal(both("BitShift", [u, v], direction="RIGHT"), [0, 100])
+
+
+def test_topk_of_more_than_there_is() -> None:
+    with pytest.raises(RunError, match="wants 5 elements of an axis of 2"):
+        execute(lookup("TopK", 11), 11, {}, [np.zeros(2), np.array([5])], 2)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("Where", "f32"), ("Mod", "i64"), ("Div", "f32"), ("Erf", "f64")]
+)
+def test_scalars_give_arrays(name: str, dtype: str) -> None:
+    x = np.array(3, NUMPY[dtype])
+    inputs = {"Where": [np.array(True), x, x], "Erf": [x]}.get(name, [x, x])
+    y = execute(lookup(name, 18), 18, {}, inputs)[0]  # type: ignore[arg-type]
+    assert isinstance(y, np.ndarray)
+    assert y.shape == ()
 
 
 def test_split_that_does_not_sum_up() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.ops import lookup
+from nncdbg.engine.ops.erf import erf_plain
 from tests.engine.ops.onnx_cases import execute, execute_into, type_of
 
 ERF = lookup("Erf", 13)
@@ -26,18 +27,20 @@ def truth(x: np.ndarray) -> np.ndarray:
     return np.array([math.erf(float(value)) for value in x])
 
 
+def test_f32_compiled_and_plain_are_within_one_step_of_the_rounded_truth() -> None:
+    x = points("f32")
+    (compiled,) = execute(ERF, 13, {}, [x])
+    plain = erf_plain(np, x, np.empty_like(x))
+    for y in (plain, compiled):
+        # Neighbouring floats of one sign have neighbouring bit patterns.
+        steps = y.view(np.int32).astype(np.int64) - truth(x).astype(np.float32).view(np.int32)
+        assert np.abs(steps).max() <= 1
+
+
 def test_f64_is_within_1e_15() -> None:
     x = points("f64")
     (y,) = execute(ERF, 13, {}, [x])
     np.testing.assert_allclose(y, truth(x), rtol=1e-15, atol=0)
-
-
-def test_f32_is_within_one_step_of_the_rounded_truth() -> None:
-    x = points("f32")
-    (y,) = execute(ERF, 13, {}, [x])
-    # Neighbouring floats of one sign have neighbouring bit patterns.
-    steps = y.view(np.int32).astype(np.int64) - truth(x).astype(np.float32).view(np.int32)
-    assert np.abs(steps).max() <= 1
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
@@ -57,6 +60,16 @@ def test_special_values(dtype: str) -> None:
     np.testing.assert_array_equal(y[:5], np.array([0.0, -0.0, 1.0, -1.0, np.nan]))
     assert np.signbit(y[1])
     assert y[5] > 0
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_read_only_and_unaligned_inputs(dtype: str) -> None:
+    element = NUMPY[dtype]
+    x = np.frombuffer(b"\0" + np.ones(5, element).tobytes(), np.uint8)[1:].view(element)
+    assert not x.flags.writeable
+    assert not x.flags.aligned
+    (y,) = execute(ERF, 13, {}, [x])
+    np.testing.assert_allclose(y, [math.erf(1)] * 5, rtol=1e-6)
 
 
 def test_chunks_views_and_integers_agree() -> None:

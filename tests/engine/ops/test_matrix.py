@@ -9,6 +9,7 @@ import pytest
 
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import TensorType
+from nncdbg.engine.ops import matrix
 from nncdbg.engine.ops.schema import complete
 from tests.engine.ops.one_node import (
     OPSET,
@@ -51,6 +52,19 @@ def test_every_op_has_a_case() -> None:
 )
 def test_matmul_agrees(a: tuple[int, ...], b: tuple[int, ...]) -> None:
     check_all("MatMul", [normal(1, *a), normal(2, *b)], {})
+
+
+@pytest.mark.parametrize(
+    ("a", "b"), [((3, 4), (4, 5)), ((2, 1, 3, 4), (5, 4, 2)), ((4,), (4, 5)), ((3, 4), (4,))]
+)
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+def test_matmul_formula_of_many_products(
+    monkeypatch: pytest.MonkeyPatch, a: tuple[int, ...], b: tuple[int, ...], dtype: str
+) -> None:
+    monkeypatch.setattr(matrix, "LARGE", 0)
+    inputs = [normal(1, *a, dtype=dtype), normal(2, *b, dtype=dtype)]
+    step = 1e-5 if dtype == "f32" else 2**-9
+    assert_same(by_formula("MatMul", inputs, {}), by_kernel("MatMul", inputs, {}), rtol=step)
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint32])

@@ -160,6 +160,14 @@ def test_without_broadcast_shapes_must_agree() -> None:
         execute(old, 6, {}, [f(2, 3), f(3)])
 
 
+def test_reshape_of_an_empty_batch() -> None:
+    op = lookup("Reshape", 14)
+    assert op is not None
+    for shape, sizes, expected in [((0, 3, 4), (0, -1), (0, 12)), ((2, 0, 4), (-1, 0), (8, 0))]:
+        (y,) = execute(op, 14, {}, [np.zeros(shape), i(*sizes)])
+        assert y.shape == expected
+
+
 def test_forms_of_opset_1() -> None:
     x = f(2, 3)
     for name, attributes, expected in [

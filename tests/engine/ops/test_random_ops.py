@@ -25,6 +25,7 @@ def run(name: str, version: int, inputs: tuple[Any, ...] = (), outputs: int = 1,
     again = execute(op, version, attributes, inputs, outputs)
     types = op.infer(complete(name, version, attributes), [type_of(array) for array in inputs])
     for one, two, inferred in zip(first, again, types, strict=False):
+        assert isinstance(one, np.ndarray)
         assert one.tobytes() == two.tobytes()
         assert_agrees(inferred, one)
     return first[0] if outputs == 1 else first
@@ -106,6 +107,14 @@ def test_dropout_out_of_training_is_identity(
     assert y is x
     assert mask.dtype == mask_dtype
     assert mask.all()
+
+
+def test_scalars_stay_arrays() -> None:
+    x = np.array(0.5, np.float32)
+    assert run("Dropout", 13, (x, np.array(0.5, np.float32), np.array(True))).shape == ()
+    assert run("Bernoulli", 22, (x,)).shape == ()
+    assert run("RandomNormalLike", 22, (x,)).shape == ()
+    assert run("RandomUniform", 22, shape=()).shape == ()
 
 
 def test_dropout_does_not_launder_nan() -> None:

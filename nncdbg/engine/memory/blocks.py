@@ -1,0 +1,136 @@
+"""Blocks of an arena: who owns which bytes, who freed them, and who got them next.
+
+Best fit over a sorted list of holes; neighbouring holes grow together.  A hole remembers the
+blocks that were freed into it until somebody else gets their bytes, so that a stale read can
+be told with both sites.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+
+from nncdbg.engine.code import Statement
+from nncdbg.engine.memory.buffers import ALIGNMENT, GUARD
+from nncdbg.engine.memory.region import Region, Segment
+
+_CHUNK = 1 << 20
+_LEAST = ALIGNMENT + GUARD
+"""Bytes that a remainder must have to become a hole of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose a block is: a value, the statement that made it, and the iteration of its loop."""
+
+    value: str
+    statement: Statement
+    iteration: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Block:
+    """`span` bytes at offset `start` of a segment: a buffer of `size` bytes and the guard after it.
+
+    `holders` counts the slots whose plan is to free it; `freed` is the statement after which the
+    last of them did, None while the block lives; `successor` the first to get some of its bytes.
+    """
+
+    number: int
+    """Which segment, in the order in which they were taken."""
+    segment: Segment
+    start: int
+    span: int
+    size: int
+    owner: Owner
+    holders: int = 0
+    freed: Statement | None = None
+    successor: Owner | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Hole:
+    """Bytes that nobody owns."""
+
+    number: int
+    segment: Segment
+    start: int
+    span: int
+    graves: list[Block] = field(default_factory=list)
+    """Freed blocks whose bytes still stand."""
+
+    @property
+    def place(self) -> tuple[int, int]:
+        return self.number, self.start
+
+
+class Heap:
+    """One growing arena.  `peak_bytes` is the most that blocks took at one time."""
+
+    def __init__(self) -> None:
+        self._region = Region()
+        self._segments: list[Segment] = []
+        self._holes: list[Hole] = []
+        self.live_bytes = 0
+        self.peak_bytes = 0
+
+    def take(self, span: int, size: int, owner: Owner) -> Block:
+        """A block of at least `span` bytes out of the smallest hole that fits, whatever stands there."""
+        hole = min((hole for hole in self._holes if hole.span >= span), key=_span, default=None)
+        if hole is None:
+            hole = self._grow(span)
+        if hole.span - span < _LEAST:
+            span = hole.span
+        block = Block(hole.number, hole.segment, hole.start, span, size, owner)
+        hole.start += span
+        hole.span -= span
+        hole.graves = [grave for grave in hole.graves if not _succeeds(block, grave)]
+        if hole.span == 0:
+            self._holes.remove(hole)
+        self.live_bytes += span
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+        return block
+
+    def free(self, block: Block, after: Statement) -> None:
+        """Give a living block's bytes back."""
+        assert block.freed is None
+        block.freed = after
+        self.live_bytes -= block.span
+        hole = Hole(block.number, block.segment, block.start, block.span, [block])
+        index = bisect_left(self._holes, hole.place, key=_place)
+        self._holes.insert(index, hole)
+        self._join(index)
+        self._join(index - 1)
+
+    def _join(self, index: int) -> None:
+        """Make the holes at `index` and after it one, if they touch."""
+        if not 0 <= index < len(self._holes) - 1:
+            return
+        hole, after = self._holes[index], self._holes[index + 1]
+        if hole.number == after.number and hole.start + hole.span == after.start:
+            hole.span += after.span
+            hole.graves += after.graves
+            del self._holes[index + 1]
+
+    def _grow(self, span: int) -> Hole:
+        segment = self._region.segment(max(_CHUNK, span + GUARD))
+        hole = Hole(len(self._segments), segment, GUARD, len(segment) - GUARD)
+        self._segments.append(segment)
+        self._holes.append(hole)
+        return hole
+
+
+def _succeeds(block: Block, grave: Block) -> bool:
+    """Whether a new block overlaps a freed one; the freed one learns of it."""
+    if block.start >= grave.start + grave.span or grave.start >= block.start + block.span:
+        return False
+    grave.successor = block.owner
+    return True
+
+
+def _span(hole: Hole) -> int:
+    return hole.span
+
+
+def _place(hole: Hole) -> tuple[int, int]:
+    return hole.place

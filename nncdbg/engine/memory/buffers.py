@@ -1,0 +1,71 @@
+"""The layout of a buffer: aligned, with a guard of the fill pattern on both sides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.dtypes import NUMPY, name_of
+from nncdbg.engine.graph import Array, TensorType
+from nncdbg.engine.linking import Binding
+from nncdbg.stats.inspection import fill, is_pattern
+
+GUARD = 64
+"""Bytes of pattern before and after each buffer, which no kernel may touch."""
+
+ALIGNMENT = 64
+
+
+def span_of(size: int) -> int:
+    """Bytes from one buffer's start to the next: the size, a guard, and up to the next alignment."""
+    return -(-(size + GUARD) // ALIGNMENT) * ALIGNMENT
+
+
+def address_of(array: Array) -> int:
+    """The address of an array's first byte."""
+    return int(array.__array_interface__["data"][0])
+
+
+def planned(
+    binding: Binding, inputs: Sequence[Any]
+) -> tuple[tuple[int, ...], np.dtype[Any], int, int] | None:
+    """(shape, dtype, elements, span) of the output for these inputs; None if the types do not tell."""
+    types = [None if x is None else TensorType(name_of(x.dtype), tuple(x.shape)) for x in inputs]
+    result = binding.infer(types)[0]
+    if result is None or not result.concrete or result.dtype == "str":
+        return None
+    assert result.shape is not None
+    shape = tuple(int(size) for size in result.shape)  # type: ignore[arg-type]
+    dtype = NUMPY[result.dtype]
+    count = int(np.prod(shape, dtype=np.int64))
+    return shape, dtype, count, span_of(count * dtype.itemsize)
+
+
+def guards(buffer: Array) -> tuple[Array, Array]:
+    """The bytes before and after a buffer.  Its base is the segment that it stands in."""
+    segment: Array = np.asarray(buffer.base)
+    start = address_of(buffer) - address_of(segment)
+    end = start + buffer.nbytes
+    return segment[start - GUARD : start], segment[end : end + GUARD]
+
+
+def damage(buffer: Array) -> str | None:
+    """Where a kernel wrote beside a buffer, as an element counted from its start; None if nowhere."""
+    before, after = guards(buffer)
+    early = np.flatnonzero(~is_pattern(before))
+    if len(early):
+        distance = GUARD - int(early[-1])
+        return f"before the start, at element -{-(-distance // buffer.itemsize)}"
+    late = np.flatnonzero(~is_pattern(after))
+    if len(late):
+        element = buffer.size + int(late[0]) // buffer.itemsize
+        return f"past the end, at element {element} of {buffer.size}"
+    return None
+
+
+def heal(buffer: Array) -> None:
+    """Write the pattern into the guards again, so that the damage is told once."""
+    for guard in guards(buffer):
+        fill(guard)

@@ -1,0 +1,224 @@
+"""Kernels run into buffers of ours, and every result is inspected: what `debug` and `arena` share.
+
+After each kernel one compiled pass over its output checks the guards, looks for elements that
+nobody wrote, and takes the statistics.  A tensor that nobody wrote is remembered apart from
+its values, since a kernel can turn NaN into a number and integers have none.
+"""
+
+from __future__ import annotations
+
+import weakref
+from abc import abstractmethod
+from collections.abc import Sequence
+from functools import partial
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.dtypes import NUMPY, name_of
+from nncdbg.engine.findings import Finding, Report
+from nncdbg.engine.graph import Array
+from nncdbg.engine.linking import Allocation, Binding, Execute
+from nncdbg.engine.memory.buffers import GUARD, damage, guards, heal, planned, span_of
+from nncdbg.engine.memory.proof import misused
+from nncdbg.engine.statistics_log import MASK, ROW_BYTES, StatisticsLog
+from nncdbg.stats.inspection import Flag, fill, inspect_plain, inspector
+
+# Plain ints: the operators of an IntFlag are slow.
+NAN, INF, UNWRITTEN = int(Flag.NAN), int(Flag.INF), int(Flag.UNWRITTEN)
+GUARDS = int(Flag.GUARD_BEFORE | Flag.GUARD_AFTER)
+
+_shapes_of = attrgetter("shape")
+
+
+class InspectedAllocation(Allocation):
+    """Results are written into buffers with guards and inspected; where they come from is `allocate`.
+
+    `report` hears of each finding whose flag is in `watched`.  `unwritten` knows the buffers that
+    nobody wrote yet, by identity.
+    """
+
+    inspects = True
+
+    def __init__(self) -> None:
+        self.report: Report = _nobody
+        self.log: StatisticsLog | None = None
+        self.watched = GUARDS | UNWRITTEN
+        self.unwritten: dict[int, tuple[weakref.ref[Array], Binding]] = {}
+
+    def connect(self, report: Report, log: StatisticsLog | None) -> None:
+        self.report = report
+        self.log = log
+
+    @abstractmethod
+    def allocate(self, shape: Sequence[int], dtype: Any, span: int) -> tuple[Array, int]:
+        """A buffer with guards around it and its address; `span` is its size as `span_of` has it.
+
+        The buffer's `base` is the uint8 array that it and its guards stand in.
+        """
+
+    # -- statements ----------------------------------------------------------------------
+
+    def wrap(self, binding: Binding) -> Execute:
+        if binding.node.op == "nncdbg.Empty" and binding.attributes["init"] in ("nan", "none"):
+            return self._empty(binding)
+        if binding.kernel_into is not None and binding.op.infer is not None:
+            return self._into(binding)
+        return self._adopting(binding)
+
+    def _into(self, binding: Binding) -> Execute:
+        """For a kernel that writes where it is told.  The hot path of debugging: every line counts."""
+        kernel, adopt = binding.kernel_into, self._adopting(binding)
+        assert kernel is not None
+        unwritten, allocate, mask = self.unwritten, self.allocate, MASK
+        shapes_of = _tolerant_shape if any(x is None for x in binding.node.inputs) else _shapes_of
+        rows, owners, position = self._row_source()
+        owner = (binding, 0)
+        known: tuple[Any, ...] | None = None
+        shape: tuple[int, ...] = ()
+        dtype: Any = None
+        count = span = 0
+        compiled: Any = None
+
+        def execute(*inputs: Any) -> Any:
+            nonlocal known, shape, dtype, count, span, compiled
+            current = (*map(shapes_of, inputs),)
+            if current != known or compiled is None:
+                plan = planned(binding, inputs)
+                if plan is None:
+                    return adopt(*inputs)
+                shape, dtype, count, span = plan
+                known, compiled = current, inspector(name_of(dtype))
+            if unwritten:
+                self._check_reads(binding, inputs)
+            buffer, address = allocate(shape, dtype, span)
+            kernel(*inputs, buffer)
+            row = 0
+            if rows:
+                number = position() & mask
+                owners[number] = owner
+                row = rows + number * ROW_BYTES
+            if compiled is not None:
+                flags = compiled(address, count, GUARD, row)
+            else:
+                flags = self._inspect_plain(buffer, row)
+            if flags & self.watched:
+                self._examine(binding, inputs, buffer, flags)
+            return buffer
+
+        return execute
+
+    def _row_source(self) -> tuple[int, list[Any], Any]:
+        if self.log is None:
+            return 0, [], None
+        return self.log.address, self.log.owners, self.log.positions.take
+
+    def _adopting(self, binding: Binding) -> Execute:
+        """For a kernel that allocates for itself: its results are copied into buffers of ours."""
+        kernel = binding.kernel
+
+        def execute(*inputs: Any) -> Any:
+            if self.unwritten:
+                self._check_reads(binding, inputs)
+            results = kernel(*inputs)
+            if not binding.several:
+                return self._adopt(binding, inputs, 0, results)
+            return [self._adopt(binding, inputs, index, result) for index, result in enumerate(results)]
+
+        return execute
+
+    def _adopt(self, binding: Binding, inputs: Sequence[Any], index: int, result: Any) -> Any:
+        if result is None or isinstance(result, (list, tuple)):
+            return result
+        array = np.asarray(result)
+        if array.dtype.hasobject:
+            return array
+        buffer, address = self.allocate(array.shape, array.dtype, span_of(array.nbytes))
+        np.copyto(buffer, array)
+        flags = self._inspect(binding, index, buffer, address)
+        # A copy writes every element: what looks like the pattern here is data.
+        if flags & self.watched & ~UNWRITTEN:
+            self._examine(binding, inputs, buffer, flags & ~UNWRITTEN, index)
+        return buffer
+
+    def _empty(self, binding: Binding) -> Execute:
+        """A tensor that nobody writes: what an op reads of it later is a finding there."""
+        shape = tuple(binding.attributes["shape"])
+        dtype = NUMPY[binding.attributes["dtype"]]
+        span = span_of(dtype.itemsize * int(np.prod(shape, dtype=np.int64)))
+
+        def execute(*inputs: Any) -> Any:
+            buffer, _ = self.allocate(shape, dtype, span)
+            if binding.attributes["init"] == "nan":
+                fill(buffer)
+            self._mark_unwritten(buffer, binding)
+            return buffer
+
+        return execute
+
+    def _mark_unwritten(self, buffer: Array, binding: Binding) -> None:
+        key = id(buffer)
+        # When the buffer goes, so does its mark; `pop` takes the dead reference as its default.
+        self.unwritten[key] = (weakref.ref(buffer, partial(self.unwritten.pop, key)), binding)
+
+    # -- inspection ----------------------------------------------------------------------
+
+    def _inspect(self, binding: Binding, index: int, buffer: Array, address: int) -> int:
+        """Check guards and pattern of a buffer and log its statistics; the flags of `stats.inspection`."""
+        row = 0
+        if self.log is not None:
+            number = self.log.positions.take() & MASK
+            self.log.owners[number] = (binding, index)
+            row = self.log.address + number * ROW_BYTES
+        compiled = inspector(name_of(buffer.dtype))
+        if compiled is None:
+            return self._inspect_plain(buffer, row)
+        return int(compiled(address, buffer.size, GUARD, row))
+
+    def _inspect_plain(self, buffer: Array, row: int) -> int:
+        log = None
+        if row and self.log is not None:
+            log = self.log.rows[(row - self.log.address) // ROW_BYTES]
+        return inspect_plain(buffer.reshape(-1), *guards(buffer), log)
+
+    def _check_reads(self, binding: Binding, inputs: Sequence[Any]) -> None:
+        for index, value in enumerate(inputs):
+            found = self.unwritten.get(id(value))
+            if found is not None:
+                origin = found[1]
+                why = "nobody wrote since nncdbg.Empty made it"
+                if origin.node.op != "nncdbg.Empty":
+                    why = f"{origin.node.op} did not write in full"
+                detail = f"{binding.node.op} reads %{_operand(binding, index)}, which {why}"
+                self.report(Finding("uninitialized", binding, detail, inputs, None, origin))
+
+    def _examine(
+        self, binding: Binding, inputs: Sequence[Any], buffer: Array, flags: int, index: int = 0
+    ) -> None:
+        """The rare path: some flag is set that somebody watches."""
+        op, name = binding.node.op, binding.node.outputs[index].name
+        if flags & GUARDS & self.watched:
+            detail = f"{op} wrote outside %{name}'s buffer: {damage(buffer)}"
+            self.report(Finding("guard", binding, detail, inputs, index))
+            heal(buffer)
+        if flags & UNWRITTEN & self.watched:
+            wrong = misused(binding, inputs, buffer)
+            if wrong is not None:
+                self._mark_unwritten(buffer, binding)
+                self.report(Finding("uninitialized", binding, wrong, inputs, index))
+        for flag, kind in ((NAN, "nan"), (INF, "inf")):
+            if flags & flag & self.watched:
+                self.report(Finding(kind, binding, "", inputs, index))
+
+
+def _operand(binding: Binding, index: int) -> str:
+    return binding.code.names[binding.code.operands[binding.pc][index]]
+
+
+def _nobody(finding: Finding) -> None:
+    """Nobody listens before `connect`."""
+
+
+def _tolerant_shape(value: Any) -> Any:
+    return getattr(value, "shape", None)

@@ -1,0 +1,135 @@
+"""Who holds which block: one scope per frame on the machine's stack, and per iteration of a loop.
+
+A scope holds a block through a slot.  What leaves a frame is held by the receiving frame before
+the frame lets go of it, so a value that leaves twice is held twice and freed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from nncdbg.engine.code import Statement
+from nncdbg.engine.machine import Frame
+from nncdbg.engine.memory.blocks import Block
+from nncdbg.engine.memory.planner import Plan
+
+
+@dataclass(slots=True, eq=False)
+class Scope:
+    """A frame's blocks.  `begun` is the pc of its latest statement, `done` of the latest completed one."""
+
+    frame: Frame
+    begun: int = -1
+    done: int = -1
+    held: dict[int, Block] = field(default_factory=dict)
+    released: dict[int, tuple[Block, Statement]] = field(default_factory=dict)
+    """Per slot the block that the plan let go of, and after which statement."""
+    collected: list[Block] = field(default_factory=list)
+    """What a loop has collected in all its iterations so far."""
+
+
+@dataclass(slots=True)
+class Lifetimes:
+    """Follows a machine's frames and lets go of blocks as `plan` says.
+
+    `block_of` finds the block of a slot's content; `free` is told of a block that nobody holds
+    any more; `freed_again` of one that the plan frees although it did before.
+    """
+
+    plan: Plan
+    block_of: Callable[[Any], Block | None]
+    free: Callable[[Block, Statement], None]
+    freed_again: Callable[[Block, Statement, Statement], None]
+    scopes: list[Scope] = field(default_factory=list)
+
+    def begin(self, frame: Frame) -> None:
+        """Nothing is held yet: the machine is at the start of its entry graph."""
+        self.scopes = [Scope(frame)]
+
+    # -- frames --------------------------------------------------------------------------
+
+    def pushed(self, frame: Frame) -> None:
+        """A frame begins; what it was given is held by it as well as by the frame around it."""
+        scope = Scope(frame)
+        self.scopes.append(scope)
+        for slot in range(1, 1 + len(frame.code.graph.inputs)):
+            self.hold(scope, slot, frame.slots[slot])
+
+    def popped(self) -> None:
+        """A frame is over, its results stand in the frame around it."""
+        inner, outer = self.scopes.pop(), self.scopes[-1]
+        self.complete_through(outer, outer.frame.pc - 1)
+        self._leave(inner)
+
+    def iterated(self, frame: Frame) -> None:
+        """A loop's frame begins its next iteration with the values that it carries."""
+        before = self.scopes[-1]
+        scope = self.scopes[-1] = Scope(frame)
+        for slot in range(2, 1 + len(frame.code.graph.inputs)):
+            self.hold(scope, slot, frame.slots[slot])
+        scope.collected, before.collected = before.collected, []
+        for items in frame.collected:
+            block = self.block_of(items[-1])
+            if block is not None:
+                block.holders += 1
+                scope.collected.append(block)
+        self._leave(before)
+
+    def _leave(self, scope: Scope) -> None:
+        code = scope.frame.code
+        if scope.begun == len(code.nodes):
+            self._release_planned(scope, scope.begun)
+        after = Statement(code, max(scope.begun, 0))
+        for block in (*scope.held.values(), *scope.collected):
+            self._let_go(block, after)
+
+    # -- statements ------------------------------------------------------------------------
+
+    def complete_through(self, scope: Scope, last: int) -> None:
+        """The statements of a scope up to `last` have run: hold what they gave, free what dies."""
+        for pc in range(scope.done + 1, last + 1):
+            self._hold_results(scope, pc)
+            self._release_planned(scope, pc)
+        scope.done = max(scope.done, last)
+
+    def complete(self, scope: Scope, pc: int) -> None:
+        """An op's statement has run, and what it gave is held."""
+        self._release_planned(scope, pc)
+        scope.done = pc
+
+    def _hold_results(self, scope: Scope, pc: int) -> None:
+        slots = scope.frame.slots
+        for slot in target_slots(scope.frame.code.targets[pc]):
+            self.hold(scope, slot, slots[slot])
+
+    def hold(self, scope: Scope, slot: int, content: Any) -> None:
+        """The scope holds the block of a slot's content, if that is in one."""
+        block = self.block_of(content)
+        if block is not None:
+            block.holders += 1
+            scope.held[slot] = block
+
+    def _release_planned(self, scope: Scope, pc: int) -> None:
+        code = scope.frame.code
+        for slot in self.plan(code, pc):
+            after = Statement(code, pc)
+            block = scope.held.pop(slot, None)
+            if block is not None:
+                scope.released[slot] = (block, after)
+                self._let_go(block, after)
+            elif slot in scope.released:
+                self.freed_again(*scope.released[slot], after)
+
+    def _let_go(self, block: Block, after: Statement) -> None:
+        block.holders -= 1
+        if block.holders == 0 and block.freed is None:
+            self.free(block, after)
+
+
+def target_slots(target: int | slice | None) -> range:
+    """The slots that a statement writes."""
+    if target is None:
+        return range(0)
+    return range(target.start, target.stop) if isinstance(target, slice) else range(target, target + 1)

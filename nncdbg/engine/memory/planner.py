@@ -1,0 +1,21 @@
+"""When memory is freed: the plan that an arena follows.
+
+A plan is only a function, so that a test can give one with a planted bug, and a user the plan
+of a runtime that is suspected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from nncdbg.engine.code import Code
+from nncdbg.engine.liveness import dying
+
+Plan: TypeAlias = Callable[[Code, int], Sequence[int]]
+"""`plan(code, pc)`: the slots of the block whose values are freed after its statement `pc`."""
+
+
+def by_liveness(code: Code, pc: int) -> Sequence[int]:
+    """Free each value after the last statement that reads it."""
+    return dying(code)[pc]

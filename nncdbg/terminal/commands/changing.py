@@ -1,0 +1,241 @@
+"""Commands that change values, and that name and visit moments and branches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nncdbg.engine.errors import UsageError
+from nncdbg.engine.expression import evaluate, resolve_name, spelled, split_assignment
+from nncdbg.terminal.commands.table import command, needs, no_arguments, whole_number
+from nncdbg.terminal.stops import value_or_reason
+
+if TYPE_CHECKING:
+    from nncdbg.engine.control import Stop
+    from nncdbg.engine.graph import Array
+    from nncdbg.engine.machine import Machine
+    from nncdbg.engine.session import Debugger
+    from nncdbg.engine.timeline import Branch
+    from nncdbg.terminal.session import Session
+
+
+@command("set", group="changing", arguments="%value[INDEX] = EXPR", completes=("value", "function"))
+def set_(session: Session, text: str) -> None:
+    """Change a value, or a part of it, and compute again what depends on it.
+
+      set %h[0, 3] = 0        set %h = %h * 2        set %h[isnan(%h)] = 0
+    The course of events without the change stays as a branch (see `branches`, `diff`).
+    """
+    debugger = session.debugger
+    scope = debugger.values
+    target, index, value = split_assignment(needs("set", text), scope.has, scope.names)
+    place = None
+    if index is not None:
+        from nncdbg.engine.expression import evaluate_index
+
+        place = evaluate_index(index, scope)
+    _changed(session, target, debugger.set_value(target, evaluate(value, scope), place))
+
+
+def _changed(session: Session, name: str, branch: Branch) -> None:
+    session.screen.put_line(value_or_reason(session.debugger, name, session.screen))
+    session.screen.put(f"this is branch {branch.number}; branch {branch.parent} stays as it was")
+
+
+@command("load", group="changing", arguments="%value = FILE.npy", completes=("value", "file"))
+def load(session: Session, text: str) -> None:
+    """Set a value to what a NumPy file holds, which is never unpickled."""
+    from nncdbg.engine.npy import load_array
+
+    name, equals, path = needs("load", text).partition("=")
+    if not equals or not path.strip():
+        raise UsageError("there is no file to load", hint="load %h = FILE.npy")
+    scope = session.debugger.values
+    target = resolve_name(name.strip(), scope.has, scope.names)
+    given = _same_dtype(target, scope.value(target), load_array(Path(_unquoted(path))))
+    _changed(session, target, session.debugger.set_value(target, given))
+
+
+def _same_dtype(name: str, now: Array, given: Array) -> Array:
+    if given.dtype.type is np.void and not given.dtype.names and now.dtype.itemsize == given.dtype.itemsize:
+        # NumPy files keep bf16 and its kin as raw bytes.
+        given = given.view(now.dtype)
+    if given.dtype != now.dtype:
+        from nncdbg.engine.values import type_of
+
+        raise UsageError(
+            f"{spelled(name)} is {type_of(now)}, the file holds {given.dtype} of shape {list(given.shape)}",
+            hint=f"convert it before numpy.save: x.astype({now.dtype.name!r})",
+        )
+    return given
+
+
+@command("save", group="changing", arguments="%value FILE.npy", completes=("value", "file"))
+def save(session: Session, text: str) -> None:
+    """Write a value to a NumPy file."""
+    name, _, path = needs("save", text).rpartition(" ")
+    if not name.strip():
+        raise UsageError("there is no file to save to", hint="save %h FILE.npy")
+    scope = session.debugger.values
+    array = scope.value(resolve_name(name.strip(), scope.has, scope.names))
+    session.screen.put(f"saved to {write_array(Path(_unquoted(path)), array)}")
+
+
+def write_array(path: Path, array: Any) -> Path:
+    """Write a .npy file, whole or not at all; UsageError if that cannot be done."""
+    if not isinstance(array, np.ndarray) or array.dtype.hasobject:
+        raise UsageError(f"{path}: only tensors of numbers can be saved", hint="a NumPy file would have to pickle it")
+    if path.suffix != ".npy":
+        path = path.with_name(path.name + ".npy")
+    draft = path.with_name(path.name + ".part")
+    try:
+        with draft.open("wb") as file:
+            np.save(file, array, allow_pickle=False)
+        draft.replace(path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+    return path
+
+
+def _unquoted(path: str) -> str:
+    return path.strip().strip("\"'")
+
+
+@command("mark", group="changing", arguments="[NAME]")
+def mark(session: Session, text: str) -> None:
+    """Name this moment, so that `goto NAME` comes back to it."""
+    known = session.debugger.timeline.marks
+    name = text or next(f"m{number}" for number in range(1, len(known) + 2) if f"m{number}" not in known)
+    if name.lstrip("+-").isdigit():
+        raise UsageError("a mark's name is not a number", hint="`goto NUMBER` goes to a moment without a mark")
+    made = session.debugger.mark(name)
+    session.screen.put(f"mark {made.name}: after {made.tick} statements, branch {made.branch}")
+
+
+@command("marks", group="changing")
+def marks(session: Session, text: str) -> None:
+    """List the marks."""
+    no_arguments("marks", text)
+    for made in session.debugger.timeline.marks.values():
+        session.screen.put(f"{made.name}: after {made.tick} statements, branch {made.branch}")
+    if not session.debugger.timeline.marks:
+        session.screen.put("there are no marks")
+
+
+@command("goto", group="changing", arguments="NAME | NUMBER", completes=("mark",))
+def goto(session: Session, text: str) -> None:
+    """Go to a mark, or to the moment after NUMBER statements, forward or back; breakpoints are passed."""
+    place = needs("goto", text)
+    session.move(
+        lambda: session.debugger.go_to(int(place) if place.lstrip("+-").isdigit() else place), forward=False
+    )
+
+
+@command("branches", group="changing")
+def branches(session: Session, text: str) -> None:
+    """List the courses of events: one as given, and one more for every `set`."""
+    no_arguments("branches", text)
+    timeline = session.debugger.timeline
+    for branch in timeline.branches.values():
+        star = "*" if branch.number == timeline.branch else " "
+        tick = timeline.tick if branch.saved is None else branch.saved.machine.tick
+        source = "" if branch.parent is None else f", from branch {branch.parent} after {branch.tick} statements"
+        session.screen.put(f"{star}{branch.number}: {branch.title}{source}; now after {tick}")
+
+
+@command("branch", group="changing", arguments="NUMBER", completes=("branch",))
+def branch(session: Session, text: str) -> None:
+    """Go to another branch, to where it was left."""
+    number = _known_branch(session.debugger, whole_number("branch", needs("branch", text)))
+
+    def switch() -> Stop:
+        from nncdbg.engine.timeline import Mark
+
+        timeline = session.debugger.timeline
+        saved = timeline.branches[number].saved
+        tick = timeline.tick if saved is None else saved.machine.tick
+        return session.debugger.go_to(Mark("", number, tick))
+
+    session.move(switch, forward=False)
+
+
+def _known_branch(debugger: Debugger, number: int) -> int:
+    known = debugger.timeline.branches
+    if number not in known:
+        raise UsageError(f"there is no branch {number}", hint=f"there are {', '.join(map(str, known))}")
+    return number
+
+
+@command("diff", group="changing", arguments="%value [BRANCH]", completes=("value", "branch"))
+def diff(session: Session, text: str) -> None:
+    """Compare a value with the same value on another branch, after as many statements there.
+
+    Without BRANCH: the branch that this one comes from, or the latest other one.
+    """
+    debugger = session.debugger
+    name, _, number = needs("diff", text).rpartition(" ")
+    if not name or not number.isdigit():
+        name, number = text, ""
+    scope = debugger.values
+    name = resolve_name(name.strip(), scope.has, scope.names)
+    other = _known_branch(debugger, int(number)) if number else _other_branch(debugger)
+    here = scope.value(name)
+    there = _value_on(debugger, debugger.timeline.other(other, debugger.timeline.tick), name, other)
+    _show_comparison(session, name, (here, there), other)
+
+
+def _other_branch(debugger: Debugger) -> int:
+    timeline = debugger.timeline
+    parent = timeline.branches[timeline.branch].parent
+    others = [number for number in timeline.branches if number != timeline.branch]
+    if parent is not None:
+        return parent
+    if not others:
+        raise UsageError("there is one branch only", hint="`set` starts another")
+    return others[-1]
+
+
+def _value_on(debugger: Debugger, machine: Machine, name: str, branch: int) -> Array:
+    from nncdbg.engine.code import UNSET
+    from nncdbg.engine.errors import NotComputed
+    from nncdbg.engine.timeline import EVICTED
+
+    for frame in reversed(machine.frames):
+        slot = frame.code.slot_of.get(name)
+        if slot is None or (frame.code.definition[slot] >= frame.pc and not machine.ended):
+            continue
+        content = frame.slots[slot]
+        if content is not UNSET and content is not EVICTED:
+            return np.asarray(content)
+    raise NotComputed(
+        f"{spelled(name)} does not stand on branch {branch} after {machine.tick} statements",
+        hint="go on to where both branches have it",
+    )
+
+
+def _show_comparison(session: Session, name: str, pair: tuple[Array, Array], other: int) -> None:
+    from nncdbg.stats import compare
+    from nncdbg.terminal.stops import describe
+
+    number = session.debugger.timeline.branch
+    for branch, array in zip((number, other), pair, strict=True):
+        session.screen.put_line(describe(name, array, session.screen).append(f"  (branch {branch})", "dim"))
+    found = compare(*pair)
+    if not found.mismatched:
+        session.screen.put("all elements are equal")
+        return
+    session.screen.put(f"{found.mismatched} of {found.count} elements differ")
+    for label, figure in (
+        ("greatest distance", found.max_abs),
+        ("greatest relative distance", found.max_rel),
+        ("mean distance", found.mean_abs),
+        ("cosine", found.cosine),
+    ):
+        if figure is not None:
+            session.screen.put(f"  {label} {figure:.6g}")
+    if found.worst is not None:
+        left, right = (array[found.worst] for array in pair)
+        session.screen.put(f"  worst at {list(found.worst)}: {left} here, {right} there")

@@ -1,0 +1,79 @@
+"""Commands about the session itself: help, command files, recording, the end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nncdbg.engine.errors import UsageError
+from nncdbg.terminal.commands.table import GROUPS, TABLE, Command, command, find, needs, no_arguments
+from nncdbg.terminal.shortcuts import SHORTCUTS
+
+if TYPE_CHECKING:
+    from nncdbg.terminal.session import Session
+
+
+@command("source", group="session", arguments="FILE", completes=("file",))
+def source(session: Session, text: str) -> None:
+    """Execute the commands in a file; lines that begin with # are comments."""
+    session.play(needs("source", text), echo=False)
+
+
+@command("record", "rec", group="session", arguments="FILE | off", completes=("file",))
+def record(session: Session, text: str) -> None:
+    """Write the commands typed from now on to a file, for `replay`; `record off` ends it."""
+    from nncdbg.terminal.recording import close_recording, start_recording
+
+    if not text:
+        state = "off" if session.recording is None else f"to {session.recording.name}"
+        session.screen.put(f"recording is {state}")
+        return
+    started = None if text == "off" else start_recording(text, session.title)
+    if session.recording is not None:
+        close_recording(session.recording)
+    elif started is None:
+        raise UsageError("nothing is being recorded", hint="record FILE")
+    session.recording = started
+    session.screen.put("recording is off" if started is None else f"recording to {text}")
+
+
+@command("replay", group="session", arguments="FILE", completes=("file",))
+def replay(session: Session, text: str) -> None:
+    """Play a recorded session from here: each command is shown as if typed."""
+    session.play(needs("replay", text), echo=True)
+
+
+@command("help", "h", "?", group="session", arguments="[COMMAND | keys]", completes=("command",))
+def help_(session: Session, text: str) -> None:
+    """List the commands, or explain one; `help keys` lists the keys."""
+    if not text:
+        _overview(session)
+    elif text == "keys":
+        for keys, line, what in SHORTCUTS:
+            session.screen.put(f"  {keys:<17} {line:<10} {what}".rstrip())
+    else:
+        _explain(session, find(text))
+
+
+def _overview(session: Session) -> None:
+    for group, title in GROUPS.items():
+        session.screen.put(title)
+        for entry in TABLE.values():
+            if entry.group == group:
+                words = ", ".join((entry.name, *entry.shorts))
+                session.screen.put(f"  {words:<15} {entry.help}")
+    session.screen.put("Beginnings of names do as well; an empty line repeats the last step.")
+
+
+def _explain(session: Session, entry: Command) -> None:
+    shorts = f"   (short: {', '.join(entry.shorts)})" if entry.shorts else ""
+    session.screen.put(f"{entry.usage}{shorts}")
+    session.screen.put(entry.help)
+    if entry.details:
+        session.screen.put(entry.details)
+
+
+@command("quit", "q", "exit", group="session")
+def quit_(session: Session, text: str) -> None:
+    """Leave."""
+    no_arguments("quit", text)
+    session.over = True

@@ -1,0 +1,19 @@
+"""The last resort: a bug of nncdbg itself becomes one line, and a file with the traceback."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import traceback
+
+
+def report_crash(error: BaseException) -> str:
+    """Save the traceback; the line that says so."""
+    summary = "".join(traceback.format_exception_only(error)).strip().splitlines()[0]
+    try:
+        handle, path = tempfile.mkstemp(prefix="nncdbg-crash-", suffix=".txt")
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
+            traceback.print_exception(error, file=file)
+    except OSError as failure:
+        return f"internal error: {summary}, please report it (the traceback could not be saved: {failure})"
+    return f"internal error: {summary}, please report it with {path}"

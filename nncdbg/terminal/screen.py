@@ -1,0 +1,103 @@
+"""Where people read: text, errors and notes, fitted to a terminal or written whole to a pipe."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TYPE_CHECKING, NoReturn, TextIO
+
+from rich.console import Console
+from rich.text import Text
+
+from nncdbg.terminal.look import DIM, Look
+
+if TYPE_CHECKING:
+    from nncdbg.engine.errors import NncdbgError
+
+_UNBOUND = 1 << 20
+"""The width of a line in a pipe: whole."""
+
+_EXCERPT = re.compile(r"( *\d+ \| )(.*)\n( *\| )(\s*\^+)", re.MULTILINE)
+"""The two lines of an error that show a statement and underline it."""
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> NoReturn:
+        """Leave it to `main`, which ends without a word."""
+        raise BrokenPipeError
+
+
+class Screen:
+    """Standard output and standard error, in colour only on a terminal that shows it.
+
+    Nothing but text goes to a pipe or a dumb terminal.
+    """
+
+    def __init__(self, out: TextIO | None = None, err: TextIO | None = None) -> None:
+        self.out = _console(out or sys.stdout)
+        self.err = _console(err or sys.stderr)
+
+    @property
+    def is_terminal(self) -> bool:
+        return self.out.is_terminal
+
+    @property
+    def look(self) -> Look:
+        """For pictures and grids, which have to end somewhere."""
+        return Look.of(self.out)
+
+    @property
+    def line_look(self) -> Look:
+        """For lines: as wide as the terminal, or whole in a pipe."""
+        look = self.look
+        return look if self.is_terminal else Look(_UNBOUND, look.color, look.unicode)
+
+    def put(self, content: Text | str = "") -> None:
+        """Print lines.  A string is wrapped at words on a terminal; a Text is as wide as it is."""
+        if isinstance(content, str):
+            self.out.print(Text(content), soft_wrap=not self.is_terminal)
+        else:
+            self.out.print(content, soft_wrap=True)
+
+    def put_line(self, content: Text) -> None:
+        """Print one line, cropped to the terminal's width, whole in a pipe."""
+        self.put(fitted(content, self.line_look))
+
+    def note(self, content: str) -> None:
+        """A remark on standard error, so that standard output stays what was asked for."""
+        self.out.file.flush()
+        self.err.print(Text(f"note: {content}", DIM), soft_wrap=not self.err.is_terminal)
+
+    def complain(self, error: NncdbgError | str) -> None:
+        """An error in its one shape, on standard error."""
+        self.out.file.flush()
+        words = str(error)
+        if self.err.is_terminal:
+            words = _EXCERPT.sub(lambda match: _narrow(match, self.err.width), words)
+        message = Text("error: ", "bold red").append(words, "default")
+        self.err.print(message, soft_wrap=not self.err.is_terminal)
+        self.err.file.flush()
+
+
+def fitted(line: Text, look: Look) -> Text:
+    """The line, cropped with an ellipsis where it is wider than `look`."""
+    if line.cell_len > look.width:
+        line = line.copy()
+        line.truncate(max(0, look.width - 1))
+        line.append(look.ellipsis)
+    return line
+
+
+def _console(file: TextIO) -> Console:
+    return _Console(file=file, highlight=False, markup=False, emoji=False)
+
+
+def _narrow(match: re.Match[str], width: int) -> str:
+    """An excerpt cut so that the carets stay under the first of what they underline."""
+    number, text, bar, carets = match.groups()
+    room = max(4, width - len(number))
+    start = len(carets) - len(carets.lstrip())
+    cut = max(0, start - room // 2) if start > room // 2 and len(text) > room else 0
+    shown = text[cut : cut + room]
+    under = carets[cut : cut + room]
+    return f"{number}{shown}\n{bar}{under}"

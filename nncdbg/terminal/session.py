@@ -1,0 +1,164 @@
+"""One sitting at the prompt: what the commands act on, and what happens to a line that is typed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TextIO
+
+from nncdbg.engine.errors import NncdbgError, RunError, UnsupportedOp, UsageError
+from nncdbg.terminal.crash import report_crash
+from nncdbg.terminal.running import under_way
+from nncdbg.terminal.screen import Screen
+from nncdbg.terminal.stops import place_of, show_stop
+
+if TYPE_CHECKING:
+    from nncdbg.engine.control import Stop
+    from nncdbg.engine.session import Debugger
+
+PROMPT = "(nncdbg) "
+
+_DEPTH = 20
+"""Command files inside command files."""
+
+
+class Session:
+    """A debugger, a screen, and the state of the prompt.
+
+    `title` is the model as the user wrote it.  `over` is set by `quit`.
+    """
+
+    def __init__(self, debugger: Debugger, title: str, screen: Screen) -> None:
+        self.debugger = debugger
+        self.title = title
+        self.screen = screen
+        self.over = False
+        self.recording: TextIO | None = None
+        self.listed: int | None = None
+        """The last line that `list` has shown since the last stop."""
+        self._repeated = ""
+        self._shown: object = None
+        self._depth = 0
+
+    # -- lines -------------------------------------------------------------------------------
+
+    def execute(self, line: str, *, typed: bool = False) -> bool:
+        """Do what a line says; an error is printed, and the session goes on.  False if it failed.
+
+        An empty line repeats the last step if it was `typed`.
+        """
+        text = line.strip()
+        if not text and typed:
+            text = self._repeated
+        if not text or text.startswith("#"):
+            return True
+        if typed:
+            self._record(text)
+        try:
+            self._dispatch(text)
+        except NncdbgError as error:
+            self.screen.complain(error)
+        except MemoryError:
+            self.screen.complain(RunError(f"out of memory in `{text}`", hint="ask for a part: an index, a slice"))
+        except KeyboardInterrupt:
+            self.screen.complain("interrupted")
+        except BrokenPipeError:
+            raise
+        except Exception as error:  # noqa: BLE001  a bug of ours must not take the user's session with it
+            self.screen.complain(report_crash(error))
+        else:
+            return True
+        return False
+
+    def _dispatch(self, text: str) -> None:
+        from nncdbg.terminal.commands import find
+
+        word, arguments = split_command(text)
+        found = find(word)
+        self._repeated = text if found.repeats else ""
+        found.run(self, arguments)
+
+    def play(self, path: str, *, echo: bool) -> None:
+        """Execute the lines of a command file.  Raises UsageError if it cannot be read."""
+        if self._depth >= _DEPTH:
+            raise UsageError(f"command files call each other {_DEPTH} deep", hint=f"does {path} call itself?")
+        try:
+            with open(path, encoding="utf-8") as file:
+                lines = file.read().splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+            raise UsageError(f"cannot read the commands in {path}: {reason}") from None
+        self._depth += 1
+        try:
+            for line in lines:
+                if self.over:
+                    break
+                if echo and line.strip():
+                    self.screen.put(f"{PROMPT}{line.strip()}")
+                before = self.debugger.stop
+                self.execute(line)
+                if self.debugger.stop is not before and self.debugger.stop.reason == "pause":
+                    raise UsageError(f"interrupted: the rest of {path} is not played")
+        finally:
+            self._depth -= 1
+
+    # -- recording -----------------------------------------------------------------------------
+
+    def _record(self, text: str) -> None:
+        from nncdbg.terminal.recording import is_about_recording, write_command
+
+        if self.recording is None or is_about_recording(text):
+            return
+        try:
+            write_command(self.recording, text)
+        except NncdbgError as error:
+            self.recording = None
+            self.screen.complain(error)
+
+    # -- the program -----------------------------------------------------------------------------
+
+    def move(self, verb: Callable[[], Stop], times: int = 1, *, forward: bool = True) -> None:
+        """Move the program and show where it stands; the last of several steps, or the first that stops."""
+        with under_way(self.debugger, self.screen):
+            stop = verb()
+            while times > 1 and stop.reason == "step":
+                times -= 1
+                stop = verb()
+        self.arrived(stop, written=forward and stop.reason == "step")
+
+    def arrived(self, stop: Stop, *, written: bool = False) -> None:
+        """Print a stop, after what logpoints have said on the way."""
+        self._print_messages()
+        self.listed = None
+        show_stop(self.screen, self.debugger, stop, self._shown, written)
+        self._shown = None if stop.reason == "end" else place_of(self.debugger.machine.frames[-1])
+
+    def _print_messages(self) -> None:
+        for message in self.debugger.messages:
+            self.screen.put(message)
+        self.debugger.messages.clear()
+
+    def current_line(self) -> int:
+        """The line of the selected frame's statement; UsageError where it is not in the program's text."""
+        frame = self.debugger.frames[max(0, self.debugger.selected)]
+        line = self.debugger.line_of(frame, frame.pc)
+        if line is None or frame.code.formula is not None or self.debugger.machine.ended:
+            raise UsageError("there is no current line of the program here", hint="name a line")
+        return line
+
+    @property
+    def exit_code(self) -> int:
+        """What a script is told: 4 if the program stands at a failure, 3 if for want of a kernel, else 0."""
+        error = self.debugger.stop.error
+        if error is None:
+            return 0
+        return UnsupportedOp.exit_code if isinstance(error, UnsupportedOp) else RunError.exit_code
+
+
+def split_command(text: str) -> tuple[str, str]:
+    """The first word, which may touch a sigil (`p%x`), and what follows."""
+    end = 0
+    while end < len(text) and (text[end].isalnum() or text[end] in "_-?"):
+        end += 1
+    if end == 0:
+        end = len(text.split(maxsplit=1)[0])
+    return text[:end], text[end:].strip()

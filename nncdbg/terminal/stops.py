@@ -1,0 +1,154 @@
+"""What a person reads at a stop: why, where, what was just written, and the lines around."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.text import Text
+
+from nncdbg.engine.errors import NncdbgError
+from nncdbg.engine.expression import spelled
+from nncdbg.stats import summarize
+from nncdbg.terminal.display import value_line
+from nncdbg.terminal.windows import CALLER, CULPRIT, HERE, Marks, around, window
+
+if TYPE_CHECKING:
+    from nncdbg.engine.control import Stop
+    from nncdbg.engine.machine import Frame
+    from nncdbg.engine.session import Debugger
+    from nncdbg.terminal.screen import Screen
+
+LINES = 5
+"""Lines of the window at a stop."""
+
+_MANY = 8
+"""Values that a stop lists at most."""
+
+
+def show_stop(screen: Screen, debugger: Debugger, stop: Stop, before: object, written: bool) -> None:
+    """Print a stop.  `before` identifies the block of the last stop; `written`: with what was just computed."""
+    if stop.reason == "end":
+        _show_end(screen, debugger)
+        return
+    if stop.error is not None:
+        screen.complain(stop.error if isinstance(stop.error, NncdbgError) else str(stop.error))
+    elif words := _reason(debugger, stop):
+        screen.put(words)
+    frame = debugger.machine.frames[-1]
+    if place_of(frame) != before:
+        screen.put_line(Text(f"in {frame_title(debugger, 0)}", "bold"))
+    for line in _values(screen, debugger, stop, written):
+        screen.put_line(line)
+    for line in _window(debugger, stop):
+        screen.put_line(line)
+
+
+def place_of(frame: Frame) -> object:
+    """What tells one block, call or iteration from another."""
+    return (id(frame.code), frame.entered, frame.iteration)
+
+
+def _reason(debugger: Debugger, stop: Stop) -> str:
+    if stop.reason == "pause":
+        return f"Paused after {debugger.timeline.tick} statements"
+    if stop.finding is not None:
+        return f"catch {stop.finding.kind}: {stop.detail}"
+    return stop.detail[:1].upper() + stop.detail[1:]
+
+
+def _show_end(screen: Screen, debugger: Debugger) -> None:
+    screen.put(f"The program has ended after {debugger.timeline.tick} statements")
+    for name, array in (debugger.outputs or {}).items():
+        screen.put_line(describe(name, array, screen))
+
+
+def describe(name: str, content: Any, screen: Screen) -> Text:
+    """The line of a value: its type, and its statistics or its few elements."""
+    if isinstance(content, (np.ndarray, np.generic)):
+        array = np.asarray(content)
+        return value_line(name, array, summarize(array), screen.line_look)
+    if content is None:
+        return Text(f"{spelled(name)} (none)")
+    return Text(f"{spelled(name)} {type(content).__name__} of {len(content)}")
+
+
+def value_or_reason(debugger: Debugger, name: str, screen: Screen) -> Text:
+    """The line of a value, or why there is none at this moment."""
+    from nncdbg.engine.errors import NotComputed
+
+    try:
+        return describe(name, debugger.value(name), screen)
+    except NotComputed as error:
+        return Text(error.message, "dim")
+
+
+def _values(screen: Screen, debugger: Debugger, stop: Stop, written: bool) -> Iterator[Text]:
+    for name in _names(debugger, stop, written):
+        yield Text("  ").append_text(value_or_reason(debugger, name, screen))
+
+
+def _names(debugger: Debugger, stop: Stop, written: bool) -> list[str]:
+    """What a stop shows of: a finding's statement whole, what data stops and steps have written."""
+    if stop.node is not None and (stop.finding is not None or stop.error is not None):
+        done = stop.node.outputs if stop.error is None else ()
+        return unique([*operand_names(stop.node), *(value.name for value in done)])
+    frame = debugger.machine.frames[-1]
+    if not written and stop.reason != "data":
+        return []
+    if frame.pc == 0:
+        values: Iterable[Any] = frame.code.graph.inputs
+    else:
+        values = frame.code.nodes[frame.pc - 1].outputs
+    return unique([value.name for value in values])
+
+
+def operand_names(node: Any) -> list[str]:
+    """The values that a statement reads, in order."""
+    return [operand for operand in node.inputs if isinstance(operand, str)]
+
+
+def unique(names: Iterable[str]) -> list[str]:
+    """The names in order, each once, `_MANY` at most, without the unnamed."""
+    return [name for name in dict.fromkeys(names) if name][:_MANY]
+
+
+def _window(debugger: Debugger, stop: Stop) -> list[Text]:
+    frame = debugger.machine.frames[-1]
+    listing = debugger.listing_of(frame)
+    marks = marks_of(debugger, 0, stop)
+    centre = stop.line if stop.line is not None else next(iter(marks.arrows))
+    return window(listing, around(centre, LINES, len(listing.lines)), marks)
+
+
+def marks_of(debugger: Debugger, selected: int, stop: Stop | None = None) -> Marks:
+    """The arrow of the frame `selected` (0: innermost), the culprit of a stop, and breakpoints."""
+    frame = debugger.frames[selected]
+    arrows: dict[int, str] = {}
+    line = debugger.line_of(frame, frame.pc)
+    if line is not None and not debugger.machine.ended:
+        arrows[line] = CALLER if selected else HERE
+    if stop is not None and not selected and stop.line is not None and stop.line not in arrows:
+        arrows[stop.line] = CULPRIT
+    points: dict[int, bool] = {}
+    if frame.code.formula is None:
+        for found in debugger.breakpoints:
+            for place in found.lines:
+                points[place] = points.get(place, False) or found.enabled
+    return Marks(arrows, points)
+
+
+def frame_title(debugger: Debugger, selected: int) -> str:
+    """`@layer1`, `@refine #3`, `then branch`, `micro program of Softmax`."""
+    frames = debugger.frames
+    frame = frames[selected]
+    code, name = frame.code, frame.code.graph.name
+    if frame.is_loop:
+        return f"{'@' + name if name else 'loop'} #{frame.iteration}"
+    if code.formula is not None and len(code.path) == 1:
+        outer = frames[selected + 1]
+        return f"the micro program of {outer.code.nodes[outer.pc].op}"
+    if len(code.path) > 1 and not name:
+        return "the then branch" if code.path[-1] == 0 else "the else branch"
+    return f"@{name}"
