@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.code import Code, Compiler, Path, initial_data
-from nncdbg.engine.errors import Excerpt, GraphError, NncdbgError
+from nncdbg.engine.errors import GraphError, NncdbgError
+from nncdbg.engine.explanation import excerpt
 from nncdbg.engine.formula import formula_of
 from nncdbg.engine.graph import Array, Constant, Node, Program, TensorType
 from nncdbg.engine.linking import Linker
@@ -132,14 +133,6 @@ def _node_at(program: Program, path: Path, pc: int) -> Any:
     for node, body in zip(path[1::2], path[2::2], strict=True):
         graph = graph.nodes[int(node)].subgraphs[int(body)]
     return graph.nodes[pc]
-
-
-def excerpt(text: Listing, path: Path, pc: int) -> Excerpt:
-    """The line of a statement, underlined from its first character."""
-    line = text.line(path, pc)
-    words = text.lines[line - 1]
-    indent = len(words) - len(words.lstrip())
-    return Excerpt(words, line, indent + 1, len(words.strip()), text.file)
 
 
 def generator_of(running: Running, seed: int) -> Callable[[Path, int], np.random.Generator]:

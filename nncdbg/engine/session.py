@@ -5,35 +5,35 @@ Terminal, protocol server and scripts only translate into these calls.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path as FilePath
 from typing import Any
 
-from nncdbg.engine import breakpoints as breakpoint_rules
 from nncdbg.engine.backends import namespace
-from nncdbg.engine.breakpoints import Breakpoint
+from nncdbg.engine.breakpoints import Breakpoint, hit_rule
 from nncdbg.engine.budget import parse_bytes
 from nncdbg.engine.catching import Catches, holds_any
 from nncdbg.engine.code import Code, Statement
 from nncdbg.engine.control import Control, Stop
 from nncdbg.engine.editing import apply_edit, edited
-from nncdbg.engine.errors import NncdbgError, RunError, UsageError
+from nncdbg.engine.errors import NncdbgError, UsageError
+from nncdbg.engine.explanation import explained
 from nncdbg.engine.expression import condition, evaluate, evaluate_index, parse, parse_index
 from nncdbg.engine.findings import Finding
 from nncdbg.engine.graph import Array, Program
 from nncdbg.engine.inputs import bind
-from nncdbg.engine.launch import Loaded, excerpt, generator_of
+from nncdbg.engine.launch import Loaded, generator_of
 from nncdbg.engine.linking import Allocation, Linker, walk
 from nncdbg.engine.machine import Frame, Machine, Running
 from nncdbg.engine.memory import allocation
 from nncdbg.engine.observation import Observer
-from nncdbg.engine.search import candidates, constant_names, places
+from nncdbg.engine.placement import Placement, braced
+from nncdbg.engine.search import candidates, constant_names
 from nncdbg.engine.statistics_log import StatisticsLog
 from nncdbg.engine.timeline import Branch, Mark, Timeline
-from nncdbg.engine.values import Values, copied, read_only, type_of
+from nncdbg.engine.values import Values, copied, read_only
 from nncdbg.stats import Summary, summarize
 from nncdbg.textual_repr.listing import Listing
 from nncdbg.textual_repr.printer import listing as printed_listing
@@ -44,8 +44,8 @@ class Debugger:
 
     `inputs` maps input names to arrays, scalars, or specs such as ``"x.npy"`` and ``"zeros"``;
     what is not given is drawn at random from `seed` (see `notes`).  `dims` gives symbolic
-    sizes.  `allocator` is debug, arena, poison or plain, or an Allocation; `history` is the budget in bytes for
-    old values (a number, or text such as ``"4GiB"``; a quarter of RAM if None); `statistics`
+    sizes.  `allocator` is debug, arena, poison or plain, or an Allocation; `history` is the budget
+    in bytes for old values (a number, or text such as ``"4GiB"``; a quarter of RAM if None); `statistics`
     logs the summary of every result.
 
     Raises GraphError, LoadError or UsageError for a program or inputs that cannot run.
@@ -84,6 +84,7 @@ class Debugger:
         self._loaded = Loaded(program, self.listing, self._linker, self._code_arrived)
         self._codes: list[Code] = []
         self._breakpoints: dict[int, Breakpoint] = {}
+        self._placement = Placement(program, self.listing)
         self._link_observers(first=True)
         entry = self._loaded.entry(list(bound.arrays.values()))
         self.machine = Machine(entry, list(bound.arrays.values()), self._loaded.call, running)
@@ -148,57 +149,15 @@ class Debugger:
         expression = parse(when, scope.has, scope.names) if when else None
         rule = str(hits) if hits is not None else None
         if rule is not None:
-            breakpoint_rules.hit_rule(rule)
-        for part in _braced(log or ""):
+            hit_rule(rule)
+        for part in braced(log or ""):
             parse(part, scope.has, scope.names)
         found = Breakpoint(self._numbers + 1, kind, target, expression, rule, log, temporary)
-        self._bind_breakpoint(found)
+        self._placement.bind(found, self._codes)
         self._numbers += 1
         self.control.breakpoints[found.number] = found
         self.control.rearm()
         return found
-
-    def _bind_breakpoint(self, found: Breakpoint) -> None:
-        if found.kind == "line":
-            self._check_line(found)
-        else:
-            self._check_target(found)
-        for code in self._codes:
-            self._bind_in(found, code)
-
-    def _check_line(self, found: Breakpoint) -> None:
-        line = int(found.target)
-        place = self.listing.next_site(line)
-        if place is None or line < 1:
-            last = len(self.listing.lines)
-            raise UsageError(
-                f"there is no statement at or after line {line}", hint=f"the listing has {last} lines"
-            )
-        if place[0] != line:
-            found.note = f"line {line} has no statement; moved to line {place[0]}"
-        found.lines = (place[0],)
-
-    def _check_target(self, found: Breakpoint) -> None:
-        """The lines of the listing that the breakpoint means; UsageError if there are none."""
-        found.lines = tuple(
-            sorted(self.listing.line(path, pc) for path, pc in places(self.program, found.kind, found.target))
-        )
-        if not found.lines:
-            raise _nothing_there(found, self.program)
-
-    def _bind_in(self, found: Breakpoint, code: Code) -> None:
-        if found.kind == "line":
-            site = self.listing.site(found.lines[0])
-            if site is not None and code.formula is None and code.path == site.path:
-                after = self._tests_result(found, code, site.pc)
-                found.sites.append((code, site.pc + after, after))
-            return
-        found.sites.extend((code, pc, after) for pc, after in breakpoint_rules.matching(found, code))
-
-    def _tests_result(self, found: Breakpoint, code: Code, pc: int) -> bool:
-        if found.condition is None or pc >= len(code.nodes):
-            return False
-        return any(value.name in found.condition.names for value in code.nodes[pc].outputs if value.name)
 
     def _code_arrived(self, code: Code) -> None:
         arrived = list(walk(code))
@@ -206,7 +165,7 @@ class Debugger:
         if self._breakpoints:
             for found in self._breakpoints.values():
                 for each in arrived:
-                    self._bind_in(found, each)
+                    self._placement.bind_in(found, each)
             self.control.rearm()
 
     def delete(self, number: int | None = None) -> None:
@@ -436,30 +395,8 @@ class Debugger:
         node = frame.code.nodes[pc] if pc < len(frame.code.nodes) else None
         error = fields.get("error")
         if error is not None:
-            fields["error"] = self._explain(error, frame, pc)
+            fields["error"] = explained(error, frame, pc, self.listing_of(frame))
         return Stop(reason, frame, node, self.line_of(frame, pc), **fields)
-
-    def _explain(self, error: BaseException, frame: Frame, pc: int) -> NncdbgError:
-        """The error with statement, source and operands; what is not ours becomes a RunError."""
-        node = frame.code.nodes[pc] if pc < len(frame.code.nodes) else None
-        if not isinstance(error, NncdbgError):
-            what = node.op if node is not None else "the end of the graph"
-            text = f"out of memory in {what}" if isinstance(error, MemoryError) else f"{what} failed: {error}"
-            wrapped = RunError(text, hint="look at the operands' types and shapes")
-            wrapped.__cause__ = error
-            error = wrapped
-        if error.excerpt is None:
-            error.excerpt = excerpt(self.listing_of(frame), frame.code.path, pc)
-        if node is not None:
-            operands = frame.code.instructions[pc][1](frame.slots)
-            names = [o if isinstance(o, str) else None for o in node.inputs]
-            error.operands = tuple(
-                f"%{name}: {type_of(value)}"
-                for name, value in zip(names, operands, strict=False)
-                if name and type_of(value)
-            )
-            error.source = str(node.location) if node.location is not None else None
-        return error
 
     def _holds(self, found: Breakpoint) -> bool:
         if found.condition is None:
@@ -470,7 +407,7 @@ class Debugger:
     def _log_point(self, found: Breakpoint) -> None:
         scope = replace(self.values, depth=-1)
         text = found.log or ""
-        for part in _braced(text):
+        for part in braced(text):
             try:
                 shown = str(evaluate(parse(part, scope.has, scope.names), scope))
             except NncdbgError as error:
@@ -526,25 +463,3 @@ class Debugger:
 
 
 _TOLD_AS = {"nan": ("nan",), "inf": ("inf", "overflow")}
-
-
-def _braced(text: str) -> list[str]:
-    """The expressions in braces of a log message."""
-    parts, start = [], 0
-    while (opening := text.find("{", start)) >= 0:
-        closing = text.find("}", opening)
-        if closing < 0:
-            raise UsageError(f"the brace at column {opening + 1} of the log message is not closed")
-        parts.append(text[opening + 1 : closing])
-        start = closing + 1
-    return parts
-
-
-def _nothing_there(found: Breakpoint, program: Program) -> UsageError:
-    sigil = {"op": "", "graph": "@"}.get(found.kind, "%")
-    near = difflib.get_close_matches(found.target, candidates(program, found.kind), 1)
-    hint = f"did you mean {sigil}{near[0]}?" if near else None
-    return UsageError(
-        f"the program has no {'value' if found.kind == 'data' else found.kind} {sigil}{found.target}",
-        hint=hint,
-    )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from nncdbg.engine.code import UNSET, Code
+from nncdbg.engine.machine import Frame
 from nncdbg.engine.timeline import EVICTED
 from nncdbg.terminal.stops import describe
 
@@ -63,7 +64,7 @@ def show_slice(screen: Screen, debugger: Debugger, name: str, depth: int) -> Non
 
 
 def _statement(debugger: Debugger, place: Place, source: Source) -> Text:
-    listing = debugger._loaded.listing_of(place.code)
+    listing = debugger.listing_of(Frame(place.code, place.slots))
     line = listing.line(place.code.path, source.pc)
     return Text(f"line {line}: ", "bold").append(listing.lines[line - 1].strip())
 

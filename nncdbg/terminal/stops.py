@@ -115,7 +115,7 @@ def unique(names: Iterable[str]) -> list[str]:
 
 
 def _window(debugger: Debugger, stop: Stop) -> list[Text]:
-    frame = debugger.machine.frames[-1]
+    frame = stop.frame or debugger.machine.frames[-1]
     listing = debugger.listing_of(frame)
     marks = marks_of(debugger, 0, stop)
     centre = stop.line if stop.line is not None else next(iter(marks.arrows))

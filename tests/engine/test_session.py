@@ -117,7 +117,9 @@ def test_step_into_an_op_shows_its_micro_program(debugger: nncdbg.Debugger) -> N
         ({"value": "%s.1", "when": "any(%s.1 < -0.2)", "hits": 1}, [8]),
     ],
 )
-def test_breakpoints_stop_where_they_are_set(debugger: nncdbg.Debugger, place: dict[str, Any], lines: list[int]) -> None:
+def test_breakpoints_stop_where_they_are_set(
+    debugger: nncdbg.Debugger, place: dict[str, Any], lines: list[int]
+) -> None:
     breakpoint = debugger.break_at(**place)
     stops = []
     while (stop := debugger.run()).reason != "end":
@@ -166,7 +168,9 @@ def test_a_condition_that_fails_at_run_time_stops_and_says_so(debugger: nncdbg.D
         ({}, "one of line, op, graph or value"),
     ],
 )
-def test_a_wrong_breakpoint_is_refused(debugger: nncdbg.Debugger, place: dict[str, Any], message: str) -> None:
+def test_a_wrong_breakpoint_is_refused(
+    debugger: nncdbg.Debugger, place: dict[str, Any], message: str
+) -> None:
     with pytest.raises(nncdbg.UsageError, match=re.escape(message)):
         debugger.break_at(**place)
     assert debugger.breakpoints == []
@@ -221,7 +225,12 @@ def test_hit_counts_go_back_with_time(debugger: nncdbg.Debugger) -> None:
 
 
 def test_stepping_back_at_the_start_is_an_error_and_changes_nothing(debugger: nncdbg.Debugger) -> None:
-    for back in (debugger.step_back, debugger.step_back_into, debugger.reverse_continue, debugger.reverse_step_out):
+    for back in (
+        debugger.step_back,
+        debugger.step_back_into,
+        debugger.reverse_continue,
+        debugger.reverse_step_out,
+    ):
         with pytest.raises(nncdbg.UsageError, match="start of the program"):
             back()
     assert debugger.stop.line == 3
@@ -276,7 +285,9 @@ def test_an_edit_is_followed_by_what_depends_on_it(debugger: nncdbg.Debugger) ->
     assert debugger.outputs is not None
     np.testing.assert_allclose(debugger.outputs["y"], reference(changed), rtol=1e-6)
     other = debugger.timeline.other(branch.parent, debugger.machine.tick)
-    np.testing.assert_allclose(other.frames[0].slots[other.frames[0].code.slot_of["y"]], reference(), rtol=1e-6)
+    np.testing.assert_allclose(
+        other.frames[0].slots[other.frames[0].code.slot_of["y"]], reference(), rtol=1e-6
+    )
 
 
 def test_an_edit_inside_a_loop_counts_from_this_iteration(debugger: nncdbg.Debugger) -> None:
@@ -297,7 +308,9 @@ def test_an_edit_inside_a_loop_counts_from_this_iteration(debugger: nncdbg.Debug
         ("0:2", [1.0, 2.0, 3.0], "cannot be set"),
     ],
 )
-def test_a_wrong_edit_changes_nothing(debugger: nncdbg.Debugger, index: Any, value: Any, message: str) -> None:
+def test_a_wrong_edit_changes_nothing(
+    debugger: nncdbg.Debugger, index: Any, value: Any, message: str
+) -> None:
     debugger.step_over()
     with pytest.raises(nncdbg.UsageError, match=message):
         debugger.set_value("z", value, index)

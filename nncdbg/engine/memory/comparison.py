@@ -23,6 +23,7 @@ from nncdbg.engine.machine import Frame
 from nncdbg.engine.memory.arena import ArenaAllocation
 from nncdbg.engine.memory.lifetimes import target_slots
 from nncdbg.engine.memory.planner import Plan, by_liveness
+from nncdbg.engine.session import Debugger
 from nncdbg.engine.values import copied
 
 
@@ -64,8 +65,6 @@ class _Comparison:
     def __init__(
         self, program: Program, inputs: Mapping[str, Any] | None, arena: ArenaAllocation, seed: int
     ) -> None:
-        from nncdbg.engine.session import Debugger
-
         self.arena = arena
         self.right = Debugger(program, inputs, seed=seed, statistics=False)
         self.tried = Debugger(program, inputs, seed=seed, allocator=arena, statistics=False)

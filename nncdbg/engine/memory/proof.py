@@ -12,28 +12,29 @@ from nncdbg.engine.linking import Binding
 from nncdbg.engine.memory.buffers import GUARD
 from nncdbg.stats.inspection import is_pattern
 
-_OTHER_FILL = 0x55
+_OTHER_FILL = 0x3F
+"""A moderate number in every float type, so that sums with it are other numbers."""
 
 
 def misused(binding: Binding, inputs: Sequence[Any], buffer: Array) -> str | None:
     """What a kernel did wrong with its output, proved by running it again over another fill.
 
-    An element that holds the first pattern in `buffer` and the second one in a second buffer was
-    not written.  One that was written holds the same bytes in both, whatever they are; if it does
-    not, it was computed from what the buffer held before.  None if nothing is wrong.
+    Only elements that hold the pattern in `buffer` are suspects.  One that holds the other fill
+    in the second run was not written.  One that was written holds the same bytes in both, whatever
+    they are; if not, it was computed from what the buffer held (which shows in types whose
+    arithmetic hands on the bits of a NaN: f16, f32, f64).  None if nothing is wrong.
     """
     assert binding.kernel_into is not None
     suspect = is_pattern(buffer).reshape(-1)
     second = _buffer_like(buffer)
     binding.kernel_into(*inputs, second)
-    first_bytes, second_bytes = _rows(buffer), _rows(second)
-    left = suspect & (second_bytes == _OTHER_FILL).all(axis=1)
-    if left.any():
-        return _words(binding, buffer, left, "left {count} of {size} elements of %{name} unwritten")
-    depends = suspect & (first_bytes != second_bytes).any(axis=1)
+    left = suspect & (_rows(second) == _OTHER_FILL).all(axis=1)
+    depends = suspect & ~left & (_rows(buffer) != _rows(second)).any(axis=1)
     if depends.any():
         told = "read %{name}'s buffer before it wrote there, so that {count} of {size} elements are wrong"
-        return _words(binding, buffer, depends, told)
+        return _words(binding, buffer, suspect, told)
+    if left.any():
+        return _words(binding, buffer, left, "left {count} of {size} elements of %{name} unwritten")
     return None
 
 

@@ -1,0 +1,7 @@
+"""`python -m nncdbg` is the command `nncdbg`."""
+
+from __future__ import annotations
+
+from nncdbg.terminal.main import main
+
+raise SystemExit(main())

@@ -1,0 +1,118 @@
+"""The command `nncdbg`: which mode is wanted, and what becomes of whatever goes wrong.
+
+Nothing heavy is imported here: `nncdbg --help` has to answer at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+
+from nncdbg.engine.errors import NncdbgError, RunError
+from nncdbg.terminal.options import Parser, add_machine, add_model
+
+COMMANDS = {
+    "run": ("nncdbg.terminal.one_shot.run", "run to the end; the outputs with their statistics"),
+    "print": ("nncdbg.terminal.one_shot.text", "the program text"),
+    "ops": ("nncdbg.terminal.one_shot.ops", "every op: signature, what exists for it, doc"),
+}
+"""One-shot command to (module with `main(arguments) -> int`, one line of help)."""
+
+_DESCRIPTION = "The debugger for computation graphs: break, step, step back, look at tensors and change them."
+
+INTERRUPTED = 130
+CRASHED = 70
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `nncdbg` with these arguments (default: the process's) and return its exit code.
+
+    0 fine, 2 wrong usage, 3 the model cannot be read, 4 the graph failed while running,
+    130 interrupted, 70 a bug of nncdbg itself.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = _chosen(arguments)
+        sys.stdout.flush()
+        return code
+    except NncdbgError as error:
+        return _complain(f"error: {error}", error.exit_code)
+    except MemoryError:
+        return _complain("error: out of memory", RunError.exit_code)
+    except KeyboardInterrupt:
+        return _complain("interrupted", INTERRUPTED)
+    except BrokenPipeError:
+        # Whoever read has read enough.  Python would complain again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except SystemExit as leaving:  # argparse, after --help and --version
+        return leaving.code if isinstance(leaving.code, int) else 0
+    except Exception as error:  # noqa: BLE001  the last resort: a bug of ours
+        from nncdbg.terminal.crash import report_crash
+
+        return _complain(report_crash(error), CRASHED)
+
+
+def _complain(words: str, code: int) -> int:
+    print(words, file=sys.stderr, flush=True)
+    return code
+
+
+def _chosen(arguments: Sequence[str]) -> int:
+    if arguments and arguments[0] in COMMANDS:
+        module = import_module(COMMANDS[arguments[0]][0])
+        command: Callable[[Sequence[str]], int] = module.main
+        return command(arguments[1:])
+    return _prompt(arguments)
+
+
+def _prompt(arguments: Sequence[str]) -> int:
+    parser = _parser()
+    if not arguments:
+        parser.print_help(sys.stderr)
+        return 2
+    options = parser.parse_args(arguments)
+    from nncdbg.terminal.repl import start
+
+    return start(options)
+
+
+def _parser() -> Parser:
+    width = max(map(len, COMMANDS)) + 2
+    lines = [f"  nncdbg {name:<{width}}{words}" for name, (_, words) in COMMANDS.items()]
+    parser = Parser(
+        "nncdbg",
+        _DESCRIPTION,
+        usage="nncdbg MODEL [options]\n       nncdbg COMMAND ...",
+        epilog="other commands (each has --help):\n" + "\n".join(lines),
+    )
+    add_model(parser)
+    add_machine(parser)
+    add = parser.add_argument
+    place = "LINE|OP|@graph|%%value [if EXPR] [hits N]"
+    add("--break", action="append", default=[], dest="breaks", metavar="SPEC", help=f"{place} (repeatable)")
+    add("-x", "--source", action="append", default=[], metavar="FILE", help="do the commands in FILE first")
+    add("--record", metavar="FILE", help="write the commands typed to FILE")
+    add("--replay", metavar="FILE", help="play a recorded session, and leave")
+    add("--version", action=_Version, help="print the version")
+    return parser
+
+
+class _Version(argparse.Action):
+    """Prints the version and leaves."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **fields: object) -> None:
+        super().__init__(option_strings, dest, nargs=0, **fields)  # type: ignore[arg-type]
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        import nncdbg
+
+        print(f"nncdbg {nncdbg.__version__}")
+        parser.exit()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

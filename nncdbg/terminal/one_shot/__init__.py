@@ -1,0 +1,1 @@
+"""Commands that do one thing and end: `run`, `print`, `ops`."""

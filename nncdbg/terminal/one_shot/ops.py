@@ -1,0 +1,179 @@
+"""`nncdbg ops`: what is known of every op, from the declarations and from ONNX's schemas."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from nncdbg.engine.errors import UsageError
+from nncdbg.terminal.options import Parser
+
+if TYPE_CHECKING:
+    from nncdbg.engine.ops.schema import Parameter, Schema
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What exists for an op.  `since` are the opset versions that are declared, or that ONNX has if none is."""
+
+    name: str
+    since: tuple[int, ...]
+    kernel: bool
+    in_place: bool
+    """The kernel writes into a buffer that it is given."""
+    formula: bool
+    """It has a micro program of nncdbg's own."""
+    function: bool
+    """ONNX defines it by a function body."""
+    random: bool
+
+    def words(self) -> list[str]:
+        marks = {
+            "kernel": self.kernel,
+            "in place": self.in_place,
+            "formula": self.formula,
+            "function": self.function,
+            "random": self.random,
+        }
+        return [word for word, there in marks.items() if there] or ["not to be run"]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The table of all ops, or all about one; UsageError for a name that nobody knows."""
+    options = _options(arguments)
+    if options.name is not None:
+        _print_one(options.name, as_json=options.json)
+        return 0
+    table = [known(name) for name in all_names()]
+    if options.json:
+        print(json.dumps([asdict(entry) for entry in table]))
+        return 0
+    width = max(len(entry.name) for entry in table)
+    for entry in table:
+        versions = ",".join(map(str, entry.since))
+        print(f"{entry.name:<{width}}  {versions:<12}  {', '.join(entry.words())}")
+    return 0
+
+
+def _options(arguments: Sequence[str]) -> Namespace:
+    parser = Parser("nncdbg ops", "List every op and what exists for it, or describe one.")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="an op: Conv, nncdbg.Empty")
+    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
+    return parser.parse_args(arguments)
+
+
+def all_names() -> list[str]:
+    """Every op that is declared here or that ONNX's own domain has, sorted."""
+    import onnx.defs
+
+    from nncdbg.engine.ops import names
+
+    theirs = (schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == "")
+    return sorted({*names(), *theirs})
+
+
+def known(name: str) -> Known:
+    """What exists for the op, in its newest version."""
+    from nncdbg.engine.ops import declared
+
+    versions = declared(name)
+    newest = versions[-1] if versions else None
+    theirs = _onnx_schema(name)
+    return Known(
+        name=name,
+        since=tuple(op.since for op in versions) or ((theirs.since_version,) if theirs else ()),
+        kernel=newest is not None and (newest.kernel is not None or newest.ufunc is not None),
+        in_place=newest is not None and newest.accepts_out,
+        formula=newest is not None and newest.formula is not None,
+        function=theirs is not None and (theirs.has_function or theirs.has_context_dependent_function),
+        random=newest is not None and newest.random,
+    )
+
+
+def _onnx_schema(name: str) -> Any:
+    import onnx.defs
+
+    from nncdbg.engine.ops.schema import newest_opset, split
+
+    domain, local = split(name)
+    try:
+        return onnx.defs.get_schema(local, newest_opset(), domain)
+    except onnx.defs.SchemaError:
+        return None
+
+
+def _print_one(name: str, *, as_json: bool) -> None:
+    from nncdbg.engine.ops.schema import schema, version_of
+
+    if name not in all_names():
+        near = difflib.get_close_matches(name, all_names(), 1)
+        raise UsageError(
+            f'there is no op "{name}"', hint=f"did you mean {near[0]}?" if near else "`nncdbg ops` lists all"
+        )
+    entry, signature = known(name), schema(name, version_of(name, {}))
+    if as_json:
+        print(json.dumps({**asdict(entry), **_fields(signature)}))
+        return
+    print(f"{_signature(name, signature)}\n  {', '.join(entry.words())}; since {', '.join(map(str, entry.since))}")
+    if signature is None:
+        return
+    for label, parameters in (("input", signature.inputs), ("output", signature.outputs)):
+        for parameter in parameters:
+            print(f"  {label} {_parameter(parameter)}: {parameter.type}")
+    for key, default in signature.attributes.items():
+        print(f"  attribute {key}{_default(default)}")
+    if signature.doc:
+        print(f"\n{signature.doc}")
+
+
+def _signature(name: str, signature: Schema | None) -> str:
+    if signature is None:
+        return f"{name}(...)"
+    inputs = ", ".join(map(_parameter, signature.inputs))
+    outputs = ", ".join(map(_parameter, signature.outputs))
+    return f"{outputs} = {name}({inputs})"
+
+
+def _parameter(parameter: Parameter) -> str:
+    suffix = "..." if parameter.variadic else "?" if parameter.optional else ""
+    return f"%{parameter.name}{suffix}"
+
+
+def _default(default: Any) -> str:
+    from nncdbg.engine.ops.schema import REQUIRED
+
+    if default is REQUIRED:
+        return " (required)"
+    if default is None:
+        return " (may be left out)"
+    return f" = {list(default) if isinstance(default, tuple) else default}"
+
+
+def _fields(signature: Schema | None) -> dict[str, Any]:
+    from nncdbg.engine.ops.schema import REQUIRED
+
+    if signature is None:
+        return {"inputs": None, "outputs": None, "attributes": None, "doc": None}
+    return {
+        "inputs": [asdict(parameter) for parameter in signature.inputs],
+        "outputs": [asdict(parameter) for parameter in signature.outputs],
+        "attributes": {
+            name: {"required": default is REQUIRED, "default": _plain(default)}
+            for name, default in signature.attributes.items()
+        },
+        "doc": signature.doc,
+    }
+
+
+def _plain(default: Any) -> Any:
+    from nncdbg.engine.ops.schema import REQUIRED
+
+    if default is REQUIRED or default is None:
+        return None
+    if isinstance(default, tuple):
+        return list(default)
+    return default if isinstance(default, (bool, int, float, str)) else str(default)

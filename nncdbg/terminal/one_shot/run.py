@@ -1,0 +1,127 @@
+"""`nncdbg run`: to the end, then the outputs with their statistics."""
+
+from __future__ import annotations
+
+import json
+import time
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nncdbg.engine.errors import MemoryFault, NncdbgError, RunError, UnsupportedOp, UsageError
+from nncdbg.terminal.options import Parser, add_machine, add_model, load_program, make_debugger, say_notes
+
+if TYPE_CHECKING:
+    from nncdbg.engine.control import Stop
+    from nncdbg.engine.session import Debugger
+    from nncdbg.terminal.screen import Screen
+
+_MEMORY_KINDS = ("uninitialized", "guard")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """0 if the graph ran to its end, 4 if it failed, 3 if an op that was needed has no kernel."""
+    from nncdbg.terminal.screen import Screen
+
+    options = _options(arguments)
+    screen = Screen()
+    debugger = make_debugger(options, load_program(options.model, flat=options.flat), statistics=False)
+    say_notes(screen, debugger)
+    start = time.perf_counter()
+    stop = debugger.run()
+    seconds = time.perf_counter() - start
+    error = _failure(stop)
+    files = _save(debugger, options.save_outputs) if error is None and options.save_outputs else {}
+    if options.json:
+        print(json.dumps(_document(debugger, seconds, error, files)))
+    elif error is None:
+        _print_outputs(screen, debugger, files)
+    if error is None:
+        return 0
+    screen.complain(error)
+    return UnsupportedOp.exit_code if isinstance(error, UnsupportedOp) else RunError.exit_code
+
+
+def _options(arguments: Sequence[str]) -> Namespace:
+    parser = Parser("nncdbg run", "Run a graph to its end and print its outputs with their statistics.")
+    add_model(parser)
+    add_machine(parser)
+    parser.add_argument("--save-outputs", metavar="DIR", help="write each output to a .npy file in DIR")
+    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
+    return parser.parse_args(arguments)
+
+
+def _failure(stop: Stop) -> NncdbgError | None:
+    """The error that ended the run before its end; None if there was none."""
+    if stop.reason == "end":
+        return None
+    if isinstance(stop.error, NncdbgError):
+        return stop.error
+    if stop.finding is not None:
+        kind = stop.finding.kind
+        return MemoryFault(f"{stop.detail} (line {stop.line})", kind=kind, hint="step there: nncdbg MODEL")
+    return RunError(stop.detail or f"the run stopped: {stop.reason}")
+
+
+def _print_outputs(screen: Screen, debugger: Debugger, files: dict[str, str]) -> None:
+    from nncdbg.terminal.stops import describe
+
+    for name, content in (debugger.outputs or {}).items():
+        screen.put_line(describe(name, content, screen))
+    for path in files.values():
+        screen.note(f"saved {path}")
+
+
+def _document(
+    debugger: Debugger, seconds: float, error: NncdbgError | None, files: dict[str, str]
+) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "status": "ok" if error is None else "failed",
+        "outputs": [_output(name, content, files) for name, content in (debugger.outputs or {}).items()],
+        "seconds": seconds,
+        "ops": debugger.timeline.tick,
+        "notes": list(debugger.notes),
+    }
+    if error is not None:
+        document["error"] = {
+            "message": error.message,
+            "line": error.excerpt.line if error.excerpt else None,
+            "source": error.source,
+            "operands": list(error.operands),
+            "hint": error.hint,
+        }
+    return document
+
+
+def _output(name: str, content: Any, files: dict[str, str]) -> dict[str, Any]:
+    from nncdbg.engine.values import type_of
+    from nncdbg.stats import summarize
+
+    entry: dict[str, Any] = {"name": name, "type": str(type_of(content)) if type_of(content) else None}
+    entry["stats"] = summarize(content).as_dict() if isinstance(content, np.ndarray) else None
+    if name in files:
+        entry["file"] = files[name]
+    return entry
+
+
+def _save(debugger: Debugger, folder: str) -> dict[str, str]:
+    """Write every output; names become file names in which only letters, digits, `_ . -` stand."""
+    from nncdbg.terminal.commands.changing import write_array
+
+    directory = Path(folder)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot make the folder {folder}: {error.strerror}") from None
+    files: dict[str, str] = {}
+    taken: set[str] = set()
+    for name, content in (debugger.outputs or {}).items():
+        stem = "".join(char if char.isalnum() or char in "_.-" else "_" for char in name).lstrip(".") or "output"
+        while stem in taken:
+            stem += "_"
+        taken.add(stem)
+        files[name] = str(write_array(directory / f"{stem}.npy", content))
+    return files

@@ -1,0 +1,60 @@
+"""`nncdbg print`: the program text of a model, to read or to load again."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nncdbg.engine.errors import UsageError
+from nncdbg.terminal.options import Parser, add_model, load_program
+
+if TYPE_CHECKING:
+    from nncdbg.engine.graph import Program
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the text, or write it to a file, from where its stores are found again."""
+    from nncdbg.textual_repr.printer import print_program
+
+    options = _options(arguments)
+    program = load_program(options.model, flat=options.flat)
+    folder = Path(options.output).parent if options.output else Path()
+    text = print_program(_stores_from(program, folder), locations=not options.no_loc)
+    if options.output:
+        _write(Path(options.output), text)
+    else:
+        # Names may hold any character, also half of a surrogate pair out of a damaged model.
+        sys.stdout.flush()
+        sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape"))
+    return 0
+
+
+def _options(arguments: Sequence[str]) -> Namespace:
+    parser = Parser("nncdbg print", "Print the program text of a graph.")
+    add_model(parser)
+    parser.add_argument("-o", "--output", metavar="FILE.nnc", help="write to a file instead")
+    parser.add_argument("--no-loc", action="store_true", help="leave out where the model says it; lines stay")
+    return parser.parse_args(arguments)
+
+
+def _stores_from(program: Program, folder: Path) -> Program:
+    """The program with the paths of its stores as seen from `folder`."""
+    source = Path(program.source).parent if program.source else Path()
+    stores = [Path(os.path.relpath(source / store, folder)).as_posix() for store in program.stores]
+    return replace(program, stores=tuple(stores))
+
+
+def _write(path: Path, text: str) -> None:
+    """Write the file whole or not at all."""
+    draft = path.with_name(path.name + ".part")
+    try:
+        draft.write_bytes(text.encode("utf-8", "surrogateescape"))
+        draft.replace(path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise UsageError(f"cannot write {path}: {error.strerror}") from None

@@ -1,0 +1,98 @@
+"""The prompt: a session from the options of the command line, and the loop that reads lines."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from nncdbg.engine.errors import LoadError, UsageError
+from nncdbg.terminal.options import load_program, make_debugger, say_notes
+from nncdbg.terminal.places import parse_stop
+from nncdbg.terminal.recording import close_recording, start_recording
+from nncdbg.terminal.screen import Screen
+from nncdbg.terminal.session import PROMPT, Session
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def start(options: argparse.Namespace) -> int:
+    """Open the model, stop on entry, and read commands until there are no more; the exit code."""
+    screen = Screen()
+    _check_files(options)
+    specs = [parse_stop(spec) for spec in options.breaks]
+    debugger = make_debugger(options, load_program(options.model, flat=options.flat))
+    session = Session(debugger, options.model, screen)
+    for spec in specs:
+        spec.add_to(debugger)
+    if options.record:
+        session.recording = start_recording(options.record, options.model)
+    try:
+        _banner(session)
+        return _read(session, options)
+    finally:
+        if session.recording is not None:
+            close_recording(session.recording)
+
+
+def _check_files(options: argparse.Namespace) -> None:
+    """Command files that cannot be read are told before anything runs."""
+    for path in [*options.source, *([options.replay] if options.replay else [])]:
+        try:
+            with open(path, "rb"):
+                pass
+        except OSError as error:
+            raise LoadError(f"cannot read the commands in {path}: {error.strerror}") from None
+
+
+def _banner(session: Session) -> None:
+    from nncdbg.engine.search import blocks
+
+    debugger = session.debugger
+    graphs = debugger.program.graphs
+    count = sum(len(graph.nodes) for _, graph in blocks(debugger.program))
+    kinds = f"{_counted(count, 'statement')} in {_counted(len(graphs), 'graph')}"
+    session.screen.put(f"{session.title}: {kinds}; `help` lists the commands")
+    say_notes(session.screen, debugger)
+    session.arrived(debugger.stop)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _read(session: Session, options: argparse.Namespace) -> int:
+    for path in options.source:
+        _play(session, path, echo=False)
+    if options.replay:
+        _play(session, options.replay, echo=True)
+        return session.exit_code
+    if session.over:
+        return session.exit_code
+    if sys.stdin.isatty() and sys.stdout.isatty():
+        from nncdbg.terminal.prompt import read_prompt
+
+        read_prompt(session)
+        return 0
+    _read_lines(session)
+    return session.exit_code
+
+
+def _play(session: Session, path: str, *, echo: bool) -> None:
+    try:
+        session.play(path, echo=echo)
+    except UsageError as error:
+        session.screen.complain(error)
+
+
+def _read_lines(session: Session) -> None:
+    """The lines of a pipe, or of a terminal whose output goes elsewhere; nothing is echoed."""
+    asks = sys.stdin.isatty()
+    while not session.over:
+        if asks:
+            print(PROMPT, end="", file=sys.stderr, flush=True)
+        line = sys.stdin.readline()
+        if not line:
+            return
+        session.execute(line, typed=True)
+        sys.stdout.flush()

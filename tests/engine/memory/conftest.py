@@ -1,0 +1,53 @@
+"""Ops with a bug in their kernel, declared for one test and taken back after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nncdbg.engine.memory.buffers import address_of
+from nncdbg.engine.ops import declaration, schema
+from nncdbg.engine.ops.types import same_as
+
+Writes = Callable[..., None]
+_numbers = count()
+
+
+@pytest.fixture
+def bad_op() -> Iterator[Callable[..., str]]:
+    """Declares `writes(out, x)` as the kernel of an op of one input, and gives the op's name."""
+    names = []
+
+    def declare(writes: Writes, *, random: bool = False) -> str:
+        def kernel(xp: Any, x: Any, *, out: Any = None) -> Any:
+            out = np.empty_like(x) if out is None else out
+            writes(out, x)
+            return out
+
+        def drawing(xp: Any, x: Any, *, rng: Any, out: Any = None) -> Any:
+            out = np.empty_like(x) if out is None else out
+            writes(out, x, rng)
+            return out
+
+        name = f"nncdbg.Bad{next(_numbers)}"
+        declaration.declare(
+            declaration.Op(name, drawing if random else kernel, infer=same_as(0), accepts_out=True, random=random)
+        )
+        names.append(name)
+        return name
+
+    yield declare
+    for name in names:
+        del declaration._DECLARED[name]
+    schema.schema.cache_clear()
+
+
+def write_beside(out: Any, element: int) -> None:
+    """Write one element at index `element` of a buffer, wherever that is."""
+    memory = np.asarray(out.base)
+    start = address_of(out) - address_of(memory) + element * out.itemsize
+    memory[start : start + out.itemsize].view(out.dtype)[0] = 1
