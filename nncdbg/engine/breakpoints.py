@@ -60,7 +60,7 @@ class Breakpoint:
         where = {"value": f"%{self.target}", "data": f"%{self.target}", "graph": f"@{self.target}"}.get(
             self.kind, self.target
         )
-        parts = [f"{self.kind} {where}"]
+        parts = [f"{'watch' if self.kind == 'data' else self.kind} {where}"]
         if self.condition is not None:
             parts.append(f"if {self.condition.text}")
         if self.hits is not None:

@@ -93,6 +93,9 @@ class Code:
     traps: set[int] = field(default_factory=set)
     formula: Program | None = None
     """The micro program that this is, if it is one."""
+    last_uses: tuple[int, ...] | None = None
+    dying: tuple[tuple[int, ...], ...] | None = None
+    """What `liveness` has found, once it was asked."""
 
     @property
     def nodes(self) -> tuple[Node, ...]:

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from nncdbg.engine.code import Code
 
 
-@lru_cache(maxsize=4096)
 def last_uses(code: Code) -> tuple[int, ...]:
     """Per slot the last pc that reads it; -1 for a slot that nothing reads.
 
     What a loop carries is read by every `break` of its body, as it is the result there.
     """
+    if code.last_uses is None:
+        code.last_uses = _last_uses(code)
+    return code.last_uses
+
+
+def dying(code: Code) -> tuple[tuple[int, ...], ...]:
+    """Per pc the slots written by a statement of this block that nothing reads after it."""
+    if code.dying is None:
+        code.dying = _dying(code)
+    return code.dying
+
+
+def _last_uses(code: Code) -> tuple[int, ...]:
     last = [-1] * len(code.template)
     for pc in range(len(code.nodes) + 1):
         for slot in code.reads(pc) if pc < len(code.nodes) else code.operands[pc]:
@@ -23,9 +33,7 @@ def last_uses(code: Code) -> tuple[int, ...]:
     return tuple(last)
 
 
-@lru_cache(maxsize=4096)
-def dying(code: Code) -> tuple[tuple[int, ...], ...]:
-    """Per pc the slots written by a statement of this block that nothing reads after it."""
+def _dying(code: Code) -> tuple[tuple[int, ...], ...]:
     table: list[list[int]] = [[] for _ in range(len(code.nodes) + 1)]
     for slot, last in enumerate(last_uses(code)):
         written = code.definition[slot]

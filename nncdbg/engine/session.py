@@ -66,7 +66,7 @@ class Debugger:
     ) -> None:
         self.program = program
         self.seed = seed
-        self.listing: Listing = program.listing or printed_listing(program)
+        self.listing: Listing = program.listing or printed_listing(program, locations=False)
         self.log = StatisticsLog() if statistics else None
         self.catches = Catches()
         self.messages: list[str] = []
@@ -449,9 +449,10 @@ class Debugger:
         transfer = bool(journal) and journal[-1][0] == self.machine.tick
         if pc < 0 or transfer or frame.code.instructions[pc][0] is None:
             return None
-        inputs = frame.code.instructions[pc][1](frame.slots)
+        slots = frame.slots if self.timeline.retains else self.timeline.diversion().frames[-1].slots
+        inputs = frame.code.instructions[pc][1](slots)
         target = frame.code.targets[pc]
-        outputs: Sequence[Any] = frame.slots[target] if isinstance(target, slice) else [frame.slots[target]]  # type: ignore[index]
+        outputs: Sequence[Any] = slots[target] if isinstance(target, slice) else [slots[target]]  # type: ignore[index]
         for index, output in enumerate(outputs):
             for kind in ("nan", "inf"):
                 caught = any(name in self.catches.conditions for name in _TOLD_AS[kind])

@@ -270,8 +270,13 @@ class Timeline:
         return outcome
 
     def diversion(self, tick: int | None = None) -> Machine:
-        """A separate machine in the state of `tick` (now, if None), to look at or to run on from."""
-        if tick is None or tick == self.machine.tick:
+        """A separate machine in the state of `tick` (now, if None), to look at or to run on from.
+
+        Every value that it has computed stands in it, even where the machine's own are reused.
+        """
+        if tick is None:
+            tick = self.machine.tick
+        if self.retains and tick == self.machine.tick:
             return self.machine.clone()
         machine = _begun(self._checkpoints, tick, self.edits)
         self._forward(machine, tick, self.edits)

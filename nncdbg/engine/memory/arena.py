@@ -82,6 +82,8 @@ class ArenaAllocation(InspectedAllocation):
     # -- statements ------------------------------------------------------------------------
 
     def gathering(self, code: Code, pc: int, gather: Gather) -> Gather:
+        gather = super().gathering(code, pc, gather)
+
         def gathered(slots: list[Any]) -> Sequence[Any]:
             operands = gather(slots)
             self._current = self._scope_of(slots)

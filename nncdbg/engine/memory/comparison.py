@@ -76,15 +76,24 @@ class _Comparison:
         while not self.right.machine.ended:
             frame = self.tried.machine.frames[-1]
             statement, iteration = Statement(frame.code, frame.pc), frame.iteration
+            changed = self._changed_operand(statement)
             expected = self.right.machine.step()
             if isinstance(expected, Failed):
                 raise RunError(f"the program fails with any memory: {expected.error}") from expected.error
-            found = self._compare(statement, iteration, self.tried.machine.step())
+            found = self._compare(statement, iteration, changed, self.tried.machine.step())
             if found is not None:
                 return found
         return None
 
-    def _compare(self, statement: Statement, iteration: int, outcome: Outcome | None) -> Difference | None:
+    def _changed_operand(self, statement: Statement) -> str | None:
+        """An operand of the next statement that was written right and has changed since."""
+        right, tried = self.right.machine.frames[-1], self.tried.machine.frames[-1]
+        slots = statement.code.operands[statement.pc]
+        return next((statement.code.names[slot] for slot in slots if self._differs(slot, right, tried)), None)
+
+    def _compare(
+        self, statement: Statement, iteration: int, changed: str | None, outcome: Outcome | None
+    ) -> Difference | None:
         """What the step that both have just taken shows."""
         finding = self.findings[0] if self.findings else None
         right, tried = self.right.machine.frames[-1], self.tried.machine.frames[-1]
@@ -98,18 +107,17 @@ class _Comparison:
         if finding is not None:
             statement, detail = finding.binding, finding.detail
         elif slot is not None:
-            detail = self._explained(statement, right, tried, tried.code.names[slot])
+            detail = _explained(tried.code.names[slot], changed)
         if not detail:
             return None
+        value = expected = actual = None
+        if slot is not None:
+            value = tried.code.names[slot]
+            expected, actual = copied(right.slots[slot]), copied(tried.slots[slot])
         code, pc = statement.code, statement.pc
         op = code.nodes[pc].op if pc < len(code.nodes) else ""
         line = self.tried.listing.line(code.path, pc)
-        if slot is None:
-            return Difference(statement, op, line, iteration, None, None, None, detail, finding)
-        values = copied(right.slots[slot]), copied(tried.slots[slot])
-        return Difference(
-            statement, op, line, iteration, tried.code.names[slot], *values, detail=detail, finding=finding
-        )
+        return Difference(statement, op, line, iteration, value, expected, actual, detail, finding)
 
     def _differing(self, right: Frame, tried: Frame) -> int | None:
         """The first slot written by the last step that differs, if it stands."""
@@ -122,14 +130,12 @@ class _Comparison:
         stands = self.arena.standing(tried.slots[slot]) is None
         return stands and not same_bits(right.slots[slot], tried.slots[slot])
 
-    def _explained(self, statement: Statement, right: Frame, tried: Frame, value: str) -> str:
-        """Whether an operand changed on its way to the statement, or the statement read something else."""
-        if statement.code is tried.code and statement.pc < tried.pc:
-            for slot in statement.code.operands[statement.pc]:
-                if self._differs(slot, right, tried):
-                    name = statement.code.names[slot]
-                    return f"%{value} differs: its operand %{name} changed after it was written"
-        return f"%{value} differs, but no operand does: it depends on memory that it does not own"
+
+def _explained(value: str, changed: str | None) -> str:
+    """Why a value differs although no lifetime was wrong."""
+    if changed is not None:
+        return f"%{value} differs: its operand %{changed} changed after it was written"
+    return f"%{value} differs, but no operand does: it depends on memory that it does not own"
 
 
 def _place(frame: Frame) -> tuple[object, ...]:

@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from nncdbg.engine.code import CONTROL, Code, Statement
 from nncdbg.engine.dtypes import NUMPY, name_of
 from nncdbg.engine.findings import Finding, Report
 from nncdbg.engine.graph import Array
-from nncdbg.engine.linking import Allocation, Binding, Execute
+from nncdbg.engine.linking import Allocation, Binding, Execute, Gather
 from nncdbg.engine.memory.buffers import GUARD, damage, guards, heal, planned, span_of
 from nncdbg.engine.memory.proof import misused
 from nncdbg.engine.statistics_log import MASK, ROW_BYTES, StatisticsLog
@@ -59,6 +60,19 @@ class InspectedAllocation(Allocation):
         """
 
     # -- statements ----------------------------------------------------------------------
+
+    def gathering(self, code: Code, pc: int, gather: Gather) -> Gather:
+        if pc == len(code.nodes) or code.nodes[pc].op not in CONTROL:
+            return gather
+
+        def gathered(slots: list[Any]) -> Sequence[Any]:
+            operands = gather(slots)
+            if self.unwritten:
+                # A condition or a number of times is read here; what a loop carries is only handed on.
+                self._check_reads(Statement(code, pc), operands[:1])
+            return operands
+
+        return gathered
 
     def wrap(self, binding: Binding) -> Execute:
         if binding.node.op == "nncdbg.Empty" and binding.attributes["init"] in ("nan", "none"):
@@ -182,16 +196,17 @@ class InspectedAllocation(Allocation):
             log = self.log.rows[(row - self.log.address) // ROW_BYTES]
         return inspect_plain(buffer.reshape(-1), *guards(buffer), log)
 
-    def _check_reads(self, binding: Binding, inputs: Sequence[Any]) -> None:
-        for index, value in enumerate(inputs):
+    def _check_reads(self, statement: Statement, inputs: Sequence[Any]) -> None:
+        code, pc = statement.code, statement.pc
+        for slot, value in zip(code.operands[pc], inputs, strict=False):
             found = self.unwritten.get(id(value))
             if found is not None:
                 origin = found[1]
                 why = "nobody wrote since nncdbg.Empty made it"
                 if origin.node.op != "nncdbg.Empty":
                     why = f"{origin.node.op} did not write in full"
-                detail = f"{binding.node.op} reads %{_operand(binding, index)}, which {why}"
-                self.report(Finding("uninitialized", binding, detail, inputs, None, origin))
+                detail = f"{code.nodes[pc].op} reads %{code.names[slot]}, which {why}"
+                self.report(Finding("uninitialized", statement, detail, inputs, None, origin))
 
     def _examine(
         self, binding: Binding, inputs: Sequence[Any], buffer: Array, flags: int, index: int = 0
@@ -210,10 +225,6 @@ class InspectedAllocation(Allocation):
         for flag, kind in ((NAN, "nan"), (INF, "inf")):
             if flags & flag & self.watched:
                 self.report(Finding(kind, binding, "", inputs, index))
-
-
-def _operand(binding: Binding, index: int) -> str:
-    return binding.code.names[binding.code.operands[binding.pc][index]]
 
 
 def _nobody(finding: Finding) -> None:

@@ -60,8 +60,10 @@ class Lifetimes:
     def popped(self) -> None:
         """A frame is over, its results stand in the frame around it."""
         inner, outer = self.scopes.pop(), self.scopes[-1]
-        self.complete_through(outer, outer.frame.pc - 1)
+        pc = outer.frame.pc - 1
+        self._hold_results(outer, pc)
         self._leave(inner)
+        self.complete(outer, pc)
 
     def iterated(self, frame: Frame) -> None:
         """A loop's frame begins its next iteration with the values that it carries."""
@@ -95,7 +97,7 @@ class Lifetimes:
         scope.done = max(scope.done, last)
 
     def complete(self, scope: Scope, pc: int) -> None:
-        """An op's statement has run, and what it gave is held."""
+        """A statement has run, and what it gave is held: free what dies."""
         self._release_planned(scope, pc)
         scope.done = pc
 

@@ -18,9 +18,25 @@ _numbers = count()
 
 
 @pytest.fixture
-def bad_op() -> Iterator[Callable[..., str]]:
-    """Declares `writes(out, x)` as the kernel of an op of one input, and gives the op's name."""
+def declare_op() -> Iterator[Callable[..., str]]:
+    """Declares a kernel as an op of this test, and gives the op's name."""
     names = []
+
+    def declare(kernel: Callable[..., Any], **fields: Any) -> str:
+        name = f"nncdbg.Test{next(_numbers)}"
+        declaration.declare(declaration.Op(name, kernel, **fields))
+        names.append(name)
+        return name
+
+    yield declare
+    for name in names:
+        del declaration._DECLARED[name]
+    schema.schema.cache_clear()
+
+
+@pytest.fixture
+def bad_op(declare_op: Callable[..., str]) -> Callable[..., str]:
+    """Declares `writes(out, x)`, or `writes(out, x, rng)`, as the kernel of an op of one input."""
 
     def declare(writes: Writes, *, random: bool = False) -> str:
         def kernel(xp: Any, x: Any, *, out: Any = None) -> Any:
@@ -33,17 +49,9 @@ def bad_op() -> Iterator[Callable[..., str]]:
             writes(out, x, rng)
             return out
 
-        name = f"nncdbg.Bad{next(_numbers)}"
-        declaration.declare(
-            declaration.Op(name, drawing if random else kernel, infer=same_as(0), accepts_out=True, random=random)
-        )
-        names.append(name)
-        return name
+        return declare_op(drawing if random else kernel, infer=same_as(0), accepts_out=True, random=random)
 
-    yield declare
-    for name in names:
-        del declaration._DECLARED[name]
-    schema.schema.cache_clear()
+    return declare
 
 
 def write_beside(out: Any, element: int) -> None:

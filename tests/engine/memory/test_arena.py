@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -195,16 +196,18 @@ def test_an_edit_that_needs_a_value_that_is_gone_says_so() -> None:
     assert results(debugger) == results(finished(text, "debug"))
 
 
-def test_sequences_own_their_tensors() -> None:
-    text = """graph @main(%x: f32[3], %z: f32[3]) -> (%y: f32[3]) {
+def test_sequences_own_their_tensors(declare_op: Callable[..., str]) -> None:
+    pack = declare_op(lambda xp, x: [x, x])
+    unpack = declare_op(lambda xp, xs: xs[0])
+    text = f"""graph @main(%x: f32[3], %z: f32[3]) -> (%y: f32[3]) {{
   %a = Neg(%x)
-  %s = SequenceConstruct(%a, %z)
+  %s = {pack}(%a)
   %b = Add(%x, %x)
   %c = Mul(%b, %b)
-  %d = SequenceAt(%s, 0)
+  %d = {unpack}(%s)
   %y = Add(%d, %c)
   return %y
-}"""
+}}"""
     for allocator in ARENAS:
         assert results(finished(text, allocator)) == results(finished(text, "debug"))
 
@@ -278,3 +281,43 @@ def test_the_allocation_can_be_given() -> None:
     assert given.name == "poison"
     with pytest.raises(nncdbg.UsageError, match="no allocator 'heap'"):
         started(CHAIN, "heap")
+
+
+@pytest.mark.parametrize("allocator", ["debug", *ARENAS])
+def test_going_back_finds_where_a_nan_was_born(allocator: str) -> None:
+    text = """graph @main(%x: f32[3], %z: f32[3]) -> (%y: f32[3]) {
+  %a = Neg(%z)
+  %b = Sqrt(%x)
+  %c = Mul(%b, %a)
+  %d = Neg(%c)
+  %y = Exp(%d)
+  return %y
+}"""
+    debugger = started(text, allocator)
+    assert debugger.run().reason == "end"
+    debugger.catch("nan")
+    stop = debugger.reverse_continue()
+    assert (stop.reason, stop.line) == ("exception", 3)
+    assert debugger.reverse_continue().reason == "entry"
+
+
+@pytest.mark.parametrize("allocator", ["debug", *ARENAS])
+def test_breakpoints_and_conditions_hold_in_an_arena(allocator: str) -> None:
+    text = """graph @main(%x: f32[3], %z: f32[3]) -> (%y: f32[3]) {
+  while @w (%s: f32[3] = %x) times 6 {
+    %t = Add(%s, %z)
+    %u = Mul(%t, 2.0)
+    next %s = %u
+  } -> (%y: f32[3] = %s)
+  return %y
+}"""
+    debugger = started(text, allocator)
+    debugger.break_at(line=4, when="max(%t) > 30")
+    debugger.watch_value("y")
+    stop = debugger.run()
+    assert (stop.reason, stop.line) == ("breakpoint", 4)
+    assert debugger.value("t").max() == 39.0
+    assert debugger.evaluate("$iter") == 4
+    debugger.delete(1)
+    assert debugger.run().reason == "data"
+    assert debugger.run().reason == "end"

@@ -66,7 +66,7 @@ def test_neighbours_join_and_their_dead_learn_who_came_after_them() -> None:
     for block in (first, third, second):
         heap.free(block, Statement(SOMEWHERE, 7))
     assert first.successor is None
-    joined = taken(heap, 300, "joined")
+    joined = taken(heap, 500, "joined")
     assert joined.start == first.start
     assert [block.successor and block.successor.value for block in (first, second, third)] == ["joined"] * 3
 

@@ -233,6 +233,31 @@ def test_a_tensor_that_nobody_wrote_is_reported_where_it_is_read(
     assert debugger.run().reason == "end"
 
 
+@pytest.mark.parametrize("allocator", ALLOCATORS)
+def test_a_condition_that_nobody_wrote_is_reported(allocator: str) -> None:
+    text = """graph @main(%x: f32[3]) -> (%y: f32[3]) {
+  %e = nncdbg.Empty(shape=[], dtype="bool")
+  if %e @then {
+    yield %x
+  } else @other {
+    yield %x
+  } -> (%m: f32[3])
+  while @w (%s: f32[3] = %m) times 2 {
+    break unless %e
+    next %s = %s
+  } -> (%y: f32[3] = %s)
+  return %y
+}"""
+    debugger, stop = stopped(nncdbg.parse(text), np.ones(3, np.float32), allocator)
+    seen = []
+    while stop.reason != "end":
+        assert stop.finding is not None
+        seen.append((stop.line, stop.finding.kind, stop.detail.split(",")[0]))
+        stop = debugger.run()
+    assert seen[0] == (3, "uninitialized", "if reads %e")
+    assert seen[1] == (9, "uninitialized", "break reads %e")
+
+
 @pytest.mark.parametrize("allocator", [*ALLOCATORS, "plain"])
 @pytest.mark.parametrize(("init", "total"), [("zeros", 0.0), ("ones", 3.0)])
 def test_zeros_and_ones_are_written(init: str, total: float, allocator: str) -> None:

@@ -1,0 +1,144 @@
+"""The allocator `debug`: no address twice, bounded memory, and a seam for one's own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import nncdbg
+from nncdbg.engine.linking import Allocation, Binding, Execute
+from nncdbg.engine.memory.buffers import GUARD, address_of, span_of
+from nncdbg.engine.memory.debug import DebugAllocation
+
+LOOP = """graph @main(%x: f32[16]) -> (%y: f32[16]) {{
+  while @body (%s: f32[16] = %x) times {count} {{
+    %a = Mul(%s, 0.5)
+    %b = Add(%a, 1.0)
+    next %s = %b
+  }} -> (%y: f32[16] = %s)
+  return %y
+}}"""
+
+
+class Recording(DebugAllocation):
+    """Remembers every request and keeps every buffer's place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requests: list[tuple[tuple[int, ...], str, int, int]] = []
+
+    def allocate(self, shape: Sequence[int], dtype: Any, span: int) -> tuple[Any, int]:
+        buffer, address = super().allocate(shape, dtype, span)
+        assert address == address_of(buffer)
+        self.requests.append((tuple(shape), np.dtype(dtype).name, address, buffer.nbytes))
+        return buffer, address
+
+
+def test_no_address_is_handed_out_twice_in_a_run() -> None:
+    recording = Recording()
+    debugger = nncdbg.Debugger(
+        nncdbg.parse(LOOP.format(count=3000)), {"x": "ones"}, allocator=recording, history=0
+    )
+    assert debugger.run().reason == "end"
+    debugger.go_to(500)
+    assert debugger.run().reason == "end"
+    extents = sorted((address, size) for _, _, address, size in recording.requests)
+    assert len(extents) > 6000
+    for (start, size), (after, _) in zip(extents, extents[1:], strict=False):
+        assert start + size + GUARD <= after
+
+
+def test_a_given_allocator_sees_every_request() -> None:
+    text = """graph @main(%x: f32[2,3]) -> (%p: f32[2,2], %q: f32[2,1]) {
+  %a = MatMul(%x, [[1.0], [2.0], [3.0]])
+  %n = Cast(%a, to=7)
+  %b = Greater(%n, 3)
+  %e = nncdbg.Empty(shape=[4], dtype="f16")
+  %p, %q = Split(%x, [2, 1], axis=1)
+  return %p, %q
+}"""
+    recording = Recording()
+    assert nncdbg.Debugger(nncdbg.parse(text), {"x": "arange"}, allocator=recording).run().reason == "end"
+    assert [request[:2] for request in recording.requests] == [
+        ((2, 1), "float32"),
+        ((2, 1), "int64"),
+        ((2, 1), "bool"),
+        ((4,), "float16"),
+        ((2, 2), "float32"),
+        ((2, 1), "float32"),
+    ]
+
+
+def test_an_allocation_of_another_kind_can_be_given() -> None:
+    class Counting(Allocation):
+        """Leaves memory to NumPy and counts statements by op."""
+
+        name = "counting"
+
+        def __init__(self) -> None:
+            self.ran: list[str] = []
+
+        def wrap(self, binding: Binding) -> Execute:
+            kernel = binding.kernel
+
+            def execute(*inputs: Any) -> Any:
+                self.ran.append(binding.node.op)
+                return kernel(*inputs)
+
+            return execute
+
+    counting = Counting()
+    debugger = nncdbg.Debugger(nncdbg.parse(LOOP.format(count=2)), {"x": "ones"}, allocator=counting)
+    assert debugger.run().reason == "end"
+    assert counting.ran == ["Mul", "Add"] * 2
+
+
+def test_memory_of_a_long_loop_is_bounded_with_history_on() -> None:
+    text = LOOP.format(count=20_000)
+    budget = 8 << 20
+    debugger = nncdbg.Debugger(nncdbg.parse(text), {"x": "ones"}, history=budget)
+    highest = 0
+    original = debugger.allocation.live_bytes
+
+    def watched() -> int:
+        nonlocal highest
+        highest = max(highest, original())
+        return original()
+
+    debugger.timeline.live_bytes = watched
+    assert debugger.run().reason == "end"
+    # 40,000 buffers of 128 bytes are 5 MB; the journal holds those of 2,048 iterations.
+    assert highest < 3 << 20
+    assert len(debugger.machine.journal) <= 2048
+    debugger.step_back()
+    np.testing.assert_array_equal(debugger.value("s"), np.full(16, 2, np.float32))
+
+
+PEAK = """
+import resource, nncdbg
+debugger = nncdbg.Debugger(nncdbg.parse({text!r}), {{"x": "ones"}}, history="32MiB")
+assert debugger.run().reason == "end"
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def test_resident_memory_does_not_grow_with_the_iterations() -> None:
+    def peak(count: int) -> int:
+        text = LOOP.format(count=count).replace("f32[16]", "f32[16384]")
+        command = [sys.executable, "-c", PEAK.format(text=text)]
+        return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+    short, long = peak(1000), peak(4000)
+    # 6,000 more buffers of 64 KiB would be 384 MiB more.
+    assert long - short < 32 * 1024
+
+
+@pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 4096])
+def test_a_span_has_room_for_the_guard_and_keeps_the_alignment(size: int) -> None:
+    assert span_of(size) % 64 == 0
+    assert GUARD <= span_of(size) - size < GUARD + 64
