@@ -8,10 +8,10 @@ Slot 0 of every frame holds None, the operand that is not given.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -25,8 +25,11 @@ from nncdbg.engine.graph import (
     Literal,
     Node,
     Operand,
+    OptionalType,
     Program,
     TensorType,
+    Type,
+    without_sizes,
 )
 from nncdbg.engine.inference import literal_dtype, output_types
 
@@ -86,10 +89,12 @@ class Code:
     bodies: dict[int, tuple[Code, ...]] = field(default_factory=dict)
     captures: list[tuple[int, int]] = field(default_factory=list)
     """(slot of the enclosing block, slot here), copied when the frame begins."""
+    kept: list[int] = field(default_factory=list)
+    """The slots of captures and constants, which stay from one iteration to the next."""
     instructions: list[Instruction] = field(default_factory=list)
     patched: list[Instruction] = field(default_factory=list)
     """What runs: the instructions with traps in place of some."""
-    types: dict[str, TensorType | None] = field(default_factory=dict)
+    types: dict[str, Type | None] = field(default_factory=dict)
     traps: set[int] = field(default_factory=set)
     formula: Program | None = None
     """The micro program that this is, if it is one."""
@@ -112,15 +117,24 @@ class Code:
 
     def find(self, name: str) -> int | None:
         """The slot of a name that is visible here; an outer one is captured on first use."""
-        slot = self.slot_of.get(name)
-        if slot is not None or self.parent is None:
-            return slot
-        outer = self.parent.find(name)
-        if outer is None:
+        inside: list[Code] = []
+        code: Code | None = self
+        # No recursion: blocks may be nested deeper than Python's stack.
+        while code is not None and name not in code.slot_of:
+            inside.append(code)
+            code = code.parent
+        if code is None:
             return None
+        slot, type = code.slot_of[name], code.types.get(name)
+        for each in reversed(inside):
+            slot = each._capture(name, slot, type)
+        return slot
+
+    def _capture(self, name: str, outer: int, type: Type | None) -> int:
         slot = self.new_slot(name, UNSET, -1)
         self.captures.append((outer, slot))
-        self.types[name] = self.parent.types.get(name)
+        self.kept.append(slot)
+        self.types[name] = type
         return slot
 
     def arm(self) -> None:
@@ -146,6 +160,11 @@ class Statement:
     pc: int
 
 
+Result = TypeVar("Result")
+
+Blocks: TypeAlias = "Generator[tuple[Code, Sequence[Type | None]], None, Result]"
+"""A part of the compilation that waits for inner blocks to be compiled, for inputs of these types."""
+
 ReadConstant: TypeAlias = Callable[[Constant], Array]
 Complain: TypeAlias = Callable[[Path, int, NncdbgError], NncdbgError]
 
@@ -161,23 +180,30 @@ class Compiler:
     read: ReadConstant
     complain: Complain
 
-    def compile(self, graph: Graph, types: Sequence[TensorType | None], path: Path | None = None) -> Code:
+    def compile(self, graph: Graph, types: Sequence[Type | None], path: Path | None = None) -> Code:
         """The code of a graph of the program, for inputs of these types (None: as declared)."""
         code = Code(graph, path or (graph.name,), self.program.opsets)
-        self._fill(code, types)
+        # Each entry fills one block and yields the blocks inside it, which come first.
+        stack = [self._fill(code, types)]
+        while stack:
+            inner = next(stack[-1], None)
+            if inner is None:
+                stack.pop()
+            else:
+                stack.append(self._fill(*inner))
         return code
 
-    def _fill(self, code: Code, types: Sequence[TensorType | None]) -> None:
+    def _fill(self, code: Code, types: Sequence[Type | None]) -> Blocks[None]:
         code.new_slot("", None, -1)
         for value, given in zip(code.graph.inputs, types, strict=True):
             code.new_slot(value.name, UNSET, -1)
             code.types[value.name] = given or value.type
         for constant in code.graph.constants:
-            code.new_slot(constant.value.name, self.read(constant), -1)
+            code.kept.append(code.new_slot(constant.value.name, self.read(constant), -1))
             code.types[constant.value.name] = constant.value.type or _type_of(code.template[-1])
         for pc, node in enumerate(code.nodes):
             try:
-                self._statement(code, pc, node)
+                yield from self._statement(code, pc, node)
             except NncdbgError as error:
                 if error.excerpt is not None:
                     raise
@@ -186,9 +212,9 @@ class Compiler:
         code.operands.append(tuple(outputs))
         code.targets.append(None)
 
-    def _statement(self, code: Code, pc: int, node: Node) -> None:
+    def _statement(self, code: Code, pc: int, node: Node) -> Blocks[None]:
         if node.subgraphs:
-            operands, results = self._block(code, pc, node)
+            operands, results = yield from self._block(code, pc, node)
         else:
             types = [self._type(code, operand) for operand in node.inputs]
             operands = tuple(
@@ -206,29 +232,29 @@ class Compiler:
         last = len(code.template)
         code.targets.append(first if last == first + 1 else slice(first, last))
 
-    def _results(
-        self, code: Code, node: Node, types: Sequence[TensorType | None]
-    ) -> Sequence[TensorType | None]:
+    def _results(self, code: Code, node: Node, types: Sequence[Type | None]) -> Sequence[Type | None]:
         if node.op == "break":
             return ()
         if node.op.startswith("@"):
             return [None] * len(node.outputs)
         return output_types(node, types, code.opsets)
 
-    def _block(self, code: Code, pc: int, node: Node) -> tuple[tuple[int, ...], Sequence[TensorType | None]]:
+    def _block(
+        self, code: Code, pc: int, node: Node
+    ) -> Blocks[tuple[tuple[int, ...], Sequence[Type | None]]]:
         operands = tuple(self._operand(code, operand) for operand in node.inputs)
         bodies = []
         for index, graph in enumerate(node.subgraphs):
             body = Code(graph, (*code.path, pc, index), code.opsets, parent=code)
             if node.op == "while":
-                self._fill(body, self._carried_types(code, graph, node, operands))
+                yield body, self._carried_types(code, graph, node, operands)
             else:
-                self._fill(body, [value.type for value in graph.inputs])
+                yield body, [value.type for value in graph.inputs]
             bodies.append(body)
         code.bodies[pc] = tuple(bodies)
         return operands, self._block_results(node, bodies)
 
-    def _block_results(self, node: Node, bodies: Sequence[Code]) -> Sequence[TensorType | None]:
+    def _block_results(self, node: Node, bodies: Sequence[Code]) -> Sequence[Type | None]:
         """What both branches agree on; what a loop carries."""
         if node.op == "while":
             carried = [bodies[0].types.get(value.name) for value in bodies[0].graph.inputs[1:]]
@@ -238,15 +264,15 @@ class Compiler:
 
     def _carried_types(
         self, code: Code, graph: Graph, node: Node, operands: Sequence[int]
-    ) -> list[TensorType | None]:
+    ) -> list[Type | None]:
         """What holds in every iteration: what the text says, or the element type of the first value."""
-        types: list[TensorType | None] = [TensorType("i64", ())]
+        types: list[Type | None] = [TensorType("i64", ())]
         for value, slot in zip(graph.inputs[1:], operands[1:], strict=True):
             initial = code.types.get(code.names[slot]) or _slot_type(code, slot)
-            types.append(value.type or (TensorType(initial.dtype) if initial else None))
+            types.append(value.type or (without_sizes(initial) if initial else None))
         return types
 
-    def _type(self, code: Code, operand: Operand) -> TensorType | None:
+    def _type(self, code: Code, operand: Operand) -> Type | None:
         if isinstance(operand, str):
             slot = code.find(operand)
             return code.types.get(operand) if slot is not None else None
@@ -258,17 +284,24 @@ class Compiler:
         operand: Operand,
         node: Node | None = None,
         index: int = 0,
-        types: Sequence[TensorType | None] = (),
+        types: Sequence[Type | None] = (),
     ) -> int:
         if operand is None:
             return 0
         if isinstance(operand, Literal):
             dtype = literal_dtype(operand, node, index, types, code.opsets)
-            return code.new_slot("", np.array(operand.data, dtype=NUMPY[dtype]), -1)
+            return code.new_slot("", _array_of(operand, dtype), -1)
         slot = code.find(operand)
         if slot is None:
             raise GraphError(f"%{operand} is not defined", hint="a value is defined before it is used")
         return slot
+
+
+def _array_of(literal: Literal, dtype: str) -> Array:
+    try:
+        return np.array(literal.data, dtype=NUMPY[dtype])
+    except (OverflowError, ValueError, TypeError) as error:
+        raise GraphError(f"an operand in place is not of type {dtype}: {error}") from error
 
 
 def _type_of(array: Array) -> TensorType:
@@ -282,25 +315,43 @@ def _slot_type(code: Code, slot: int) -> TensorType | None:
     return _type_of(content) if isinstance(content, np.ndarray) else None
 
 
-def _agreed(name: str, declared: TensorType | None, inferred: TensorType | None) -> TensorType | None:
+def _agreed(name: str, declared: Type | None, inferred: Type | None) -> Type | None:
     """The type that the text and the op's rule agree on; the more exact of the two per size."""
     if declared is None or inferred is None:
         return declared or inferred
-    if declared.dtype != inferred.dtype:
+    found = _common(declared, inferred)
+    if found is None:
         raise GraphError(
             f"%{name} is declared {declared} but the op gives {inferred}",
             hint="leave the type out, or correct it",
         )
+    return found
+
+
+def _common(declared: Type, inferred: Type) -> Type | None:
+    """What both say; None where they contradict each other."""
+    if isinstance(declared, TensorType) and isinstance(inferred, TensorType):
+        return _common_tensor(declared, inferred)
+    if isinstance(declared, OptionalType) != isinstance(inferred, OptionalType):
+        # A value that is there is an optional value too, and a loop may end with one.
+        inner = [each.element if isinstance(each, OptionalType) else each for each in (declared, inferred)]
+        return declared if _common(*inner) is not None else None
+    if isinstance(declared, TensorType) or isinstance(inferred, TensorType):
+        return None
+    element = _common(declared.element, inferred.element)
+    return declared.__class__(element) if element and isinstance(inferred, declared.__class__) else None
+
+
+def _common_tensor(declared: TensorType, inferred: TensorType) -> TensorType | None:
+    if declared.dtype != inferred.dtype:
+        return None
     if declared.shape is None or inferred.shape is None:
         return declared if declared.shape is not None else inferred
     if len(declared.shape) != len(inferred.shape) or any(
         isinstance(a, int) and isinstance(b, int) and a != b
         for a, b in zip(declared.shape, inferred.shape, strict=True)
     ):
-        raise GraphError(
-            f"%{name} is declared {declared} but the op gives {inferred}",
-            hint="leave the type out, or correct it",
-        )
+        return None
     sizes = tuple(
         b if isinstance(b, int) or a is None else a
         for a, b in zip(declared.shape, inferred.shape, strict=True)

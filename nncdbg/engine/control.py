@@ -8,7 +8,7 @@ machine back at exactly the places where one of these can be true.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nncdbg.engine.breakpoints import Breakpoint
 from nncdbg.engine.code import Code
@@ -17,7 +17,7 @@ from nncdbg.engine.events import Ended, Failed, Interrupted, Outcome
 from nncdbg.engine.findings import Finding
 from nncdbg.engine.graph import Node
 from nncdbg.engine.machine import Frame, Machine
-from nncdbg.engine.timeline import Timeline
+from nncdbg.engine.timeline import Mark, Timeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +77,7 @@ class Control:
         """Set with an interruption that somebody asked for."""
         self.pending: list[Finding] = []
         """What was found in the statement just run, still to be judged."""
+        timeline.halted = lambda: self.paused
         self._places: dict[tuple[int, int], list[tuple[Breakpoint, bool]]] = {}
         self._temporary: set[tuple[int, int]] = set()
 
@@ -120,7 +121,7 @@ class Control:
         """The next statement; into its block or graph if it has one, or into the op's micro program."""
         if formula is None:
             return self._one()
-        self.machine.push_formula(formula)
+        self.timeline.detour(formula)
         return self._arrived("step")
 
     def step_out(self) -> Stop:
@@ -145,10 +146,7 @@ class Control:
         return self._go(arrived, reason, places)
 
     def _one(self) -> Stop:
-        stop = self._after(self.machine.step())
-        if stop is not None:
-            return stop
-        return self._judge() or self._arrived("step")
+        return self._met(self.machine.step()) or self._arrived("step")
 
     def _go(
         self, arrived: Callable[[], bool] | None, reason: str, places: Iterable[tuple[int, int]] = ()
@@ -160,7 +158,7 @@ class Control:
             # The statement at the pc runs even if it carries the trap that brought us here.
             outcome = self.machine.step()
             while True:
-                stop = self._after(outcome) or (self._judge() if self._at_trap() else None)
+                stop = self._met(outcome)
                 if stop is not None:
                     return stop
                 if arrived is not None and self._at_trap() and arrived():
@@ -174,6 +172,17 @@ class Control:
     def _at_trap(self) -> bool:
         frame = self.machine.frames[-1]
         return frame.pc in frame.code.traps
+
+    def _met(self, outcome: Outcome | None) -> Stop | None:
+        """The stop that is due now; a breakpoint at this very place counts, and is told, with any other."""
+        stop = self._after(outcome)
+        if isinstance(outcome, (Ended, Failed)) or not self._at_trap():
+            return stop
+        hit = self._judge()
+        if stop is None or hit is None:
+            return stop or hit
+        detail = "; ".join(part for part in (stop.detail, f"also {hit.detail}") if part)
+        return replace(stop, breakpoints=hit.breakpoints, detail=detail)
 
     def _after(self, outcome: Outcome | None) -> Stop | None:
         match outcome:
@@ -271,6 +280,11 @@ class Control:
         self.timeline.go_to(tick)
         return self._rewound("goto")
 
+    def return_to(self, mark: Mark) -> Stop:
+        """A marked moment, breakpoints not heeded."""
+        self.timeline.return_to(mark)
+        return self._rewound("goto")
+
     def reverse_continue(self, found_before: Callable[[], Stop | None]) -> Stop:
         """Back to the previous place at which a breakpoint held, or to the start.
 
@@ -288,7 +302,7 @@ class Control:
             if stop is not None:
                 self._rewound("exception")
                 return stop
-            if machine.tick == 0:
+            if machine.tick == 0 or self.paused:
                 return self._rewound("entry")
 
     def _judge_backwards(self) -> list[Judged]:
@@ -306,6 +320,9 @@ class Control:
             breakpoint.rewind(self.machine.tick)
         if self.machine.ended:
             return self.describe("end", None, 0)
+        if self.paused:
+            self.paused = False
+            return self._arrived("pause")
         return self._arrived(reason if self.machine.tick else "entry")
 
     def _not_at_start(self) -> None:

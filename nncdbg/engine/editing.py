@@ -6,47 +6,91 @@ run and depend on it run again; iterations of a loop that are over stay as they 
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from nncdbg.engine.code import UNSET
+from nncdbg.engine.dtypes import INTEGERS, name_of
 from nncdbg.engine.errors import RunError, UsageError
 from nncdbg.engine.events import Ended, Failed
 from nncdbg.engine.graph import Array
-from nncdbg.engine.machine import Machine
+from nncdbg.engine.machine import Frame, Machine
 from nncdbg.engine.timeline import EVICTED, Edit
 from nncdbg.engine.values import type_of
+
+Recall: TypeAlias = "Callable[[int, int], Any]"
+"""(depth of the frame, slot) to the value that was evicted from it."""
+
+Store: TypeAlias = "Callable[[int, int, Any], None]"
+"""Writes (depth of the frame, slot, content)."""
 
 
 def edited(name: str, before: Array, value: Any, index: Any) -> Array:
     """A copy of `before` with `value` at `index` (None: everywhere).
 
-    Raises UsageError where shape or type do not fit; the type of the tensor never changes.
+    Raises UsageError where shape, type or a number do not fit; the type of the tensor never changes.
     """
+    if not isinstance(before, (np.ndarray, np.generic)):
+        raise UsageError(f"%{name} is not a tensor, and only tensors can be set")
     after = np.array(before)
-    given = np.asarray(value)
+    given = _as_given(name, value)
     if index is None and given.shape not in ((), after.shape):
         raise UsageError(
             f"%{name} is {type_of(before)}, the new value has shape {list(given.shape)}",
             hint="give a scalar or the same shape; set an index, as in `set %v[0] = 1`, for a part",
         )
     try:
-        if index is None:
-            after[...] = given.astype(after.dtype)
-        else:
-            after[index] = given.astype(after.dtype)
+        # `[()]` makes a text of an array of one, as text goes into the tensor as it is.
+        after[... if index is None else index] = _fitting(given, after.dtype)[()]
+        if after.dtype.kind == "O" and not _is_text(after):
+            raise TypeError("one element takes one text")
     except (IndexError, ValueError, TypeError, OverflowError) as error:
         raise UsageError(
             f"%{name} of type {type_of(before)} cannot be set so: {error}",
-            hint="check the index and the shape",
+            hint="check the index, the shape and the type",
         ) from error
     return after
 
 
-def apply_edit(machine: Machine, depth: int, slot: int, name: str, after: Array) -> Edit:
+def _as_given(name: str, value: Any) -> Array:
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise UsageError(f"%{name} cannot be set so: {error}", hint="give rows of equal length") from error
+
+
+def _is_text(array: Array) -> bool:
+    return array.dtype.kind in "UT" or all(isinstance(item, str) for item in array.flat)
+
+
+def _fitting(given: Array, dtype: np.dtype[Any]) -> Array:
+    """The new value in the type of the tensor.  Raises TypeError or ValueError for what that cannot hold.
+
+    Floats are rounded, but what is finite stays finite; everything else must be exact.
+    """
+    if given.size and _is_text(given) != (dtype.kind == "O"):
+        raise TypeError("text is needed" if dtype.kind == "O" else "text is not a number")
+    if dtype.kind == "O":
+        return given.astype(object)
+    if given.dtype.kind == "c" and dtype.kind != "c":
+        raise TypeError("a complex number is not a real one")
+    wide = np.complex128 if dtype.kind == "c" else np.float64
+    with np.errstate(all="ignore"):
+        cast, before = given.astype(dtype), given.astype(wide)
+        after = cast.astype(wide)
+    exact = dtype.kind == "b" or name_of(dtype) in INTEGERS
+    kept = after == before if exact else np.isfinite(after) | ~np.isfinite(before)
+    if not kept.all():
+        raise ValueError(f"{given[~kept].flat[0]} is not a number of this type")
+    return cast
+
+
+def apply_edit(machine: Machine, depth: int, slot: int, name: str, after: Array, recall: Recall) -> Edit:
     """Store `after` in a slot of the frame at `depth` and compute again what depends on it.
 
+    `recall` gives the value that a slot of a frame had before it was evicted, or UNSET.
     Raises RunError, with everything as it was, if a statement fails on the way.
     """
     changes: list[tuple[int, int, Any, Any]] = []
@@ -64,15 +108,15 @@ def apply_edit(machine: Machine, depth: int, slot: int, name: str, after: Array)
                 dirty = _entering(machine, level, dirty, store)
             if not dirty:
                 break
-            _again(machine, level, dirty, store)
-    except Exception:
+            _again(machine, level, dirty, store, recall)
+    except BaseException:
         for level, position, before, _ in reversed(changes):
             machine.frames[level].slots[position] = before
         raise
     return Edit(machine.tick, name, tuple(changes))
 
 
-def _entering(machine: Machine, level: int, dirty: set[int], store: Any) -> set[int]:
+def _entering(machine: Machine, level: int, dirty: set[int], store: Store) -> set[int]:
     """The slots of an inner frame that hold what has changed around it."""
     outer, inner = machine.frames[level - 1], machine.frames[level]
     changed = set()
@@ -94,7 +138,7 @@ def _entering(machine: Machine, level: int, dirty: set[int], store: Any) -> set[
     return changed
 
 
-def _again(machine: Machine, level: int, dirty: set[int], store: Any) -> None:
+def _again(machine: Machine, level: int, dirty: set[int], store: Store, recall: Recall) -> None:
     """Run the statements of one frame that have run and depend on `dirty` once more, in order."""
     frame = machine.frames[level]
     for pc in range(min(frame.pc, len(frame.code.nodes))):
@@ -103,7 +147,7 @@ def _again(machine: Machine, level: int, dirty: set[int], store: Any) -> None:
         target = frame.code.targets[pc]
         assert target is not None
         positions = range(target.start, target.stop) if isinstance(target, slice) else [target]
-        if any(frame.slots[position] is EVICTED for position in frame.code.reads(pc)):
+        if not _brought_back(frame, level, frame.code.reads(pc), recall):
             for position in positions:
                 store(level, position, EVICTED)
             continue
@@ -111,6 +155,17 @@ def _again(machine: Machine, level: int, dirty: set[int], store: Any) -> None:
         for position, content in zip(positions, results, strict=True):
             store(level, position, content)
             dirty.add(position)
+
+
+def _brought_back(frame: Frame, level: int, wanted: set[int], recall: Recall) -> bool:
+    """Fill evicted slots again; False if one is not to be had."""
+    for slot in wanted:
+        if frame.slots[slot] is EVICTED:
+            value = recall(level, slot)
+            if value is UNSET:
+                return False
+            frame.slots[slot] = value
+    return True
 
 
 def _results_of(machine: Machine, level: int, pc: int) -> list[Any]:

@@ -53,6 +53,41 @@ class TensorType:
 
 
 @dataclass(frozen=True, slots=True)
+class SequenceType:
+    """A list of values of one type, such as ``seq(f32[...])``; a slot holds it as a Python list."""
+
+    element: Type
+
+    def __str__(self) -> str:
+        return f"seq({self.element})"
+
+
+@dataclass(frozen=True, slots=True)
+class OptionalType:
+    """A value that may be absent, such as ``opt(f32[2])``; a slot holds the value itself, or None."""
+
+    element: Type
+
+    def __str__(self) -> str:
+        return f"opt({self.element})"
+
+
+Type: TypeAlias = "TensorType | SequenceType | OptionalType"
+
+
+def tensor_only(type: Type | None) -> TensorType | None:
+    """The type if it is known to be a tensor's, None for all else."""
+    return type if isinstance(type, TensorType) else None
+
+
+def without_sizes(type: Type) -> Type:
+    """What holds of a value whose sizes may change."""
+    if isinstance(type, TensorType):
+        return TensorType(type.dtype)
+    return type.__class__(without_sizes(type.element))
+
+
+@dataclass(frozen=True, slots=True)
 class Location:
     """Where the user's model says it: source position, and the node's own name there.
 
@@ -75,7 +110,7 @@ class Value:
     """A name and, where known, its type.  The empty name is an output that nobody reads."""
 
     name: str
-    type: TensorType | None = None
+    type: Type | None = None
 
 
 def same_data(a: object, b: object) -> bool:
@@ -141,7 +176,7 @@ class Constant:
 Operand: TypeAlias = "str | Literal | None"
 """A value's name, data in place, or None for an optional input that is not given (``_``)."""
 
-Attribute: TypeAlias = "int | float | str | bytes | bool | TensorType | Inline | tuple[Any, ...]"
+Attribute: TypeAlias = "int | float | str | bytes | bool | Type | Inline | tuple[Any, ...]"
 """Floats are ONNX attribute floats, that is f32, unless they do not fit it exactly."""
 
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.graph import Literal, Node, TensorType
+from nncdbg.engine.graph import Literal, Node, Operand, TensorType, Type, tensor_only
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import Schema, complete, schema, version_of
 
 
 def output_types(
-    node: Node, types: Sequence[TensorType | None], opsets: Mapping[str, int]
-) -> Sequence[TensorType | None]:
+    node: Node, types: Sequence[Type | None], opsets: Mapping[str, int]
+) -> Sequence[Type | None]:
     """The types of a statement's outputs as far as its inputs' types tell; None where they do not.
 
     Raises GraphError with a short fact where the statement cannot be right: too few operands, an
@@ -22,15 +22,37 @@ def output_types(
     found = schema(node.op, version)
     if found is not None:
         check_operands(node, found)
-    unknown: list[TensorType | None] = [None] * len(node.outputs)
+        _check_tensors(node, found, types)
+    unknown: list[Type | None] = [None] * len(node.outputs)
     declared = lookup(node.op, version)
     if declared is None:
         return unknown
     attributes = complete(node.op, version, node.attributes)
     if declared.infer is None:
         return unknown
+    if declared.reference and any(
+        given is not None and known is None for given, known in _pairs(node, types)
+    ):
+        return unknown
+    if declared.outputs_count:
+        attributes["outputs_count"] = len(node.outputs)
     result = list(declared.infer(attributes, types))[: len(node.outputs)]
     return result + unknown[len(result) :]
+
+
+def _pairs(node: Node, types: Sequence[Type | None]) -> Iterable[tuple[Operand, Type | None]]:
+    return zip(node.inputs, types, strict=True)
+
+
+def _check_tensors(node: Node, found: Schema, types: Sequence[Type | None]) -> None:
+    """Raise GraphError for a sequence or an optional where the op takes a tensor."""
+    for index, known in enumerate(types):
+        parameter = found.inputs[min(index, len(found.inputs) - 1)]
+        if parameter.tensor and known is not None and not isinstance(known, TensorType):
+            raise GraphError(
+                f"{node.op} takes a tensor as its operand {parameter.name}, not {known}",
+                hint="SequenceAt and OptionalGetElement give what is inside",
+            )
 
 
 def check_operands(node: Node, found: Schema) -> None:
@@ -65,7 +87,7 @@ def literal_dtype(
     literal: Literal,
     node: Node | None,
     index: int,
-    types: Sequence[TensorType | None],
+    types: Sequence[Type | None],
     opsets: Mapping[str, int],
 ) -> str:
     """The element type of a literal: that of its neighbours under the same type variable of the schema."""
@@ -77,7 +99,7 @@ def literal_dtype(
     def variable(position: int) -> str:
         return found.inputs[min(position, len(found.inputs) - 1)].type
 
-    for position, other in enumerate(types):
+    for position, other in enumerate(map(tensor_only, types)):
         if other is not None and position != index and variable(position) == variable(index):
             return other.dtype
     fixed = variable(index)

@@ -17,8 +17,8 @@ import numpy as np
 from nncdbg.engine import dtypes
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.generated import GENERATED, generate
-from nncdbg.engine.graph import Array, Graph, TensorType, Value
-from nncdbg.engine.npy import choice, load_array, load_from_archive
+from nncdbg.engine.graph import Array, Dim, Graph, OptionalType, SequenceType, TensorType, Value, tensor_only
+from nncdbg.engine.npy import choice, load_archive, load_array, load_from_archive
 
 _FORMS = "FILE.npy, FILE.npz:KEY, " + ", ".join(GENERATED)
 
@@ -27,11 +27,12 @@ _FORMS = "FILE.npy, FILE.npz:KEY, " + ", ".join(GENERATED)
 class Bound:
     """One read-only, C-contiguous, native-endian array per graph input, in the graph's order.
 
-    `dims` holds the size of every symbol of the inputs; `notes` what the user should know: sizes
-    that were assumed and inputs that were drawn at random.
+    A sequence is a list of such arrays, an optional that is absent is None.  `dims` holds the size
+    of every symbol of the inputs; `notes` what the user should know: sizes that were assumed and
+    inputs that were drawn at random.
     """
 
-    arrays: dict[str, Array]
+    arrays: dict[str, Any]
     dims: dict[str, int]
     notes: list[str] = field(default_factory=list)
 
@@ -64,7 +65,8 @@ def bind(
 
     `specs` maps an input's name (``x`` or ``%x``) to an array, a Python scalar or nested list
     (converted to the input's dtype), or a string: FILE.npy, FILE.npz:KEY, relative to `folder`,
-    or zeros, ones, normal, uniform, arange.  `dims` gives symbolic sizes.
+    or zeros, ones, normal, uniform, arange.  A sequence is a list of those, or FILE.npz with all
+    that it holds; an optional may be None.  `dims` gives symbolic sizes.
 
     Raises UsageError for a name that is no input, a dtype, rank or size that does not fit, or a
     spec that is none; LoadError for a file that cannot be read.
@@ -93,12 +95,7 @@ class _Sizes:
     """Sizes of symbols: from given arrays, then from the user, else 1."""
 
     def __init__(self, graph: Graph, dims: Mapping[str, int]) -> None:
-        symbols = {
-            dim
-            for value in graph.inputs
-            for dim in (value.type.shape if value.type and value.type.shape else ())
-            if isinstance(dim, str)
-        }
+        symbols = {dim for value in graph.inputs for dim in _dims(value) if isinstance(dim, str)}
         for name, size in dims.items():
             if name not in symbols:
                 raise UsageError(
@@ -109,11 +106,19 @@ class _Sizes:
         self.known = dict(dims)
         self._from = dict.fromkeys(dims, "the size that was given for it")
 
-    def match(self, value: Value, array: Array) -> None:
+    def match(self, value: Value, data: Any) -> None:
         """Check an array against its input's type, and learn the sizes of symbols."""
-        shape = value.type.shape if value.type else None
-        if shape is None:
-            return
+        if isinstance(value.type, SequenceType):
+            for item in data:
+                # Elements may differ in size: a symbol inside a sequence says nothing of the others.
+                _Sizes(Graph(""), {}).match(Value(value.name, value.type.element), item)
+        elif isinstance(value.type, OptionalType):
+            if data is not None:
+                self.match(Value(value.name, value.type.element), data)
+        elif value.type is not None and value.type.shape is not None:
+            self._match_tensor(value, value.type.shape, data)
+
+    def _match_tensor(self, value: Value, shape: tuple[Dim, ...], array: Array) -> None:
         if len(shape) != array.ndim:
             raise _misfit(value, array, f"it needs {len(shape)} axes, not {array.ndim}")
         for axis, (dim, size) in enumerate(zip(shape, array.shape, strict=True)):
@@ -127,10 +132,8 @@ class _Sizes:
 
     def shape(self, value: Value, notes: list[str]) -> tuple[int, ...]:
         """The shape of an input that is made here; sizes that nobody said are 1, with a note."""
-        assert value.type is not None
-        assert value.type.shape is not None
         sizes = []
-        for axis, dim in enumerate(value.type.shape):
+        for axis, dim in enumerate(_dims(value)):
             if dim is None:
                 notes.append(
                     f"axis {axis} of input %{value.name} {value.type} has an unknown size, 1 is taken"
@@ -144,6 +147,12 @@ class _Sizes:
                 self.known[dim] = 1
             sizes.append(1 if dim is None else dim if isinstance(dim, int) else self.known[dim])
         return tuple(sizes)
+
+
+def _dims(value: Value) -> tuple[Dim, ...]:
+    """The sizes that the type of a tensor says."""
+    known = tensor_only(value.type)
+    return known.shape or () if known is not None else ()
 
 
 def _input_name(name: str, inputs: Mapping[str, Value], graph: Graph) -> str:
@@ -180,8 +189,12 @@ def _name_of(array: Array, value: Value) -> str:
         ) from None
 
 
-def _given(value: Value, data: Any, folder: Path | None) -> Array:
-    """The array that the user gives for an input, of the input's dtype."""
+def _given(value: Value, data: Any, folder: Path | None) -> Any:
+    """The array that the user gives for an input, of the input's dtype; a list of them for a sequence."""
+    if isinstance(value.type, OptionalType):
+        return None if data is None else _given(Value(value.name, value.type.element), data, folder)
+    if isinstance(value.type, SequenceType):
+        return _sequence(value, value.type, data, folder)
     if isinstance(data, str):
         return _fitting(value, _viewed(value, _read(value, data, folder)), "convert it before numpy.save")
     if isinstance(data, (bool, int, float, complex, list, tuple)):
@@ -193,16 +206,30 @@ def _given(value: Value, data: Any, folder: Path | None) -> Array:
     return _fitting(value, array, "convert it")
 
 
+def _sequence(value: Value, type_: SequenceType, data: Any, folder: Path | None) -> list[Any]:
+    if isinstance(data, str) and data.lower().endswith(".npz"):
+        data = load_archive(_path(data, folder))
+    if not isinstance(data, (list, tuple)):
+        raise UsageError(
+            f"input %{value.name} {type_} needs a list of arrays", hint="FILE.npz gives all that it holds"
+        )
+    return [
+        _given(Value(f"{value.name}[{index}]", type_.element), item, folder)
+        for index, item in enumerate(data)
+    ]
+
+
 def _fitting(value: Value, array: Array, what: str) -> Array:
     name = _name_of(array, value)
     if name == "str":
         array = _strings(value, array)
-    if value.type is None or name == value.type.dtype:
+    known = tensor_only(value.type)
+    if known is None or name == known.dtype:
         return array
-    wanted = dtypes.NUMPY[value.type.dtype]
+    wanted = dtypes.NUMPY[known.dtype]
     # NumPy knows the names of ml_dtypes only where that is imported.
     target = f"ml_dtypes.{wanted.name}" if wanted.isbuiltin == 2 else f'"{wanted.name}"'
-    raise _misfit(value, array, f"it needs {value.type.dtype}, not {name}", f"{what}: x.astype({target})")
+    raise _misfit(value, array, f"it needs {known.dtype}, not {name}", f"{what}: x.astype({target})")
 
 
 def _strings(value: Value, array: Array) -> Array:
@@ -227,9 +254,10 @@ def _converted(value: Value, data: Any) -> Array:
         raise UsageError(f"input %{value.name} is a ragged list: {error}") from error
     if plain.dtype.kind in "OUS":
         plain = np.asarray(data, object)
-    if value.type is None:
+    known = tensor_only(value.type)
+    if known is None:
         return plain
-    wanted = value.type.dtype
+    wanted = known.dtype
     if wanted == "str" or plain.dtype.kind == "O":
         return _fitting(value, plain, "convert it")
     if plain.size == 0:
@@ -251,9 +279,10 @@ def _converted(value: Value, data: Any) -> Array:
 
 def _viewed(value: Value, array: Array) -> Array:
     """bf16 and its kin come back from .npy as raw bytes: their dtype is the graph's word."""
-    if array.dtype.type is not np.void or array.dtype.names or value.type is None:
+    known = tensor_only(value.type)
+    if array.dtype.type is not np.void or array.dtype.names or known is None:
         return array
-    wanted = dtypes.NUMPY[value.type.dtype]
+    wanted = dtypes.NUMPY[known.dtype]
     from_extension = wanted.isbuiltin == 2
     return array.view(wanted) if from_extension and wanted.itemsize == array.dtype.itemsize else array
 
@@ -278,14 +307,18 @@ def _path(name: str, folder: Path | None) -> Path:
     return folder / name if folder else Path(name)
 
 
-def _generated(value: Value, kind: str | None, sizes: _Sizes, seed: int, notes: list[str]) -> Array:
+def _generated(value: Value, kind: str | None, sizes: _Sizes, seed: int, notes: list[str]) -> Array | None:
     """Zeros, ones and so on, or, where nothing is asked for, random data with a note."""
-    if value.type is None or value.type.shape is None:
+    if isinstance(value.type, OptionalType) and kind is None:
+        notes.append(f"input %{value.name} {value.type} is absent (give --input {value.name}=FILE.npy)")
+        return None
+    known = tensor_only(value.type)
+    if known is None or known.shape is None:
         raise UsageError(
             f"input %{value.name} has no known type, so it cannot be made up",
             hint=f"give it: --input {value.name}=FILE.npy",
         )
-    type_ = TensorType(value.type.dtype, sizes.shape(value, notes))
+    type_ = TensorType(known.dtype, sizes.shape(value, notes))
     if kind is None:
         notes.append(
             f"input %{value.name} {type_} drawn at random from seed {seed}"
@@ -294,8 +327,12 @@ def _generated(value: Value, kind: str | None, sizes: _Sizes, seed: int, notes: 
     return generate(value.name, type_, kind, seed)
 
 
-def _frozen(array: Array) -> Array:
+def _frozen(array: Any) -> Any:
     """C-contiguous, native byte order, read-only; a view where the user's array is so already."""
+    if array is None:
+        return None
+    if isinstance(array, list):
+        return list(map(_frozen, array))
     native = array.astype(array.dtype.newbyteorder("="), copy=False) if array.dtype.isbuiltin != 2 else array
     view = np.asarray(native, order="C").view()
     view.flags.writeable = False

@@ -13,7 +13,7 @@ from nncdbg.engine.code import Code, Compiler, Path, initial_data
 from nncdbg.engine.errors import GraphError, NncdbgError
 from nncdbg.engine.explanation import excerpt
 from nncdbg.engine.formula import formula_of
-from nncdbg.engine.graph import Array, Constant, Node, Program, TensorType
+from nncdbg.engine.graph import Array, Constant, Node, Program, TensorType, Type
 from nncdbg.engine.linking import Linker
 from nncdbg.engine.machine import Frame, Running
 from nncdbg.engine.values import type_of
@@ -51,7 +51,7 @@ class Loaded:
                 raise GraphError(f"@{name} takes {len(graph.inputs)} operands, {len(types)} given")
             elements = [TensorType(known.dtype) if known else None for known in types]
             merged = [
-                value.type if value.type and element and value.type.dtype == element.dtype else element
+                value.type if element is None or _fits(value.type, element) else element
                 for value, element in zip(graph.inputs, elements, strict=True)
             ]
             self._called[key] = self._compile(self.program, name, merged)
@@ -85,7 +85,7 @@ class Loaded:
         return self._listings[key]
 
     def _compile(
-        self, program: Program, name: str, types: Sequence[TensorType | None], formula: Program | None = None
+        self, program: Program, name: str, types: Sequence[Type | None], formula: Program | None = None
     ) -> Code:
         def complain(path: Path, pc: int, error: NncdbgError) -> NncdbgError:
             return _placed(error, self.listing if formula is None else listing(formula), path, pc, program)
@@ -104,6 +104,10 @@ class Loaded:
         if key not in self._arrays:
             self._arrays[key] = initial_data(constant, program)
         return self._arrays[key]
+
+
+def _fits(declared: Type | None, element: TensorType) -> bool:
+    return isinstance(declared, TensorType) and declared.dtype == element.dtype
 
 
 def _wanted(node: Node) -> int:

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import ModuleType
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+
+from nncdbg.engine.backends import Backend, Call
+from nncdbg.engine.backends.fallback import Fallback
 from nncdbg.engine.code import CONTROL, Code, Instruction, Path, Statement, gatherer
-from nncdbg.engine.errors import UnsupportedOp
 from nncdbg.engine.graph import Node, TensorType
 from nncdbg.engine.ops import Op, lookup
-from nncdbg.engine.ops.schema import complete, schema, version_of
+from nncdbg.engine.ops.schema import complete, version_of
 
 if TYPE_CHECKING:
     from nncdbg.engine.findings import Report
@@ -91,9 +94,11 @@ class Allocation:
 class Linker:
     """Builds the instructions of codes.  `generator` gives the random stream of a statement."""
 
-    xp: ModuleType
+    backend: Backend
     allocation: Allocation
     generator: Callable[[Path, int], Any]
+    fallback: Fallback | None = None
+    """What runs the ops that the backend has no kernel for; without it, they fail when they are executed."""
     observe: Callable[[Binding, Execute], Execute] | None = None
     codes: list[Code] = field(default_factory=list)
 
@@ -126,44 +131,44 @@ class Linker:
         if node.op in CONTROL or node.op.startswith("@"):
             return None
         binding = self.bind(code, pc, node)
-        if binding is None:
-            return _unsupported(node, version_of(node.op, code.opsets))
         execute = self.allocation.wrap(binding)
         return self.observe(binding, execute) if self.observe is not None else execute
 
-    def bind(self, code: Code, pc: int, node: Node) -> Binding | None:
-        """The statement bound to its kernel, or None where the op has none."""
+    def bind(self, code: Code, pc: int, node: Node) -> Binding:
+        """The statement bound to its kernel; where the backend has none, executing it says so."""
         version = version_of(node.op, code.opsets)
-        op = lookup(node.op, version)
-        if op is None or (op.kernel is None and op.ufunc is None):
-            return None
-        attributes = complete(node.op, version, node.attributes)
-        kernel_arguments = dict(attributes)
-        if op.opset_version:
-            kernel_arguments["opset"] = version
-        if op.outputs_count:
-            kernel_arguments["outputs_count"] = len(node.outputs)
-        kernel = self._kernel(op, kernel_arguments, code.path, pc)
+        op = lookup(node.op, version) or Op(node.op, kernel=None)
+        attributes = _kernel_arguments(op, complete(node.op, version, node.attributes), version, node)
         several = isinstance(code.targets[pc], slice)
-        found = schema(node.op, version)
-        if found is None or len(found.outputs) != 1 or found.outputs[0].variadic:
-            kernel = _first_results(kernel, len(node.outputs), several)
-        writes = op.accepts_out and not several
-        into = self._kernel(op, kernel_arguments, code.path, pc, out=True) if writes else None
-        return Binding(code, pc, node, op, attributes, kernel, into, len(node.outputs), several)
+        call = Call(
+            node,
+            op,
+            version,
+            attributes,
+            several,
+            frozenset(
+                index
+                for index, slot in enumerate(code.operands[pc])
+                if isinstance(code.template[slot], np.ndarray)
+            ),
+            partial(self.generator, code.path, pc),
+        )
+        kernels = self.backend.bind(call)
+        if self.fallback is not None:
+            kernels = self.fallback.cover(kernels, call, Statement(code, pc))
+        return Binding(
+            code, pc, node, op, attributes, kernels.run, kernels.into, len(node.outputs), several
+        )
 
-    def _kernel(
-        self, op: Op, attributes: Mapping[str, Any], path: Path, pc: int, *, out: bool = False
-    ) -> Execute:
-        """The bound kernel; a random one gets the stream of its statement and iteration at each call."""
-        if not op.random:
-            return op.bind(self.xp, attributes, out=out)
-        xp, generator = self.xp, self.generator
 
-        def run(*arguments: Any) -> Any:
-            return op.bind(xp, {**attributes, "rng": generator(path, pc)}, out=out)(*arguments)
-
-        return run
+def _kernel_arguments(op: Op, attributes: Mapping[str, Any], version: int, node: Node) -> Mapping[str, Any]:
+    """The attributes, and what else a kernel asks for."""
+    asked = dict(attributes)
+    if op.opset_version:
+        asked["opset"] = version
+    if op.outputs_count:
+        asked["outputs_count"] = len(node.outputs)
+    return asked
 
 
 def walk(code: Code) -> Iterator[Code]:
@@ -174,25 +179,3 @@ def walk(code: Code) -> Iterator[Code]:
         yield each
         for bodies in each.bodies.values():
             stack.extend(bodies)
-
-
-def _first_results(kernel: Execute, count: int, several: bool) -> Execute:
-    """For ops whose number of results varies: the results that the statement names."""
-
-    def run(*inputs: Any) -> Any:
-        results = kernel(*inputs)
-        if not isinstance(results, (tuple, list)):
-            results = (results,)
-        return results[:count] if several else results[0]
-
-    return run
-
-
-def _unsupported(node: Node, version: int) -> Execute:
-    def fail(*inputs: Any) -> Any:
-        raise UnsupportedOp(
-            f"{node.op} has no kernel in opset {version}",
-            hint="`nncdbg ops` lists the ops that run; a statement can be stepped up to all the same",
-        )
-
-    return fail

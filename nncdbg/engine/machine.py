@@ -30,7 +30,10 @@ from nncdbg.engine.events import (
     Restored,
     Trapped,
 )
-from nncdbg.engine.graph import TensorType
+from nncdbg.engine.graph import TensorType, tensor_only
+
+DEEPEST = 10_000
+"""Frames on the stack: deeper than any real program, and soon reached by one that calls itself."""
 
 
 class Frame:
@@ -92,6 +95,8 @@ class Machine:
         self.floor = 0
         """The tick below which the journal does not reach."""
         self.listeners: list[Callable[[Event], None]] = []
+        self.problems: list[str] = []
+        """What listeners raised."""
         self.frames: list[Frame] = [self._frame(entry, inputs)]
 
     # -- running -------------------------------------------------------------------------
@@ -128,7 +133,11 @@ class Machine:
         if self.interrupted:
             return self._interruption()
         if patched[frame.pc] is TRAP:
-            return Trapped()
+            if frame.pc in frame.code.traps:
+                return Trapped()
+            # `interrupt` in another thread has not come to its end, or came too late for the last run.
+            frame.code.arm()
+            return Interrupted()
         return self._transfer(frame)
 
     def _advance(self, frame: Frame, count: int) -> None:
@@ -158,6 +167,8 @@ class Machine:
         """Stop before the next statement; safe from a signal handler, a listener or another thread."""
         self.interrupted = True
         for frame in self.frames[-1:]:
+            # First on the list, then disarmed: whoever empties the list meanwhile misses nothing for good,
+            # as a trap where none was set is taken for an interruption (see `_run_block`).
             self._disarmed.append(frame.code)
             # One slice assignment, so that the running loop meets a trap whatever it fetches next.
             frame.code.patched[:] = [TRAP] * len(frame.code.patched)
@@ -202,6 +213,11 @@ class Machine:
 
     def push(self, frame: Frame) -> None:
         """Begin a frame inside the innermost one, whose pc stays at the statement that caused it."""
+        if len(self.frames) > DEEPEST:
+            raise RunError(
+                f"more than {DEEPEST} blocks and calls inside each other",
+                hint=f"@{frame.code.graph.name} may call itself without an end",
+            )
         if self.frames:
             outer = self.frames[-1].slots
             for source, target in frame.code.captures:
@@ -267,7 +283,7 @@ class Machine:
         fresh = frame.code.template.copy()
         fresh[1] = np.array(frame.iteration + 1, np.int64)
         fresh[2 : 2 + count] = carried
-        for _, slot in frame.code.captures:
+        for slot in frame.code.kept:
             fresh[slot] = before[slot]
         frame.slots, frame.iteration, frame.pc = fresh, frame.iteration + 1, 0
         self._record("next", (frame.code, before))
@@ -278,7 +294,7 @@ class Machine:
     ) -> list[Any]:
         """The final carried values, and the collected ones stacked, those of the last iteration too."""
         outputs = loop.code.graph.outputs[len(carried) :]
-        types = [loop.code.types.get(value.name) for value in outputs]
+        types = [tensor_only(loop.code.types.get(value.name)) for value in outputs]
         series = loop.collected
         if latest is not None:
             series = [[*items, value] for items, value in zip(series, latest, strict=True)]
@@ -307,9 +323,13 @@ class Machine:
         self.journal.append((self.tick, kind, dropped))
 
     def emit(self, event: Event) -> None:
-        """Tell every listener."""
-        for listener in self.listeners:
-            listener(event)
+        """Tell every listener; one that raises is reported in `problems` and told no more."""
+        for listener in tuple(self.listeners):
+            try:
+                listener(event)
+            except Exception as error:  # noqa: BLE001 - whoever listens must not stop the program
+                self.listeners.remove(listener)
+                self.problems.append(_problem(listener, event, error))
 
     # -- going back ----------------------------------------------------------------------
 
@@ -352,14 +372,24 @@ class Machine:
         self.emit(Restored())
 
     def clone(self) -> Machine:
-        """A machine in the same state that shares arrays and code, without journal or listeners."""
+        """A machine in the same state that shares arrays and code, without journal or listeners.
+
+        It keeps no journal on its way either, so that it can run on for any length.
+        """
         copy = Machine.__new__(Machine)
         copy.call_code, copy.running = self.call_code, self.running
         copy.tick, copy.ended, copy.interrupted = self.tick, self.ended, False
         copy._disarmed = []
-        copy.journal, copy.floor, copy.listeners = deque(), self.tick, []
+        copy.journal, copy.floor, copy.listeners = deque(maxlen=0), self.tick, []
+        copy.problems = []
         copy.frames = [frame.clone() for frame in self.frames]
         return copy
+
+
+def _problem(listener: Callable[[Event], None], event: Event, error: Exception) -> str:
+    name = getattr(listener, "__qualname__", repr(listener))
+    what = f"{type(error).__name__}: {error}"
+    return f"the listener {name} failed at {type(event).__name__} and hears no more: {what}"
 
 
 def _uncollect(frame: Frame) -> None:

@@ -41,6 +41,15 @@ def load_from_archive(path: Path, key: str | None) -> Array:
         return array
 
 
+def load_archive(path: Path) -> list[Array]:
+    """Every array of a .npz file in its order: a sequence; LoadError if there is none."""
+    with _opened(path) as file:
+        archive = np.load(file, allow_pickle=False)
+        if isinstance(archive, np.ndarray):
+            raise LoadError(f"{path} is one array, not an archive", hint="give it the suffix .npy")
+        return [archive[key] for key in archive.files]
+
+
 @contextmanager
 def _opened(path: Path) -> Iterator[IO[bytes]]:
     """The open file; what goes wrong while it is read is a LoadError in a user's words."""

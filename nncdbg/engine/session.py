@@ -11,7 +11,9 @@ from itertools import chain
 from pathlib import Path as FilePath
 from typing import Any
 
-from nncdbg.engine.backends import namespace
+from nncdbg.engine.backends import Backend
+from nncdbg.engine.backends import backend as backend_of
+from nncdbg.engine.backends.fallback import Fallback
 from nncdbg.engine.breakpoints import Breakpoint, hit_rule
 from nncdbg.engine.budget import parse_bytes
 from nncdbg.engine.catching import Catches, holds_any
@@ -44,7 +46,8 @@ class Debugger:
 
     `inputs` maps input names to arrays, scalars, or specs such as ``"x.npy"`` and ``"zeros"``;
     what is not given is drawn at random from `seed` (see `notes`).  `dims` gives symbolic
-    sizes.  `allocator` is debug, arena, poison or plain, or an Allocation; `history` is the budget
+    sizes.  `backend` says whose kernels run: numpy, onnxruntime or cupy, or a Backend; what it has no
+    kernel for fails, or with `fallback` runs on NumPy (see `fallbacks`).  `allocator` is debug, arena, poison or plain, or an Allocation; `history` is the budget
     in bytes for old values (a number, or text such as ``"4GiB"``; a quarter of RAM if None); `statistics`
     logs the summary of every result.
 
@@ -56,7 +59,8 @@ class Debugger:
         program: Program,
         inputs: Mapping[str, Any] | None = None,
         *,
-        backend: str = "numpy",
+        backend: str | Backend = "numpy",
+        fallback: bool = False,
         allocator: str | Allocation = "debug",
         dims: Mapping[str, int] | None = None,
         seed: int = 0,
@@ -80,7 +84,9 @@ class Debugger:
         self.allocation.connect(self._found, self.log)
         self._observer = Observer(self._found, self.log)
         running = Running()
-        self._linker = Linker(namespace(backend), self.allocation, generator_of(running, seed))
+        self.backend = backend_of(backend)
+        self._fallback = Fallback(self.backend) if fallback else None
+        self._linker = Linker(self.backend, self.allocation, generator_of(running, seed), self._fallback)
         self._loaded = Loaded(program, self.listing, self._linker, self._code_arrived)
         self._codes: list[Code] = []
         self._breakpoints: dict[int, Breakpoint] = {}
@@ -280,9 +286,7 @@ class Debugger:
                 raise UsageError(f"there is no mark {place!r}", hint=f"marks: {known}")
             place = self.timeline.marks[place]
         if isinstance(place, Mark):
-            if place.branch != self.timeline.branch:
-                self.timeline.switch(place.branch)
-            place = place.tick
+            return self._moved(self.control.return_to(place))
         if place < 0:
             raise UsageError("a moment is a number of statements, 0 or more")
         return self._moved(self.control.go_to(place))
@@ -338,8 +342,8 @@ class Debugger:
         branch = self.timeline.fork(f"%{name} set")
         try:
             with self.timeline.quiet():
-                edit = apply_edit(self.machine, depth, slot, name, after)
-        except NncdbgError:
+                edit = apply_edit(self.machine, depth, slot, name, after, self.timeline.recompute)
+        except BaseException:
             self.timeline.abandon(branch)
             raise
         self.timeline.edits.append(edit)
@@ -386,6 +390,17 @@ class Debugger:
     def mark(self, name: str) -> Mark:
         """Name this moment, for `go_to`."""
         return self.timeline.mark(name)
+
+    @property
+    def problems(self) -> list[str]:
+        """What went wrong beside the program: listeners that raised, and so hear no more; oldest first."""
+        return self.machine.problems
+
+    @property
+    def fallbacks(self) -> list[tuple[int | None, str]]:
+        """(line, op) of each statement that ran on NumPy as the backend has no kernel for it."""
+        fallen = self._fallback.fallen if self._fallback is not None else []
+        return [(self._line(each.code, each.pc), each.code.nodes[each.pc].op) for each in fallen]
 
     # -- what the engine asks ----------------------------------------------------------------
 
@@ -449,14 +464,18 @@ class Debugger:
         transfer = bool(journal) and journal[-1][0] == self.machine.tick
         if pc < 0 or transfer or frame.code.instructions[pc][0] is None:
             return None
-        slots = frame.slots if self.timeline.retains else self.timeline.diversion().frames[-1].slots
+        caught = [
+            kind for kind in _TOLD_AS if any(name in self.catches.conditions for name in _TOLD_AS[kind])
+        ]
+        if not caught:
+            return None
+        slots = self.timeline.recalled(pc)
         inputs = frame.code.instructions[pc][1](slots)
         target = frame.code.targets[pc]
         outputs: Sequence[Any] = slots[target] if isinstance(target, slice) else [slots[target]]  # type: ignore[index]
         for index, output in enumerate(outputs):
-            for kind in ("nan", "inf"):
-                caught = any(name in self.catches.conditions for name in _TOLD_AS[kind])
-                if caught and holds_any(output, kind):
+            for kind in caught:
+                if holds_any(output, kind):
                     stop = self._settle(Finding(kind, Statement(frame.code, pc), "", inputs, index))
                     if stop is not None:
                         return stop

@@ -10,13 +10,14 @@ their inputs and random streams are numbered, so a replay gives the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise, zip_longest
+from typing import Any, TypeAlias
 
 from nncdbg.engine.code import UNSET, Code
-from nncdbg.engine.events import Ended, Event, Failed, Outcome
+from nncdbg.engine.events import Ended, Event, Failed, Interrupted, Outcome
 from nncdbg.engine.linking import Allocation
 from nncdbg.engine.liveness import dying, last_uses
 from nncdbg.engine.machine import Entry, Frame, Machine
@@ -49,12 +50,25 @@ class Edit:
 
 
 @dataclass(frozen=True, slots=True)
+class Detour:
+    """The micro program that was stepped into: the statement up to `tick` was its beginning."""
+
+    tick: int
+    code: Code
+
+
+Deviation: TypeAlias = "Edit | Detour"
+"""What the user made happen; a replay needs it, as it does not follow from the program."""
+
+
+@dataclass(frozen=True, slots=True)
 class Mark:
-    """A named moment."""
+    """A named moment.  `edits` are what the user had changed by then; None: as the branch has it."""
 
     name: str
     branch: int
     tick: int
+    edits: tuple[Deviation, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +78,7 @@ class Saved:
     machine: Machine
     journal: tuple[Entry, ...]
     floor: int
-    edits: tuple[Edit, ...]
+    edits: tuple[Deviation, ...]
     checkpoints: tuple[Machine, ...]
 
 
@@ -93,7 +107,9 @@ class Timeline:
         self.retains = allocation.retains
         """False where memory is reused: then old values do not stand, and going back is a replay."""
         self.replaying = False
-        self.edits: list[Edit] = []
+        self.halted: Callable[[], bool] = lambda: False
+        """Tells whether somebody asked to stop, so that a long replay can be left."""
+        self.edits: list[Deviation] = []
         self.marks: dict[str, Mark] = {}
         self.branches = {0: Branch(0, None, 0, "the program as given")}
         self.branch = 0
@@ -122,9 +138,9 @@ class Timeline:
         for frame in state.frames:
             _drop_dead(frame)
         kept = [state]
-        for older in reversed(self._checkpoints[1:]):
-            # The distance to now doubles from one kept checkpoint to the next.
-            if state.tick - older.tick >= 2 * (state.tick - kept[-1].tick) or len(kept) == 1:
+        for older, oldest in pairwise(reversed(self._checkpoints)):
+            # One may go if what is left without it is no wider than its distance from now.
+            if kept[-1].tick - oldest.tick > state.tick - kept[-1].tick:
                 kept.append(older)
         self._checkpoints = [self._checkpoints[0], *reversed(kept)]
 
@@ -208,7 +224,7 @@ class Timeline:
 
     def _nearer_checkpoint(self, tick: int) -> bool:
         """True if running on from a checkpoint takes fewer statements than undoing, by far."""
-        return any(
+        return self.machine.tick - tick > 64 and any(
             4 * (tick - state.tick) <= self.machine.tick - tick - 64
             for state in self._checkpoints
             if state.tick <= tick
@@ -232,7 +248,8 @@ class Timeline:
         frames = self.machine.frames[:depth]
         while self.edits and self.edits[-1].tick >= tick:
             dropped = self.edits.pop()
-            for level, slot, before, _ in reversed(dropped.changes):
+            changes = dropped.changes if isinstance(dropped, Edit) else ()
+            for level, slot, before, _ in reversed(changes):
                 if level < len(frames):
                     frames[level].slots[slot] = before
             self._forget_checkpoints(dropped.tick)
@@ -242,7 +259,12 @@ class Timeline:
         self._checkpoints[1:] = [state for state in self._checkpoints[1:] if state.tick < tick]
 
     def _restore(self, tick: int) -> None:
-        """Take the state of the last checkpoint at or before `tick` and run on from there."""
+        """Take the state of the last checkpoint at or before `tick` and run on from there.
+
+        Later checkpoints go: new ones come on the way, close to `tick`, so that going back step by
+        step replays little.
+        """
+        self._forget_checkpoints(tick + 1)
         self.machine.become(_begun(self._checkpoints, tick, self.edits))
         self._forward(self.machine, tick, self.edits)
 
@@ -255,18 +277,26 @@ class Timeline:
         finally:
             self.replaying = before
 
-    def _forward(self, machine: Machine, tick: int, edits: Sequence[Edit]) -> None:
-        """Run a machine to `tick`, with the edits made on the way."""
+    def _forward(self, machine: Machine, tick: int, edits: Sequence[Deviation]) -> None:
+        """Run a machine to `tick`, with the edits made on the way; not as far if somebody halts it."""
         with self.quiet():
-            while machine.tick < tick and not isinstance(self._again(machine, edits), (Ended, Failed)):
-                pass
+            while machine.tick < tick:
+                outcome = self._again(machine, edits)
+                if isinstance(outcome, (Ended, Failed)) or self.halted():
+                    break
+                if isinstance(outcome, Interrupted) and machine is self.machine and self.over_budget:
+                    self.enforce()
 
-    def _again(self, machine: Machine, edits: Iterable[Edit]) -> Outcome | None:
-        outcome = machine.step()
+    def _again(self, machine: Machine, edits: Iterable[Deviation]) -> Outcome | None:
         self.replayed += 1
-        for edit in edits:
-            if edit.tick == machine.tick:
-                _apply(machine, edit)
+        detours = (edit for edit in edits if isinstance(edit, Detour) and edit.tick == machine.tick + 1)
+        detour = next(detours, None)
+        outcome = None
+        if detour is None:
+            outcome = machine.step()
+        else:
+            machine.push_formula(detour.code)
+        _apply_here(machine, edits)
         return outcome
 
     def diversion(self, tick: int | None = None) -> Machine:
@@ -286,29 +316,53 @@ class Timeline:
 
     def recompute(self, depth: int, slot: int) -> Any:
         """An evicted value of a frame on the stack, computed again on a separate machine."""
-        code = self.machine.frames[depth].code
-        iteration = self.machine.frames[depth].iteration
         for source in reversed([state for state in self._checkpoints if state.tick <= self.machine.tick]):
             machine = _begun([source], source.tick, self.edits)
-            value = self._find_again(machine, depth, code, iteration, slot)
+            value = self._find_again(machine, depth, slot)
             if value is not UNSET:
                 return value
         return UNSET
 
-    def _find_again(self, machine: Machine, depth: int, code: Code, iteration: int, slot: int) -> Any:
+    def recalled(self, pc: int) -> list[Any]:
+        """The slots of the innermost frame, with all that its statement at `pc` reads and writes."""
+        if not self.retains:
+            return self.diversion().frames[-1].slots
+        frame, depth = self.machine.frames[-1], len(self.machine.frames) - 1
+        target = frame.code.targets[pc]
+        written = range(target.start, target.stop) if isinstance(target, slice) else (target or 0,)
+        wanted = (*frame.code.operands[pc], *written)
+        if _stands(frame.slots, wanted):
+            return frame.slots
+        slots = frame.slots.copy()
+        for slot in wanted:
+            if slots[slot] is EVICTED:
+                slots[slot] = self.recompute(depth, slot)
+        return slots
+
+    @property
+    def last_edit(self) -> int:
+        """The tick of the last value that was set by hand; -1 if none was."""
+        return max((edit.tick for edit in self.edits if isinstance(edit, Edit)), default=-1)
+
+    def _find_again(self, machine: Machine, depth: int, slot: int) -> Any:
         """Run a machine until the slot of that frame is written; UNSET if it was evicted there too."""
+        here = self.machine.frames[depth]
+        code, visit = here.code, (here.entered, here.iteration)
+        edited = max((edit.tick for edit in self.edits if _sets(edit, depth, slot)), default=0)
+        outcome: Outcome | None = None
         with self.quiet():
-            while machine.tick <= self.machine.tick:
+            while True:
                 frame = machine.frames[depth] if len(machine.frames) > depth else None
-                if frame is not None and frame.code is code and frame.iteration == iteration:
+                here_now = frame is not None and (frame.entered, frame.iteration) == visit
+                if frame is not None and here_now and machine.tick >= edited:
                     value = frame.slots[slot]
                     if value is EVICTED:
-                        break
+                        return UNSET
                     if value is not UNSET and code.definition[slot] < frame.pc:
                         return value
-                if isinstance(self._again_releasing(machine, slot, code), (Ended, Failed)):
-                    break
-        return UNSET
+                if machine.tick >= self.machine.tick or isinstance(outcome, (Ended, Failed)):
+                    return UNSET
+                outcome = self._again_releasing(machine, slot, code)
 
     def _again_releasing(self, machine: Machine, wanted: int, code: Code) -> Outcome | None:
         """One statement, after which what is dead is dropped, so that memory stays bounded."""
@@ -323,8 +377,27 @@ class Timeline:
     # -- marks, edits, branches --------------------------------------------------------------
 
     def mark(self, name: str) -> Mark:
-        self.marks[name] = Mark(name, self.branch, self.machine.tick)
+        self.marks[name] = Mark(name, self.branch, self.machine.tick, tuple(self.edits))
         return self.marks[name]
+
+    def detour(self, code: Code) -> None:
+        """Step into the statement at the pc by its micro program."""
+        self._forget_checkpoints(self.machine.tick + 1)
+        self.machine.push_formula(code)
+        self.edits.append(Detour(self.machine.tick, code))
+
+    def return_to(self, mark: Mark) -> None:
+        """Go to a mark, with what the user had changed when it was made."""
+        if mark.branch != self.branch:
+            self.switch(mark.branch)
+        mine = [edit for edit in self.edits if edit.tick <= mark.tick]
+        parted = None if mark.edits is None else _parted(mine, mark.edits)
+        if mark.edits is None or parted is None:
+            self.go_to(mark.tick)
+            return
+        self._forget_checkpoints(parted)
+        self.edits = list(mark.edits)
+        self._restore(mark.tick)
 
     def fork(self, title: str) -> Branch:
         """Leave the present course as a branch, and go on in a new one from here."""
@@ -374,13 +447,19 @@ class Timeline:
         return machine
 
 
-def _begun(checkpoints: Sequence[Machine], tick: int, edits: Iterable[Edit]) -> Machine:
+def _begun(checkpoints: Sequence[Machine], tick: int, edits: Iterable[Deviation]) -> Machine:
     """A copy of the last checkpoint at or before `tick`, with the edits made just there."""
     machine = next(state for state in reversed(checkpoints) if state.tick <= tick).clone()
-    for edit in edits:
-        if edit.tick == machine.tick:
-            _apply(machine, edit)
+    _apply_here(machine, edits)
     return machine
+
+
+def _parted(these: Sequence[Deviation], those: Sequence[Deviation]) -> int | None:
+    """The tick of the first change that only one of two courses has; None if they are the same."""
+    for a, b in zip_longest(these, those):
+        if a is not b:
+            return min(edit.tick for edit in (a, b) if edit is not None)
+    return None
 
 
 def _copied(entry: Entry) -> Entry:
@@ -395,9 +474,15 @@ def _stands(slots: Sequence[Any], wanted: Iterable[int]) -> bool:
     return all(slots[slot] is not EVICTED for slot in wanted)
 
 
-def _apply(machine: Machine, edit: Edit) -> None:
-    for depth, slot, _, after in edit.changes:
-        machine.frames[depth].slots[slot] = after
+def _sets(edit: Deviation, depth: int, slot: int) -> bool:
+    return isinstance(edit, Edit) and any(change[:2] == (depth, slot) for change in edit.changes)
+
+
+def _apply_here(machine: Machine, edits: Iterable[Deviation]) -> None:
+    for edit in edits:
+        if isinstance(edit, Edit) and edit.tick == machine.tick:
+            for depth, slot, _, after in edit.changes:
+                machine.frames[depth].slots[slot] = after
 
 
 def _drop_dead(frame: Frame) -> None:

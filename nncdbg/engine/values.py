@@ -51,7 +51,11 @@ class Values:
             if slot is not None:
                 done = frame.code.definition[slot] < frame.pc or self.machine.ended
                 yield Place(frame.slots, slot, frame.code, depth, done)
-        for _, kind, dropped in reversed(self.machine.journal):
+        edited = self.timeline.last_edit
+        for tick, kind, dropped in reversed(self.machine.journal):
+            if tick <= edited:
+                # What these frames hold may be what they would not have computed after the edit.
+                break
             if kind == "pop" and (slot := dropped.code.slot_of.get(name)) is not None:
                 yield Place(dropped.slots, slot, dropped.code, None, True)
 
@@ -70,7 +74,7 @@ class Values:
         if self.has(name):
             raise NotComputed(
                 f"%{name} does not stand here",
-                hint="its block has not run, or its history was dropped; run to its line",
+                hint="its block has not run, or not since a value was set, or its history was dropped",
             )
         near = difflib.get_close_matches(name, list(self.names()), 1)
         raise ExpressionError(

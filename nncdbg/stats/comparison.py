@@ -61,7 +61,7 @@ class _Distance:
         self.worst: int | None = None
         self.worst_odd: int | None = None
 
-    def add(self, start: int, a: npt.NDArray[Any], b: npt.NDArray[Any], ulps: bool) -> None:
+    def add(self, start: int, a: npt.NDArray[Any], b: npt.NDArray[Any], in_ulps: bool) -> None:
         wide_a, wide_b = _widen(a), _widen(b)
         nan_a, nan_b = np.isnan(wide_a), np.isnan(wide_b)
         finite = np.isfinite(wide_a) & np.isfinite(wide_b)
@@ -75,8 +75,8 @@ class _Distance:
         distance = np.where(finite, _distance(a, b, wide_a, wide_b), 0.0)
         self.mismatched += int(odd.sum()) + int(np.count_nonzero(distance))
         self._add_finite(start, wide_a[finite], wide_b[finite], distance, distance[finite])
-        if ulps and finite.any():
-            self.max_ulp = max(self.max_ulp, int(_ulps(a[finite], b[finite]).max()))
+        if in_ulps and finite.any():
+            self.max_ulp = max(self.max_ulp, int(ulps_between(a[finite], b[finite]).max()))
 
     def _add_finite(
         self,
@@ -183,7 +183,7 @@ def _distance(
     return np.asarray(np.abs(wide_a - wide_b))
 
 
-def _ulps(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
+def ulps_between(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
     """How many steps from one representable number to the next lie between `a` and `b`."""
     x, y = _rank(a), _rank(b)
     return np.where(x > y, x - y, y - x)

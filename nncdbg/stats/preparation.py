@@ -7,6 +7,7 @@ until a dtype is ready `plain` gives the same numbers, slower.
 from __future__ import annotations
 
 import atexit
+import itertools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -73,6 +74,11 @@ class _Preparation:
 
 _preparation = _Preparation()
 
+_PATIENCE = 2000
+"""Tensors looked at in NumPy before compiling begins by itself."""
+
+_vain = itertools.count()
+
 
 def prepare(wait: bool = False) -> None:
     """Start compiling the fast pass in a daemon thread, once; with `wait`, return when it is done.
@@ -102,6 +108,13 @@ def address_of(raw: np.ndarray[Any, Any]) -> int:
 
 
 def kernel_of(name: str) -> Kernel | None:
-    """The compiled pass for a short dtype name; None if it is not ready, or there is none."""
+    """The compiled pass for a short dtype name; None if it is not ready, or there is none.
+
+    Who asks in vain often enough is worth the compiling, so that this begins by itself in a long
+    run, and a short one never pays for it.
+    """
     dtype = dtypes.NUMPY.get(name)
-    return None if dtype is None else kernels.get(dtype)
+    kernel = None if dtype is None else kernels.get(dtype)
+    if kernel is None and next(_vain) == _PATIENCE:
+        prepare()
+    return kernel

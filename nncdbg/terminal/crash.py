@@ -9,7 +9,7 @@ import traceback
 
 def report_crash(error: BaseException) -> str:
     """Save the traceback; the line that says so."""
-    summary = "".join(traceback.format_exception_only(error)).strip().splitlines()[0]
+    summary = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
     try:
         handle, path = tempfile.mkstemp(prefix="nncdbg-crash-", suffix=".txt")
         with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:

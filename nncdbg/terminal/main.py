@@ -10,8 +10,10 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from io import TextIOWrapper
 
 from nncdbg.engine.errors import NncdbgError, RunError
+from nncdbg.terminal.escaping import printable
 from nncdbg.terminal.options import Parser, add_machine, add_model
 
 COMMANDS = {
@@ -34,6 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     130 interrupted, 70 a bug of nncdbg itself.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    _tolerate_odd_characters()
     try:
         code = _chosen(arguments)
         sys.stdout.flush()
@@ -56,8 +59,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complain(report_crash(error), CRASHED)
 
 
+def _tolerate_odd_characters() -> None:
+    """What the other end cannot show, or sends in another encoding, is escaped, not fatal."""
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def _complain(words: str, code: int) -> int:
-    print(words, file=sys.stderr, flush=True)
+    print(printable(words), file=sys.stderr, flush=True)
     return code
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
-from nncdbg.engine.errors import UsageError
+from nncdbg.engine.errors import LoadError, UsageError
 
 if TYPE_CHECKING:
     from nncdbg.engine.graph import Program
@@ -52,6 +53,10 @@ def add_machine(parser: Parser) -> None:
 
 def load_program(path: str, *, flat: bool = False) -> Program:
     """The program in a file.  Raises what `nncdbg.load` raises."""
+    if not os.path.exists(path):
+        raise LoadError(
+            f"there is no file {path}", hint=f"looked in {os.path.dirname(os.path.abspath(path))}"
+        )
     from nncdbg.engine.frontends import load
 
     return load(path, flat=flat)

@@ -12,9 +12,14 @@ if TYPE_CHECKING:
     from nncdbg.engine.breakpoints import Breakpoint
     from nncdbg.engine.session import Debugger
 
-_PLACE = re.compile(r"""\s*(?P<sigil>[%@])?(?:(?P<quoted>"(?:[^"\\]|\\.)*")|(?P<bare>[^\s"]+))(?=\s|$)""")
+_PLACE = re.compile(
+    r"""\s*(?P<sigil>[%@])?(?:(?P<quoted>"(?:[^"\\]|\\.)*")|(?P<bare>[^\s"%@][^\s"]*))(?=\s|$)"""
+)
 _HITS = re.compile(r"(?:^|\s)hits\s+(?P<rule>(?:==|>=|<=|>|<|%)?\s*\w+)\s*$")
-_IF = re.compile(r"\s*if(?=[\s(%])(?P<condition>.*)", re.DOTALL)
+_IF = re.compile(r"\s*if(?=[\s(%]|$)(?P<condition>.*)", re.DOTALL)
+
+_VALUE = re.compile(r"""\s*(%?(?:"(?:[^"\\]|\\.)*"|[^\s"\[]+)(?:\[[^\]]*\])?)(?:\s+(.*)|$)""", re.DOTALL)
+"""A value, perhaps with an index, and what follows."""
 
 FORMS = "LINE, OP, @graph or %value, then [if EXPR] [hits N]"
 
@@ -61,6 +66,12 @@ def split_place(text: str) -> tuple[str, str, str]:
     if not match["quoted"] and re.fullmatch(r"[+-]?\d+", name):
         return "line", name, rest
     return "op", name, rest
+
+
+def split_value(text: str) -> tuple[str, str]:
+    """(the value as written, what follows) of a text that begins with a value; all of it if none does."""
+    match = _VALUE.fullmatch(text)
+    return (match[1], (match[2] or "").strip()) if match else (text, "")
 
 
 def _unquoted(quoted: str) -> str:

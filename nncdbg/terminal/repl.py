@@ -69,13 +69,16 @@ def _read(session: Session, options: argparse.Namespace) -> int:
         return session.exit_code
     if session.over:
         return session.exit_code
-    if sys.stdin.isatty() and sys.stdout.isatty():
+    if not sys.stdin.isatty():
+        _read_lines(session)
+        return session.exit_code
+    if session.screen.is_terminal and not session.screen.out.is_dumb_terminal:
         from nncdbg.terminal.prompt import read_prompt
 
         read_prompt(session)
-        return 0
-    _read_lines(session)
-    return session.exit_code
+    else:
+        _ask_for_lines(session)
+    return 0
 
 
 def _play(session: Session, path: str, *, echo: bool) -> None:
@@ -86,12 +89,21 @@ def _play(session: Session, path: str, *, echo: bool) -> None:
 
 
 def _read_lines(session: Session) -> None:
-    """The lines of a pipe, or of a terminal whose output goes elsewhere; nothing is echoed."""
-    asks = sys.stdin.isatty()
+    """The lines of a pipe or file; nothing is echoed."""
+    while not session.over and (line := sys.stdin.readline()):
+        session.execute(line, typed=True)
+        sys.stdout.flush()
+
+
+def _ask_for_lines(session: Session) -> None:
+    """A person at a terminal that cannot move its cursor, or whose output goes elsewhere."""
     while not session.over:
-        if asks:
-            print(PROMPT, end="", file=sys.stderr, flush=True)
-        line = sys.stdin.readline()
+        print(PROMPT, end="", file=sys.stderr, flush=True)
+        try:
+            line = sys.stdin.readline()
+        except KeyboardInterrupt:
+            print(file=sys.stderr)
+            continue
         if not line:
             return
         session.execute(line, typed=True)

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from nncdbg.stats import prepare
+
 if TYPE_CHECKING:
     from nncdbg.engine.session import Debugger
     from nncdbg.terminal.screen import Screen
@@ -20,17 +22,27 @@ _PACE = 0.2
 
 @contextmanager
 def under_way(debugger: Debugger, screen: Screen) -> Iterator[None]:
-    """The time of a run: Ctrl-C stops it within one op, its progress shows on a terminal."""
-    shown = screen.is_terminal and not screen.out.is_dumb_terminal
-    progress = _Progress(debugger, screen) if shown else None
+    """The time of a run: Ctrl-C pauses it within one op, a terminal shows how far it has come.
+
+    What logpoints say is printed as it comes, or at the end.
+    """
+    progress = _Progress(debugger, screen)
     with _interrupt_calls(debugger.pause):
-        if progress is not None:
-            progress.start()
+        progress.start()
         try:
             yield
         finally:
-            if progress is not None:
-                progress.stop()
+            progress.stop()
+            print_messages(debugger, screen)
+
+
+def print_messages(debugger: Debugger, screen: Screen) -> None:
+    """Print what logpoints have said since the last time."""
+    said = debugger.messages[:]
+    # The program may say more meanwhile, in another thread.
+    del debugger.messages[: len(said)]
+    for message in said:
+        screen.put(message)
 
 
 @contextmanager
@@ -47,7 +59,7 @@ def _interrupt_calls(pause: Callable[[], None]) -> Iterator[None]:
 
 
 class _Progress:
-    """A status line that comes after a while and goes at the end; it only reads the machine's tick."""
+    """Messages, and on a terminal a status line, after a while; the machine's tick is only read."""
 
     def __init__(self, debugger: Debugger, screen: Screen) -> None:
         self.debugger = debugger
@@ -65,13 +77,24 @@ class _Progress:
     def _watch(self) -> None:
         if self.done.wait(_PATIENCE):
             return
-        file = self.screen.out.file
+        # A run this long gains by the compiled statistics, which a short script would wait for in vain.
+        prepare()
         while True:
-            line = f"running, statement {self.debugger.machine.tick}; Ctrl-C stops"
-            file.write("\r" + line[: self.screen.out.width - 1])
-            file.flush()
+            print_messages(self.debugger, self.screen)
+            status = self._status()
+            self._write(status)
             ended = self.done.wait(_PACE)
-            file.write("\r" + " " * min(len(line), self.screen.out.width - 1) + "\r")
-            file.flush()
+            self._write(" " * len(status) + "\r" if status else "")
             if ended:
                 return
+
+    def _status(self) -> str:
+        console = self.screen.err
+        if not console.is_terminal or console.is_dumb_terminal:
+            return ""
+        return f"running, statement {self.debugger.machine.tick}; Ctrl-C stops"[: console.width - 1]
+
+    def _write(self, status: str) -> None:
+        if status:
+            self.screen.err.file.write("\r" + status)
+            self.screen.err.file.flush()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NoReturn, TextIO
 from rich.console import Console
 from rich.text import Text
 
+from nncdbg.terminal.escaping import printable
 from nncdbg.terminal.look import DIM, Look
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Screen:
     def put(self, content: Text | str = "") -> None:
         """Print lines.  A string is wrapped at words on a terminal; a Text is as wide as it is."""
         if isinstance(content, str):
-            self.out.print(Text(content), soft_wrap=not self.is_terminal)
+            self.out.print(Text(printable(content)), soft_wrap=not self.is_terminal)
         else:
             self.out.print(content, soft_wrap=True)
 
@@ -66,15 +67,15 @@ class Screen:
     def note(self, content: str) -> None:
         """A remark on standard error, so that standard output stays what was asked for."""
         self.out.file.flush()
-        self.err.print(Text(f"note: {content}", DIM), soft_wrap=not self.err.is_terminal)
+        self.err.print(Text(f"note: {printable(content)}", DIM), soft_wrap=not self.err.is_terminal)
 
     def complain(self, error: NncdbgError | str) -> None:
         """An error in its one shape, on standard error."""
         self.out.file.flush()
-        words = str(error)
+        words = printable(str(error))
         if self.err.is_terminal:
             words = _EXCERPT.sub(lambda match: _narrow(match, self.err.width), words)
-        message = Text("error: ", "bold red").append(words, "default")
+        message = Text().append("error: ", "bold red").append(words)
         self.err.print(message, soft_wrap=not self.err.is_terminal)
         self.err.file.flush()
 

@@ -58,7 +58,9 @@ class Session:
         except NncdbgError as error:
             self.screen.complain(error)
         except MemoryError:
-            self.screen.complain(RunError(f"out of memory in `{text}`", hint="ask for a part: an index, a slice"))
+            self.screen.complain(
+                RunError(f"out of memory in `{text}`", hint="ask for a part: an index, a slice")
+            )
         except KeyboardInterrupt:
             self.screen.complain("interrupted")
         except BrokenPipeError:
@@ -126,16 +128,10 @@ class Session:
         self.arrived(stop, written=forward and stop.reason == "step")
 
     def arrived(self, stop: Stop, *, written: bool = False) -> None:
-        """Print a stop, after what logpoints have said on the way."""
-        self._print_messages()
+        """Print a stop."""
         self.listed = None
         show_stop(self.screen, self.debugger, stop, self._shown, written)
         self._shown = None if stop.reason == "end" else place_of(self.debugger.machine.frames[-1])
-
-    def _print_messages(self) -> None:
-        for message in self.debugger.messages:
-            self.screen.put(message)
-        self.debugger.messages.clear()
 
     def current_line(self) -> int:
         """The line of the selected frame's statement; UsageError where it is not in the program's text."""

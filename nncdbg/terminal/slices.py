@@ -66,7 +66,7 @@ def show_slice(screen: Screen, debugger: Debugger, name: str, depth: int) -> Non
 def _statement(debugger: Debugger, place: Place, source: Source) -> Text:
     listing = debugger.listing_of(Frame(place.code, place.slots))
     line = listing.line(place.code.path, source.pc)
-    return Text(f"line {line}: ", "bold").append(listing.lines[line - 1].strip())
+    return Text().append(f"line {line}: ", "bold").append(listing.lines[line - 1].strip())
 
 
 def _line(screen: Screen, debugger: Debugger, place: Place, source: Source) -> Text:

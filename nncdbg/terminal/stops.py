@@ -28,7 +28,7 @@ _MANY = 8
 
 
 def show_stop(screen: Screen, debugger: Debugger, stop: Stop, before: object, written: bool) -> None:
-    """Print a stop.  `before` identifies the block of the last stop; `written`: with what was just computed."""
+    """Print a stop, with what was just `written`.  `before` identifies the block of the last stop."""
     if stop.reason == "end":
         _show_end(screen, debugger)
         return

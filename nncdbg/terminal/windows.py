@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from nncdbg.terminal.escaping import printable
+
 if TYPE_CHECKING:
     from nncdbg.textual_repr.listing import Listing
 
@@ -21,7 +23,10 @@ CALLER = "=>"
 
 _STYLES = (
     (re.compile(r"^\s*#.*$"), "green"),
-    (re.compile(r"\b(?:graph|if|else|while|break unless|next|yield|return|collect|times|count)\b"), "magenta"),
+    (
+        re.compile(r"\b(?:graph|if|else|while|break unless|next|yield|return|collect|times|count)\b"),
+        "magenta",
+    ),
     (re.compile(r'%(?:"(?:[^"\\]|\\.)*"|[\w/.$]+)'), "cyan"),
     (re.compile(r"@[\w/.$]+"), "yellow"),
     (re.compile(r": \w+\[[^\]]*\]"), "dim"),
@@ -53,8 +58,8 @@ def around(line: int, size: int, last: int) -> range:
 def _line(statement: str, number: int, width: int, marks: Marks) -> Text:
     star = {None: " ", True: "*", False: "o"}[marks.breakpoints.get(number)]
     arrow = marks.arrows.get(number, "  ")
-    out = Text(star, "bold red").append(arrow, "bold yellow").append(f"{number:>{width}} ", "dim")
-    code = Text(statement.replace("\t", "    "), "bold" if number in marks.arrows else "")
+    out = Text().append(star, "bold red").append(arrow, "bold yellow").append(f" {number:>{width}} ", "dim")
+    code = Text(printable(statement.replace("\t", "    ")), "bold" if number in marks.arrows else "")
     for pattern, style in _STYLES:
         code.highlight_regex(pattern, style)
     return out.append_text(code)

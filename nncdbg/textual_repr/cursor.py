@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from nncdbg.engine.graph import Inline, Location, TensorType
-from nncdbg.textual_repr.lexemes import BARE, OP, STRING, TYPE, WORD, Flaw, parse_type, unquote
+from nncdbg.engine.graph import Inline, Location, TensorType, Type
+from nncdbg.textual_repr.lexemes import BARE, OP, STRING, WORD, Flaw, parse_type, type_end, unquote
 from nncdbg.textual_repr.literals import Misfit, NanBits, Pair, array_of, single
 
 _blank = re.compile(r"[ \t\r]*").match
@@ -18,7 +18,6 @@ _word = re.compile(rf"{WORD}").match
 _op = re.compile(rf"{OP}").match
 _bare = re.compile(BARE).match
 _string = re.compile(STRING).match
-_type = re.compile(TYPE, re.ASCII).match
 _tensor_head = re.compile(r"[A-Za-z]\w*\[", re.ASCII).match
 _int = re.compile(r"-?[0-9]+").match
 _key = re.compile(rf"({OP}|{STRING})[ \t]*=").match
@@ -146,29 +145,30 @@ class Cursor:
 
     # -- types and definitions -----------------------------------------------------------------
 
-    def type(self) -> TensorType:
-        match = _type(self.line, self.blank())
-        if match is None:
+    def type(self) -> Type:
+        start = self.blank()
+        end = type_end(self.line, start)
+        if end is None:
             raise self.flaw("expected a type", "a type is such as f32[N,3,?], a scalar f32[]")
         try:
-            found = parse_type(match[0])
+            found = parse_type(self.line[start:end])
         except Flaw as flaw:
-            raise Flaw(flaw.message, match.start() + flaw.start, flaw.width, flaw.hint) from None
-        self.position = match.end()
+            raise Flaw(flaw.message, start + flaw.start, flaw.width, flaw.hint) from None
+        self.position = end
         return found
 
-    def type_clause(self) -> TensorType | None:
+    def type_clause(self) -> Type | None:
         """``: type`` if one stands here.  A senseless one with brackets is noted and passed."""
         if not self.accept(":"):
             return None
-        match = _type(self.line, self.blank())
+        end = type_end(self.line, self.blank())
         try:
             return self.type()
         except Flaw as flaw:
-            if match is None:
+            if end is None:
                 raise
             self.flaws.append(flaw)
-            self.position = match.end()
+            self.position = end
             return None
 
     def accept_missing(self) -> bool:
@@ -263,6 +263,7 @@ class Cursor:
             return found
         if _tensor_head(self.line, self.blank()):
             found = self.type()
+            assert isinstance(found, TensorType)
             return Inline(self.array(found))
         basic = self._basic()
         if basic is not None:

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Callable
 from functools import lru_cache
 
 from nncdbg.engine.dtypes import NUMPY
-from nncdbg.engine.graph import Dim, TensorType, Value
+from nncdbg.engine.graph import Dim, OptionalType, SequenceType, TensorType, Type, Value
 
 BARE = r"[A-Za-z0-9_/.$]+"
 WORD = r"[A-Za-z_][A-Za-z0-9_]*"
 OP = r"[A-Za-z_][A-Za-z0-9_.]*"
 STRING = r'"(?:[^"\\]|\\.)*"'
-TYPE = rf"[A-Za-z]\w*\[(?:[^\]\"]|{STRING})*\]"
+TENSOR = rf"[A-Za-z]\w*\[(?:[^\]\"]|{STRING})*\]"
 
 _WORDS = "graph if else while break unless next collect yield return data type loc true false nan inf b _"
 RESERVED = frozenset(_WORDS.split()) | {"opset", "store"}
@@ -127,8 +128,10 @@ def _dim_text(dim: Dim) -> str:
 
 
 @lru_cache(maxsize=16384)
-def print_type(type: TensorType) -> str:
-    """``f32[N,3,?]``; ``f32[...]`` where the rank is unknown.  Odd symbols are quoted."""
+def print_type(type: Type) -> str:
+    """``f32[N,3,?]``; ``f32[...]`` where the rank is unknown; ``seq(f32[2])``.  Odd symbols are quoted."""
+    if isinstance(type, (SequenceType, OptionalType)):
+        return f"{_WRAPPER[type.__class__]}({print_type(type.element)})"
     if type.shape is None:
         return f"{type.dtype}[...]"
     return f"{type.dtype}[{','.join(map(_dim_text, type.shape))}]"
@@ -140,13 +143,53 @@ def value_text(value: Value) -> str:
     return name if value.type is None else f"{name}: {print_type(value.type)}"
 
 
+_WRAPPED: dict[str, Callable[[Type], Type]] = {"seq": SequenceType, "opt": OptionalType}
+_WRAPPER: dict[object, str] = {made: word for word, made in _WRAPPED.items()}
+_wrapper = re.compile(r"(seq|opt)\(\s*")
+
+_DEEPEST = 32
+"""Types inside types; ONNX itself has no use for more than two."""
+
 _type_head = re.compile(r"([A-Za-z]\w*)\[\s*", re.ASCII)
 _dim = re.compile(rf"(-?[0-9]{{1,18}}(?!\w)|{WORD}|\?|{STRING})\s*(,|\])\s*")
 
 
+_tensor = re.compile(TENSOR, re.ASCII).match
+_close = re.compile(r"\s*\)").match
+
+
+def type_end(line: str, position: int) -> int | None:
+    """Where the type that begins at `position` of a line ends; None if none stands there."""
+    depth = 0
+    while (opened := _wrapper.match(line, position)) is not None:
+        depth += 1
+        position = opened.end()
+    match = _tensor(line, position)
+    for _ in range(depth):
+        match = _close(line, match.end()) if match is not None else None
+    return match.end() if match is not None and depth <= _DEEPEST else None
+
+
 @lru_cache(maxsize=16384)
-def parse_type(text: str) -> TensorType:
-    """The type that `text` spells.  Raises Flaw, its place relative to `text`."""
+def parse_type(text: str) -> Type:
+    """The type that `text` spells, from its first character to its last.
+
+    Raises Flaw, its place relative to `text`.
+    """
+    opened = _wrapper.match(text)
+    if opened is None:
+        return _parse_tensor_type(text)
+    if type_end(text, 0) != len(text):
+        raise Flaw("not a type", 0, len(text), "a type is such as seq(f32[2])")
+    inner = text[opened.end() : -1].rstrip()
+    try:
+        return _WRAPPED[opened[1]](parse_type(inner))
+    except Flaw as flaw:
+        raise Flaw(flaw.message, opened.end() + flaw.start, flaw.width, flaw.hint) from None
+
+
+def _parse_tensor_type(text: str) -> TensorType:
+    """The type of a tensor that `text` spells.  Raises Flaw, its place relative to `text`."""
     head = _type_head.match(text)
     if head is None:
         raise Flaw("not a type", 0, len(text), "a type is such as f32[N,3,?]")

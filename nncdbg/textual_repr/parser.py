@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 
 from nncdbg.engine.errors import GraphError, ParseError
-from nncdbg.engine.graph import Constant, Inline, Node, Program, Value
+from nncdbg.engine.graph import Constant, Inline, Node, Program, TensorType, Value
 from nncdbg.textual_repr import statements as read
 from nncdbg.textual_repr.blocks import CALLED, ENDS, Block, Header
 from nncdbg.textual_repr.cursor import Cursor
@@ -314,6 +314,8 @@ class _Parser(Reading):
             width = len(cursor.line.rstrip()) - start
             hint = "write it after the name, such as %c: i64[] = 5"
             raise Flaw("a constant in place needs its type", start, max(1, width), hint)
+        if not isinstance(value.type, TensorType):
+            raise Flaw("only a tensor can be a constant", start, max(1, len(cursor.line.rstrip()) - start))
         array = cursor.array(value.type)
         cursor.end()
         block.constants.append(Constant(value, Inline(array)))

@@ -1,18 +1,103 @@
-"""The array libraries whose kernels can be stepped.  Each is imported only when asked for."""
+"""Whose kernels run: one small Protocol, and the table of those who keep it.
+
+A backend binds a statement to a kernel and moves values to where that kernel finds them.  What
+goes on around it (frames, allocation, statistics, going back) is the same for all.  Each library
+is imported only when its backend is asked for.
+"""
 
 from __future__ import annotations
 
-from types import ModuleType
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Protocol, TypeAlias
 
-from nncdbg.engine.errors import UsageError
+from nncdbg.engine.errors import UnsupportedOp, UsageError
+from nncdbg.engine.graph import Node
+from nncdbg.engine.ops import Op
 
-BACKENDS = ("numpy",)
+Execute: TypeAlias = Callable[..., Any]
 
 
-def namespace(name: str) -> ModuleType:
-    """The array namespace (`xp`) of a backend; raises UsageError for one that is not here."""
-    if name == "numpy":
-        import numpy
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What of a statement its kernel is bound to.  `op` is without a kernel where we have none."""
 
-        return numpy
-    raise UsageError(f"there is no backend {name!r}", hint=f"one of: {', '.join(BACKENDS)}")
+    node: Node
+    op: Op
+    version: int
+    """The opset of the op's domain."""
+    attributes: Mapping[str, Any]
+    """With the schema's defaults, and `opset` and `outputs_count` for ops that take these."""
+    several: bool
+    """True if a sequence of results is due, else one bare result."""
+    constants: frozenset[int]
+    """The operands that are the same array at each execution, unless a user changes them."""
+    generator: Callable[[], Any]
+    """The random stream of the statement in this iteration, a `numpy.random.Generator`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """A bound kernel: `run(*inputs)`, and `into(*inputs, buffer)` where it can write into a buffer.
+
+    Both raise UnsupportedOp where it shows only at the call that the backend cannot run the op.
+    """
+
+    run: Execute
+    into: Execute | None = None
+
+
+class Backend(Protocol):
+    """Whose kernels run, and where values live."""
+
+    name: str
+    on_host: bool
+    """True if values are NumPy arrays; else allocators of host memory cannot hold them."""
+
+    def bind(self, call: Call) -> Kernels:
+        """The kernel of a statement.  Never raises: without a kernel, `run` does."""
+
+    def to_device(self, array: Any) -> Any:
+        """A NumPy array as the backend's kernels take it; what is none comes back as it is."""
+
+    def to_host(self, value: Any) -> Any:
+        """A value as a NumPy array, waiting for it if need be; what is no tensor as it is."""
+
+    def summarize(self, value: Any, row: Any) -> None:
+        """Write the statistics of a value (see `stats.inspection`) to `row`, ten float64 of the backend's.
+
+        Only asked of backends that are not `on_host`; it must neither wait nor copy to the host.
+        """
+
+
+_MODULES = {
+    "numpy": ("nncdbg.engine.backends.numpy", "NumPy"),
+    "onnxruntime": ("nncdbg.engine.backends.onnxruntime", "OnnxRuntime"),
+    "cupy": ("nncdbg.engine.backends.cupy", "CuPy"),
+}
+
+BACKENDS = tuple(_MODULES)
+
+
+def backend(chosen: str | Backend) -> Backend:
+    """The backend called `chosen`, or the one given.
+
+    Raises UsageError for an unknown name, a library that is not installed, and a missing device.
+    """
+    if not isinstance(chosen, str):
+        return chosen
+    if chosen not in _MODULES:
+        raise UsageError(f"there is no backend {chosen!r}", hint=f"one of: {', '.join(BACKENDS)}")
+    module, name = _MODULES[chosen]
+    made: Backend = getattr(import_module(module), name)()
+    return made
+
+
+def refusal(message: str, hint: str | None = None) -> Kernels:
+    """The kernel of an op that a backend has not: it says so when the statement is executed."""
+
+    def refuse(*inputs: Any) -> Any:
+        raise UnsupportedOp(message, hint=hint)
+
+    return Kernels(refuse)

@@ -9,7 +9,7 @@ from nncdbg.engine.errors import GraphError
 from nncdbg.engine.frontends.onnx_file import check_model, read_model
 from nncdbg.engine.frontends.onnx_graph import Conversion
 from nncdbg.engine.frontends.onnx_node import domain_of
-from nncdbg.engine.frontends.onnx_store import OnnxStore
+from nncdbg.engine.frontends.onnx_store import OnnxStore, subgraphs_of
 from nncdbg.engine.graph import Program
 
 MEMORY = "<memory>"
@@ -38,8 +38,10 @@ def open_store(path: Path) -> OnnxStore:
 
 def program_of(model: Any, path: Path | None, *, flat: bool) -> Program:
     """The program of a model that was read from `path`, or made in memory."""
+    model = with_blocks_inlined(model)
     store = OnnxStore(model, path.parent if path else None)
-    conversion = Conversion(model.functions, store, flat=flat)
+    opsets = opsets_of(model)
+    conversion = Conversion(model.functions, store, flat=flat, opset=opsets.get(""))
     try:
         entry = conversion.entry(model.graph)
     except RecursionError:
@@ -52,9 +54,37 @@ def program_of(model: Any, path: Path | None, *, flat: bool) -> Program:
         graphs=conversion.graphs,
         entry=entry,
         stores=(path.name if path else MEMORY,) if refers else (),
-        opsets=opsets_of(model),
+        opsets=opsets,
         source=str(path) if path else None,
         readers=(store,) if refers else (),
+    )
+
+
+_BLOCKS = frozenset({("", "SequenceMap"), ("ai.onnx.preview", "FlexAttention")})
+"""Ops that ONNX defines by a function around graphs of their own."""
+
+
+def with_blocks_inlined(model: Any) -> Any:
+    """The model with ops that hold graphs, control flow apart, replaced by their function bodies.
+
+    Only ONNX's inliner can: a graph inside sees the names around it.
+    """
+    if not _has_blocks(model.graph) and not any(map(_has_blocks, model.functions)):
+        return model
+    from onnx.inliner import inline_selected_functions
+
+    try:
+        return inline_selected_functions(model, sorted(_BLOCKS), inline_schema_functions=True)
+    except (ValueError, RuntimeError) as error:
+        names = " or ".join(sorted(local for _, local in _BLOCKS))
+        raise GraphError(f"ONNX cannot expand a {names} of the model: {error}") from error
+
+
+def _has_blocks(graph: Any) -> bool:
+    return any(
+        (domain_of(node.domain), node.op_type) in _BLOCKS
+        or any(_has_blocks(inner) for _, inner in subgraphs_of(node))
+        for node in graph.node
     )
 
 

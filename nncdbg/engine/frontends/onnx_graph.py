@@ -12,7 +12,7 @@ from nncdbg.engine.frontends import onnx_node
 from nncdbg.engine.frontends.external_data import ExternalData
 from nncdbg.engine.frontends.layers import group_layers
 from nncdbg.engine.frontends.onnx_loop import loop_node
-from nncdbg.engine.frontends.onnx_scan import scan_nodes
+from nncdbg.engine.frontends.onnx_scan import batched_scan_nodes, scan_nodes
 from nncdbg.engine.frontends.onnx_scope import (
     Scope,
     check_outputs,
@@ -52,9 +52,15 @@ FunctionKey: TypeAlias = "tuple[str, str, str]"
 
 
 class Conversion:
-    """One model on its way to a Program; `graphs` collects what is called, by name."""
+    """One model on its way to a Program; `graphs` collects what is called, by name.
 
-    def __init__(self, functions: Sequence[Any], store: OnnxStore | None, *, flat: bool) -> None:
+    `opset` is the version of ONNX's own operators, None for one of today.
+    """
+
+    def __init__(
+        self, functions: Sequence[Any], store: OnnxStore | None, *, flat: bool, opset: int | None = None
+    ) -> None:
+        self._scan_nodes = batched_scan_nodes if opset is not None and opset < 9 else scan_nodes
         self.functions: dict[FunctionKey, Any] = {_function_key(function): function for function in functions}
         self.graphs: dict[str, Graph] = {}
         self.references = 0
@@ -227,7 +233,7 @@ class Conversion:
         inputs, outputs = inputs_of(node, scope), outputs_of(node, scope)
         if node.op_type == "Loop":
             return [loop_node(node, body, inputs, outputs, scope.true)]
-        return scan_nodes(node, body, inputs, outputs, self._values(node, attributes), scope.outer)
+        return self._scan_nodes(node, body, inputs, outputs, self._values(node, attributes), scope.outer)
 
     def _plain(self, node: Any, attributes: Mapping[str, Any], scope: Scope) -> Node:
         values = self._values(node, attributes)

@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from nncdbg.engine import dtypes
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.frontends.external_data import ExternalData
 from nncdbg.engine.frontends.onnx_store import array_of
-from nncdbg.engine.graph import Attribute, Dim, Inline, Location, TensorType, Value
+from nncdbg.engine.graph import Attribute, Inline, Location, Type, Value
+from nncdbg.engine.onnx_messages import type_of_proto
 
 _STACK_TRACE = "pkg.torch.onnx.stack_trace"
 _NAME_SCOPES = "pkg.torch.onnx.name_scopes"
@@ -41,44 +41,23 @@ def node_title(node: Any) -> str:
     return f"the {node.op_type} node" + (f" that gives %{first}" if first else "")
 
 
-def tensor_type(proto: Any) -> TensorType | None:
-    """A TypeProto as a TensorType; None where it says nothing, or is a sequence, map or optional."""
-    if proto is None or not proto.HasField("tensor_type"):
-        return None
-    tensor = proto.tensor_type
-    name = dtypes.FROM_ONNX.get(tensor.elem_type)
-    if name is None:
-        return None
-    if not tensor.HasField("shape"):
-        return TensorType(name)
-    return TensorType(name, tuple(_dim(dim) for dim in tensor.shape.dim))
-
-
-def _dim(dim: Any) -> Dim:
-    kind = dim.WhichOneof("value")
-    if kind == "dim_value":
-        # Some exporters write -1 for a size that they do not know.
-        return int(dim.dim_value) if dim.dim_value >= 0 else None
-    return str(dim.dim_param) if kind == "dim_param" and dim.dim_param else None
-
-
-def typed_values(infos: Iterable[Any]) -> dict[str, TensorType]:
+def typed_values(infos: Iterable[Any]) -> dict[str, Type]:
     """Name to type of the ValueInfoProtos that say one."""
-    types = ((info.name, tensor_type(info.type)) for info in infos)
+    types = ((info.name, type_of_proto(info.type)) for info in infos)
     return {name: known for name, known in types if known is not None}
 
 
 def value_of(info: Any) -> Value:
     """A ValueInfoProto as a Value."""
-    return Value(info.name, tensor_type(info.type))
+    return Value(info.name, type_of_proto(info.type))
 
 
 def attribute_value(attribute: Any, where: str, external: ExternalData) -> Attribute:
     """An AttributeProto as program text has it.
 
-    Strings that are not UTF-8 are bytes.  A type that is not a tensor's is its spelling, and a
-    graph (of an op that is no control flow here) is its ONNX text: enough to read, not to run.
-    Raises GraphError for an attribute without data.
+    Strings that are not UTF-8 are bytes.  A graph (of an op that is no control flow here) is its
+    ONNX text: enough to read, not to run.  Raises GraphError for an attribute without data, and
+    for a type that is neither a tensor's nor a sequence's nor an optional's.
     """
     from onnx import AttributeProto
 
@@ -110,9 +89,9 @@ def attribute_value(attribute: Any, where: str, external: ExternalData) -> Attri
         case "GRAPHS":
             return tuple(_graph_text(graph) for graph in attribute.graphs)
         case "TYPE_PROTO":
-            return _type_attribute(attribute.tp)
+            return _type_attribute(attribute.tp, key)
         case "TYPE_PROTOS":
-            return tuple(_type_attribute(proto) for proto in attribute.type_protos)
+            return tuple(_type_attribute(proto, key) for proto in attribute.type_protos)
     raise GraphError(f'attribute "{attribute.name}" of {where} has no type', hint="the file is damaged")
 
 
@@ -129,21 +108,11 @@ def _graph_text(graph: Any) -> str:
     return str(to_text(graph))
 
 
-def _type_attribute(proto: Any) -> TensorType | str:
-    return tensor_type(proto) or _spelling(proto)
-
-
-def _spelling(proto: Any) -> str:
-    """``seq(f32[2])``, ``optional(seq(f32[2]))``, ``map(i64, f32[])``: types that no value here has."""
-    kind = proto.WhichOneof("value")
-    if kind == "sequence_type":
-        return f"seq({_spelling(proto.sequence_type.elem_type)})"
-    if kind == "optional_type":
-        return f"optional({_spelling(proto.optional_type.elem_type)})"
-    if kind == "map_type":
-        key = dtypes.FROM_ONNX.get(proto.map_type.key_type, "?")
-        return f"map({key}, {_spelling(proto.map_type.value_type)})"
-    return str(tensor_type(proto) or kind or "?")
+def _type_attribute(proto: Any, where: str) -> Type:
+    found = type_of_proto(proto)
+    if found is None:
+        raise GraphError(f"{where} is a type that no value here has: {proto.WhichOneof('value')}")
+    return found
 
 
 def location_of(node: Any) -> Location | None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from nncdbg.engine.errors import GraphError, UnsupportedOp
 from nncdbg.engine.frontends.onnx_node import node_title
-from nncdbg.engine.graph import Attribute, Graph, Literal, Node, Operand, TensorType, Value
+from nncdbg.engine.graph import Attribute, Graph, Literal, Node, Operand, TensorType, Value, tensor_only
 
 _INDEX = TensorType("i64", ())
 
@@ -72,6 +72,46 @@ def scan_nodes(
         after += fixes
     loop = Node("while", (times, *inputs[:carried]), tuple(results), subgraphs=(body,))
     return [*before, loop, *after]
+
+
+def batched_scan_nodes(
+    node: Any,
+    body: Graph | None,
+    inputs: Sequence[Operand],
+    outputs: Sequence[Value],
+    attributes: Mapping[str, Attribute],
+    taken: frozenset[str],
+) -> list[Node]:
+    """The statements of a Scan NodeProto of ONNX Scan-8: a loop over the batch around that of Scan-9.
+
+    `inputs` are (lengths or None, *initial, *sequences), each with the batch as its first axis.
+    Raises UnsupportedOp where lengths are given, GraphError where the numbers do not fit.
+    """
+    title = node_title(node)
+    if body is None or len(inputs) < 2:
+        raise GraphError(f"{title} needs a body and a sequence")
+    if inputs[0] is not None:
+        raise UnsupportedOp(
+            f"{title} gives sequence_lens, which nncdbg does not run",
+            hint="convert the model to opset 9 or later: onnx.version_converter",
+        )
+    names = _Names(next((value.name for value in outputs if value.name), "Scan"), taken | _inside(body))
+    before, times = _length(inputs[1], 0, names)
+    counter = Value(names.fresh("batch"), _INDEX)
+    parts = [Value(names.fresh("part")) for _ in inputs[1:]]
+    results = [Value(names.fresh("result")) for _ in body.outputs]
+    gathered = [
+        Node("Gather", (operand, counter.name), (part,), {"axis": 0})
+        for operand, part in zip(inputs[1:], parts, strict=True)
+    ]
+    inner = {key: value for key, value in attributes.items() if key != "directions"}
+    if "directions" in attributes:
+        inner["scan_input_directions"] = attributes["directions"]
+    own = frozenset(value.name for value in [counter, *parts, *results]) | {times}
+    scanned = scan_nodes(node, body, [part.name for part in parts], results, inner, taken | own)
+    batch = Graph("batch", (counter,), tuple(results), (*gathered, *scanned))
+    wanted = (*outputs, *(Value(""),) * (len(results) - len(outputs)))
+    return [*before, Node("while", (times,), wanted, subgraphs=(batch,))]
 
 
 def _inside(body: Graph) -> frozenset[str]:
@@ -140,12 +180,13 @@ def _placed(value: Value, axis: int, reverse: int, names: _Names, title: str) ->
 
 
 def _permutation(value: Value, axis: int, title: str) -> tuple[int, ...]:
-    if value.type is None or value.type.shape is None:
+    known = tensor_only(value.type)
+    if known is None or known.shape is None:
         raise UnsupportedOp(
             f"{title} stacks %{value.name} along axis {axis}, and nothing says how many axes it has",
             hint="run onnx.shape_inference.infer_shapes on the model, and save it",
         )
-    rank = len(value.type.shape)
+    rank = len(known.shape)
     perm = list(range(1, rank))
     perm.insert(axis % rank, 0)
     return tuple(perm)

@@ -9,7 +9,7 @@ from typing import Any
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.frontends import onnx_node
 from nncdbg.engine.frontends.onnx_store import GraphPath
-from nncdbg.engine.graph import Constant, Inline, Operand, TensorType, Value
+from nncdbg.engine.graph import Constant, Inline, Operand, Type, Value
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Scope:
     path: GraphPath = ()
     outer: frozenset[str] = frozenset()
     true: frozenset[str] = frozenset()
-    types: Mapping[str, TensorType] = field(default_factory=dict)
+    types: Mapping[str, Type] = field(default_factory=dict)
     attributes: Mapping[str, Any] = field(default_factory=dict)
     absent: frozenset[str] = frozenset()
 
@@ -57,7 +57,7 @@ def graph_inputs(proto: Any, scope: Scope) -> list[Value]:
     return [Value(name, types.get(name)) for name in proto.input if name not in scope.absent]
 
 
-def stated_types(proto: Any) -> dict[str, TensorType]:
+def stated_types(proto: Any) -> dict[str, Type]:
     """Types that a GraphProto or FunctionProto states for its values."""
     types = onnx_node.typed_values(getattr(proto, "value_info", ()))
     if hasattr(proto, "initializer"):
@@ -65,7 +65,7 @@ def stated_types(proto: Any) -> dict[str, TensorType]:
     return types
 
 
-def output_value(output: Any, types: Mapping[str, TensorType]) -> Value:
+def output_value(output: Any, types: Mapping[str, Type]) -> Value:
     """An output of a GraphProto or FunctionProto."""
     name = output if isinstance(output, str) else output.name
     return Value(name, types.get(name))

@@ -29,8 +29,10 @@ may return a view of an input.  With `accepts_out` it takes `out=`, an array of 
 shape and dtype, and must write every element of it and return it.
 """
 
-Infer: TypeAlias = Callable[[Mapping[str, Any], Sequence[TensorType | None]], Sequence[TensorType | None]]
+Infer: TypeAlias = Callable[[Mapping[str, Any], Sequence[Any]], Sequence[Any]]
 """`infer(attributes, input_types) -> output_types`: None for what cannot be known from types.
+
+Types are `TensorType`s, and also sequences and optionals only where the op's schema has them.
 
 Raises GraphError with a short fact ("2 and 3 do not broadcast") where the types cannot fit.
 """
@@ -57,7 +59,9 @@ class Op:
     opset_version: bool = False
     """The kernel takes `opset`, the version that the program imports."""
     outputs_count: bool = False
-    """The kernel takes `outputs_count`, the number of outputs the statement asks for."""
+    """Kernel and inference take `outputs_count`, the number of outputs the statement asks for."""
+    reference: bool = False
+    """The kernel is that of `onnx.reference`: exact, slow, and on NumPy only."""
     doc: str = ""
 
     def bind(self, xp: ModuleType, attributes: Mapping[str, Any], *, out: bool = False) -> Callable[..., Any]:
@@ -112,11 +116,18 @@ def declared(name: str) -> Sequence[Op]:
 
 
 def lookup(name: str, version: int) -> Op | None:
-    """The op as it stands in opset `version` of its domain, or None."""
+    """The op as it stands in opset `version` of its domain, or None.
+
+    One without a declaration for that version runs through `onnx.reference`, if that has it.
+    """
     found = None
     for entry in _DECLARED.get(name, ()):
         if entry.since <= version:
             found = entry
+    if found is None:
+        from nncdbg.engine.ops.reference import reference_op
+
+        found = reference_op(name, version)
     return found
 
 

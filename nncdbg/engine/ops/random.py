@@ -1,7 +1,8 @@
 """Random ops.  The machine hands each kernel a generator keyed by (seed, statement, iteration).
 
 So replay is exact and no op shares state with another.  ONNX's attribute `seed` changes nothing
-here: the key already fixes the numbers, and the run's own seed is the one that users set.
+here, Dropout apart: the key already fixes the numbers, and the run's own seed is the one that
+users set.
 """
 
 from __future__ import annotations
@@ -124,11 +125,22 @@ def _dropout_types_before_10(attributes: Attributes, types: Types) -> Types:
     return (at(types, 0), at(types, 0))
 
 
-def _dropped(xp: Any, x: Any, ratio: float, training: bool, rng: Any, mask_dtype: Any, count: int) -> Any:
+def _dropped(
+    xp: Any,
+    x: Any,
+    ratio: float,
+    training: bool,
+    rng: Any,
+    mask_dtype: Any,
+    count: int,
+    seed: int | None = None,
+) -> Any:
     """`x` where the coin says so, scaled to keep the mean; itself out of training."""
     if not training or ratio == 0:
         return x if count == 1 else (x, xp.ones(x.shape, mask_dtype))
-    mask = xp.asarray(xp.asarray(rng.random(x.shape)) >= ratio)
+    # The cases of ONNX draw from NumPy's older generator where the model itself gives a seed.
+    drawn = rng.random(x.shape) if seed is None else np.random.RandomState(seed).random_sample(x.shape)
+    mask = xp.asarray(xp.asarray(drawn) >= ratio)
     # A product, not a choice: a NaN that is dropped stays NaN, as in the formula of ONNX.
     result = xp.asarray(x * x.dtype.type(1 / (1 - ratio)) * mask.astype(x.dtype))
     return result if count == 1 else (result, mask.astype(mask_dtype))
@@ -161,11 +173,14 @@ def dropout(
     ratio: Any = None,
     training_mode: Any = None,
     *,
-    seed: float | None,
+    seed: int | None,
     rng: Any,
     outputs_count: int,
 ) -> Any:
-    """`x` with a part `ratio` (0.5) dropped if `training_mode`, else itself.  ONNX Dropout since 12."""
+    """`x` with a part `ratio` (0.5) dropped if `training_mode`, else itself.
+
+    With a `seed` the numbers are those of `numpy.random.RandomState(seed)`.  ONNX Dropout since 12.
+    """
     part = 0.5 if ratio is None else float(ratio.item())
     training = training_mode is not None and bool(training_mode.item())
-    return _dropped(xp, x, part, training, rng, np.bool_, outputs_count)
+    return _dropped(xp, x, part, training, rng, np.bool_, outputs_count, seed)

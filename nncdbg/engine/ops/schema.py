@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 from nncdbg.engine.errors import GraphError
@@ -25,6 +25,8 @@ class Parameter:
     type: str
     optional: bool = False
     variadic: bool = False
+    tensor: bool = True
+    """False where a sequence, an optional or a map may stand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class Schema:
     inputs: tuple[Parameter, ...]
     outputs: tuple[Parameter, ...]
     attributes: dict[str, Any] = field(default_factory=dict)
-    """Name to default; `REQUIRED` where there is none and one must be given; None where it may be left out."""
+    """Name to default; `REQUIRED` where there is none and one must be given; None where it may be absent."""
     doc: str = ""
     since: int = 1
 
@@ -56,7 +58,7 @@ def newest_opset() -> int:
     return int(onnx.defs.onnx_opset_version())
 
 
-@lru_cache(maxsize=None)
+@cache
 def schema(name: str, version: int) -> Schema | None:
     """The schema of `name` in opset `version` of its domain, or None where nobody has one."""
     domain, local = split(name)
@@ -80,7 +82,8 @@ def schema(name: str, version: int) -> Schema | None:
 
 def _parameter(formal: Any) -> Parameter:
     option = formal.option.name
-    return Parameter(formal.name, formal.type_str, option == "Optional", option == "Variadic")
+    tensor = all(kind.startswith("tensor(") for kind in formal.types)
+    return Parameter(formal.name, formal.type_str, option == "Optional", option == "Variadic", tensor)
 
 
 def _default(attribute: Any) -> Any:
@@ -104,7 +107,11 @@ def _own(name: str) -> Schema | None:
         return None
     parameters = list(inspect.signature(versions[-1].kernel).parameters.values())[1:]
     positional = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
-    keywords = [p for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in ("out", "rng", "opset", "outputs_count")]
+    keywords = [
+        p
+        for p in parameters
+        if p.kind is p.KEYWORD_ONLY and p.name not in ("out", "rng", "opset", "outputs_count")
+    ]
     return Schema(
         name=name,
         inputs=tuple(Parameter(p.name, "T", p.default is None) for p in positional),
@@ -133,7 +140,9 @@ def complete(name: str, version: int, attributes: Mapping[str, Any]) -> dict[str
     merged = {**found.attributes, **given}
     missing = [key for key, value in merged.items() if value is REQUIRED]
     if missing:
-        raise GraphError(f"{name} needs the attribute {missing[0]!r}", hint=f"write {missing[0]}=... in the call")
+        raise GraphError(
+            f"{name} needs the attribute {missing[0]!r}", hint=f"write {missing[0]}=... in the call"
+        )
     return merged
 
 

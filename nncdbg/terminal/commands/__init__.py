@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nncdbg.terminal.commands import moving, stopping, looking, states, changing, session_files  # noqa: F401, I001
+from nncdbg.terminal.commands import changing, looking, moving, session_files, states, stopping  # noqa: F401
 from nncdbg.terminal.commands.table import GROUPS, TABLE, Command, find
 
 __all__ = ["GROUPS", "TABLE", "Command", "find"]

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nncdbg.engine import dtypes
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import evaluate, resolve_name, spelled, split_assignment
 from nncdbg.terminal.commands.table import command, needs, no_arguments, whole_number
+from nncdbg.terminal.places import split_value
 from nncdbg.terminal.stops import value_or_reason
 
 if TYPE_CHECKING:
@@ -63,30 +65,38 @@ def _same_dtype(name: str, now: Array, given: Array) -> Array:
         # NumPy files keep bf16 and its kin as raw bytes.
         given = given.view(now.dtype)
     if given.dtype != now.dtype:
-        from nncdbg.engine.values import type_of
-
         raise UsageError(
-            f"{spelled(name)} is {type_of(now)}, the file holds {given.dtype} of shape {list(given.shape)}",
+            f"{spelled(name)} is {_type_text(now)}, the file holds {_type_text(given)}",
             hint=f"convert it before numpy.save: x.astype({now.dtype.name!r})",
         )
     return given
 
 
+def _type_text(array: Array) -> str:
+    known = dtypes.NUMPY.values()
+    name = dtypes.name_of(array.dtype) if array.dtype in known else str(array.dtype)
+    return f"{name}[{','.join(map(str, array.shape))}]"
+
+
 @command("save", group="changing", arguments="%value FILE.npy", completes=("value", "file"))
 def save(session: Session, text: str) -> None:
     """Write a value to a NumPy file."""
-    name, _, path = needs("save", text).rpartition(" ")
-    if not name.strip():
+    name, path = split_value(needs("save", text))
+    if not path:
         raise UsageError("there is no file to save to", hint="save %h FILE.npy")
     scope = session.debugger.values
-    array = scope.value(resolve_name(name.strip(), scope.has, scope.names))
+    array = scope.value(resolve_name(name, scope.has, scope.names))
     session.screen.put(f"saved to {write_array(Path(_unquoted(path)), array)}")
 
 
 def write_array(path: Path, array: Any) -> Path:
     """Write a .npy file, whole or not at all; UsageError if that cannot be done."""
     if not isinstance(array, np.ndarray) or array.dtype.hasobject:
-        raise UsageError(f"{path}: only tensors of numbers can be saved", hint="a NumPy file would have to pickle it")
+        raise UsageError(
+            f"{path}: only tensors of numbers can be saved", hint="a NumPy file would have to pickle it"
+        )
+    if path.is_dir():
+        raise UsageError(f"cannot write {path}: it is a folder", hint="name a file in it")
     if path.suffix != ".npy":
         path = path.with_name(path.name + ".npy")
     draft = path.with_name(path.name + ".part")
@@ -110,7 +120,9 @@ def mark(session: Session, text: str) -> None:
     known = session.debugger.timeline.marks
     name = text or next(f"m{number}" for number in range(1, len(known) + 2) if f"m{number}" not in known)
     if name.lstrip("+-").isdigit():
-        raise UsageError("a mark's name is not a number", hint="`goto NUMBER` goes to a moment without a mark")
+        raise UsageError(
+            "a mark's name is not a number", hint="`goto NUMBER` goes to a moment without a mark"
+        )
     made = session.debugger.mark(name)
     session.screen.put(f"mark {made.name}: after {made.tick} statements, branch {made.branch}")
 
@@ -142,7 +154,9 @@ def branches(session: Session, text: str) -> None:
     for branch in timeline.branches.values():
         star = "*" if branch.number == timeline.branch else " "
         tick = timeline.tick if branch.saved is None else branch.saved.machine.tick
-        source = "" if branch.parent is None else f", from branch {branch.parent} after {branch.tick} statements"
+        source = (
+            "" if branch.parent is None else f", from branch {branch.parent} after {branch.tick} statements"
+        )
         session.screen.put(f"{star}{branch.number}: {branch.title}{source}; now after {tick}")
 
 
@@ -176,12 +190,10 @@ def diff(session: Session, text: str) -> None:
     Without BRANCH: the branch that this one comes from, or the latest other one.
     """
     debugger = session.debugger
-    name, _, number = needs("diff", text).rpartition(" ")
-    if not name or not number.isdigit():
-        name, number = text, ""
+    name, number = split_value(needs("diff", text))
     scope = debugger.values
-    name = resolve_name(name.strip(), scope.has, scope.names)
-    other = _known_branch(debugger, int(number)) if number else _other_branch(debugger)
+    name = resolve_name(name, scope.has, scope.names)
+    other = _known_branch(debugger, whole_number("diff", number)) if number else _other_branch(debugger)
     here = scope.value(name)
     there = _value_on(debugger, debugger.timeline.other(other, debugger.timeline.tick), name, other)
     _show_comparison(session, name, (here, there), other)

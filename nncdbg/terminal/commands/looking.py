@@ -10,6 +10,7 @@ import numpy as np
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import evaluate_index, parse, resolve_name, split_target
 from nncdbg.terminal.commands.table import command, needs, no_arguments, whole_number
+from nncdbg.terminal.places import split_value
 from nncdbg.terminal.stops import (
     describe,
     frame_title,
@@ -28,7 +29,9 @@ _PAGE = 11
 """Lines that `list` shows."""
 
 
-@command("list", "l", group="looking", arguments="[LINE | FIRST,LAST | @graph]", repeats=True, completes=("graph",))
+@command(
+    "list", "l", group="looking", arguments="[LINE | FIRST,LAST | @graph]", repeats=True, completes=("graph",)
+)
 def list_(session: Session, text: str) -> None:
     """Show program text around the current statement, a line, or a graph's start.
 
@@ -42,7 +45,8 @@ def list_(session: Session, text: str) -> None:
     last = len(listing.lines)
     lines = _wanted(session, text, last)
     if not lines:
-        raise UsageError(f"there are no lines {text} to list", hint=f"the listing has {last} lines")
+        what = f"there are no lines {text} to list" if text else "this is the end of the listing"
+        raise UsageError(what, hint=f"it has {last} lines")
     marks = marks_of(debugger, selected, debugger.stop)
     for line in window(listing, lines, marks):
         session.screen.put_line(line)
@@ -217,8 +221,9 @@ def hist(session: Session, text: str) -> None:
 
     needs("hist", text)
     bins = 16
-    if match := re.fullmatch(r"(.*\S)\s+(\d+)", text):
-        text, bins = match[1], int(match[2])
+    first, rest = split_value(text)
+    if rest.isdecimal():
+        text, bins = first, int(rest)
     name, array = _array(session, text)
     counts = histogram(array, bins)
     session.screen.put_line(_titled(session, name, array))
@@ -253,8 +258,7 @@ def why(session: Session, text: str) -> None:
     """
     from nncdbg.terminal.slices import show_slice
 
-    depth = 20
-    if match := re.fullmatch(r"(.*\S)\s+(\d+)", needs("why", text)):
-        text, depth = match[1], int(match[2])
+    name, rest = split_value(needs("why", text))
+    depth = whole_number("why", rest) if rest else 20
     scope = session.debugger.values
-    show_slice(session.screen, session.debugger, resolve_name(text, scope.has, scope.names), depth)
+    show_slice(session.screen, session.debugger, resolve_name(name, scope.has, scope.names), depth)

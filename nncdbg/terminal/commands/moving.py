@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nncdbg.engine.errors import UsageError
 from nncdbg.terminal.commands.table import command, needs, no_arguments, whole_number
 
 if TYPE_CHECKING:
@@ -12,7 +13,10 @@ if TYPE_CHECKING:
 
 
 def _times(name: str, text: str) -> int:
-    return max(1, whole_number(name, text)) if text else 1
+    count = whole_number(name, text) if text else 1
+    if count < 1:
+        raise UsageError(f"`{name}` cannot be done {count} times", hint="COUNT is 1 or more")
+    return count
 
 
 @command("run", "r", group="moving")

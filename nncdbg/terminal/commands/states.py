@@ -26,21 +26,27 @@ def info(session: Session, text: str) -> None:
     """Show the state of something: breakpoints inputs values memory frames marks branches program.
 
     `info values TEXT` lists the values of this block whose names contain TEXT.
+    A beginning of the topic does, the first in this order: `info b` is `info breakpoints`.
     """
     word, _, rest = text.partition(" ")
     topics = [topic for topic in TOPICS if word and topic.startswith(word)]
-    if word not in TOPICS and len(topics) != 1:
+    if not topics:
         raise UsageError(
             f'there is no info about "{word}"' if word else "`info` needs a topic",
             hint=f"topics: {', '.join(TOPICS)}",
         )
-    TOPICS[word if word in TOPICS else topics[0]](session, rest.strip())
+    TOPICS[topics[0]](session, rest.strip())
 
 
 def _breakpoints(session: Session, text: str) -> None:
     for found in session.debugger.breakpoints:
         kind = "logpoint" if found.log is not None else "temporary" if found.temporary else ""
-        words = [str(found), kind, "" if found.enabled else "off", f"hit {found.count}x" if found.count else ""]
+        words = [
+            str(found),
+            kind,
+            "" if found.enabled else "off",
+            f"hit {found.count}x" if found.count else "",
+        ]
         message = f": {found.log}" if found.log is not None else ""
         session.screen.put(f"{found.number}: {', '.join(word for word in words if word)}{message}")
     if not session.debugger.breakpoints:

@@ -69,7 +69,9 @@ def watch(session: Session, text: str) -> None:
     if spec.kind == "line":
         raise UsageError("`watch` needs a value, not a line", hint="watch %h if max(%h) > 100")
     if spec.kind == "graph":
-        raise UsageError("`watch` needs a value, not a graph", hint=f"`break @{spec.name}` stops at its start")
+        raise UsageError(
+            "`watch` needs a value, not a graph", hint=f"`break @{spec.name}` stops at its start"
+        )
     _say(session, session.debugger.watch_value(spec.name, spec.when, spec.hits), "Watchpoint")
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What exists for an op.  `since` are the opset versions that are declared, or that ONNX has if none is."""
+    """What exists for an op.  `since` are the opset versions declared; ONNX's newest if there is none."""
 
     name: str
     since: tuple[int, ...]
@@ -30,6 +30,8 @@ class Known:
     function: bool
     """ONNX defines it by a function body."""
     random: bool
+    block: bool
+    """It has graphs inside, and stands in the text as `if`, `while` or a call."""
 
     def words(self) -> list[str]:
         marks = {
@@ -38,6 +40,7 @@ class Known:
             "formula": self.formula,
             "function": self.function,
             "random": self.random,
+            "block": self.block,
         }
         return [word for word, there in marks.items() if there] or ["not to be run"]
 
@@ -91,7 +94,12 @@ def known(name: str) -> Known:
         formula=newest is not None and newest.formula is not None,
         function=theirs is not None and (theirs.has_function or theirs.has_context_dependent_function),
         random=newest is not None and newest.random,
+        block=theirs is not None and _has_graphs(theirs),
     )
+
+
+def _has_graphs(theirs: Any) -> bool:
+    return any(attribute.type.name.startswith("GRAPH") for attribute in theirs.attributes.values())
 
 
 def _onnx_schema(name: str) -> Any:
@@ -118,7 +126,11 @@ def _print_one(name: str, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps({**asdict(entry), **_fields(signature)}))
         return
-    print(f"{_signature(name, signature)}\n  {', '.join(entry.words())}; since {', '.join(map(str, entry.since))}")
+    print(
+        _signature(name, signature),
+        f"  {', '.join(entry.words())}; since {', '.join(map(str, entry.since))}",
+        sep="\n",
+    )
     if signature is None:
         return
     for label, parameters in (("input", signature.inputs), ("output", signature.outputs)):

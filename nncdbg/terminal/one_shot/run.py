@@ -13,13 +13,12 @@ import numpy as np
 
 from nncdbg.engine.errors import MemoryFault, NncdbgError, RunError, UnsupportedOp, UsageError
 from nncdbg.terminal.options import Parser, add_machine, add_model, load_program, make_debugger, say_notes
+from nncdbg.terminal.running import under_way
 
 if TYPE_CHECKING:
     from nncdbg.engine.control import Stop
     from nncdbg.engine.session import Debugger
     from nncdbg.terminal.screen import Screen
-
-_MEMORY_KINDS = ("uninitialized", "guard")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -28,12 +27,24 @@ def main(arguments: Sequence[str]) -> int:
 
     options = _options(arguments)
     screen = Screen()
+    try:
+        return _run(options, screen)
+    except NncdbgError as error:
+        if options.json:
+            print(json.dumps(_document(None, 0.0, error, {})))
+        raise
+
+
+def _run(options: Namespace, screen: Screen) -> int:
     debugger = make_debugger(options, load_program(options.model, flat=options.flat), statistics=False)
     say_notes(screen, debugger)
     start = time.perf_counter()
-    stop = debugger.run()
+    with under_way(debugger, screen):
+        stop = debugger.run()
+    if stop.reason == "pause":
+        raise KeyboardInterrupt
     seconds = time.perf_counter() - start
-    error = _failure(stop)
+    error = _failure(stop, options.model)
     files = _save(debugger, options.save_outputs) if error is None and options.save_outputs else {}
     if options.json:
         print(json.dumps(_document(debugger, seconds, error, files)))
@@ -54,7 +65,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     return parser.parse_args(arguments)
 
 
-def _failure(stop: Stop) -> NncdbgError | None:
+def _failure(stop: Stop, model: str) -> NncdbgError | None:
     """The error that ended the run before its end; None if there was none."""
     if stop.reason == "end":
         return None
@@ -62,7 +73,11 @@ def _failure(stop: Stop) -> NncdbgError | None:
         return stop.error
     if stop.finding is not None:
         kind = stop.finding.kind
-        return MemoryFault(f"{stop.detail} (line {stop.line})", kind=kind, hint="step there: nncdbg MODEL")
+        return MemoryFault(
+            f"{stop.detail} (line {stop.line})",
+            kind=kind,
+            hint=f"`nncdbg {model}`, then `continue`, stops there",
+        )
     return RunError(stop.detail or f"the run stopped: {stop.reason}")
 
 
@@ -76,14 +91,16 @@ def _print_outputs(screen: Screen, debugger: Debugger, files: dict[str, str]) ->
 
 
 def _document(
-    debugger: Debugger, seconds: float, error: NncdbgError | None, files: dict[str, str]
+    debugger: Debugger | None, seconds: float, error: NncdbgError | None, files: dict[str, str]
 ) -> dict[str, Any]:
+    """What `--json` prints; `debugger` is None if there was none to be had."""
+    outputs = (debugger.outputs if debugger else None) or {}
     document: dict[str, Any] = {
         "status": "ok" if error is None else "failed",
-        "outputs": [_output(name, content, files) for name, content in (debugger.outputs or {}).items()],
+        "outputs": [_output(name, content, files) for name, content in outputs.items()],
         "seconds": seconds,
-        "ops": debugger.timeline.tick,
-        "notes": list(debugger.notes),
+        "ops": debugger.timeline.tick if debugger else 0,
+        "notes": list(debugger.notes) if debugger else [],
     }
     if error is not None:
         document["error"] = {
@@ -119,7 +136,9 @@ def _save(debugger: Debugger, folder: str) -> dict[str, str]:
     files: dict[str, str] = {}
     taken: set[str] = set()
     for name, content in (debugger.outputs or {}).items():
-        stem = "".join(char if char.isalnum() or char in "_.-" else "_" for char in name).lstrip(".") or "output"
+        stem = (
+            "".join(char if char.isalnum() or char in "_.-" else "_" for char in name).lstrip(".") or "output"
+        )
         while stem in taken:
             stem += "_"
         taken.add(stem)

@@ -51,6 +51,8 @@ def _stores_from(program: Program, folder: Path) -> Program:
 
 def _write(path: Path, text: str) -> None:
     """Write the file whole or not at all."""
+    if path.is_dir():
+        raise UsageError(f"cannot write {path}: it is a folder", hint="name a file in it")
     draft = path.with_name(path.name + ".part")
     try:
         draft.write_bytes(text.encode("utf-8", "surrogateescape"))

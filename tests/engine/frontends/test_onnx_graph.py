@@ -11,7 +11,7 @@ from onnx_models import BOOL, F32, I64, info, model, save
 from nncdbg.engine import dtypes
 from nncdbg.engine.errors import GraphError, UnsupportedOp, UsageError
 from nncdbg.engine.frontends import load
-from nncdbg.engine.graph import Graph, Inline, Literal, Location, Reference, TensorType, Value
+from nncdbg.engine.graph import Graph, Inline, Literal, Location, Reference, SequenceType, TensorType, Value
 
 
 def entry(made, **options):
@@ -81,7 +81,10 @@ def test_unknown_rank_and_types_that_are_no_tensors():
     made = model([helper.make_node("SequenceAt", ["s", "i"], ["y"])], ["s", info("i", None, I64)])
     sequence = helper.make_sequence_type_proto(helper.make_tensor_type_proto(F32, [2]))
     made.graph.input[0].type.CopyFrom(sequence)
-    assert entry(made).inputs == (Value("s", None), Value("i", TensorType("i64", None)))
+    assert entry(made).inputs == (
+        Value("s", SequenceType(TensorType("f32", (2,)))),
+        Value("i", TensorType("i64", None)),
+    )
 
 
 CONSTANTS = [
@@ -343,10 +346,39 @@ def test_a_scan_that_does_not_fit():
 
 def test_a_graph_in_another_op_is_its_text():
     body = helper.make_graph([helper.make_node("Relu", ["e"], ["r"])], "step", [info("e")], [info("r")])
-    node = helper.make_node("SequenceMap", ["x"], ["y"], body=body)
-    (made,) = entry(model([node])).nodes
+    node = helper.make_node("Map", ["x"], ["y"], domain="my", body=body)
+    (made,) = entry(model([node], domains=["my"])).nodes
     assert made.subgraphs == ()
     assert "Relu" in made.attributes["body"]
+
+
+def test_a_sequence_map_is_a_loop():
+    body = helper.make_graph([helper.make_node("Add", ["e", "c"], ["r"])], "step", [info("e")], [info("r")])
+    node = helper.make_node("SequenceMap", ["x"], ["y"], body=body)
+    made = model([node], ["x", info("c")])
+    tensor = helper.make_tensor_type_proto(F32, [2])
+    made.graph.input[0].type.CopyFrom(helper.make_sequence_type_proto(tensor))
+    (loop,) = (statement for statement in entry(made).nodes if statement.op == "while")
+    inside = loop.subgraphs[0].nodes
+    assert [statement.op for statement in inside][-3:] == ["SequenceAt", "Add", "SequenceInsert"]
+    assert any("c" in statement.inputs for statement in inside)
+
+
+def test_a_sequence_map_of_a_tensor_is_wrong():
+    body = helper.make_graph([helper.make_node("Relu", ["e"], ["r"])], "step", [info("e")], [info("r")])
+    with pytest.raises(GraphError, match="cannot expand"):
+        load(model([helper.make_node("SequenceMap", ["x"], ["y"], body=body)]))
+
+
+def test_scan_8_is_a_loop_over_the_batch():
+    made = scan()
+    made.opset_import[0].version = 8
+    made.graph.node[0].input.insert(0, "")
+    (outer,) = (statement for statement in entry(made).nodes if statement.op == "while")
+    assert [statement.op for statement in outer.subgraphs[0].nodes].count("while") == 1
+    made.graph.node[0].input[0] = "x"
+    with pytest.raises(UnsupportedOp, match="sequence_lens"):
+        load(made)
 
 
 def test_attributes():
@@ -379,7 +411,7 @@ def test_attributes():
         "strings": ("a", "b"),
         "t": Inline(np.ones(2, np.int8)),
         "tp": TensorType("f32", (2, "N")),
-        "seq": "seq(f32[2])",
+        "seq": SequenceType(TensorType("f32", (2,))),
         "raw": b"\xff\x00",
         "none": (),
     }

@@ -1,0 +1,158 @@
+"""Whole models on NumPy, run free and with everything on, against onnxruntime.
+
+The nine light models of the onnx wheel, and silero_vad where it is at hand; inputs are random.
+Ours: `restart` and `run`, once with the allocator `plain`, without statistics, once with the
+allocator `debug` (fill, guards), statistics of every result, history and `catch nan inf`.  Peer:
+one plain session, its optimisations off.  One thread each, told to BLAS before NumPy is loaded,
+so the measuring is done in a process of its own.
+
+A light model holds no weights: ConstantOfShape nodes make them at every run, of up to 575 MB
+(vgg19).  Without its optimisations onnxruntime executes these nodes in every run too, and so do
+we: neither side keeps a result from one run to the next.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+ONE_THREAD = {name: "1" for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+RUNS = 9
+FREE, FULL, FILL = 2.0, 3.0, 1.10
+"""Bars: free and full are geometric means over the models, fill is a ratio on resnet50."""
+
+
+def models() -> dict[str, Path]:
+    """The light models of the onnx wheel, and silero_vad where it is at hand."""
+    import onnx.backend.test
+
+    folder = Path(onnx.backend.test.__file__).parent / "data" / "light"
+    found = {path.stem: path for path in sorted(folder.glob("light_*.onnx"))}
+    beside = Path(__file__).resolve().parents[2] / "shared"
+    silero = Path(os.environ.get("NNCDBG_SHARED", beside)) / "models" / "silero_vad.onnx"
+    if silero.exists():
+        found["silero_vad"] = silero
+    return found
+
+
+def run_of(path: Path, inputs: dict[str, Any], *, full: bool) -> Callable[[], Any]:
+    """Restart and run to the end."""
+    import nncdbg
+
+    allocator = "debug" if full else "plain"
+    debugger = nncdbg.Debugger(nncdbg.load(path), inputs, allocator=allocator, statistics=full)
+    if full:
+        debugger.catch("nan", "inf")
+
+    def run() -> Any:
+        debugger.restart()
+        stop = debugger.run()
+        assert stop.reason == "end", stop
+        return stop
+
+    return run
+
+
+def against_onnxruntime(name: str, path: Path, runs: int) -> Iterator[dict[str, Any]]:
+    """The ratios of one model, free and full, without bars of their own."""
+    from bench_backends import inputs_of, plain_session
+    from timing import interleaved
+
+    session = plain_session(path)
+    inputs = inputs_of(session)
+    for full in (False, True):
+        ours = run_of(path, inputs, full=full)
+        title = f"{name}: {'everything on' if full else 'free run'} / onnxruntime"
+        yield interleaved(
+            title, ours, lambda: session.run(None, inputs), bar=math.inf, runs=runs, warm=2
+        ) | {"full": full}
+
+
+@contextmanager
+def unfilled() -> Iterator[None]:
+    """Fresh segments as the system hands them out, without the pattern."""
+    from nncdbg.engine.memory import region
+
+    pattern, region.paint = region.paint, lambda segment: None
+    try:
+        yield
+    finally:
+        region.paint = pattern
+
+
+def fill_alone(path: Path, runs: int) -> dict[str, Any]:
+    """The debug allocator with its fill against the same without; no statistics, no catch."""
+    import nncdbg
+    from bench_backends import inputs_of, plain_session
+    from timing import interleaved
+
+    inputs = inputs_of(plain_session(path))
+    debugger = nncdbg.Debugger(nncdbg.load(path), inputs, allocator="debug", statistics=False)
+
+    def filled() -> None:
+        debugger.restart()
+        debugger.run()
+
+    def bare() -> None:
+        with unfilled():
+            filled()
+
+    return interleaved("resnet50: NaN fill alone, with / without", filled, bare, bar=FILL, runs=runs)
+
+
+def geometric_mean(figures: list[dict[str, Any]], *, full: bool) -> dict[str, Any]:
+    ratios = [figure["ratio"] for figure in figures if figure.get("full") is full]
+    mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+    title = "everything on" if full else "free run"
+    return {
+        "figure": f"{title} over {len(ratios)} models / onnxruntime, geometric mean",
+        "ours": None,
+        "peer": None,
+        "ratio": round(mean, 3),
+        "bar": FULL if full else FREE,
+    }
+
+
+def here(chosen: list[str], runs: int) -> Iterator[dict[str, Any]]:
+    """The figures, measured in this process; of the `chosen` models, or of all."""
+    from nncdbg import stats
+
+    stats.prepare(wait=True)
+    found = models()
+    figures = []
+    for name in chosen or found:
+        for figure in against_onnxruntime(name, found[name], runs):
+            figures.append(figure)
+            yield {key: value for key, value in figure.items() if key != "full"}
+    yield geometric_mean(figures, full=False)
+    yield geometric_mean(figures, full=True)
+    yield fill_alone(found["light_resnet50"], 3 * runs)
+
+
+def measure(chosen: list[str] | None = None, runs: int = RUNS) -> list[dict[str, Any]]:
+    """Per model and mode the median ratio of interleaved runs, geometric means, and the fill alone."""
+    process = subprocess.run(
+        [sys.executable, __file__, "--here", str(runs), *(chosen or [])],
+        env={**os.environ, **ONE_THREAD},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return [json.loads(line) for line in process.stdout.splitlines()]
+
+
+if __name__ == "__main__":
+    if "--here" in sys.argv:
+        _, _, count, *names = sys.argv
+        for line in here(names, int(count)):
+            print(json.dumps(line), flush=True)
+    else:
+        for line in measure(sys.argv[1:]):
+            print(json.dumps(line))

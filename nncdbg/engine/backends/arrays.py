@@ -1,0 +1,50 @@
+"""Our own kernels over an array namespace: what the NumPy and the CuPy backend share."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from nncdbg.engine.backends import Call, Execute, Kernels, refusal
+from nncdbg.engine.ops.schema import schema
+
+
+def bind_over(xp: ModuleType, call: Call) -> Kernels:
+    """The declared kernel of an op, bound to the namespace `xp`."""
+    op, node = call.op, call.node
+    if op.kernel is None and op.ufunc is None:
+        return refusal(
+            f"{node.op} has no kernel in opset {call.version}",
+            "`nncdbg ops` lists the ops that run; a statement can be stepped up to all the same",
+        )
+    kernel = _bound(xp, call, out=False)
+    found = schema(node.op, call.version)
+    if found is None or len(found.outputs) != 1 or found.outputs[0].variadic:
+        kernel = _first_results(kernel, len(node.outputs), call.several)
+    writes = op.accepts_out and not call.several
+    return Kernels(kernel, _bound(xp, call, out=True) if writes else None)
+
+
+def _bound(xp: ModuleType, call: Call, *, out: bool) -> Execute:
+    """The bound kernel; a random one gets the stream of its statement and iteration at each call."""
+    op, attributes = call.op, call.attributes
+    if not op.random:
+        return op.bind(xp, attributes, out=out)
+    generator = call.generator
+
+    def run(*arguments: Any) -> Any:
+        return op.bind(xp, {**attributes, "rng": generator()}, out=out)(*arguments)
+
+    return run
+
+
+def _first_results(kernel: Execute, count: int, several: bool) -> Execute:
+    """For ops whose number of results varies: the results that the statement names."""
+
+    def run(*inputs: Any) -> Any:
+        results = kernel(*inputs)
+        if not isinstance(results, (tuple, list)):
+            results = (results,)
+        return results[:count] if several else results[0]
+
+    return run

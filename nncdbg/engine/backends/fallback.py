@@ -1,0 +1,73 @@
+"""Mixed runs: what a backend has no kernel for runs on NumPy, and is listed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.backends import Backend, Call, Execute, Kernels
+from nncdbg.engine.backends.numpy import NumPy
+from nncdbg.engine.code import Statement
+from nncdbg.engine.errors import UnsupportedOp
+
+
+class Fallback:
+    """Covers kernels of `backend`.  `fallen` lists what ran on NumPy so far, each statement once."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._numpy = NumPy()
+        self.fallen: list[Statement] = []
+
+    def cover(self, kernels: Kernels, call: Call, statement: Statement) -> Kernels:
+        """Kernels that go over to NumPy, for good, when those given raise UnsupportedOp."""
+        ours = self._numpy.bind(call)
+        run = self._covered(kernels.run, self._moving(ours.run, call.several), statement)
+        if kernels.into is None:
+            return Kernels(run)
+        into = ours.into if ours.into is not None else _copying(ours.run)
+        return Kernels(run, self._covered(kernels.into, into, statement))
+
+    def _covered(self, theirs: Execute, ours: Execute, statement: Statement) -> Execute:
+        chosen = theirs
+
+        def execute(*arguments: Any) -> Any:
+            nonlocal chosen
+            try:
+                return chosen(*arguments)
+            except UnsupportedOp:
+                if chosen is ours:
+                    raise
+            chosen = ours
+            result = ours(*arguments)
+            self._note(statement)
+            return result
+
+        return execute
+
+    def _note(self, statement: Statement) -> None:
+        if all(other.code is not statement.code or other.pc != statement.pc for other in self.fallen):
+            self.fallen.append(statement)
+
+    def _moving(self, kernel: Execute, several: bool) -> Execute:
+        """The NumPy kernel for values of a device: copied to the host and back, as asked for."""
+        if self._backend.on_host:
+            return kernel
+        to_host, to_device = self._backend.to_host, self._backend.to_device
+
+        def run(*inputs: Any) -> Any:
+            results = kernel(*map(to_host, inputs))
+            return [*map(to_device, results)] if several else to_device(np.asarray(results))
+
+        return run
+
+
+def _copying(kernel: Execute) -> Execute:
+    """A kernel that allocates for itself, as one that writes into the buffer given last."""
+
+    def run(*arguments: Any) -> Any:
+        np.copyto(arguments[-1], kernel(*arguments[:-1]))
+        return arguments[-1]
+
+    return run

@@ -1,0 +1,29 @@
+"""The default: our own kernels on NumPy arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.backends import Call, Kernels
+from nncdbg.engine.backends.arrays import bind_over
+
+
+class NumPy:
+    """Values are NumPy arrays, kernels are ours."""
+
+    name = "numpy"
+    on_host = True
+
+    def bind(self, call: Call) -> Kernels:
+        return bind_over(np, call)
+
+    def to_device(self, array: Any) -> Any:
+        return array
+
+    def to_host(self, value: Any) -> Any:
+        return value
+
+    def summarize(self, value: Any, row: Any) -> None:
+        raise AssertionError("results on the host are inspected by their allocator or an observer")

@@ -1,0 +1,196 @@
+"""A statement as an ONNX model of one node, for a runtime to run it alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from nncdbg.engine.backends import Call
+from nncdbg.engine.dtypes import name_of
+from nncdbg.engine.errors import UnsupportedOp
+from nncdbg.engine.graph import Inline, Node, SequenceType, TensorType, Type
+from nncdbg.engine.onnx_messages import attribute_data, type_proto
+from nncdbg.engine.ops.schema import schema, split
+
+NEWEST_OPSET = 26
+"""The newest opset of ONNX's own domain that onnxruntime 1.31 reads."""
+
+NEWEST_IR = 13
+"""The newest IR version that onnxruntime 1.31 reads."""
+
+SEQUENCE = "sequence"
+TEXT = np.dtype(object)
+
+Kind: TypeAlias = "np.dtype[Any] | tuple[str, np.dtype[Any]] | None"
+"""What a session depends on of an operand: its dtype, or (SEQUENCE, dtype); None if it is not given.
+
+Sizes and ranks are left open: onnxruntime's inference asks for more where it knows half of a shape.
+"""
+
+Kinds: TypeAlias = "tuple[Kind, ...]"
+
+_FLOAT, _FLOATS = 1, 6
+"""`onnx.AttributeProto.FLOAT` and `FLOATS`."""
+
+_PACKED = frozenset({"u4", "i4", "u2", "i2", "f4e2m1fn"})
+
+
+def kind_of(value: Any) -> Kind:
+    """The kind of an operand.  On the path of every execution, so no types are built."""
+    if value is None:
+        return None
+    if isinstance(value, (list, tuple)):
+        return SEQUENCE, value[0].dtype if value else np.dtype(np.float32)
+    dtype: np.dtype[Any] = value.dtype
+    return dtype
+
+
+def type_of(kind: Kind) -> Type | None:
+    """A kind as a type without sizes."""
+    if isinstance(kind, tuple):
+        return SequenceType(TensorType(name_of(kind[1])))
+    return None if kind is None else TensorType(name_of(kind))
+
+
+def output_names(node: Node) -> list[str]:
+    """``output_0`` and so on, empty for an output that the statement does not name."""
+    return [f"output_{index}" if value.name else "" for index, value in enumerate(node.outputs)]
+
+
+def why_not(call: Call) -> str | None:
+    """Why onnxruntime cannot run a statement, as far as that shows before its operands are known."""
+    if call.op.random and not _draws_nothing(call.node):
+        return "its random numbers would not be the same when a statement is executed again"
+    if opset_for(call.node.op, call.version) is None:
+        return f"opset {NEWEST_OPSET}, the newest that onnxruntime reads, has it otherwise or not at all"
+    return None
+
+
+@lru_cache(maxsize=None)
+def opset_for(op: str, version: int) -> int | None:
+    """The opset that a model of one node imports for the op's domain.
+
+    That of the program, or `NEWEST_OPSET` if the op had the same signature then (newer versions
+    that only add element types); None if it had not.
+    """
+    domain, _ = split(op)
+    if domain or version <= NEWEST_OPSET:
+        return version
+    now, then = schema(op, version), schema(op, NEWEST_OPSET)
+    if now is None or then is None or now.since == then.since:
+        return NEWEST_OPSET if now is not None and then is not None else None
+    same = now.inputs == then.inputs and now.outputs == then.outputs and now.attributes == then.attributes
+    return NEWEST_OPSET if same else None
+
+
+def _draws_nothing(node: Node) -> bool:
+    """A Dropout that nobody told to train."""
+    return node.op == "Dropout" and len([operand for operand in node.inputs if operand is not None]) < 3
+
+
+def refuse_packed(dtype_name: str, call: Call) -> None:
+    """Raise UnsupportedOp for elements of less than a byte, which runtimes store packed."""
+    if dtype_name in _PACKED:
+        raise UnsupportedOp(
+            f"{call.node.op} has no kernel on onnxruntime for {dtype_name}: its elements are packed there",
+            hint="--fallback runs it on NumPy",
+        )
+
+
+def signature(call: Call) -> tuple[Any, ...]:
+    """What besides the operands a session depends on."""
+    node = call.node
+    attributes = tuple((name, _frozen(value)) for name, value in sorted(node.attributes.items()))
+    return node.op, call.version, attributes, tuple(bool(value.name) for value in node.outputs)
+
+
+def _frozen(value: Any) -> Any:
+    """An attribute as something that can be looked up; types differ where numbers are equal."""
+    if isinstance(value, Inline):
+        array = value.array
+        content = tuple(array.ravel().tolist()) if array.dtype.hasobject else array.tobytes()
+        return name_of(array.dtype), array.shape, content
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_frozen, value))
+    return type(value).__name__, repr(value) if isinstance(value, float) else value
+
+
+@lru_cache(maxsize=None)
+def takes_tensors_only(op: str, version: int) -> bool:
+    """False where an operand or result may be a sequence or an optional, or ONNX does not know the op."""
+    import onnx.defs
+
+    domain, local = split(op)
+    try:
+        found = onnx.defs.get_schema(local, version, domain)
+    except onnx.defs.SchemaError:
+        return False
+    return all(
+        name.startswith("tensor(") for formal in (*found.inputs, *found.outputs) for name in formal.types
+    )
+
+
+def model_of(call: Call, kinds: Kinds) -> Any:
+    """The ModelProto of one node, its operands as inputs ``input_0`` and so on."""
+    from onnx import helper
+
+    node = call.node
+    domain, local = split(node.op)
+    inputs = [f"input_{index}" if kind is not None else "" for index, kind in enumerate(kinds)]
+    outputs = output_names(node)
+    proto = helper.make_node(local, inputs, outputs, domain=domain)
+    kinds_of = _attribute_kinds(node.op, call.version)
+    for name, value in node.attributes.items():
+        kind = kinds_of.get(name)
+        proto.attribute.append(helper.make_attribute(name, _as_kind(value, kind), attr_type=kind))
+    graph = helper.make_graph(
+        [proto],
+        "statement",
+        [
+            helper.make_value_info(name, type_proto(type_of(kind)))
+            for name, kind in zip(inputs, kinds, strict=True)
+            if kind is not None
+        ],
+        # Without a type, so that the runtime infers it.
+        [helper.make_empty_tensor_value_info(name) for name in outputs if name],
+    )
+    imports = [helper.make_opsetid(domain, opset_for(node.op, call.version))]
+    if domain:
+        imports.append(helper.make_opsetid("", NEWEST_OPSET))
+    oldest = helper.find_min_ir_version_for(imports, ignore_unknown=True)
+    return helper.make_model(graph, opset_imports=imports, ir_version=min(NEWEST_IR, max(oldest, 10)))
+
+
+def _as_kind(value: Any, kind: int | None) -> Any:
+    """An attribute's value for ONNX; program text may write 1 where a float is due."""
+    data = attribute_data(value)
+    if kind == _FLOAT:
+        return float(data)
+    return [float(item) for item in data] if kind == _FLOATS else data
+
+
+def _attribute_kinds(op: str, version: int) -> Mapping[str, int]:
+    """The type of each attribute as the schema has it; an empty list would not tell."""
+    import onnx.defs
+
+    domain, local = split(op)
+    try:
+        found = onnx.defs.get_schema(local, version, domain)
+    except onnx.defs.SchemaError:
+        return {}
+    return {name: attribute.type.value for name, attribute in found.attributes.items()}
+
+
+def fact(error: Exception) -> str:
+    """The part of an onnxruntime message that says what is wrong, without codes and node names."""
+    text = " ".join(str(error).split())
+    _, _, status = text.rpartition(" Status Message: ")
+    if status != text:
+        # "file:line function condition was false. what it means"
+        _, _, meaning = status.partition(" was false. ")
+        return meaning or status
+    # "[ONNXRuntimeError] : 9 : NOT_IMPLEMENTED : what it is"
+    return text.split(" : ", 3)[-1]

@@ -1,0 +1,259 @@
+"""The kernels of onnxruntime, one node at a time: the kernel that is stepped is the kernel that is shipped.
+
+A statement becomes a session of one node when it is first executed, as only then its operands'
+types are known; statements that agree in op, attributes and types share it.  Operands are bound
+where they stand, results are written into the buffers of the allocator, so nothing is copied and
+NaN fill, guards and inspection see what the kernel did.  Control flow stays the machine's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.backends import Call, Kernels, refusal
+from nncdbg.engine.backends.numpy import NumPy
+from nncdbg.engine.backends.one_node import (
+    TEXT,
+    Kinds,
+    fact,
+    kind_of,
+    model_of,
+    output_names,
+    refuse_packed,
+    signature,
+    takes_tensors_only,
+    type_of,
+    why_not,
+)
+from nncdbg.engine.dtypes import FROM_ONNX, NUMPY, ONNX, name_of
+from nncdbg.engine.errors import NncdbgError, RunError, UnsupportedOp, UsageError
+
+
+class OnnxRuntime:
+    """Sessions of one node.  `threads` is the number of threads of each kernel.
+
+    Raises UsageError if onnxruntime is not installed.
+    """
+
+    name = "onnxruntime"
+    on_host = True
+
+    def __init__(self, *, threads: int = 1) -> None:
+        try:
+            import onnxruntime
+        except ImportError as error:
+            raise UsageError(
+                "the backend onnxruntime needs the package onnxruntime, which is not installed",
+                hint="pip install onnxruntime",
+            ) from error
+        self._library = onnxruntime
+        self._options = _options(onnxruntime, threads)
+        self._own = NumPy()
+        self.sessions: dict[tuple[Any, Kinds], Any] = {}
+        """Sessions by op, version, attributes, outputs and kinds of operands."""
+
+    def bind(self, call: Call) -> Kernels:
+        if call.node.op.startswith("nncdbg."):
+            return self._own.bind(call)  # The debugger's own ops are no part of any model.
+        reason = why_not(call)
+        if reason is not None:
+            return refusal(f"{call.node.op} has no kernel on onnxruntime: {reason}", "--fallback runs it on NumPy")
+        statement = _Statement(self, call)
+        if call.several or call.op.infer is None or not takes_tensors_only(call.node.op, call.version):
+            return Kernels(statement.run)
+        return Kernels(statement.run, statement.into)
+
+    def to_device(self, array: Any) -> Any:
+        return array
+
+    def to_host(self, value: Any) -> Any:
+        return value
+
+    def summarize(self, value: Any, row: Any) -> None:
+        raise AssertionError("results on the host are inspected by their allocator or an observer")
+
+    def session(self, call: Call, kinds: Kinds) -> Any:
+        """The session for a statement and the kinds of its operands.
+
+        Raises UnsupportedOp if onnxruntime has no kernel for them.
+        """
+        key = (signature(call), kinds)
+        if key not in self.sessions:
+            content = model_of(call, kinds).SerializeToString()
+            try:
+                made = self._library.InferenceSession(
+                    content, self._options, providers=["CPUExecutionProvider"]
+                )
+            except Exception as error:
+                raise UnsupportedOp(
+                    f"{call.node.op} has no kernel on onnxruntime for these operands: {fact(error)}",
+                    operands=[str(type_of(kind)) for kind in kinds if kind is not None],
+                    hint="--fallback runs it on NumPy",
+                ) from error
+            self.sessions[key] = made
+        return self.sessions[key]
+
+    def value_of(self, array: Any, call: Call) -> Any:
+        """An OrtValue over the memory of a contiguous array, which must outlive it."""
+        name = name_of(array.dtype)
+        refuse_packed(name, call)
+        return self._library.OrtValue.ortvalue_from_numpy_with_onnx_type(array, ONNX[name])
+
+
+def _options(library: Any, threads: int) -> Any:
+    """One kernel is all there is: nothing to optimise, to plan or to run side by side."""
+    options = library.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.graph_optimization_level = library.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.enable_cpu_mem_arena = False
+    options.enable_mem_pattern = False
+    # What fails is raised, and told once.
+    options.log_severity_level = 4
+    return options
+
+
+class _Statement:
+    """One statement's kernel: the session for its operands, and its binding to their memory."""
+
+    def __init__(self, backend: OnnxRuntime, call: Call) -> None:
+        self._backend = backend
+        self._call = call
+        self._names = [f"input_{index}" for index in range(len(call.node.inputs))]
+        self._outputs = [name for name in output_names(call.node) if name]
+        self._kept: dict[int, tuple[Any, Any, Any]] = {}
+        """Constant operands: as given, as bound, and the OrtValue over that memory."""
+        self._kinds: Kinds | None = None
+        self._session: Any = None
+        self._binding: Any = None
+
+    def run(self, *inputs: Any) -> Any:
+        """The results, in memory that onnxruntime allocates."""
+        self._prepare(inputs)
+        if self._binding is None:
+            return self._ordered(self._run_by_name(inputs))
+        held = self._bind(inputs)
+        for name in self._outputs:
+            self._binding.bind_output(name)
+        try:
+            self._execute()
+            return self._ordered([_borrowed(value, self._call) for value in self._binding.get_outputs()])
+        finally:
+            self._release()
+            del held
+
+    def into(self, *arguments: Any) -> Any:
+        """Write the one result into the buffer that comes last, and return it."""
+        *inputs, buffer = arguments
+        self._prepare(inputs)
+        if self._binding is None:
+            np.copyto(buffer, self._ordered(self._run_by_name(inputs)))
+            return buffer
+        held = self._bind(inputs)
+        self._binding.bind_ortvalue_output("output_0", self._backend.value_of(buffer, self._call))
+        try:
+            self._execute()
+        finally:
+            self._release()
+            del held
+        return buffer
+
+    def _prepare(self, inputs: Sequence[Any]) -> None:
+        """The session and binding for these operands; mostly those of the last time."""
+        kinds = (*map(kind_of, inputs),)
+        if kinds == self._kinds:
+            return
+        self._session = self._backend.session(self._call, kinds)
+        self._kinds = kinds
+        # Text and sequences have no memory that could be bound.
+        bindable = all(kind != TEXT and not isinstance(kind, tuple) for kind in kinds)
+        self._binding = self._session.io_binding() if bindable else None
+
+    def _bind(self, inputs: Sequence[Any]) -> list[Any]:
+        """Bind the operands where they stand; what is returned must live as long as the kernel runs."""
+        bind, kept, call = self._binding.bind_ortvalue_input, self._kept, self._call
+        held = []
+        for index, value in enumerate(inputs):
+            if value is None:
+                continue
+            known = kept.get(index)
+            if known is not None and known[0] is value:
+                bind(self._names[index], known[2])
+                continue
+            array = np.asarray(value) if value.flags.c_contiguous else np.ascontiguousarray(value)
+            bound = self._backend.value_of(array, call)
+            held.append(array)
+            if index in call.constants:
+                kept[index] = (value, array, bound)
+            bind(self._names[index], bound)
+        return held
+
+    def _release(self) -> None:
+        """Hold on to no operand or result, as the history drops them when memory gets short."""
+        self._binding.clear_binding_inputs()
+        self._binding.clear_binding_outputs()
+
+    def _execute(self) -> None:
+        try:
+            self._session.run_with_iobinding(self._binding)
+        except Exception as error:
+            raise self._failure(error) from error
+
+    def _run_by_name(self, inputs: Sequence[Any]) -> list[Any]:
+        feeds = {name: value for name, value in zip(self._names, inputs, strict=True) if value is not None}
+        try:
+            results = self._session.run(self._outputs, feeds)
+        except Exception as error:
+            raise self._failure(error) from error
+        return [_plain(result) for result in results]
+
+    def _failure(self, error: Exception) -> NncdbgError:
+        op = self._call.node.op
+        if type(error).__name__ == "NotImplemented":
+            return UnsupportedOp(
+                f"{op} has no kernel on onnxruntime: {fact(error)}", hint="--fallback runs it on NumPy"
+            )
+        return RunError(f"{op} failed in onnxruntime: {fact(error)}")
+
+    def _ordered(self, results: list[Any]) -> Any:
+        """As the machine takes them: one bare, several in the order of the statement, None for a gap."""
+        if not self._call.several:
+            return results[0]
+        remaining = iter(results)
+        return [next(remaining) if name else None for name in output_names(self._call.node)]
+
+
+class _Memory:
+    """The bytes of an OrtValue, for NumPy to stand in; it lives as long as an array does."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        self.__array_interface__ = {
+            "shape": (value.tensor_size_in_bytes(),),
+            "typestr": "|u1",
+            "data": (value.data_ptr(), False),
+            "version": 3,
+        }
+
+
+def _borrowed(value: Any, call: Call) -> Any:
+    """An array over the memory of an OrtValue; text and sequences come as objects and lists."""
+    if not value.is_tensor() or value.data_type() == "tensor(string)":
+        return _plain(value.numpy() if value.is_tensor() else value._ortvalue.numpy())
+    name = FROM_ONNX[value.element_type()]
+    refuse_packed(name, call)
+    shape, dtype = tuple(value.shape()), NUMPY[name]
+    if 0 in shape:
+        return np.empty(shape, dtype)
+    return np.asarray(_Memory(value)).view(dtype).reshape(shape)
+
+
+def _plain(result: Any) -> Any:
+    """A result as values are here: text as objects, sequences as lists."""
+    if result is None or isinstance(result, (list, tuple)):
+        return None if result is None else [_plain(item) for item in result]
+    array = np.asarray(result)
+    return array.astype(object) if array.dtype.kind in "US" else array

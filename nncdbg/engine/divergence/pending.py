@@ -1,0 +1,80 @@
+"""Values of one side that wait for their counterpart: in memory within a budget, beyond it in files."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.divergence.side import Key, Written
+
+
+@dataclass(frozen=True, slots=True)
+class _Spilled:
+    path: Path
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    def read(self) -> Any:
+        array = np.fromfile(self.path, self.dtype).reshape(self.shape)
+        self.path.unlink()
+        return array
+
+
+class Pending:
+    """What was written and not yet compared, by key.  A context: the files go when it is left."""
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self.held = 0
+        self.spilled = 0
+        """Tensors that went to files so far."""
+        self._waiting: dict[Key, Written] = {}
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    def __enter__(self) -> Pending:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._folder is not None:
+            self._folder.cleanup()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def put(self, written: Written) -> None:
+        contents = tuple(map(self._kept, written.contents))
+        self._waiting[written.key] = Written(
+            written.key, written.code, written.pc, written.tick, contents
+        )
+
+    def _kept(self, content: Any) -> Any:
+        if not isinstance(content, np.ndarray) or content.dtype.hasobject:
+            return content
+        if self.held + content.nbytes <= self.budget:
+            self.held += content.nbytes
+            return content
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="nncdbg-diff-")
+        self.spilled += 1
+        path = Path(self._folder.name) / str(self.spilled)
+        np.ascontiguousarray(content).tofile(path)
+        return _Spilled(path, content.dtype, content.shape)
+
+    def take(self, key: Key) -> Written | None:
+        """What waits under a key, which waits no more; None if nothing does."""
+        found = self._waiting.pop(key, None)
+        if found is None:
+            return None
+        contents = []
+        for content in found.contents:
+            if isinstance(content, _Spilled):
+                contents.append(content.read())
+            else:
+                if isinstance(content, np.ndarray) and not content.dtype.hasobject:
+                    self.held -= content.nbytes
+                contents.append(content)
+        return Written(found.key, found.code, found.pc, found.tick, tuple(contents))

@@ -1,0 +1,128 @@
+"""How far two values may be apart before they count as different."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nncdbg.engine.dtypes import COMPLEX, FLOATS, name_of
+from nncdbg.engine.errors import UsageError
+from nncdbg.engine.graph import Array
+from nncdbg.stats.comparison import ulps_between
+
+_BLOCK = 65536
+
+DEFAULTS = {
+    "f64": (1e-7, 1e-9),
+    "f32": (1e-4, 1e-5),
+    "f16": (1e-2, 1e-3),
+    "bf16": (5e-2, 1e-2),
+    "c128": (1e-7, 1e-9),
+    "c64": (1e-4, 1e-5),
+}
+"""dtype to (relative, absolute) tolerance; of two dtypes the looser counts."""
+
+_COARSE = (0.25, 0.1)
+"""For floats of 8 bits and fewer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """Two elements agree if ``|a - b| <= atol + rtol * max(|a|, |b|)`` or at most `ulp` numbers lie between.
+
+    What is None follows from the dtypes; with `ulp` alone nothing else is tolerated.  Integers,
+    bools and strings agree if they are equal.  NaN agrees with NaN, an infinity with itself.
+    """
+
+    rtol: float | None = None
+    atol: float | None = None
+    ulp: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("rtol", "atol", "ulp"):
+            given = getattr(self, name)
+            if given is not None and not (0 <= given < float("inf")):
+                raise UsageError(f"{name} cannot be {given}", hint="a tolerance is a number from 0 on")
+
+    def between(self, a: np.dtype[Any], b: np.dtype[Any]) -> tuple[float, float]:
+        """The relative and the absolute tolerance for elements of two dtypes."""
+        names = [name_of(dtype) for dtype in (a, b)]
+        if not all(name in FLOATS or name in COMPLEX for name in names):
+            return 0.0, 0.0
+        if self.ulp is not None and self.rtol is None and self.atol is None:
+            return 0.0, 0.0
+        known = [DEFAULTS.get(name, _COARSE) for name in names]
+        rtol, atol = max(pair[0] for pair in known), max(pair[1] for pair in known)
+        return rtol if self.rtol is None else self.rtol, atol if self.atol is None else self.atol
+
+
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """`count` elements are beyond the tolerance; the worst, at `where`, is `factor` times the tolerance away.
+
+    `factor` is infinite where nothing is tolerated, and for a NaN or infinity on one side only;
+    with nothing beyond the tolerance it is that of the worst element, at most 1.
+    """
+
+    count: int
+    factor: float
+    where: tuple[int, ...] | None
+
+
+SAME = Excess(0, 0.0, None)
+
+
+def excess(a: Array, b: Array, tolerance: Tolerance) -> Excess:
+    """How far `a` and `b`, of one shape, are apart in terms of the tolerance."""
+    if a.dtype.hasobject or b.dtype.hasobject:
+        return _odd(np.asarray(a != b).reshape(-1), a.shape)
+    if a.dtype == b.dtype and bool(np.all(a == b)):
+        return SAME
+    rtol, atol = tolerance.between(a.dtype, b.dtype)
+    counted = tolerance.ulp if a.dtype == b.dtype and name_of(a.dtype) in FLOATS else None
+    count, worst, where = 0, 0.0, None
+    with np.errstate(all="ignore"):
+        for start, x, y in _blocks(a, b):
+            factors = _factors(x, y, rtol, atol, counted)
+            count += int(np.count_nonzero(factors > 1))
+            place = int(np.argmax(factors))
+            if factors[place] > worst:
+                worst, where = float(factors[place]), start + place
+    return Excess(count, worst, _index(where, a.shape))
+
+
+def _odd(differ: Array, shape: tuple[int, ...]) -> Excess:
+    count = int(np.count_nonzero(differ))
+    return Excess(count, float("inf"), _index(int(np.argmax(differ)), shape)) if count else SAME
+
+
+def _index(flat: int | None, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    return None if flat is None else tuple(int(i) for i in np.unravel_index(flat, shape))
+
+
+def _blocks(a: Array, b: Array) -> Iterator[tuple[int, Array, Array]]:
+    flat_a, flat_b = a.reshape(-1), b.reshape(-1)
+    for start in range(0, a.size, _BLOCK):
+        yield start, flat_a[start : start + _BLOCK], flat_b[start : start + _BLOCK]
+
+
+def _factors(a: Array, b: Array, rtol: float, atol: float, counted: int | None) -> npt.NDArray[np.float64]:
+    """Per element the distance in tolerances; 0 where equal, infinite where nothing helps."""
+    wide = np.complex128 if "c" in (a.dtype.kind, b.dtype.kind) else np.float64
+    x, y = a.astype(wide), b.astype(wide)
+    # Integers beyond 2**53 may look equal in f64.
+    exact = a.dtype == b.dtype and a.dtype.kind in "iub"
+    same = (a == b) if exact else (x == y)
+    same |= np.isnan(x) & np.isnan(y)
+    allowed = atol + rtol * np.maximum(np.abs(x), np.abs(y))
+    factors = np.abs(x - y) / allowed
+    if counted is not None:
+        steps = ulps_between(a, b).astype(np.float64)
+        factors = np.minimum(factors, steps / counted if counted else np.where(steps > 0, np.inf, 0.0))
+    factors[~(np.isfinite(x) & np.isfinite(y)) | np.isnan(factors)] = np.inf
+    factors[same] = 0.0
+    return np.asarray(factors, np.float64)

@@ -1,0 +1,102 @@
+"""Types and statements as ONNX messages and back: what ONNX's own code is asked with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nncdbg.engine import dtypes
+from nncdbg.engine.errors import UsageError
+from nncdbg.engine.graph import Dim, Inline, OptionalType, SequenceType, TensorType, Type
+
+
+def type_of_proto(proto: Any) -> Type | None:
+    """A TypeProto as a type; None where it says nothing, or is a map or a sparse tensor."""
+    kind = None if proto is None else proto.WhichOneof("value")
+    if kind == "tensor_type":
+        return _tensor_type(proto.tensor_type)
+    if kind == "sequence_type":
+        element = type_of_proto(proto.sequence_type.elem_type)
+        return SequenceType(element) if element is not None else None
+    if kind == "optional_type":
+        element = type_of_proto(proto.optional_type.elem_type)
+        return OptionalType(element) if element is not None else None
+    return None
+
+
+def _tensor_type(tensor: Any) -> TensorType | None:
+    name = dtypes.FROM_ONNX.get(tensor.elem_type)
+    if name is None:
+        return None
+    if not tensor.HasField("shape"):
+        return TensorType(name)
+    return TensorType(name, tuple(_dim(dim) for dim in tensor.shape.dim))
+
+
+def _dim(dim: Any) -> Dim:
+    kind = dim.WhichOneof("value")
+    if kind == "dim_value":
+        # Some exporters write -1 for a size that they do not know.
+        return int(dim.dim_value) if dim.dim_value >= 0 else None
+    return str(dim.dim_param) if kind == "dim_param" and dim.dim_param else None
+
+
+def type_proto(type_: Type | None) -> Any:
+    """A type as a TypeProto; empty for an input that is not given."""
+    import onnx
+    from onnx import helper
+
+    if type_ is None:
+        return onnx.TypeProto()
+    if isinstance(type_, SequenceType):
+        return helper.make_sequence_type_proto(type_proto(type_.element))
+    if isinstance(type_, OptionalType):
+        return helper.make_optional_type_proto(type_proto(type_.element))
+    return helper.make_tensor_type_proto(dtypes.ONNX[type_.dtype], type_.shape)
+
+
+def node_proto(
+    op: str, version: int, attributes: Mapping[str, Any], given: Sequence[bool], outputs: int
+) -> Any:
+    """A NodeProto of `op`: ``input_0`` and so on where inputs are given, ``output_0`` and so on.
+
+    Attributes are as in program text or as kernels take them (arrays for tensors); those that are
+    None are left out.  Raises UsageError for one that the op does not have.
+    """
+    from onnx import helper
+    from onnx.defs import get_schema
+
+    domain, _, local = op.rpartition(".")
+    schema = get_schema(local, version, domain)
+    inputs = [f"input_{index}" if there else "" for index, there in enumerate(given)]
+    node = helper.make_node(local, inputs, [f"output_{index}" for index in range(outputs)], domain=domain)
+    for name, value in attributes.items():
+        if value is not None:
+            node.attribute.append(_attribute(schema, name, value))
+    return node
+
+
+def _attribute(schema: Any, name: str, value: Any) -> Any:
+    from onnx import helper
+
+    if name not in schema.attributes:
+        known = ", ".join(sorted(schema.attributes)) or "none"
+        raise UsageError(f'{schema.name} has no attribute "{name}"', hint=f"its attributes are: {known}")
+    kind = schema.attributes[name].type.value
+    return helper.make_attribute(name, attribute_data(value), attr_type=kind)
+
+
+def attribute_data(value: Any) -> Any:
+    """An attribute's value as `onnx.helper.make_attribute` takes it."""
+    import numpy as np
+    from onnx import numpy_helper
+
+    if isinstance(value, Inline):
+        return numpy_helper.from_array(value.array)
+    if isinstance(value, np.ndarray):
+        return numpy_helper.from_array(value)
+    if isinstance(value, (TensorType, SequenceType, OptionalType)):
+        return type_proto(value)
+    if isinstance(value, tuple):
+        return [attribute_data(item) for item in value]
+    return value

@@ -1,0 +1,75 @@
+"""The losses of ONNX: negative log likelihood, and cross entropy on top of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nncdbg.engine.errors import GraphError
+from nncdbg.engine.graph import Dim
+from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.precision import settled, widened
+from nncdbg.engine.ops.types import Attributes, Types, at, shape_at, typed
+
+
+def _loss_types(attributes: Attributes, types: Types) -> Types:
+    shape: tuple[Dim, ...] | None = ()
+    if attributes["reduction"] == "none":
+        shape = shape_at(types, 1)
+    return (typed(at(types, 0), shape),)
+
+
+def _loss(xp: Any, log_prob: Any, target: Any, weight: Any, ignore_index: int | None, reduction: str) -> Any:
+    """The loss of log probabilities [N, C, ...] at classes [N, ...], in the type of `log_prob`."""
+    ignored = xp.zeros(target.shape, bool) if ignore_index is None else target == ignore_index
+    classes = xp.where(ignored, 0, target)
+    picked = xp.take_along_axis(log_prob, xp.expand_dims(classes, 1), axis=1).squeeze(1)
+    weights = xp.ones(log_prob.shape[1], log_prob.dtype) if weight is None else weight
+    each = xp.where(ignored, log_prob.dtype.type(0), weights[classes])
+    losses = xp.where(ignored, log_prob.dtype.type(0), -picked * each)
+    if reduction == "none":
+        return losses
+    if reduction == "sum":
+        return losses.sum()
+    if reduction == "mean":
+        return losses.sum() / each.sum()
+    raise GraphError(f"there is no reduction {reduction!r}", hint="one of none, sum, mean")
+
+
+@op("NegativeLogLikelihoodLoss", since=12, infer=_loss_types)
+def negative_log_likelihood_loss(
+    xp: Any, log_prob: Any, target: Any, weight: Any = None, *, ignore_index: int | None, reduction: str
+) -> Any:
+    """-weight[target] * log_prob at `target`, summed, or averaged over the weights.
+
+    `log_prob` is [N, C, ...], `target` [N, ...], `weight` [C].  ONNX NegativeLogLikelihoodLoss since 12.
+    """
+    loss = _loss(xp, widened(xp, log_prob), target, widened(xp, weight), ignore_index, reduction)
+    return settled(xp, loss, log_prob.dtype)
+
+
+def _cross_entropy_types(attributes: Attributes, types: Types) -> Types:
+    return (*_loss_types(attributes, types), at(types, 0))
+
+
+@op("SoftmaxCrossEntropyLoss", since=12, infer=_cross_entropy_types, outputs_count=True)
+def softmax_cross_entropy_loss(
+    xp: Any,
+    scores: Any,
+    labels: Any,
+    weights: Any = None,
+    *,
+    ignore_index: int | None,
+    reduction: str,
+    outputs_count: int,
+) -> Any:
+    """The negative log likelihood loss of LogSoftmax(scores), and that.
+
+    ONNX SoftmaxCrossEntropyLoss since 12.
+    """
+    wide = widened(xp, scores)
+    shifted = wide - wide.max(axis=1, keepdims=True)
+    log_prob = shifted - xp.log(xp.exp(shifted).sum(axis=1, keepdims=True))
+    loss = settled(
+        xp, _loss(xp, log_prob, labels, widened(xp, weights), ignore_index, reduction), scores.dtype
+    )
+    return (loss, settled(xp, log_prob, scores.dtype)) if outputs_count > 1 else loss

@@ -1,0 +1,112 @@
+"""QuantizeLinear and DequantizeLinear: per tensor, per axis and per block."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.dtypes import INTEGERS, NUMPY, name_of
+from nncdbg.engine.errors import RunError
+from nncdbg.engine.graph import TensorType
+from nncdbg.engine.ops.cast import cast_to
+from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.precision import widened
+from nncdbg.engine.ops.types import Attributes, Types, at, element_type, normal_axis, shape_at
+
+
+def _spread(xp: Any, value: Any, shape: tuple[int, ...], axis: int, block_size: int) -> Any:
+    """Scales or zero points so that they broadcast to `shape`."""
+    if value.size == 1:
+        return value.reshape(())
+    number = normal_axis(axis, len(shape))
+    if block_size:
+        repeated = xp.repeat(value, block_size, axis=number)
+        # The last block may be shorter than the others.
+        cut = repeated[(slice(None),) * number + (slice(shape[number]),)]
+        if cut.shape != shape:
+            raise RunError(
+                f"blocks of {block_size} with shape {list(value.shape)} do not cover {list(shape)}"
+            )
+        return cut
+    if value.ndim != 1 or value.size != shape[number]:
+        raise RunError(f"a scale of shape {list(value.shape)} does not fit axis {number} of {list(shape)}")
+    return value.reshape((-1,) + (1,) * (len(shape) - number - 1))
+
+
+def _integer_range(name: str) -> tuple[int, int]:
+    """The least and the largest value of an integer type, those of ml_dtypes included."""
+    bits = int(name[1:])
+    return (0, (1 << bits) - 1) if name[0] == "u" else (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
+
+
+def _quantize_types(attributes: Attributes, types: Types) -> Types:
+    zero, stated = at(types, 2), attributes.get("output_dtype")
+    if zero is not None:
+        return (TensorType(zero.dtype, shape_at(types, 0)),)
+    if stated:
+        return (TensorType(element_type(stated), shape_at(types, 0)),)
+    # An operand of unknown type is no different here from one that is not given.
+    return (TensorType("u8", shape_at(types, 0)) if len(types) < 3 else None,)
+
+
+@op("QuantizeLinear", since=10, infer=_quantize_types)
+def quantize_linear(
+    xp: Any,
+    x: Any,
+    scale: Any,
+    zero_point: Any = None,
+    *,
+    axis: int = 1,
+    saturate: int = 1,
+    block_size: int = 0,
+    output_dtype: int = 0,
+    precision: int = 0,
+) -> Any:
+    """round(x / scale) + zero_point, to even at ties, saturated to the type of `zero_point` (u8).
+
+    The quotient is rounded to `precision`, else to the type of `scale`.  ONNX QuantizeLinear since 10.
+    """
+    target = NUMPY[element_type(output_dtype)] if output_dtype else np.dtype(np.uint8)
+    target = zero_point.dtype if zero_point is not None else target
+    kept = NUMPY[element_type(precision)] if precision else scale.dtype
+    divisor = _spread(xp, scale, x.shape, axis, block_size)
+    wide = widened(xp, x if x.dtype.kind != "i" else x.astype(np.float64))
+    quotient = widened(xp, (wide / widened(xp, divisor)).astype(kept))
+    name = name_of(target)
+    if name in INTEGERS:
+        quotient = xp.rint(quotient)
+    if zero_point is not None:
+        zero = _spread(xp, zero_point, x.shape, axis, block_size)
+        quotient = quotient + zero.astype(quotient.dtype)
+    if name not in INTEGERS:
+        return cast_to(xp, xp.asarray(quotient), target, saturate)
+    return xp.asarray(xp.clip(quotient, *_integer_range(name))).astype(target)
+
+
+def _dequantize_types(attributes: Attributes, types: Types) -> Types:
+    scale, stated = at(types, 1), attributes.get("output_dtype")
+    if stated:
+        return (TensorType(element_type(stated), shape_at(types, 0)),)
+    return (None if scale is None else TensorType(scale.dtype, shape_at(types, 0)),)
+
+
+@op("DequantizeLinear", since=10, infer=_dequantize_types)
+def dequantize_linear(
+    xp: Any,
+    x: Any,
+    scale: Any,
+    zero_point: Any = None,
+    *,
+    axis: int = 1,
+    block_size: int = 0,
+    output_dtype: int = 0,
+) -> Any:
+    """(x - zero_point) * scale, computed in f32, in the type of `scale`.  ONNX DequantizeLinear since 10."""
+    shifted = x.astype(np.float32)
+    if zero_point is not None:
+        zero = _spread(xp, zero_point, x.shape, axis, block_size)
+        shifted = shifted - zero.astype(np.float32)
+    result = shifted * widened(xp, _spread(xp, scale, x.shape, axis, block_size))
+    target = NUMPY[element_type(output_dtype)] if output_dtype else scale.dtype
+    return xp.asarray(result, dtype=target)

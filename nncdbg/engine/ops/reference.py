@@ -1,0 +1,183 @@
+"""The rare rest of ONNX: ops without a kernel of ours run through `onnx.reference`.
+
+`lookup` falls back to here, so that such an op is an `Op` like any other; it says so in its field
+`reference`.  Types come from ONNX's own inference.  One evaluator is built per statement and
+combination of element types, and kept.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.dtypes import name_of
+from nncdbg.engine.errors import GraphError, RunError, UnsupportedOp
+from nncdbg.engine.graph import SequenceType, TensorType, Type
+from nncdbg.engine.onnx_messages import node_proto, type_of_proto, type_proto
+from nncdbg.engine.ops.declaration import Op
+from nncdbg.engine.ops.schema import complete, split
+
+_LOADERS = {
+    "": "onnx.reference.ops",
+    "ai.onnx.ml": "onnx.reference.ops.aionnxml",
+    "ai.onnx.preview": "onnx.reference.ops.aionnx_preview",
+    "ai.onnx.preview.training": "onnx.reference.ops.aionnx_preview_training",
+}
+"""Domain to the module of `onnx.reference` that has its ops."""
+
+_BLOCKS = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+"""Ops with graphs inside are control flow of the program, never a kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceOp(Op):
+    """An op whose kernel is that of `onnx.reference`, for one version of its domain."""
+
+    version: int = 1
+
+    def bind(self, xp: ModuleType, attributes: Mapping[str, Any], *, out: bool = False) -> Callable[..., Any]:
+        assert not out
+        if xp is not np:
+            return partial(_no_kernel_on, self.name, xp.__name__)
+        given = {key: value for key, value in attributes.items() if key != "outputs_count"}
+        return _Statement(self.name, self.version, given, attributes["outputs_count"]).run
+
+
+@cache
+def reference_op(name: str, version: int) -> Op | None:
+    """The op of ONNX's reference implementation, None where there is none for this version."""
+    if not _implemented(name, version):
+        return None
+    return ReferenceOp(
+        name,
+        kernel=partial(_compute, name, version),
+        since=version,
+        infer=partial(_infer, name, version),
+        outputs_count=True,
+        reference=True,
+        doc=f"Runs through onnx.reference, opset {version}.",
+        version=version,
+    )
+
+
+def _implemented(name: str, version: int) -> bool:
+    domain, local = split(name)
+    if domain not in _LOADERS or local in _BLOCKS:
+        return False
+    import onnx.defs
+    from onnx.reference import ReferenceEvaluator
+    from onnx.reference.op_run import RuntimeContextError
+
+    try:
+        onnx.defs.get_schema(local, version, domain)
+    except onnx.defs.SchemaError:
+        return False
+    load_op = importlib.import_module(_LOADERS[domain]).load_op
+    extra = {"evaluator_cls": ReferenceEvaluator} if not domain else {}
+    try:
+        load_op(domain, local, version, **extra)
+    except RuntimeContextError:
+        return True  # Its function body depends on the types, which only the run knows.
+    except (NotImplementedError, RuntimeError, ValueError):
+        return False  # What `load_op` says of an op, or a version of it, that it does not have.
+    return True
+
+
+def _no_kernel_on(name: str, backend: str, *inputs: Any) -> Any:
+    raise UnsupportedOp(f"{name} has no kernel on {backend}: onnx.reference runs on NumPy only")
+
+
+def _compute(name: str, version: int, xp: Any, *inputs: Any, outputs_count: int = 1, **given: Any) -> Any:
+    attributes = complete(name, version, {key: value for key, value in given.items() if value is not None})
+    return _Statement(name, version, attributes, outputs_count).run(*inputs)
+
+
+class _Statement:
+    """One op with its attributes; evaluators by the element types of the inputs."""
+
+    def __init__(self, name: str, version: int, attributes: Mapping[str, Any], outputs: int) -> None:
+        self.name = name
+        self.version = version
+        self.attributes = attributes
+        self.outputs = outputs
+        self._evaluators: dict[tuple[Type | None, ...], Any] = {}
+
+    def run(self, *inputs: Any) -> Any:
+        """The outputs as arrays, lists for sequences; one bare, several in a tuple."""
+        types = tuple(map(_element, inputs))
+        evaluator = self._evaluators.get(types)
+        if evaluator is None:
+            evaluator = self._evaluators[types] = self._evaluator(types)
+        feeds = {f"input_{index}": value for index, value in enumerate(inputs) if value is not None}
+        results = tuple(map(_plain, evaluator.run(None, feeds)))
+        return results[0] if len(results) == 1 else results
+
+    def _evaluator(self, types: Sequence[Type | None]) -> Any:
+        from onnx import helper
+        from onnx.reference import ReferenceEvaluator
+
+        domain, _ = split(self.name)
+        given = [known is not None for known in types]
+        node = node_proto(self.name, self.version, self.attributes, given, self.outputs)
+        inputs = [
+            helper.make_value_info(f"input_{index}", type_proto(known))
+            for index, known in enumerate(types)
+            if known is not None
+        ]
+        outputs = [
+            helper.make_value_info(name, helper.make_tensor_type_proto(1, None)) for name in node.output
+        ]
+        graph = helper.make_graph([node], "reference", inputs, outputs)
+        return ReferenceEvaluator(graph, opsets={"": max(self.version, 1), domain: self.version})
+
+
+def _element(value: Any) -> Type | None:
+    """What an evaluator depends on: the element type, not the sizes."""
+    if value is None:
+        return None
+    if isinstance(value, (list, tuple)):
+        first = _element(value[0]) if value else None
+        return SequenceType(first or TensorType("f32"))
+    return TensorType(name_of(value.dtype))
+
+
+def _plain(result: Any) -> Any:
+    """A result as values are here: text as objects, sequences as lists."""
+    if result is None:
+        return None
+    if isinstance(result, (list, tuple)):
+        return [_plain(item) for item in result]
+    if hasattr(result, "todense") or isinstance(result, dict):
+        raise RunError(f"onnx.reference gave a {type(result).__name__}, which is no tensor or sequence")
+    array = np.asarray(result)
+    return array.astype(object) if array.dtype.kind in "US" else array
+
+
+def _infer(name: str, version: int, attributes: Mapping[str, Any], types: Sequence[Any]) -> Sequence[Any]:
+    """ONNX's own inference; nothing where an input's type is unknown."""
+    import onnx.defs
+    from onnx import helper, shape_inference
+
+    domain, local = split(name)
+    schema = onnx.defs.get_schema(local, version, domain)
+    given = {f"input_{index}": type_proto(known) for index, known in enumerate(types) if known is not None}
+    own = {key: value for key, value in attributes.items() if key != "outputs_count"}
+    given_operands = [known is not None for known in types]
+    node = node_proto(name, version, own, given_operands, attributes["outputs_count"])
+    opsets = [helper.make_opsetid(domain, version)]
+    try:
+        found = shape_inference.infer_node_outputs(schema, node, given, opset_imports=opsets)
+    except (shape_inference.InferenceError, RuntimeError) as error:
+        raise GraphError(f"{name} does not fit its operands: {_fact(error)}") from error
+    return [type_of_proto(found[output]) if output in found else None for output in node.output]
+
+
+def _fact(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[-1] if lines else type(error).__name__

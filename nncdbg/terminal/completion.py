@@ -1,0 +1,128 @@
+"""What can stand where the cursor is: commands, values, ops, graphs, marks, file names.
+
+Plain functions over a session; `prompt` fits them to prompt_toolkit.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from nncdbg.engine.errors import UsageError
+from nncdbg.engine.expression import spelled
+
+if TYPE_CHECKING:
+    from nncdbg.terminal.session import Session
+
+_WORD = re.compile(r'[%@]?"(?:[^"\\]|\\.)*$|[%@$]?[\w/.$:-]*$')
+"""The word that ends at the cursor: a sigil and what a name is made of, or an open quoted name."""
+
+_PATH = re.compile(r"\S*$")
+
+
+def candidates(session: Session, line: str) -> tuple[str, list[str]]:
+    """(the word that ends `line`, all that it can become), sorted.
+
+    `line` is what stands before the cursor.
+    """
+    head = re.match(r"\s*([\w?]*)$", line)
+    if head is not None:
+        return head[1], _matching(head[1], _commands(session))
+    from nncdbg.terminal.commands import find
+    from nncdbg.terminal.session import split_command
+
+    name, _ = split_command(line.lstrip())
+    try:
+        kinds = find(name).completes
+    except UsageError:
+        return "", []
+    word = _ending(_PATH if "file" in kinds and "value" not in kinds else _WORD, line)
+    if "file" in kinds and (kinds == ("file",) or not word.startswith("%")):
+        word = _ending(_PATH, line)
+    names = [name for kind in kinds for name in _SOURCES[kind](session, word)]
+    return word, _matching(word, names)
+
+
+def _ending(pattern: re.Pattern[str], line: str) -> str:
+    match = pattern.search(line)
+    return match.group() if match else ""
+
+
+def _matching(word: str, names: Iterable[str]) -> list[str]:
+    """Names that begin with the word, with or without their sigil and quotes."""
+    return sorted({name for name in names if name.startswith(word) or name.lstrip('%@"').startswith(word)})
+
+
+def _commands(session: Session) -> list[str]:
+    from nncdbg.terminal.commands import TABLE
+
+    return list(TABLE)
+
+
+def _values(session: Session, word: str) -> list[str]:
+    return [spelled(name) for name in session.debugger.values.names()]
+
+
+def _ops(session: Session, word: str) -> list[str]:
+    from nncdbg.engine.search import candidates as mentioned
+
+    names = mentioned(session.debugger.program, "op")
+    return [name for name in names if name[:1].isupper() or "." in name]
+
+
+def _graphs(session: Session, word: str) -> list[str]:
+    from nncdbg.engine.search import candidates as mentioned
+    from nncdbg.textual_repr.lexemes import name_text
+
+    return [f"@{name_text(name)}" for name in mentioned(session.debugger.program, "graph")]
+
+
+def _functions(session: Session, word: str) -> list[str]:
+    from nncdbg.engine.expression.functions import FUNCTIONS
+
+    return [f"{name}(" for name in FUNCTIONS] + ["$iter", "$op", "$line"]
+
+
+def _files(session: Session, word: str) -> list[str]:
+    folder, _ = os.path.split(word)
+    try:
+        entries = list(os.scandir(os.path.expanduser(folder) or "."))
+    except OSError:
+        return []
+    hidden = os.path.basename(word).startswith(".")
+    return [
+        os.path.join(folder, entry.name) + ("/" if entry.is_dir() else "")
+        for entry in entries
+        if hidden or not entry.name.startswith(".")
+    ]
+
+
+def _catches(session: Session, word: str) -> list[str]:
+    from nncdbg.engine.findings import KINDS
+
+    return list(KINDS)
+
+
+def _topics(session: Session, word: str) -> list[str]:
+    from nncdbg.terminal.commands.states import TOPICS
+
+    return list(TOPICS)
+
+
+_SOURCES: dict[str, Callable[[Session, str], list[str]]] = {
+    "value": _values,
+    "op": _ops,
+    "graph": _graphs,
+    "function": _functions,
+    "file": _files,
+    "mark": lambda session, word: list(session.debugger.timeline.marks),
+    "branch": lambda session, word: [str(number) for number in session.debugger.timeline.branches],
+    "breakpoint": lambda session, word: [str(found.number) for found in session.debugger.breakpoints],
+    "command": lambda session, word: [*_commands(session), "keys"],
+    "catch": _catches,
+    "info": _topics,
+    "line": lambda session, word: [],
+}
+"""Kind of word to what there is of it now."""

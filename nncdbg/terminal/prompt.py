@@ -1,0 +1,121 @@
+"""The prompt of a terminal: line editing, completion, keys that stand for commands, history."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+from prompt_toolkit.document import Document
+from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+
+from nncdbg.terminal.completion import candidates
+from nncdbg.terminal.crash import report_crash
+from nncdbg.terminal.session import PROMPT
+from nncdbg.terminal.shortcuts import BOUND
+
+if TYPE_CHECKING:
+    from nncdbg.terminal.session import Session
+
+
+def read_prompt(session: Session) -> None:
+    """Read and execute lines until the user leaves."""
+    from nncdbg.stats import prepare
+
+    completer = _Completer(session)
+    prompt: PromptSession[str] = PromptSession(
+        completer=completer,
+        complete_while_typing=False,
+        history=_history(session),
+        key_bindings=_bindings(),
+    )
+    # The compiled statistics are for later; the first prompt does not wait for them.
+    prompt.app.after_render += lambda app: prepare()
+    while not session.over:
+        try:
+            line = prompt.prompt(PROMPT)
+        except KeyboardInterrupt:
+            continue
+        except EOFError:
+            return
+        completer.tell_failure()
+        session.execute(line, typed=True)
+
+
+class _Completer(Completer):
+    """What `completion` offers.  A bug there is told after the line, which must not be lost to it."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.failure = ""
+
+    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
+        try:
+            word, names = candidates(self.session, document.text_before_cursor)
+        except Exception as error:  # noqa: BLE001  prompt_toolkit would print a traceback over the prompt
+            self.failure = report_crash(error)
+            return
+        for name in names:
+            yield Completion(name, start_position=-len(word))
+
+    def tell_failure(self) -> None:
+        if self.failure:
+            self.session.screen.complain(self.failure)
+            self.failure = ""
+
+
+def _bindings() -> KeyBindings:
+    bindings = KeyBindings()
+    for _, line, combinations in BOUND:
+        for keys in combinations:
+            bindings.add(*keys)(_typing(line))
+    return bindings
+
+
+def _typing(line: str):  # type: ignore[no-untyped-def]
+    def handle(event: KeyPressEvent) -> None:
+        """As if the line had been typed and entered; what stood at the prompt is given up."""
+        event.current_buffer.text = line
+        event.app.exit(result=line)
+
+    return handle
+
+
+class _TolerantHistory(FileHistory):
+    """A history file that may become unwritable: then lines are kept in memory only."""
+
+    def __init__(self, path: str, session: Session) -> None:
+        super().__init__(path)
+        self.session = session
+        self.writable = True
+
+    def store_string(self, string: str) -> None:
+        if not self.writable:
+            return
+        try:
+            super().store_string(string)
+        except OSError as error:
+            self.writable = False
+            self.session.screen.note(f"the history is not saved: {error.strerror}")
+
+
+def history_path() -> Path:
+    """`nncdbg/history` in the user's folder for state (XDG Base Directory Specification)."""
+    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return Path(base) / "nncdbg" / "history"
+
+
+def _history(session: Session) -> History:
+    path = history_path()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a+b"):
+            pass
+    except OSError as error:
+        session.screen.note(f"the history of commands is not kept: cannot write {path}: {error.strerror}")
+        return InMemoryHistory()
+    return _TolerantHistory(str(path), session)

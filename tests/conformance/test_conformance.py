@@ -1,0 +1,110 @@
+"""Every case of ONNX's backend test, run free, single-stepped, and from its printed text.
+
+The default run takes a sample of the node cases; `-m conformance` takes all, and the light models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nncdbg.engine.dtypes import FLOATS, name_of
+from nncdbg.engine.errors import NncdbgError
+from tests.conformance.cases import KINDS, Case, cases
+from tests.conformance.ways import WAYS, watched_run
+
+CHUNKS = 40
+SAMPLE = 13
+"""One node case in so many stands in the default run."""
+
+every_way = pytest.mark.parametrize("way", WAYS)
+
+
+def known() -> dict[str, str]:
+    """Case name to the reason why it is known to diverge."""
+    lines = (Path(__file__).with_name("known.txt")).read_text(encoding="utf-8").splitlines()
+    return dict(line.split(": ", 1) for line in lines if line and not line.startswith("#"))
+
+
+KNOWN = known()
+
+
+def judge(chosen: Iterable[Case], way: str) -> list[str]:
+    """What is wrong: cases that fail, and known divergences that do not."""
+    wrong = []
+    for case in chosen:
+        failure = _failure(case, way)
+        if failure is None and case.name in KNOWN:
+            wrong.append(f"{case}: passes, yet known.txt says: {KNOWN[case.name]}")
+        elif failure is not None and case.name not in KNOWN:
+            wrong.append(f"{case}: {failure}")
+    return wrong
+
+
+def _failure(case: Case, way: str) -> str | None:
+    try:
+        WAYS[way](case)
+    except (AssertionError, NncdbgError) as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        return f"{type(error).__name__}: {' | '.join(lines[:5])[:400]}"
+    return None
+
+
+@every_way
+def test_sample(way: str) -> None:
+    assert judge(cases("node")[::SAMPLE], way) == []
+
+
+@every_way
+@pytest.mark.parametrize("kind", ["simple", "pytorch-operator", "pytorch-converted"])
+def test_models(kind: str, way: str) -> None:
+    assert judge(cases(kind), way) == []
+
+
+@pytest.mark.conformance
+@every_way
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_every_case(chunk: int, way: str) -> None:
+    assert judge(cases("node")[chunk::CHUNKS], way) == []
+
+
+@pytest.mark.conformance
+@every_way
+@pytest.mark.parametrize("index", range(9))
+def test_light_models(index: int, way: str) -> None:
+    assert judge(cases("light")[index : index + 1], way) == []
+
+
+@pytest.mark.parametrize("allocator", ["debug", "arena", "poison"])
+def test_legal_nan_and_inf_are_no_fault_of_memory(allocator: str) -> None:
+    chosen = [case for case in cases("node") if not all(finite(wanted) for _, wanted in case.sets)]
+    assert len(chosen) >= 100
+    for case in chosen:
+        watched_run(case, allocator)
+
+
+def finite(value: Any) -> bool:
+    """False if there is a NaN or an infinity in an expected output."""
+    if isinstance(value, list):
+        return all(map(finite, value))
+    if value is None or name_of(value.dtype) not in FLOATS:
+        return True
+    return bool(np.isfinite(value.astype(np.float64)).all())
+
+
+def test_all_are_there() -> None:
+    """The numbers of onnx 1.23; a later wheel may have more."""
+    least = {"node": 1884, "simple": 23, "pytorch-operator": 35, "pytorch-converted": 82, "light": 9}
+    assert {kind: max(len(cases(kind)), least[kind]) for kind in KINDS} == {
+        kind: len(cases(kind)) for kind in KINDS
+    }
+
+
+def test_known_divergences_exist() -> None:
+    names = {case.name for kind in KINDS for case in cases(kind)}
+    assert KNOWN.keys() <= names
+    assert all(reason.strip() for reason in KNOWN.values())

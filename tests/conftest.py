@@ -1,0 +1,30 @@
+"""What all tests share: `--update` for recorded outputs, and models that need not be there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update", action="store_true", help="rewrite recorded outputs from what is seen now")
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The folder with `examples/`, `docs/` and `tests/`."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def shared_models() -> Path:
+    """A folder of trained models, from NNCDBG_SHARED or beside the repository; skips without it."""
+    base = Path(os.environ.get("NNCDBG_SHARED") or ROOT.parent / "shared")
+    models = base / "models"
+    if not models.is_dir():
+        pytest.skip(f"there is no folder {models}; NNCDBG_SHARED names the one that has `models/`")
+    return models

@@ -1,0 +1,330 @@
+"""What once went wrong in moving, editing and pausing, one test per fault."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+import nncdbg
+from nncdbg.engine.code import Code
+from nncdbg.engine.timeline import SPACING
+
+LOOP = """\
+graph @main(%x: f32[4], %n: i64[]) -> (%y: f32[4]) {
+  %z = Softmax(%x)
+  while @body (%s: f32[4] = %z) count %i: i64[] times %n {
+    %half: f32[] = 0.5
+    %a = Mul(%s, %half)
+    %b = @layer(%a)
+    next %s = %b
+  } -> (%k = %s)
+  %y = Softmax(%k)
+  return %y
+}
+
+graph @layer(%p: f32[4]) -> (%r: f32[4]) {
+  %q = Add(%p, 1.0)
+  %r = Neg(%q)
+  return %r
+}
+"""
+X = np.array([1.0, -3.0, 0.5, 7.0], np.float32)
+
+
+def started(text: str = LOOP, inputs: dict[str, Any] | None = None, **options: Any) -> nncdbg.Debugger:
+    return nncdbg.Debugger(nncdbg.parse(text), inputs or {"x": X, "n": 3}, **options)
+
+
+def test_a_replay_goes_through_the_micro_programs_that_were_stepped_into() -> None:
+    debugger = started(history=0)
+    debugger.step_into(micro=True)
+    seen = []
+    while not debugger.machine.ended:
+        seen.append((debugger.stop.line, len(debugger.frames)))
+        debugger.step_into()
+    for place in reversed(seen):
+        debugger.timeline.enforce()
+        debugger.step_back_into()
+        assert (debugger.stop.line, len(debugger.frames)) == place
+    assert debugger.machine.tick == 1
+
+
+def test_an_edit_just_inside_a_micro_program_survives_a_replay() -> None:
+    debugger = started(history=0)
+    debugger.step_into(micro=True)
+    debugger.set_value("x", 0.0)
+    debugger.step_out()
+    np.testing.assert_allclose(debugger.value("z"), [0.25] * 4)
+    debugger.step_back_into()
+    debugger.step_into()
+    np.testing.assert_allclose(debugger.value("z"), [0.25] * 4)
+
+
+def test_a_mark_after_a_micro_program_holds_when_that_was_gone_back_over() -> None:
+    debugger = started()
+    debugger.step_into(micro=True)
+    debugger.step_out()
+    made = debugger.mark("after")
+    debugger.step_back()
+    debugger.step_over()
+    assert debugger.machine.tick < made.tick
+    debugger.go_to("after")
+    assert (debugger.machine.tick, debugger.stop.line) == (made.tick, 3)
+
+
+def test_a_mark_after_an_edit_holds_when_the_edit_was_gone_back_over() -> None:
+    debugger = started()
+    debugger.step_over()
+    debugger.set_value("z", 8.0)
+    debugger.mark("edited")
+    debugger.restart()
+    debugger.step_over()
+    assert debugger.value("z")[0] != 8.0
+    debugger.go_to("edited")
+    np.testing.assert_array_equal(debugger.value("z"), [8.0] * 4)
+
+
+def test_a_dropped_value_of_a_layer_is_that_of_this_visit() -> None:
+    rich, poor = started(), started()
+    for debugger in (rich, poor):
+        debugger.break_at(line=15, when="$iter == 2", hits=1)
+        debugger.break_at(graph="layer", hits=3)
+        debugger.run()
+        debugger.step_over()
+        debugger.step_over()
+    poor.timeline.budget = 0
+    poor.timeline.enforce()
+    np.testing.assert_array_equal(poor.value("q"), rich.value("q"))
+
+
+def test_a_dropped_value_that_was_edited_comes_back_as_edited() -> None:
+    debugger = started()
+    debugger.run()
+    debugger.set_value("z", 3.0)
+    debugger.timeline.budget = 0
+    debugger.timeline.enforce()
+    np.testing.assert_array_equal(debugger.value("z"), [3.0] * 4)
+
+
+def test_an_edit_reaches_what_depends_on_it_through_dropped_values() -> None:
+    debugger = started()
+    debugger.run()
+    debugger.timeline.budget = 0
+    debugger.timeline.enforce()
+    debugger.set_value("x", 0.0)
+    assert debugger.outputs is not None
+    np.testing.assert_allclose(debugger.outputs["y"], [0.25] * 4)
+
+
+def test_checkpoints_stay_at_distances_that_double() -> None:
+    debugger = started(inputs={"x": X, "n": 6_000}, allocator="plain")
+    debugger.run()
+    last = debugger.machine.tick
+    ticks = [state.tick for state in debugger.timeline._checkpoints]
+    for older, newer in zip(ticks, ticks[1:], strict=False):
+        assert newer - older <= max(2 * SPACING, last - newer + 2 * SPACING)
+    assert len(ticks) < 20
+
+
+def test_reverse_continue_over_a_long_loop_replays_little() -> None:
+    debugger = started(inputs={"x": X, "n": 6_000}, allocator="plain")
+    debugger.run()
+    last, _ = debugger.machine.tick, debugger.break_at(line=2)
+    assert debugger.reverse_continue().reason == "breakpoint"
+    assert debugger.machine.tick == 0
+    assert debugger.timeline.replayed < 4 * last
+
+
+def test_a_constant_set_in_a_loop_stays_set_in_the_next_iterations() -> None:
+    debugger = started()
+    debugger.run_to(line=5)
+    debugger.set_value("half", 0.0)
+    debugger.run()
+    np.testing.assert_array_equal(debugger.value("k"), [-1.0] * 4)
+
+
+@pytest.mark.parametrize(
+    ("element", "value"),
+    [
+        ("i8", 300),
+        ("u8", -1),
+        ("i64", 2**70),
+        ("i32", 1.5),
+        ("i64", float("nan")),
+        ("bool", 2),
+        ("f16", 1e6),
+        ("f32", 1e300),
+        ("f32", 1j),
+        ("f32", "1"),
+        ("f32", [[1.0], [2.0, 3.0]]),
+        ("str", 5),
+    ],
+)
+def test_a_value_that_the_type_cannot_hold_is_refused(element: str, value: Any) -> None:
+    text = f"graph @main(%x: {element}[2]) -> (%x: {element}[2]) {{\n  return %x\n}}\n"
+    debugger = started(text, {"x": "zeros"})
+    before = debugger.value("x").tolist()
+    with pytest.raises(nncdbg.UsageError):
+        debugger.set_value("x", value)
+    assert debugger.value("x").tolist() == before
+
+
+@pytest.mark.parametrize(
+    ("element", "value", "after"),
+    [
+        ("i8", -128, [-128, 0]),
+        ("i32", 2.0, [2, 0]),
+        ("bool", True, [True, False]),
+        ("f16", float("inf"), [float("inf"), 0.0]),
+        ("bf16", 1.001, [1.0, 0.0]),
+        ("str", "word", ["word", ""]),
+    ],
+)
+def test_one_element_of_any_type_can_be_set(element: str, value: Any, after: list[Any]) -> None:
+    text = f"graph @main(%x: {element}[2]) -> (%x: {element}[2]) {{\n  return %x\n}}\n"
+    debugger = started(text, {"x": "zeros"})
+    debugger.set_value("x", value, 0)
+    assert debugger.value("x").tolist() == after
+
+
+def test_a_breakpoint_where_a_pause_or_a_finding_stops_is_told_and_counted() -> None:
+    debugger = started(inputs={"x": X * np.float32(np.nan), "n": 0})
+    text = "graph @main(%x: f32[2]) -> (%b) {\n  %a = Log(%x)\n  %b = Neg(%a)\n  return %b\n}\n"
+    debugger = started(text, {"x": [-1.0, 1.0]})
+    debugger.catch("nan")
+    found = debugger.break_at(line=3)
+    stop = debugger.run()
+    assert (stop.reason, stop.line, stop.breakpoints, found.count) == ("exception", 2, (found.number,), 1)
+    assert debugger.run().reason == "end"
+
+
+def test_a_listener_that_raises_is_reported_and_hears_no_more() -> None:
+    debugger = started()
+    heard = []
+
+    def listener(event: object) -> None:
+        heard.append(event)
+        raise RuntimeError("not today")
+
+    debugger.machine.listeners.append(listener)
+    assert debugger.run().reason == "end"
+    assert len(heard) == 1
+    assert len(debugger.problems) == 1
+    assert "not today" in debugger.problems[0]
+
+
+def test_blocks_nested_deeper_than_the_stack_of_python_run() -> None:
+    depth = 900
+    lines = ["if %f {"] * depth + ["yield %x"]
+    for level in range(depth):
+        ending = f"yield %r{level}" if level < depth - 1 else f"return %r{level}"
+        lines += ["} else {", "yield %x", f"}} -> (%r{level})", ending]
+    text = "graph @main(%x: f32[2], %f: bool[]) -> (%r899) {\n" + "\n".join(lines) + "\n}\n"
+    debugger = started(text, {"x": "ones", "f": True})
+    assert debugger.run().reason == "end"
+    assert debugger.outputs is not None
+    np.testing.assert_array_equal(debugger.outputs["r899"], [1.0, 1.0])
+
+
+def test_a_graph_that_calls_itself_without_end_fails() -> None:
+    text = "graph @main(%x) -> (%y) {\n  %y = @f(%x)\n  return %y\n}\n"
+    text += "graph @f(%p) -> (%q) {\n  %q = @f(%p)\n  return %q\n}\n"
+    debugger = started(text.replace("%x)", "%x: f32[2])", 1), {"x": "ones"})
+    stop = debugger.run()
+    assert stop.reason == "exception"
+    assert isinstance(stop.error, nncdbg.RunError)
+    assert "blocks and calls inside each other" in stop.error.message
+
+
+def test_a_number_in_place_that_does_not_fit_is_a_graph_error() -> None:
+    text = "graph @main(%x: u8[2]) -> (%y) {\n  %y = Add(%x, 300)\n  return %y\n}\n"
+    with pytest.raises(nncdbg.GraphError, match="not of type u8"):
+        started(text, {"x": "zeros"})
+
+
+def test_an_interruption_that_comes_too_late_leaves_no_traps(monkeypatch: pytest.MonkeyPatch) -> None:
+    debugger = started()
+    debugger.run_to(line=5)
+    code = debugger.frames[0].code
+    # What a thread does that is held up after the flag was set, and seen, and taken back.
+    code.patched[:] = [_trap()] * len(code.patched)
+    arms = []
+    original = Code.arm
+    monkeypatch.setattr(Code, "arm", lambda self: (arms.append(self), original(self))[1])
+    assert debugger.run().reason == "end"
+    assert code in arms
+    assert _trap() not in code.patched
+
+
+def _trap() -> Any:
+    from nncdbg.engine.code import TRAP
+
+    return TRAP
+
+
+def test_pauses_from_threads_lose_nothing_and_change_nothing() -> None:
+    whole = started(inputs={"x": X, "n": 400})
+    whole.run()
+    debugger = started(inputs={"x": X, "n": 400})
+    found = debugger.break_at(line=5, when="$iter % 100 == 7")
+    over = threading.Event()
+
+    def pauser() -> None:
+        while not over.wait(0.0007):
+            debugger.pause()
+
+    threads = [threading.Thread(target=pauser) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    iterations = []
+    deadline = time.monotonic() + 60
+    try:
+        while not debugger.machine.ended and time.monotonic() < deadline:
+            if found.number in debugger.run().breakpoints:
+                iterations.append(debugger.evaluate("$iter"))
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    assert iterations == [7, 107, 207, 307]
+    assert debugger.machine.tick == whole.machine.tick
+    np.testing.assert_array_equal(debugger.value("y"), whole.value("y"))
+
+
+def test_going_back_can_be_paused() -> None:
+    debugger = started(inputs={"x": X, "n": 3_000}, allocator="plain")
+    debugger.run()
+    debugger.break_at(line=2, when="false")
+    debugger.pause()
+    stop = debugger.reverse_continue()
+    assert stop.reason == "pause"
+    assert debugger.machine.tick > 0
+    assert debugger.reverse_continue().reason == "entry"
+
+
+def test_a_layer_that_was_over_before_an_edit_is_not_shown_as_it_was() -> None:
+    debugger = started()
+    debugger.run()
+    assert debugger.value("q").shape == (4,)
+    debugger.set_value("x", 0.0)
+    with pytest.raises(nncdbg.NotComputed, match="does not stand here"):
+        debugger.value("q")
+    debugger.restart()
+    debugger.run()
+    assert debugger.value("q").shape == (4,)
+
+
+def test_going_back_finds_a_nan_in_a_value_that_was_dropped() -> None:
+    text = "graph @main(%x: f32[2]) -> (%b) {\n  %a = Log(%x)\n  %b = Neg(%x)\n  return %b\n}\n"
+    debugger = started(text, {"x": [-1.0, 1.0]})
+    debugger.run()
+    debugger.timeline.budget = 0
+    debugger.timeline.enforce()
+    debugger.timeline.budget = 1 << 30
+    debugger.catch("nan")
+    assert debugger.reverse_continue().reason == "exception"
+    assert debugger.machine.tick == 1

@@ -1,0 +1,144 @@
+"""The table of commands: names, places, completion, and the page that is made from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import nncdbg
+from nncdbg.engine.errors import UsageError
+from nncdbg.terminal.commands import GROUPS, TABLE, find
+from nncdbg.terminal.completion import candidates
+from nncdbg.terminal.places import StopSpec, parse_stop, split_value
+from nncdbg.terminal.reference import reference
+from nncdbg.terminal.screen import Screen
+from nncdbg.terminal.session import Session, split_command
+
+
+def test_the_page_is_fresh(repository: Path) -> None:
+    page = (repository / "docs" / "COMMANDS.md").read_text(encoding="utf-8")
+    assert page == reference(), "run `python -m nncdbg.terminal.reference > docs/COMMANDS.md`"
+
+
+def test_help_is_one_line_that_ends_in_a_stop() -> None:
+    assert [entry.name for entry in TABLE.values() if "\n" in entry.help or entry.help[-1] not in ".;"] == []
+    assert {entry.group for entry in TABLE.values()} == set(GROUPS)
+
+
+@pytest.mark.parametrize(
+    ("word", "name"),
+    [("n", "next"), ("s", "step"), ("si", "stepi"), ("c", "continue"), ("b", "back"), ("rc", "rcontinue")]
+    + [("fin", "finish"), ("bt", "where"), ("p", "print"), ("q", "quit"), ("unt", "until"), ("wat", "watch")]
+    + [("l", "list"), ("r", "run"), ("rb", "rback"), ("mark", "mark"), ("rest", "restart"), ("tb", "tbreak")],
+)
+def test_short_forms_and_beginnings(word: str, name: str) -> None:
+    assert find(word).name == name
+
+
+@pytest.mark.parametrize(
+    ("word", "candidate"), [("st", "step"), ("mar", "marks"), ("re", "restart"), ("bra", "branch")]
+)
+def test_ambiguous_beginnings_list_what_they_can_be(word: str, candidate: str) -> None:
+    with pytest.raises(UsageError, match="several commands") as caught:
+        find(word)
+    assert candidate in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("line", "parts"),
+    [
+        ("next 3", ("next", "3")),
+        ("p%x", ("p", "%x")),
+        ("list@main", ("list", "@main")),
+        ("? next", ("?", "next")),
+        ("!", ("!", "")),
+        ("print  a b ", ("print", "a b")),
+    ],
+)
+def test_split(line: str, parts: tuple[str, str]) -> None:
+    assert split_command(line) == parts
+
+
+@pytest.mark.parametrize(
+    ("text", "spec"),
+    [
+        ("12", StopSpec("line", "12")),
+        ("Conv", StopSpec("op", "Conv")),
+        ("nncdbg.Empty", StopSpec("op", "nncdbg.Empty")),
+        ("@layer/1", StopSpec("graph", "layer/1")),
+        ("%/conv1/Conv_output_0 hits 3", StopSpec("value", "/conv1/Conv_output_0", None, "3")),
+        ('%"odd if name:0" if max(%x) > 1', StopSpec("value", "odd if name:0", "max(%x) > 1")),
+        ("12 if std(%h) > 10 hits >=3", StopSpec("line", "12", "std(%h) > 10", ">=3")),
+        ("12 if(%h > 1)", StopSpec("line", "12", "(%h > 1)")),
+        ("Relu hits %2", StopSpec("op", "Relu", None, "%2")),
+        ("  5  if %hits hits 2 ", StopSpec("line", "5", "%hits", "2")),
+    ],
+)
+def test_places(text: str, spec: StopSpec) -> None:
+    assert parse_stop(text) == spec
+
+
+@pytest.mark.parametrize("text", ["", "%", "@", '%"open', "12 13", "12 if", "12 when x", '%"\\q"', "%a%b c"])
+def test_places_that_are_none(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_stop(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("%h", ("%h", "")),
+        ("%h out.npy", ("%h", "out.npy")),
+        ('%"odd name" my file.npy', ('%"odd name"', "my file.npy")),
+        ("%h[0, :] 8", ("%h[0, :]", "8")),
+        ("h 3", ("h", "3")),
+    ],
+)
+def test_value_and_what_follows(text: str, parts: tuple[str, str]) -> None:
+    assert split_value(text) == parts
+
+
+@pytest.fixture(scope="module")
+def session(repository: Path) -> Session:
+    path = repository / "examples" / "first_steps.nnc"
+    return Session(nncdbg.Debugger(nncdbg.load(str(path))), str(path), Screen())
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("unt", ["until"]),
+        ("p %sc", ["%scores"]),
+        ("p mean(%sc", ["%scores"]),
+        ("p sco", ["%scores"]),
+        ("p argm", ["argmax(", "argmin("]),
+        ("p $i", ["$iter"]),
+        ("stats %sh", ["%sharp"]),
+        ("break Soft", ["Softmax"]),
+        ("break @la", ["@layer"]),
+        ("break la", ["@layer"]),
+        ("break %ha", ["%half"]),
+        ("watch %ste", ["%steps"]),
+        ("help unt", ["until"]),
+        ("catch ov", ["overflow"]),
+        ("info pro", ["program"]),
+        ("nosuch %", []),
+        ("next ", []),
+    ],
+)
+def test_completion(session: Session, line: str, expected: list[str]) -> None:
+    assert candidates(session, line)[1] == expected
+
+
+def test_completion_of_files_marks_and_branches(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "one.cmd").touch()
+    (tmp_path / "only").mkdir()
+    session.debugger.mark("outset")
+    assert candidates(session, "source on")[1] == ["one.cmd", "only/"]
+    assert candidates(session, "save %x on")[1] == ["one.cmd", "only/"]
+    assert candidates(session, "goto out")[1] == ["outset"]
+    assert candidates(session, "branch ")[1] == ["0"]

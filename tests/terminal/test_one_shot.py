@@ -1,0 +1,226 @@
+"""`run`, `print`, `ops`, and the options that the prompt shares with them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import nncdbg
+from nncdbg.terminal.main import COMMANDS, main
+
+Capture = pytest.CaptureFixture[str]
+STATISTICS = ["min", "max", "mean", "std", "nan", "posinf", "neginf", "zero", "subnormal", "count"]
+
+
+@pytest.fixture
+def example(repository: Path) -> Callable[[str], str]:
+    return lambda name: str(repository / "examples" / f"{name}.nnc")
+
+
+def test_run_prints_a_line_per_output(example: Callable[[str], str], capsys: Capture) -> None:
+    assert main(["run", example("first_steps")]) == 0
+    out, err = capsys.readouterr()
+    assert [line.split()[0] for line in out.splitlines()] == ["%probs", "%steps"]
+    assert err.startswith("note: input %x f32[2,4] drawn at random from seed 0")
+
+
+def test_run_json_is_one_document(example: Callable[[str], str], capsys: Capture, tmp_path: Path) -> None:
+    x = np.arange(8, dtype=np.float32).reshape(2, 4)
+    np.save(tmp_path / "x.npy", x)
+    folder = tmp_path / "made" / "here"
+    given = ["--input", f"x={tmp_path / 'x.npy'}", "--save-outputs", str(folder)]
+    assert main(["run", example("first_steps"), "--json", *given]) == 0
+    out, err = capsys.readouterr()
+    document = json.loads(out)
+    assert (document["status"], document["notes"], err) == ("ok", [], "")
+    assert document["ops"] > 10
+    assert document["seconds"] > 0
+    probs = document["outputs"][0]
+    assert (probs["name"], probs["type"], list(probs["stats"])) == ("probs", "f32[2,3]", STATISTICS)
+    debugger = nncdbg.Debugger(nncdbg.load(example("first_steps")), {"x": x})
+    debugger.run()
+    np.testing.assert_array_equal(np.load(probs["file"]), debugger.outputs["probs"])
+
+
+def test_seed_dim_and_generated_inputs(capsys: Capture, tmp_path: Path) -> None:
+    model = tmp_path / "m.nnc"
+    model.write_text(
+        "#nncdbg 1\n\ngraph @main(%x: f32[N,2]) -> (%y: f32[N,2]) {\n  %y = Relu(%x)\n  return %y\n}\n"
+    )
+    outputs = []
+    for arguments in (
+        ["--dim", "N=3"],
+        ["--dim", "N=3", "--seed", "1"],
+        ["--dim", "N=3", "--input", "x=ones"],
+    ):
+        assert main(["run", str(model), *arguments]) == 0
+        outputs.append(capsys.readouterr().out)
+    assert len(set(outputs)) == 3
+    assert all("f32[3,2]" in out for out in outputs)
+    assert main(["run", str(model), "--dim", "N=3"]) == 0
+    assert capsys.readouterr().out == outputs[0]
+
+
+def test_misused_memory_fails_the_run(example: Callable[[str], str], capsys: Capture) -> None:
+    assert main(["run", example("uninitialized"), "--json"]) == 4
+    out, err = capsys.readouterr()
+    assert json.loads(out)["status"] == "failed"
+    assert "Relu reads %buffer, which nobody wrote" in err
+
+
+@pytest.mark.parametrize("options", [[], ["--no-loc"], ["--flat"]])
+def test_print_is_what_parses(example: Callable[[str], str], capsys: Capture, options: list[str]) -> None:
+    assert main(["print", example("attention"), *options]) == 0
+    assert nncdbg.parse(capsys.readouterr().out) == nncdbg.load(example("attention"))
+
+
+def test_printed_text_finds_its_store_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    for name in ("models/deep", "out"):
+        (tmp_path / name).mkdir(parents=True)
+    weight = numpy_helper.from_array(np.arange(4096, dtype=np.float32), "w")
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [4096]) for name in "xy")
+    body = helper.make_graph([helper.make_node("Add", ["x", "w"], ["y"])], "main", [x], [y], [weight])
+    model = tmp_path / "models" / "deep" / "m.onnx"
+    onnx.save(helper.make_model(body, opset_imports=[helper.make_opsetid("", 18)], ir_version=8), model)
+    monkeypatch.chdir(tmp_path / "models")
+    assert main(["print", "deep/m.onnx", "-o", "../out/m.nnc"]) == 0
+    assert 'store "../models/deep/m.onnx"' in (tmp_path / "out" / "m.nnc").read_text()
+    assert not list((tmp_path / "out").glob("*.part"))
+    monkeypatch.chdir(tmp_path)
+    seen = []
+    for path in ("out/m.nnc", "models/deep/m.onnx"):
+        assert main(["run", path, "--input", "x=arange"]) == 0
+        seen.append(capsys.readouterr().out)
+    assert seen[0] == seen[1] != ""
+    assert main(["print", "models/deep/m.onnx"]) == 0
+    assert 'store "models/deep/m.onnx"' in capsys.readouterr().out
+
+
+def test_ops_table_and_one_op(capsys: Capture) -> None:
+    assert main(["ops"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = {line.split()[0]: line for line in lines}
+    assert "kernel, in place" in rows["Add"]
+    assert "formula" in rows["Softmax"]
+    assert "random" in rows["RandomNormal"]
+    assert "block" in rows["If"]
+    assert "nncdbg.Empty" in rows
+    assert main(["ops", "Softmax"]) == 0
+    assert capsys.readouterr().out.startswith("%output = Softmax(%input)\n")
+    assert main(["ops", "Conv", "--json"]) == 0
+    conv = json.loads(capsys.readouterr().out)
+    assert conv["attributes"]["group"] == {"required": False, "default": 1}
+    assert main(["ops", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)) == len(lines)
+
+
+@pytest.mark.parametrize("command", [[], *[[name] for name in COMMANDS]], ids=str)
+def test_help_of_every_command(command: list[str], capsys: Capture) -> None:
+    assert main([*command, "--help"]) == 0
+    assert "usage: nncdbg" in capsys.readouterr().out
+
+
+def test_version(capsys: Capture) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"nncdbg {nncdbg.__version__}\n"
+
+
+def test_help_imports_nothing_heavy() -> None:
+    heavy = ("numpy", "onnx", "numba", "rich", "prompt_toolkit", "ml_dtypes")
+    code = (
+        "import sys; from nncdbg.terminal.main import main; code = main(['--help']); "
+        f"print([name for name in {heavy!r} if name in sys.modules], code, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert done.stderr.strip() == "[] 0"
+
+
+def test_broken_pipe_is_silent(example: Callable[[str], str]) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-m", "nncdbg", example("first_steps")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdin
+    assert child.stdout
+    assert child.stderr
+    child.stdout.close()
+    child.stdin.write("list\n" * 100)
+    child.stdin.close()
+    assert [line for line in child.stderr.read().splitlines() if not line.startswith("note: ")] == []
+    assert child.wait(timeout=30) == 0
+    child.stderr.close()
+
+
+def test_commands_at_the_start_then_the_pipe(
+    example: Callable[[str], str], capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import io
+
+    script, recorded = tmp_path / "start.cmd", tmp_path / "typed.cmd"
+    script.write_text("# comment\nbreak Softmax\n")
+    typed = "continue\n\nnext\n\nlog 18 x\nquit\nnever\n"
+    monkeypatch.setattr("sys.stdin", io.StringIO(typed))
+    assert (
+        main([example("first_steps"), "-x", str(script), "--break", "@layer", "--record", str(recorded)]) == 0
+    )
+    out, err = capsys.readouterr()
+    assert "Breakpoint 2: op Softmax" in out
+    assert "Breakpoint 1, graph @layer" in out
+    assert "Breakpoint 2, op Softmax" in out
+    assert "never" not in err
+    lines = recorded.read_text().splitlines()
+    assert lines[0] == f"# nncdbg session: {example('first_steps')}"
+    assert lines[1:] == ["continue", "continue", "next", "next", "log 18 x", "quit"]
+    assert (
+        main([example("first_steps"), "-x", str(script), "--break", "@layer", "--replay", str(recorded)]) == 0
+    )
+    assert "(nncdbg) next\n" in capsys.readouterr().out
+
+
+def test_exit_code_of_a_script_is_that_of_the_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import io
+
+    model = tmp_path / "m.nnc"
+    model.write_text(
+        "#nncdbg 1\nopset 18\n\ngraph @main(%x: f32[2], %k: i64[1]) -> (%y: f32[?]) {\n"
+        "  %y = Reshape(%x, %k)\n  return %y\n}\n"
+    )
+    np.save(tmp_path / "k.npy", np.array([7], np.int64))
+    given = [str(model), "--input", f"k={tmp_path / 'k.npy'}"]
+    for typed, code in (("c\n", 4), ("c\nfoo\nset %k = 2\nc\n", 0), ("p nothing\n", 0)):
+        monkeypatch.setattr("sys.stdin", io.StringIO(typed))
+        assert main(given) == code
+
+
+def test_trained_model_runs_as_in_onnxruntime(shared_models: Path, capsys: Capture, tmp_path: Path) -> None:
+    model = str(shared_models / "silero_vad.onnx")
+    given = {
+        "input": np.random.default_rng(0).normal(0, 0.1, (1, 576)).astype(np.float32),
+        "state": np.zeros((2, 1, 128), np.float32),
+        "sr": np.array(16000, np.int64),
+    }
+    arguments = []
+    for name, array in given.items():
+        np.save(tmp_path / f"{name}.npy", array)
+        arguments += ["--input", f"{name}={tmp_path / name}.npy"]
+    assert main(["run", model, "--json", "--save-outputs", str(tmp_path / "out"), *arguments]) == 0
+    document = json.loads(capsys.readouterr().out)
+    session = pytest.importorskip("onnxruntime").InferenceSession(model, providers=["CPUExecutionProvider"])
+    for entry, expected in zip(document["outputs"], session.run(None, given), strict=True):
+        np.testing.assert_allclose(np.load(entry["file"]), expected, atol=1e-5)

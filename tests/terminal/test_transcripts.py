@@ -1,0 +1,67 @@
+"""Every file of tests/transcripts is a session that must look the same again; `--update` rewrites them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from transcripts import alike, commands, play
+
+from nncdbg.terminal.commands import TABLE
+from nncdbg.terminal.session import split_command
+
+FOLDER = Path(__file__).parent.parent / "transcripts"
+FILES = sorted(FOLDER.glob("*.txt"))
+
+
+@pytest.fixture
+def desk(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to work in, with the examples in it, on a screen of 80 columns without colour."""
+    (tmp_path / "examples").symlink_to(repository / "examples")
+    (tmp_path / "transcripts").symlink_to(FOLDER)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_session_looks_the_same_again(path: Path, desk: Path, request: pytest.FixtureRequest) -> None:
+    expected = path.read_text(encoding="utf-8")
+    seen = play(expected, desk)
+    if request.config.getoption("--update"):
+        path.write_text(seen, encoding="utf-8")
+    elif not alike(seen, expected):
+        assert seen == expected
+
+
+def test_there_is_a_session_for_every_example(repository: Path) -> None:
+    headers = "\n".join(path.read_text(encoding="utf-8").splitlines()[0] for path in FILES)
+    assert [path.name for path in (repository / "examples").glob("*.nnc") if path.name not in headers] == []
+
+
+@pytest.mark.parametrize(
+    ("seen", "same"),
+    [
+        ("%h f32[2] [0.50001  1.5]\nhit 2x", True),
+        ("%h f32[2] [0.6 1.5]\nhit 2x", False),
+        ("%h f32[2] [0.5 1.5]\nhit 3x", False),
+        ("%h f32[2] [0.5 nan]\nhit 2x", False),
+        ("%h f32[2] [0.5 1.5] hit 2x", False),
+    ],
+)
+def test_only_last_digits_may_differ(seen: str, same: bool) -> None:
+    assert alike(seen, "%h f32[2] [0.5 1.5]\nhit 2x") is same
+
+
+def test_the_demo_is_one_of_them(repository: Path) -> None:
+    demo = (repository / "examples" / "demo.cmd").read_text(encoding="utf-8").splitlines()
+    assert commands((FOLDER / "first_steps.txt").read_text(encoding="utf-8")) == demo
+
+
+def test_every_command_is_in_some_session() -> None:
+    typed = [line for path in FILES for line in commands(path.read_text(encoding="utf-8"))]
+    words = {split_command(line)[0] for line in typed}
+    names = {word: entry.name for entry in TABLE.values() for word in (entry.name, *entry.shorts)}
+    assert set(TABLE) - {names.get(word) for word in words} == set()

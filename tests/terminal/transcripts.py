@@ -1,0 +1,52 @@
+"""Recorded sessions as tests: a header with the command line, then what a person would see."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+import re
+import shlex
+from pathlib import Path
+
+from nncdbg.terminal.main import main
+from nncdbg.terminal.session import PROMPT
+
+HEADER = "$ nncdbg "
+
+
+def commands(transcript: str) -> list[str]:
+    """The lines that were typed."""
+    return [line.removeprefix(PROMPT) for line in transcript.splitlines() if line.startswith(PROMPT)]
+
+
+def play(transcript: str, folder: Path) -> str:
+    """The transcript as it comes out now: the same header and commands, played in this process.
+
+    `folder` is for the file with the commands.  The last line is the exit code, if it is not 0.
+    """
+    header = transcript.splitlines()[0]
+    assert header.startswith(HEADER), "a transcript begins with `$ nncdbg MODEL ...`"
+    script = folder / "typed.cmd"
+    script.write_text("\n".join(commands(transcript)) + "\n", encoding="utf-8")
+    screen = io.StringIO()
+    with contextlib.redirect_stdout(screen), contextlib.redirect_stderr(screen):
+        code = main([*shlex.split(header.removeprefix(HEADER)), "--replay", str(script)])
+    shown = screen.getvalue().replace(str(folder), "FOLDER")
+    seen = "".join(f"{line.rstrip()}\n" for line in shown.splitlines())
+    return f"{header}\n{seen}" + (f"exit code {code}\n" if code else "")
+
+
+_FRACTION = re.compile(r"-?\d+(?:\.\d*(?:e[+-]?\d+)?|e[+-]?\d+)")
+
+
+def alike(seen: str, expected: str) -> bool:
+    """The same, but for the last digits of fractions, in which processors differ, and the space they take."""
+    if _words(seen) != _words(expected):
+        return False
+    pairs = zip(_FRACTION.findall(seen), _FRACTION.findall(expected), strict=True)
+    return all(math.isclose(float(a), float(b), rel_tol=1e-3, abs_tol=1e-6) for a, b in pairs)
+
+
+def _words(transcript: str) -> list[list[str]]:
+    return [_FRACTION.sub("0.0", line).split() for line in transcript.splitlines()]
