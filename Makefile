@@ -6,10 +6,10 @@ EXAMPLE := examples/first_steps.nnc
 STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 
-.PHONY: help demo test check bench sizes docs format clean
+.PHONY: help demo test conformance check bench sizes docs format clean
 
 help:  ## show these targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(STAMP)  ## be inside a computation graph: own venv, install, an example to step through
 	@if [ -t 0 ] && [ -t 1 ]; then $(BIN)/nncdbg $(EXAMPLE); \
@@ -17,6 +17,9 @@ demo: $(STAMP)  ## be inside a computation graph: own venv, install, an example 
 
 test: $(DEV_STAMP)  ## run the tests, in parallel
 	$(BIN)/python -m pytest -n auto
+
+conformance: $(DEV_STAMP)  ## run every ONNX backend case, three ways
+	$(BIN)/python -m pytest -n auto -m conformance
 
 check: $(DEV_STAMP)  ## lint, format, types, import direction, generated docs
 	$(BIN)/ruff check .

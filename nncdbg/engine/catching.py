@@ -44,7 +44,7 @@ class Catches:
         """The inspection flags that some caught kind is interested in."""
         watched = 0
         for kind in self.conditions:
-            watched |= int(_FLAGS[kind])
+            watched |= int(_FLAGS.get(kind, 0))
         return watched
 
     def qualifying(self, finding: Finding) -> Iterator[tuple[Finding, Expression | None]]:

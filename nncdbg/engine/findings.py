@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`kind` is nan, inf, overflow, uninitialized or guard; `detail` says what was seen.
+    """`kind` is nan, inf, overflow, uninitialized, guard or micro; `detail` says what was seen.
 
     `output` is the index of the statement's output concerned, None if it is about an input.
     `binding` is the statement that has just run, or that is about to read what it should not;
@@ -33,4 +33,4 @@ class Finding:
 
 Report: TypeAlias = Callable[[Finding], None]
 
-KINDS = ("nan", "inf", "overflow", "uninitialized", "guard")
+KINDS = ("nan", "inf", "overflow", "uninitialized", "guard", "micro")

@@ -62,7 +62,10 @@ class Loaded:
         code, pc = frame.code, frame.pc
         if pc >= len(code.nodes) or code.instructions[pc][0] is None:
             return None
-        operands = code.instructions[pc][1](frame.slots)
+        return self.formula_for(code, pc, code.instructions[pc][1](frame.slots))
+
+    def formula_for(self, code: Code, pc: int, operands: Sequence[Any]) -> Code | None:
+        """The micro program of a statement for these operands; None for a primitive."""
         types = [type_of(value) for value in operands]
         key = (id(code), pc, tuple(types))
         if key not in self._formulas:

@@ -100,6 +100,8 @@ class Linker:
     fallback: Fallback | None = None
     """What runs the ops that the backend has no kernel for; without it, they fail when they are executed."""
     observe: Callable[[Binding, Execute], Execute] | None = None
+    check: Callable[[Binding, Execute], Execute] | None = None
+    """What runs beside each kernel, outermost."""
     codes: list[Code] = field(default_factory=list)
 
     def link(self, code: Code) -> Code:
@@ -132,7 +134,9 @@ class Linker:
             return None
         binding = self.bind(code, pc, node)
         execute = self.allocation.wrap(binding)
-        return self.observe(binding, execute) if self.observe is not None else execute
+        if self.observe is not None:
+            execute = self.observe(binding, execute)
+        return self.check(binding, execute) if self.check is not None else execute
 
     def bind(self, code: Code, pc: int, node: Node) -> Binding:
         """The statement bound to its kernel; where the backend has none, executing it says so."""

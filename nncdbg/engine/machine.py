@@ -398,10 +398,10 @@ def _uncollect(frame: Frame) -> None:
 
 
 def _scalar(value: Any, what: str) -> Any:
-    array = np.asarray(value)
-    if array.size != 1:
-        raise RunError(f"{what} must be one element, not shape {list(array.shape)}")
-    return array.reshape(()).item()
+    # An array of a device has `item` too; it waits, as what is decided here must be known.
+    if value.size != 1:
+        raise RunError(f"{what} must be one element, not shape {list(value.shape)}")
+    return value.item()
 
 
 def _truth(value: Any) -> bool:

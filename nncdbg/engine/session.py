@@ -23,7 +23,7 @@ from nncdbg.engine.editing import apply_edit, edited
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.explanation import explained
 from nncdbg.engine.expression import condition, evaluate, evaluate_index, parse, parse_index
-from nncdbg.engine.findings import Finding
+from nncdbg.engine.findings import Finding, Report
 from nncdbg.engine.graph import Array, Program
 from nncdbg.engine.inputs import bind
 from nncdbg.engine.launch import Loaded, generator_of
@@ -61,7 +61,7 @@ class Debugger:
         *,
         backend: str | Backend = "numpy",
         fallback: bool = False,
-        allocator: str | Allocation = "debug",
+        allocator: str | Allocation | None = None,
         dims: Mapping[str, int] | None = None,
         seed: int = 0,
         history: int | str | None = None,
@@ -71,7 +71,6 @@ class Debugger:
         self.program = program
         self.seed = seed
         self.listing: Listing = program.listing or printed_listing(program, locations=False)
-        self.log = StatisticsLog() if statistics else None
         self.catches = Catches()
         self.messages: list[str] = []
         """What logpoints printed, oldest first."""
@@ -80,11 +79,11 @@ class Debugger:
         self.inputs = bound.arrays
         self.dims = bound.dims
         self.notes = bound.notes
-        self.allocation = allocation(allocator)
-        self.allocation.connect(self._found, self.log)
-        self._observer = Observer(self._found, self.log)
-        running = Running()
         self.backend = backend_of(backend)
+        self.allocation = _allocation_for(self.backend, allocator)
+        self.log, self._observer = _statistics_on(self.backend, self._found, statistics)
+        self.allocation.connect(self._found, self.log)
+        running = Running()
         self._fallback = Fallback(self.backend) if fallback else None
         self._linker = Linker(self.backend, self.allocation, generator_of(running, seed), self._fallback)
         self._loaded = Loaded(program, self.listing, self._linker, self._code_arrived)
@@ -93,7 +92,8 @@ class Debugger:
         self._placement = Placement(program, self.listing)
         self._link_observers(first=True)
         entry = self._loaded.entry(list(bound.arrays.values()))
-        self.machine = Machine(entry, list(bound.arrays.values()), self._loaded.call, running)
+        placed = [self.backend.to_device(array) for array in bound.arrays.values()]
+        self.machine = Machine(entry, placed, self._loaded.call, running)
         self.timeline = Timeline(self.machine, parse_bytes(history), self.allocation)
         self.allocation.begin(self.machine, self._house_keeping, self._line)
         self.control = Control(
@@ -342,7 +342,8 @@ class Debugger:
         branch = self.timeline.fork(f"%{name} set")
         try:
             with self.timeline.quiet():
-                edit = apply_edit(self.machine, depth, slot, name, after, self.timeline.recompute)
+                placed = self.backend.to_device(after)
+                edit = apply_edit(self.machine, depth, slot, name, placed, self.timeline.recompute)
         except BaseException:
             self.timeline.abandon(branch)
             raise
@@ -367,7 +368,8 @@ class Debugger:
         if not self.timeline.retains:
             contents = [copied(content) for content in contents]
         names = [value.name for value in frame.code.graph.outputs]
-        return {name: read_only(content) for name, content in zip(names, contents, strict=True)}
+        found = zip(names, map(self.backend.to_host, contents), strict=True)
+        return {name: read_only(content) for name, content in found}
 
     # -- frames ----------------------------------------------------------------------------
 
@@ -470,16 +472,39 @@ class Debugger:
         if not caught:
             return None
         slots = self.timeline.recalled(pc)
-        inputs = frame.code.instructions[pc][1](slots)
+        to_host = self.backend.to_host
+        inputs = [*map(to_host, frame.code.instructions[pc][1](slots))]
         target = frame.code.targets[pc]
         outputs: Sequence[Any] = slots[target] if isinstance(target, slice) else [slots[target]]  # type: ignore[index]
         for index, output in enumerate(outputs):
             for kind in caught:
-                if holds_any(output, kind):
+                if holds_any(to_host(output), kind):
                     stop = self._settle(Finding(kind, Statement(frame.code, pc), "", inputs, index))
                     if stop is not None:
                         return stop
         return None
+
+
+def _allocation_for(backend: Backend, allocator: str | Allocation | None) -> Allocation:
+    """The allocation asked for; if none is, `debug`, or `plain` where it cannot manage the memory."""
+    chosen = allocation(allocator or ("debug" if backend.on_host else "plain"))
+    if not backend.on_host and chosen.inspects:
+        raise UsageError(
+            f"the allocator {chosen.name} manages memory of the host, and {backend.name} has its own",
+            hint="use --allocator plain, or --backend numpy or onnxruntime",
+        )
+    return chosen
+
+
+def _statistics_on(backend: Backend, report: Report, wanted: bool) -> tuple[StatisticsLog | None, Observer]:
+    """The log, if it is wanted, and the observer for results that no allocation inspects."""
+    if backend.on_host:
+        log = StatisticsLog() if wanted else None
+        return log, Observer(report, log)
+    from nncdbg.engine.backends.device_observation import DeviceObserver, DeviceStatisticsLog
+
+    on_device = DeviceStatisticsLog(backend) if wanted else None
+    return on_device, DeviceObserver(backend, report, on_device)
 
 
 _TOLD_AS = {"nan": ("nan",), "inf": ("inf", "overflow")}

@@ -28,6 +28,10 @@ class Place:
     computed: bool
 
 
+def _as_it_is(content: Any) -> Any:
+    return content
+
+
 @dataclass(slots=True)
 class Values:
     """The values of a machine as seen from the frame at `depth` (-1: the innermost).
@@ -41,6 +45,8 @@ class Values:
     line: Callable[[Frame], int | None]
     program_names: frozenset[str]
     depth: int = -1
+    to_host: Callable[[Any], Any] = _as_it_is
+    """Brings a value of a device to where one can look at it."""
 
     def places(self, name: str) -> Iterator[Place]:
         frames = self.machine.frames
@@ -121,6 +127,7 @@ class Values:
             raise NotComputed(
                 f"%{name} stands no more: {gone}", hint="go back to before that, or use --allocator debug"
             )
+        content = self.to_host(content)
         return read_only(content) if self.timeline.retains else read_only(copied(content))
 
     def previous(self, name: str) -> Array:
@@ -179,6 +186,6 @@ def type_of(content: Any) -> TensorType | None:
     """The type of a tensor in a slot."""
     from nncdbg.engine.dtypes import name_of
 
-    if isinstance(content, (np.ndarray, np.generic)):
+    if hasattr(content, "dtype") and hasattr(content, "shape"):
         return TensorType(name_of(content.dtype), tuple(content.shape))
     return None

@@ -41,7 +41,7 @@ def show_stop(screen: Screen, debugger: Debugger, stop: Stop, before: object, wr
         screen.put_line(Text(f"in {frame_title(debugger, 0)}", "bold"))
     for line in _values(screen, debugger, stop, written):
         screen.put_line(line)
-    for line in _window(debugger, stop):
+    for line in _window(screen, debugger, stop):
         screen.put_line(line)
 
 
@@ -114,12 +114,12 @@ def unique(names: Iterable[str]) -> list[str]:
     return [name for name in dict.fromkeys(names) if name][:_MANY]
 
 
-def _window(debugger: Debugger, stop: Stop) -> list[Text]:
+def _window(screen: Screen, debugger: Debugger, stop: Stop) -> list[Text]:
     frame = stop.frame or debugger.machine.frames[-1]
     listing = debugger.listing_of(frame)
     marks = marks_of(debugger, 0, stop)
     centre = stop.line if stop.line is not None else next(iter(marks.arrows))
-    return window(listing, around(centre, LINES, len(listing.lines)), marks)
+    return window(listing, around(centre, LINES, len(listing.lines)), marks, screen.line_look.width)
 
 
 def marks_of(debugger: Debugger, selected: int, stop: Stop | None = None) -> Marks:

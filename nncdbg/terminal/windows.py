@@ -42,11 +42,26 @@ class Marks:
     breakpoints: Mapping[int, bool] = field(default_factory=dict)
 
 
-def window(listing: Listing, lines: Iterable[int], marks: Marks) -> list[Text]:
-    """One Text per line number of `lines` that the listing has."""
+def window(listing: Listing, lines: Iterable[int], marks: Marks, room: int) -> list[Text]:
+    """One Text per line number of `lines` that the listing has, for a screen of `room` columns."""
     numbers = [number for number in lines if 1 <= number <= len(listing.lines)]
     width = len(str(numbers[-1])) if numbers else 1
-    return [_line(listing.lines[number - 1], number, width, marks) for number in numbers]
+    room -= width + 5
+    return [_line(op_in_sight(listing.lines[number - 1], room), number, width, marks) for number in numbers]
+
+
+_STATEMENT = re.compile(r"(?P<lead>\s*)(?P<outputs>%.+?)(?P<call> = @?[\w./]+\()")
+
+
+def op_in_sight(statement: str, room: int) -> str:
+    """A statement too long for `room` columns with its outputs cut short, so that its op still shows."""
+    match = _STATEMENT.match(statement)
+    if match is None or len(statement) <= room:
+        return statement
+    least = max(12, room // 2)
+    if len(match["outputs"]) <= least:
+        return statement
+    return f"{match['lead']}{match['outputs'][: least - 1]}…{statement[match.start('call') :]}"
 
 
 def around(line: int, size: int, last: int) -> range:

@@ -8,7 +8,7 @@ one op, one shape and one kind of element may pair, and a like ending of the nam
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -139,10 +139,3 @@ def _tail(seen: Seen, length: int) -> tuple[Any, ...]:
     parts = re.split(r"[/.:]|__", seen.names[0]) if seen.names else []
     return ("tail", *parts[-length:]) if len(parts) >= length else ("no tail", id(seen))
 
-
-def names_of(pairs: Mapping[Place, tuple[Place, str]]) -> dict[str, int]:
-    """How many statements were matched in which way."""
-    counts: dict[str, int] = {}
-    for _, way in pairs.values():
-        counts[way] = counts.get(way, 0) + 1
-    return counts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,11 @@ class Pending:
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+    def rest(self) -> Iterator[Written]:
+        """All that waits, without its contents."""
+        for each in self._waiting.values():
+            yield Written(each.key, each.code, each.pc, each.tick, ())
 
     def put(self, written: Written) -> None:
         contents = tuple(map(self._kept, written.contents))

@@ -48,7 +48,7 @@ def list_(session: Session, text: str) -> None:
         what = f"there are no lines {text} to list" if text else "this is the end of the listing"
         raise UsageError(what, hint=f"it has {last} lines")
     marks = marks_of(debugger, selected, debugger.stop)
-    for line in window(listing, lines, marks):
+    for line in window(listing, lines, marks, session.screen.line_look.width):
         session.screen.put_line(line)
     session.listed = lines[-1]
 
@@ -122,7 +122,12 @@ def _select(session: Session, steps: int) -> None:
     frame = debugger.frames[chosen]
     session.screen.put_line(Text(f"#{chosen} {frame_title(debugger, chosen)}", "bold"))
     listing = debugger.listing_of(frame)
-    for line in window(listing, around(_here(session), 3, len(listing.lines)), marks_of(debugger, chosen)):
+    for line in window(
+        listing,
+        around(_here(session), 3, len(listing.lines)),
+        marks_of(debugger, chosen),
+        session.screen.line_look.width,
+    ):
         session.screen.put_line(line)
 
 

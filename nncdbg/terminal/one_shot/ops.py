@@ -30,6 +30,8 @@ class Known:
     function: bool
     """ONNX defines it by a function body."""
     random: bool
+    reference: bool
+    """It runs through `onnx.reference`."""
     block: bool
     """It has graphs inside, and stands in the text as `if`, `while` or a call."""
 
@@ -40,6 +42,7 @@ class Known:
             "formula": self.formula,
             "function": self.function,
             "random": self.random,
+            "reference": self.reference,
             "block": self.block,
         }
         return [word for word, there in marks.items() if there] or ["not to be run"]
@@ -94,8 +97,17 @@ def known(name: str) -> Known:
         formula=newest is not None and newest.formula is not None,
         function=theirs is not None and (theirs.has_function or theirs.has_context_dependent_function),
         random=newest is not None and newest.random,
+        reference=newest is None and _by_reference(name),
         block=theirs is not None and _has_graphs(theirs),
     )
+
+
+def _by_reference(name: str) -> bool:
+    from nncdbg.engine.ops import lookup
+    from nncdbg.engine.ops.schema import version_of
+
+    found = lookup(name, version_of(name, {}))
+    return found is not None and found.reference
 
 
 def _has_graphs(theirs: Any) -> bool:

@@ -1,0 +1,183 @@
+"""Our own kernels on CuPy arrays: values stay on the device, and nothing waits unless it must.
+
+Results of kernels stay on the device in their slots; statistics are one more kernel whose row
+stays there too until somebody looks.  Shapes, axes and other operands that steer a kernel from the
+host live on the host, as do small integer tensors computed from such; a value is copied to the
+host only where a person looks, a condition decides, or a kernel is steered by what was computed.
+
+Tested against a stand-in for CuPy that refuses every implicit conversion; not run on a device yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.backends import Call, Execute, Kernels
+from nncdbg.engine.backends.arrays import bind_over
+from nncdbg.engine.backends.summing import Summing, summing
+from nncdbg.engine.errors import UnsupportedOp, UsageError
+
+STEERING: dict[str, tuple[int, ...]] = {
+    "ConstantOfShape": (0,),
+    "CumSum": (1,),
+    "Dropout": (1, 2),
+    "Expand": (1,),
+    "OneHot": (1,),
+    "Pad": (1, 3),
+    "Range": (0, 1, 2),
+    "Reshape": (1,),
+    "Resize": (1, 2, 3),
+    "Slice": (1, 2, 3, 4),
+    "Split": (1,),
+    "Squeeze": (1,),
+    "Tile": (1,),
+    "TopK": (1,),
+    "Trilu": (1,),
+    "Unsqueeze": (1,),
+    "Upsample": (1,),
+    **{
+        f"Reduce{what}": (1,)
+        for what in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
+    },
+}
+"""Per op the operands whose numbers the host needs to know before it can start the kernel."""
+
+SMALL = 1024
+"""Elements up to which integers that were computed on the host stay there."""
+
+
+class CuPy:
+    """Kernels of ours over `cupy`, on the current device and stream.
+
+    Raises UsageError if CuPy is not installed or there is no device.
+    """
+
+    name = "cupy"
+    on_host = False
+
+    def __init__(self) -> None:
+        self.xp: Any = _library()
+        self._summing: Summing = summing(self.xp)
+        self._constants: dict[int, tuple[Any, Any]] = {}
+        """Constants by identity, as they stand on the host and on the device."""
+
+    def bind(self, call: Call) -> Kernels:
+        return bind_on_device(self, self.xp, call)
+
+    def to_device(self, array: Any) -> Any:
+        return moved(self.xp, array)
+
+    def to_host(self, value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return [self.to_host(item) for item in value]
+        return value.get() if isinstance(value, self.xp.ndarray) else value
+
+    def summarize(self, value: Any, row: Any) -> None:
+        self._summing(value, row)
+
+    def constant(self, array: Any) -> Any:
+        """A constant on the device; it is moved once."""
+        known = self._constants.get(id(array))
+        if known is None:
+            known = self._constants[id(array)] = (array, self.to_device(array))
+        return known[1]
+
+
+def _library() -> ModuleType:
+    try:
+        import cupy
+    except ImportError as error:
+        raise UsageError(
+            "the backend cupy needs the package CuPy, which is not installed",
+            hint="pip install nncdbg[gpu]",
+        ) from error
+    # Without a driver `import cupy` works, and every call raises.
+    try:
+        count = cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise UsageError(
+            f"the backend cupy found no device: {error}", hint="use --backend numpy or onnxruntime"
+        ) from error
+    if count == 0:
+        raise UsageError("the backend cupy found no device", hint="use --backend numpy or onnxruntime")
+    library: ModuleType = cupy
+    return library
+
+
+def moved(xp: Any, array: Any) -> Any:
+    """A NumPy array of numbers on the device; text stays on the host.
+
+    Raises UnsupportedOp for element types that the device's arrays have not.
+    """
+    if not isinstance(array, (np.ndarray, np.generic)) or array.dtype.hasobject:
+        return array
+    if array.dtype.kind == "V" or array.dtype.isbuiltin != 1:
+        raise UnsupportedOp(
+            f"the backend {xp.__name__} has no arrays of {array.dtype}",
+            hint="use --backend numpy, or with --fallback let NumPy run what needs them",
+        )
+    return xp.asarray(array)
+
+
+def bind_on_device(backend: CuPy, xp: Any, call: Call) -> Kernels:
+    """The kernel of a statement with its operands where it needs them."""
+    try:
+        kernels = bind_over(xp, call)
+    except AttributeError as error:
+        return Kernels(_lacking(xp, call, error))
+    on_device, on_host = kernels.run, bind_over(np, call).run
+    steering = STEERING.get(call.node.op, ())
+
+    def run(*inputs: Any) -> Any:
+        if _is_shape_arithmetic(xp, inputs, steering):
+            return on_host(*inputs)
+        operands = [
+            _placed(backend, xp, value, index in steering, index in call.constants)
+            for index, value in enumerate(inputs)
+        ]
+        try:
+            return on_device(*operands)
+        except AttributeError as error:
+            if getattr(error, "obj", None) is not xp:
+                raise
+            raise _missing(xp, call, error) from error
+
+    return Kernels(run)
+
+
+def _lacking(xp: Any, call: Call, error: AttributeError) -> Execute:
+    def refuse(*inputs: Any) -> Any:
+        raise _missing(xp, call, error) from error
+
+    return refuse
+
+
+def _missing(xp: Any, call: Call, error: AttributeError) -> UnsupportedOp:
+    return UnsupportedOp(
+        f"{call.node.op} has no kernel on {xp.__name__}: there is no {xp.__name__}.{error.name}",
+        hint="--fallback runs it on NumPy",
+    )
+
+
+def _is_shape_arithmetic(xp: Any, inputs: Sequence[Any], steering: Sequence[int]) -> bool:
+    """Small integers of the host, and nothing else: what sizes are computed from."""
+    given = [value for index, value in enumerate(inputs) if value is not None and index not in steering]
+    return bool(given) and all(
+        isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "biu" and value.size <= SMALL
+        for value in given
+    )
+
+
+def _placed(backend: CuPy, xp: Any, value: Any, steers: bool, constant: bool) -> Any:
+    """An operand on the host if it steers the kernel, else on the device."""
+    if value is None or isinstance(value, (list, tuple)):
+        return value
+    if steers:
+        return backend.to_host(value)
+    if isinstance(value, xp.ndarray):
+        return value
+    return backend.constant(value) if constant else backend.to_device(value)

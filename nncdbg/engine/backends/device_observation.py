@@ -1,0 +1,78 @@
+"""Statistics and findings of results on a device: rows stay there until somebody looks.
+
+Only `catch` waits, for the ten numbers of each result, as a NaN must stop the program at the
+statement that made it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.backends import Backend
+from nncdbg.engine.findings import Finding, Report
+from nncdbg.engine.linking import Binding
+from nncdbg.engine.observation import Observer
+from nncdbg.engine.statistics_log import CAPACITY, COLUMNS, MASK, StatisticsLog
+from nncdbg.stats.inspection import Flag
+
+NAN_COLUMN, INF_COLUMNS = 4, slice(5, 7)
+
+
+class DeviceStatisticsLog(StatisticsLog):
+    """A log whose rows are written on the device, and copied to `rows` when the log is read."""
+
+    def __init__(self, backend: Backend) -> None:
+        super().__init__()
+        self._backend = backend
+        self.block = backend.to_device(np.full((CAPACITY, COLUMNS), np.nan))
+        self.written: set[int] = set()
+        """The rows on the device that were not copied yet."""
+
+    def history(self, code: Any, pc: int, output: int = 0) -> list[list[float]]:
+        self.fetch()
+        return super().history(code, pc, output)
+
+    def fetch(self) -> None:
+        """Copy what is new on the device to the host, in one transfer; waits for it."""
+        if self.written:
+            numbers = sorted(self.written)
+            self.rows[numbers] = self._backend.to_host(self.block)[numbers]
+            self.written.clear()
+
+
+class DeviceObserver(Observer):
+    """An observer that leaves the numbers where the results are."""
+
+    def __init__(self, backend: Backend, report: Report, log: DeviceStatisticsLog | None) -> None:
+        super().__init__(report, log)
+        self._backend = backend
+        self._device_log = log
+        self._row = backend.to_device(np.full(COLUMNS, np.nan))
+        """Where the numbers of a result go if there is no log."""
+
+    def _look(self, binding: Binding, inputs: Any, index: int, result: Any) -> None:
+        if result is None or isinstance(result, (list, tuple, np.ndarray, np.generic)):
+            if self._device_log is not None:
+                self._device_log.written.discard(self._device_log.positions.written & MASK)
+            super()._look(binding, inputs, index, result)
+            return
+        row = self._row
+        if self._device_log is not None:
+            number = self._device_log.positions.take() & MASK
+            self._device_log.owners[number] = (binding, index)
+            self._device_log.written.add(number)
+            row = self._device_log.block[number]
+        self._backend.summarize(result, row)
+        if self.watched & (Flag.NAN | Flag.INF):
+            self._judge(binding, inputs, index, self._backend.to_host(row))
+
+    def _judge(self, binding: Binding, inputs: Any, index: int, row: Any) -> None:
+        for flag, kind, count in (
+            (Flag.NAN, "nan", row[NAN_COLUMN]),
+            (Flag.INF, "inf", row[INF_COLUMNS].sum()),
+        ):
+            if count and self.watched & flag:
+                operands = [self._backend.to_host(value) for value in inputs]
+                self.report(Finding(kind, binding, "", operands, index))
