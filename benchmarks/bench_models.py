@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-ONE_THREAD = {name: "1" for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 RUNS = 9
 FREE, FULL, FILL = 2.0, 3.0, 1.10
 """Bars: free and full are geometric means over the models, fill is a ratio on resnet50."""
@@ -70,9 +70,9 @@ def against_onnxruntime(name: str, path: Path, runs: int) -> Iterator[dict[str, 
     for full in (False, True):
         ours = run_of(path, inputs, full=full)
         title = f"{name}: {'everything on' if full else 'free run'} / onnxruntime"
-        yield interleaved(
-            title, ours, lambda: session.run(None, inputs), bar=math.inf, runs=runs, warm=2
-        ) | {"full": full}
+        yield interleaved(title, ours, lambda: session.run(None, inputs), bar=math.inf, runs=runs, warm=2) | {
+            "full": full
+        }
 
 
 @contextmanager
@@ -89,12 +89,14 @@ def unfilled() -> Iterator[None]:
 
 def fill_alone(path: Path, runs: int) -> dict[str, Any]:
     """The debug allocator with its fill against the same without; no statistics, no catch."""
-    import nncdbg
     from bench_backends import inputs_of, plain_session
     from timing import interleaved
 
+    import nncdbg
+
     inputs = inputs_of(plain_session(path))
     debugger = nncdbg.Debugger(nncdbg.load(path), inputs, allocator="debug", statistics=False)
+    debugger.uncatch()
 
     def filled() -> None:
         debugger.restart()

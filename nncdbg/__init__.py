@@ -1,11 +1,11 @@
 """nncdbg: the debugger for computation graphs.
 
-    program = nncdbg.load("model.onnx")
-    debugger = nncdbg.Debugger(program, inputs={"x": x})
-    debugger.catch("nan")
-    stop = debugger.run()
-    debugger.step_back()
-    debugger.stats("%h")
+program = nncdbg.load("model.onnx")
+debugger = nncdbg.Debugger(program, inputs={"x": x})
+debugger.catch("nan")
+stop = debugger.run()
+debugger.step_back()
+debugger.stats("%h")
 """
 
 from __future__ import annotations
@@ -21,13 +21,18 @@ _DOOR = {
     "Stop": "nncdbg.engine.control",
     "Breakpoint": "nncdbg.engine.breakpoints",
     "Program": "nncdbg.engine.graph",
+    "diff": "nncdbg.engine.divergence.door",
     "load": "nncdbg.engine.frontends",
+    "load_op_library": "nncdbg.engine.ops.library",
+    "op": "nncdbg.engine.ops.declaration",
+    "Op": "nncdbg.engine.ops.declaration",
+    "declare": "nncdbg.engine.ops.declaration",
+    "TensorType": "nncdbg.engine.graph",
     "parse": "nncdbg.textual_repr",
     "Summary": "nncdbg.stats",
     "summarize": "nncdbg.stats",
-    **{
-        name: "nncdbg.engine.errors"
-        for name in (
+    **dict.fromkeys(
+        (
             "ExpressionError",
             "GraphError",
             "LoadError",
@@ -38,8 +43,9 @@ _DOOR = {
             "RunError",
             "UnsupportedOp",
             "UsageError",
-        )
-    },
+        ),
+        "nncdbg.engine.errors",
+    ),
 }
 
 __all__ = sorted([*_DOOR, "__version__"])
@@ -47,6 +53,7 @@ __all__ = sorted([*_DOOR, "__version__"])
 if TYPE_CHECKING:
     from nncdbg.engine.breakpoints import Breakpoint as Breakpoint
     from nncdbg.engine.control import Stop as Stop
+    from nncdbg.engine.divergence.door import diff as diff
     from nncdbg.engine.errors import ExpressionError as ExpressionError
     from nncdbg.engine.errors import GraphError as GraphError
     from nncdbg.engine.errors import LoadError as LoadError
@@ -59,6 +66,11 @@ if TYPE_CHECKING:
     from nncdbg.engine.errors import UsageError as UsageError
     from nncdbg.engine.frontends import load as load
     from nncdbg.engine.graph import Program as Program
+    from nncdbg.engine.graph import TensorType as TensorType
+    from nncdbg.engine.ops.declaration import Op as Op
+    from nncdbg.engine.ops.declaration import declare as declare
+    from nncdbg.engine.ops.declaration import op as op
+    from nncdbg.engine.ops.library import load_op_library as load_op_library
     from nncdbg.engine.session import Debugger as Debugger
     from nncdbg.stats import Summary as Summary
     from nncdbg.stats import summarize as summarize

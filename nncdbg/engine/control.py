@@ -16,6 +16,7 @@ from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.events import Ended, Failed, Interrupted, Outcome
 from nncdbg.engine.findings import Finding
 from nncdbg.engine.graph import Node
+from nncdbg.engine.limit import Limit
 from nncdbg.engine.machine import Frame, Machine
 from nncdbg.engine.timeline import Mark, Timeline
 
@@ -75,6 +76,8 @@ class Control:
         """Set with an interruption that asks for house-keeping, not for a stop."""
         self.paused = False
         """Set with an interruption that somebody asked for."""
+        self.limit: Limit | None = None
+        """How many statements may run before it stops to ask."""
         self.pending: list[Finding] = []
         """What was found in the statement just run, still to be judged."""
         timeline.halted = lambda: self.paused
@@ -203,6 +206,10 @@ class Control:
             self.timeline.enforce()
         found, self.pending = self.pending, []
         stop = next((stop for stop in map(self.settle, found) if stop is not None), None)
+        words = self.limit.taken() if self.limit is not None else None
+        if words is not None:
+            frame = self.machine.frames[-1]
+            stop = stop or self.describe("pause", frame, frame.pc, detail=words)
         if self.paused:
             self.paused = False
             stop = stop or self._arrived("pause")

@@ -38,8 +38,25 @@ class Loaded:
     _arrays: dict[int, Array] = field(default_factory=dict)
 
     def entry(self, inputs: Sequence[Array]) -> Code:
+        """The entry's code for these inputs.
+
+        Raises GraphError for what is wrong with any sizes; where only the sizes of these inputs do
+        not fit together, the statement fails when it is run, so that one can step up to it.
+        """
         graph = self.program.graphs[self.program.entry]
-        return self._compile(self.program, graph.name, [type_of(array) for array in inputs])
+        types = [type_of(array) for array in inputs]
+        try:
+            return self._compile(self.program, graph.name, types)
+        except GraphError:
+            if all(
+                known is None or value.type == known for value, known in zip(graph.inputs, types, strict=True)
+            ):
+                raise
+        declared = [
+            value.type or (TensorType(known.dtype) if known else None)
+            for value, known in zip(graph.inputs, types, strict=True)
+        ]
+        return self._compile(self.program, graph.name, declared)
 
     def call(self, name: str, inputs: Sequence[Any]) -> Code:
         """The code of a called graph, one per combination of element types."""

@@ -26,7 +26,7 @@ class Limit:
 
     def __post_init__(self) -> None:
         if self.count < 1:
-            raise UsageError(f"max_ops cannot be {self.count}", hint="it is a number of statements, 1 or more")
+            raise UsageError(f"max_ops cannot be {self.count}", hint="it is 1 or more")
         self._next = self.count
         self.machine.listeners.append(self._hear)
 

@@ -77,6 +77,9 @@ class Allocation:
         `line` gives the line of a statement in its listing.
         """
 
+    def begin_again(self) -> None:
+        """The same program starts anew: nothing of it is computed yet."""
+
     def standing(self, content: Any) -> str | None:
         """None if a value from a slot still stands in its memory, else what became of it."""
         return None
@@ -160,9 +163,7 @@ class Linker:
         kernels = self.backend.bind(call)
         if self.fallback is not None:
             kernels = self.fallback.cover(kernels, call, Statement(code, pc))
-        return Binding(
-            code, pc, node, op, attributes, kernels.run, kernels.into, len(node.outputs), several
-        )
+        return Binding(code, pc, node, op, attributes, kernels.run, kernels.into, len(node.outputs), several)
 
 
 def _kernel_arguments(op: Op, attributes: Mapping[str, Any], version: int, node: Node) -> Mapping[str, Any]:

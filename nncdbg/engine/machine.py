@@ -399,8 +399,9 @@ def _uncollect(frame: Frame) -> None:
 
 def _scalar(value: Any, what: str) -> Any:
     # An array of a device has `item` too; it waits, as what is decided here must be known.
-    if value.size != 1:
-        raise RunError(f"{what} must be one element, not shape {list(value.shape)}")
+    if getattr(value, "size", 0) != 1:
+        shape = list(getattr(value, "shape", ()))
+        raise RunError(f"{what} must be one element, not {'shape ' + str(shape) if shape else 'a sequence'}")
     return value.item()
 
 

@@ -53,8 +53,18 @@ class Coverage:
     failed: dict[str, str] = field(default_factory=dict)
     """Why the micro program of an op could not run."""
 
+    def as_dict(self) -> dict[str, Any]:
+        """Numbers by name, fit for JSON."""
+        return {
+            "statements": len(self.statements),
+            "runs": self.runs,
+            "without": {op: len(seen) for op, seen in self.without.items()},
+            "failed": dict(self.failed),
+        }
+
     def __str__(self) -> str:
-        parts = [f"micro programs ran beside {_counted(len(self.statements), 'statement')}, {self.runs} times"]
+        checked = _counted(len(self.statements), "statement")
+        parts = [f"micro programs ran beside {checked}, {_counted(self.runs, 'time')}"]
         if self.without:
             counts = Counter({op: len(seen) for op, seen in self.without.items()})
             parts.append(f"without one: {', '.join(f'{op} {n}' for op, n in counts.most_common())}")
@@ -91,28 +101,31 @@ class MicroCheck:
             return execute
 
         def checked(*inputs: Any) -> Any:
+            # Before the kernel: where memory is reused, its operands may be gone after it.
+            expected = None if self.quiet() else self._expected(binding, inputs)
             results = execute(*inputs)
-            if not self.quiet():
-                self._check(binding, inputs, results if binding.several else (results,))
+            if expected is not None:
+                self._compare(binding, inputs, results if binding.several else (results,), expected)
             return results
 
         return checked
 
-    def _check(self, binding: Binding, inputs: Sequence[Any], results: Sequence[Any]) -> None:
+    def _expected(self, binding: Binding, inputs: Sequence[Any]) -> Sequence[Any] | None:
+        """The results by the micro program; None where there is none, or it fails."""
         statement, op = (id(binding.code), binding.pc), binding.node.op
         operands = [self.to_host(value) for value in inputs]
         try:
             formula = self._loaded.formula_for(binding.code, binding.pc, operands)
             if formula is None or binding.op.random or _is_random(formula):
                 self.coverage.without.setdefault(op, set()).add(statement)
-                return
+                return None
             expected = self._run(formula, operands)
         except NncdbgError as error:
             self.coverage.failed[op] = error.message
-            return
+            return None
         self.coverage.statements.add(statement)
         self.coverage.runs += 1
-        self._compare(binding, inputs, results, expected)
+        return expected
 
     def _run(self, formula: Code, operands: Sequence[Any]) -> Sequence[Any]:
         given = [value for value in operands if value is not None]

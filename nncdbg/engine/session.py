@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path as FilePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.backends import Backend
 from nncdbg.engine.backends import backend as backend_of
@@ -21,12 +21,13 @@ from nncdbg.engine.code import Code, Statement
 from nncdbg.engine.control import Control, Stop
 from nncdbg.engine.editing import apply_edit, edited
 from nncdbg.engine.errors import NncdbgError, UsageError
-from nncdbg.engine.explanation import explained
+from nncdbg.engine.explanation import explained, size_origins
 from nncdbg.engine.expression import condition, evaluate, evaluate_index, parse, parse_index
 from nncdbg.engine.findings import Finding, Report
 from nncdbg.engine.graph import Array, Program
 from nncdbg.engine.inputs import bind
 from nncdbg.engine.launch import Loaded, generator_of
+from nncdbg.engine.limit import Limit
 from nncdbg.engine.linking import Allocation, Linker, walk
 from nncdbg.engine.machine import Frame, Machine, Running
 from nncdbg.engine.memory import allocation
@@ -40,6 +41,9 @@ from nncdbg.stats import Summary, summarize
 from nncdbg.textual_repr.listing import Listing
 from nncdbg.textual_repr.printer import listing as printed_listing
 
+if TYPE_CHECKING:
+    from nncdbg.engine.oracle import MicroCheck
+
 
 class Debugger:
     """A program, stopped at its first statement.
@@ -47,9 +51,12 @@ class Debugger:
     `inputs` maps input names to arrays, scalars, or specs such as ``"x.npy"`` and ``"zeros"``;
     what is not given is drawn at random from `seed` (see `notes`).  `dims` gives symbolic
     sizes.  `backend` says whose kernels run: numpy, onnxruntime or cupy, or a Backend; what it has no
-    kernel for fails, or with `fallback` runs on NumPy (see `fallbacks`).  `allocator` is debug, arena, poison or plain, or an Allocation; `history` is the budget
-    in bytes for old values (a number, or text such as ``"4GiB"``; a quarter of RAM if None); `statistics`
-    logs the summary of every result.
+    kernel for fails, or with `fallback` runs on NumPy (see `fallbacks`).  `allocator` is debug, arena,
+    poison or plain, or an Allocation (debug if None; plain on a device, whose memory is its own);
+    `history` is the budget in bytes for old values (a number, or text such as ``"4GiB"``; a quarter of
+    RAM if None); `statistics` logs the summary of every result.  `check` "micro" runs micro programs
+    beside the kernels (see `micro`); `max_ops` stops a loop that goes on after so many statements, and
+    again after as many more.
 
     Raises GraphError, LoadError or UsageError for a program or inputs that cannot run.
     """
@@ -66,6 +73,8 @@ class Debugger:
         seed: int = 0,
         history: int | str | None = None,
         statistics: bool = True,
+        check: str | None = None,
+        max_ops: int | None = None,
         folder: FilePath | None = None,
     ) -> None:
         self.program = program
@@ -91,14 +100,16 @@ class Debugger:
         self._breakpoints: dict[int, Breakpoint] = {}
         self._placement = Placement(program, self.listing)
         self._link_observers(first=True)
+        self.micro = self._micro_check(check)
         entry = self._loaded.entry(list(bound.arrays.values()))
         placed = [self.backend.to_device(array) for array in bound.arrays.values()]
         self.machine = Machine(entry, placed, self._loaded.call, running)
         self.timeline = Timeline(self.machine, parse_bytes(history), self.allocation)
-        self.allocation.begin(self.machine, self._house_keeping, self._line)
+        self.allocation.begin(self.machine, self._house_keeping, self.line_in)
         self.control = Control(
             self.machine, self.timeline, self._holds, self._log_point, self._settle, self._describe
         )
+        self.control.limit = Limit(max_ops, self.machine, self.timeline) if max_ops is not None else None
         self.control.codes = self._codes
         self.control.breakpoints = self._breakpoints
         self._numbers = 0
@@ -202,6 +213,8 @@ class Debugger:
         """Stop when a NaN is born (`nan`), an Inf (`inf`), a value overflows, memory is misused."""
         scope = self.values
         expression = parse(when, scope.has, scope.names) if when else None
+        if "micro" in kinds and self.micro is None:
+            raise UsageError("micro programs do not run beside the kernels", hint="--check micro runs them")
         for kind in kinds:
             self.catches.add(kind, expression)
         self._link_observers()
@@ -307,7 +320,12 @@ class Debugger:
         """Names and values as seen from the selected frame."""
         depth = -1 if self.selected < 0 else len(self.machine.frames) - 1 - self.selected
         return Values(
-            self.machine, self.timeline, lambda frame: self.line_of(frame, frame.pc), self._names, depth
+            self.machine,
+            self.timeline,
+            lambda frame: self.line_of(frame, frame.pc),
+            self._names,
+            depth,
+            self.backend.to_host,
         )
 
     def value(self, name: str) -> Array:
@@ -380,9 +398,10 @@ class Debugger:
 
     def line_of(self, frame: Frame, pc: int) -> int | None:
         """The line of a statement of a frame, in the text that `listing_of` gives for it."""
-        return self._line(frame.code, pc)
+        return self.line_in(frame.code, pc)
 
-    def _line(self, code: Code, pc: int) -> int | None:
+    def line_in(self, code: Code, pc: int) -> int | None:
+        """The line of a statement of a block."""
         return self._loaded.listing_of(code).line(code.path, pc)
 
     def listing_of(self, frame: Frame) -> Listing:
@@ -402,9 +421,29 @@ class Debugger:
     def fallbacks(self) -> list[tuple[int | None, str]]:
         """(line, op) of each statement that ran on NumPy as the backend has no kernel for it."""
         fallen = self._fallback.fallen if self._fallback is not None else []
-        return [(self._line(each.code, each.pc), each.code.nodes[each.pc].op) for each in fallen]
+        return [(self.line_in(each.code, each.pc), each.code.nodes[each.pc].op) for each in fallen]
 
     # -- what the engine asks ----------------------------------------------------------------
+
+    def explain(self, error: BaseException, frame: Frame, pc: int) -> NncdbgError:
+        """The error of a statement on the stack: its place, its operands, where their sizes come from."""
+        told = explained(error, frame, pc, self.listing_of(frame))
+        told.operands += size_origins(self.machine.frames, frame, pc, self.inputs)
+        return told
+
+    def _micro_check(self, check: str | None) -> MicroCheck | None:
+        if check is None:
+            return None
+        if check != "micro":
+            raise UsageError(f"there is no check {check!r}", hint="there is micro")
+        from nncdbg.engine.oracle import MicroCheck
+
+        checker = MicroCheck(
+            self.program, self.listing, self._found, self.backend.to_host, lambda: self.timeline.replaying
+        )
+        self._linker.check = checker.wrap
+        self.catches.add("micro")
+        return checker
 
     def _describe(self, reason: str, frame: Frame | None, pc: int, **fields: Any) -> Stop:
         if frame is None:
@@ -412,7 +451,7 @@ class Debugger:
         node = frame.code.nodes[pc] if pc < len(frame.code.nodes) else None
         error = fields.get("error")
         if error is not None:
-            fields["error"] = explained(error, frame, pc, self.listing_of(frame))
+            fields["error"] = self.explain(error, frame, pc)
         return Stop(reason, frame, node, self.line_of(frame, pc), **fields)
 
     def _holds(self, found: Breakpoint) -> bool:

@@ -104,6 +104,7 @@ class Timeline:
         self.budget = budget
         self.live_bytes = allocation.live_bytes
         self.standing = allocation.standing
+        self._begin_again = allocation.begin_again
         self.retains = allocation.retains
         """False where memory is reused: then old values do not stand, and going back is a replay."""
         self.replaying = False
@@ -213,7 +214,8 @@ class Timeline:
 
     def _go_back(self, tick: int) -> None:
         machine = self.machine
-        while self.retains and machine.tick > tick and not self._nearer_checkpoint(tick):
+        # At the very start nothing is computed: there is nothing that undoing would save.
+        while self.retains and machine.tick > tick > 0 and not self._nearer_checkpoint(tick):
             self._drop_edits_at(machine.tick)
             if not self._undoable():
                 break
@@ -265,6 +267,8 @@ class Timeline:
         step replays little.
         """
         self._forget_checkpoints(tick + 1)
+        if tick == 0:
+            self._begin_again()
         self.machine.become(_begun(self._checkpoints, tick, self.edits))
         self._forward(self.machine, tick, self.edits)
 

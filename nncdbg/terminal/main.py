@@ -14,10 +14,11 @@ from io import TextIOWrapper
 
 from nncdbg.engine.errors import NncdbgError, RunError
 from nncdbg.terminal.escaping import printable
-from nncdbg.terminal.options import Parser, add_machine, add_model
+from nncdbg.terminal.options import Parser, add_check, add_machine, add_model, add_prompt
 
 COMMANDS = {
     "run": ("nncdbg.terminal.one_shot.run", "run to the end; the outputs with their statistics"),
+    "diff": ("nncdbg.terminal.one_shot.diff", "two models, backends, allocators or dtypes in lockstep"),
     "print": ("nncdbg.terminal.one_shot.text", "the program text"),
     "ops": ("nncdbg.terminal.one_shot.ops", "every op: signature, what exists for it, doc"),
 }
@@ -32,7 +33,7 @@ CRASHED = 70
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `nncdbg` with these arguments (default: the process's) and return its exit code.
 
-    0 fine, 2 wrong usage, 3 the model cannot be read, 4 the graph failed while running,
+    0 fine, 1 a gate tripped, 2 wrong usage, 3 the model cannot be read, 4 the graph failed while running,
     130 interrupted, 70 a bug of nncdbg itself.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -101,12 +102,11 @@ def _parser() -> Parser:
     )
     add_model(parser)
     add_machine(parser)
+    add_check(parser)
     add = parser.add_argument
     place = "LINE|OP|@graph|%%value [if EXPR] [hits N]"
     add("--break", action="append", default=[], dest="breaks", metavar="SPEC", help=f"{place} (repeatable)")
-    add("-x", "--source", action="append", default=[], metavar="FILE", help="do the commands in FILE first")
-    add("--record", metavar="FILE", help="write the commands typed to FILE")
-    add("--replay", metavar="FILE", help="play a recorded session, and leave")
+    add_prompt(parser)
     add("--version", action=_Version, help="print the version")
     return parser
 

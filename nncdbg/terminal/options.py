@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from nncdbg.engine.errors import LoadError, UsageError
 
@@ -46,9 +46,32 @@ def add_machine(parser: Parser) -> None:
     add("--input", action="append", default=[], metavar="NAME=DATA", help=f"{INPUT_FORMS} (repeatable)")
     add("--dim", action="append", default=[], metavar="NAME=SIZE", help="a symbolic size (repeatable)")
     add("--seed", type=int, default=0, help="of inputs not given and of random ops (0)")
-    add("--backend", default="numpy", help="numpy")
-    add("--allocator", default="debug", help="debug, arena, poison or plain (debug)")
+    add("--backend", default="numpy", help="numpy, onnxruntime or cupy (numpy)")
+    add("--fallback", action="store_true", help="run on NumPy what the backend has no kernel for")
+    add(
+        "--op-library",
+        action="append",
+        default=[],
+        metavar="FILE.py",
+        help="kernels of your own (repeatable)",
+    )
+    add("--allocator", help="debug, arena, poison or plain (debug; plain on a device)")
     add("--history", metavar="BYTES", help="memory for old values, such as 500MB or 4GiB (a quarter of RAM)")
+    add("--max-ops", type=int, metavar="N", help="stop a loop that goes on after N statements")
+
+
+def add_check(parser: Parser) -> None:
+    """What runs beside the kernels."""
+    words = "micro: each composite's micro program beside its kernel; slow"
+    parser.add_argument("--check", choices=["micro"], help=words)
+
+
+def add_prompt(parser: Parser) -> None:
+    """Where the prompt's commands come from and go to."""
+    add = parser.add_argument
+    add("-x", "--source", action="append", default=[], metavar="FILE", help="do the commands in FILE first")
+    add("--record", metavar="FILE", help="write the commands typed to FILE")
+    add("--replay", metavar="FILE", help="play a recorded session, and leave")
 
 
 def load_program(path: str, *, flat: bool = False) -> Program:
@@ -63,16 +86,37 @@ def load_program(path: str, *, flat: bool = False) -> Program:
 
 
 def make_debugger(options: argparse.Namespace, program: Program, *, statistics: bool = True) -> Debugger:
-    """A debugger for the options of `add_machine`."""
+    """A debugger for the options of `add_machine`, and of `add_check` where there are these."""
     from nncdbg.engine.inputs import parse_dim, parse_spec
+    from nncdbg.engine.ops.library import load_op_library
+
+    for library in options.op_library:
+        load_op_library(library)
+    inputs = _each_once(map(parse_spec, options.input), "input")
+    dims = _each_once(map(parse_dim, options.dim), "dim")
+    return make_debugger_of(options, program, inputs, dims, statistics=statistics)
+
+
+def make_debugger_of(
+    options: argparse.Namespace,
+    program: Program,
+    inputs: Mapping[str, Any],
+    dims: Mapping[str, int],
+    *,
+    statistics: bool,
+) -> Debugger:
+    """A debugger for the options of `add_machine` with these inputs."""
     from nncdbg.engine.session import Debugger
 
     return Debugger(
         program,
-        _each_once(map(parse_spec, options.input), "input"),
+        inputs,
         backend=options.backend,
+        fallback=options.fallback,
         allocator=options.allocator,
-        dims=_each_once(map(parse_dim, options.dim), "dim"),
+        dims=dims,
+        check=getattr(options, "check", None),
+        max_ops=options.max_ops,
         seed=options.seed,
         history=options.history,
         statistics=statistics,

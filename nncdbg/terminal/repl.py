@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from nncdbg.engine.errors import LoadError, UsageError
@@ -25,10 +26,16 @@ def start(options: argparse.Namespace) -> int:
     session = Session(debugger, options.model, screen)
     for spec in specs:
         spec.add_to(debugger)
+    return converse(session, options, lambda: _banner(session))
+
+
+def converse(session: Session, options: argparse.Namespace, greet: Callable[[], None]) -> int:
+    """Record as the options of `add_prompt` say, greet, and read commands until there are no more."""
+    _check_files(options)
     if options.record:
         session.recording = start_recording(options.record, options.model)
     try:
-        _banner(session)
+        greet()
         return _read(session, options)
     finally:
         if session.recording is not None:

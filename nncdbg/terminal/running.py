@@ -21,13 +21,13 @@ _PACE = 0.2
 
 
 @contextmanager
-def under_way(debugger: Debugger, screen: Screen) -> Iterator[None]:
+def under_way(debugger: Debugger, screen: Screen, pause: Callable[[], None] | None = None) -> Iterator[None]:
     """The time of a run: Ctrl-C pauses it within one op, a terminal shows how far it has come.
 
-    What logpoints say is printed as it comes, or at the end.
+    With `pause`, Ctrl-C calls that instead.  What logpoints say is printed as it comes, or at the end.
     """
     progress = _Progress(debugger, screen)
-    with _interrupt_calls(debugger.pause):
+    with _interrupt_calls(pause or debugger.pause):
         progress.start()
         try:
             yield

@@ -13,6 +13,7 @@ from nncdbg.terminal.stops import place_of, show_stop
 
 if TYPE_CHECKING:
     from nncdbg.engine.control import Stop
+    from nncdbg.engine.divergence.companion import Companion
     from nncdbg.engine.session import Debugger
 
 PROMPT = "(nncdbg) "
@@ -32,6 +33,8 @@ class Session:
         self.title = title
         self.screen = screen
         self.over = False
+        self.companion: Companion | None = None
+        """The other side of a comparison, where this is one."""
         self.recording: TextIO | None = None
         self.listed: int | None = None
         """The last line that `list` has shown since the last stop."""
@@ -98,10 +101,14 @@ class Session:
                     self.screen.put(f"{PROMPT}{line.strip()}")
                 before = self.debugger.stop
                 self.execute(line)
-                if self.debugger.stop is not before and self.debugger.stop.reason == "pause":
+                if self.debugger.stop is not before and self._paused():
                     raise UsageError(f"interrupted: the rest of {path} is not played")
         finally:
             self._depth -= 1
+
+    def _paused(self) -> bool:
+        """Whether somebody has stopped the program by hand."""
+        return self.debugger.stop.reason == "pause" and not self.debugger.stop.detail
 
     # -- recording -----------------------------------------------------------------------------
 

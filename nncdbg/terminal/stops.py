@@ -52,7 +52,8 @@ def place_of(frame: Frame) -> object:
 
 def _reason(debugger: Debugger, stop: Stop) -> str:
     if stop.reason == "pause":
-        return f"Paused after {debugger.timeline.tick} statements"
+        detail = f": {stop.detail}" if stop.detail else f" after {debugger.timeline.tick} statements"
+        return f"Paused{detail}"
     if stop.finding is not None:
         return f"catch {stop.finding.kind}: {stop.detail}"
     return stop.detail[:1].upper() + stop.detail[1:]
@@ -62,6 +63,8 @@ def _show_end(screen: Screen, debugger: Debugger) -> None:
     screen.put(f"The program has ended after {debugger.timeline.tick} statements")
     for name, array in (debugger.outputs or {}).items():
         screen.put_line(describe(name, array, screen))
+    if debugger.micro is not None:
+        screen.put(str(debugger.micro.coverage))
 
 
 def describe(name: str, content: Any, screen: Screen) -> Text:

@@ -5,7 +5,9 @@ stays there too until somebody looks.  Shapes, axes and other operands that stee
 host live on the host, as do small integer tensors computed from such; a value is copied to the
 host only where a person looks, a condition decides, or a kernel is steered by what was computed.
 
-Tested against a stand-in for CuPy that refuses every implicit conversion; not run on a device yet.
+Tested against a stand-in for CuPy that refuses every implicit conversion.  With CuPy 14.2 itself only
+the names of the functions, their keywords and the error without a device were checked: no kernel
+was run on a device yet.
 """
 
 from __future__ import annotations
@@ -45,6 +47,9 @@ STEERING: dict[str, tuple[int, ...]] = {
     },
 }
 """Per op the operands whose numbers the host needs to know before it can start the kernel."""
+
+READ_SHAPES = frozenset({"Shape", "Size"})
+"""Ops whose result the host knows, as it knows the shapes of arrays."""
 
 SMALL = 1024
 """Elements up to which integers that were computed on the host stay there."""
@@ -130,11 +135,13 @@ def bind_on_device(backend: CuPy, xp: Any, call: Call) -> Kernels:
     except AttributeError as error:
         return Kernels(_lacking(xp, call, error))
     on_device, on_host = kernels.run, bind_over(np, call).run
-    steering = STEERING.get(call.node.op, ())
+    steering, reads_shapes = STEERING.get(call.node.op, ()), call.node.op in READ_SHAPES
 
     def run(*inputs: Any) -> Any:
-        if _is_shape_arithmetic(xp, inputs, steering):
+        if reads_shapes:
             return on_host(*inputs)
+        if not call.op.reference and _is_shape_arithmetic(inputs, steering):
+            return _kept_small(backend, on_host(*inputs))
         operands = [
             _placed(backend, xp, value, index in steering, index in call.constants)
             for index, value in enumerate(inputs)
@@ -163,13 +170,20 @@ def _missing(xp: Any, call: Call, error: AttributeError) -> UnsupportedOp:
     )
 
 
-def _is_shape_arithmetic(xp: Any, inputs: Sequence[Any], steering: Sequence[int]) -> bool:
+def _is_shape_arithmetic(inputs: Sequence[Any], steering: Sequence[int]) -> bool:
     """Small integers of the host, and nothing else: what sizes are computed from."""
     given = [value for index, value in enumerate(inputs) if value is not None and index not in steering]
     return bool(given) and all(
         isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "biu" and value.size <= SMALL
         for value in given
     )
+
+
+def _kept_small(backend: CuPy, results: Any) -> Any:
+    """What was computed on the host; it stays there unless it is large, as of an Expand."""
+    if isinstance(results, (list, tuple)):
+        return [_kept_small(backend, result) for result in results]
+    return results if results is None or results.size <= SMALL else backend.to_device(results)
 
 
 def _placed(backend: CuPy, xp: Any, value: Any, steers: bool, constant: bool) -> Any:
@@ -180,4 +194,6 @@ def _placed(backend: CuPy, xp: Any, value: Any, steers: bool, constant: bool) ->
         return backend.to_host(value)
     if isinstance(value, xp.ndarray):
         return value
+    if value.dtype.hasobject:
+        raise UnsupportedOp(f"{xp.__name__} has no arrays of text", hint="--fallback runs it on NumPy")
     return backend.constant(value) if constant else backend.to_device(value)

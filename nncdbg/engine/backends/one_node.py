@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -69,7 +69,7 @@ def why_not(call: Call) -> str | None:
     return None
 
 
-@lru_cache(maxsize=None)
+@cache
 def opset_for(op: str, version: int) -> int | None:
     """The opset that a model of one node imports for the op's domain.
 
@@ -118,7 +118,7 @@ def _frozen(value: Any) -> Any:
     return type(value).__name__, repr(value) if isinstance(value, float) else value
 
 
-@lru_cache(maxsize=None)
+@cache
 def takes_tensors_only(op: str, version: int) -> bool:
     """False where an operand or result may be a sequence or an optional, or ONNX does not know the op."""
     import onnx.defs

@@ -17,6 +17,7 @@ from nncdbg.engine.backends import Call, Kernels, refusal
 from nncdbg.engine.backends.numpy import NumPy
 from nncdbg.engine.backends.one_node import (
     TEXT,
+    Kind,
     Kinds,
     fact,
     kind_of,
@@ -50,6 +51,7 @@ class OnnxRuntime:
                 hint="pip install onnxruntime",
             ) from error
         self._library = onnxruntime
+        self._make_value = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type
         self._options = _options(onnxruntime, threads)
         self._own = NumPy()
         self.sessions: dict[tuple[Any, Kinds], Any] = {}
@@ -60,7 +62,9 @@ class OnnxRuntime:
             return self._own.bind(call)  # The debugger's own ops are no part of any model.
         reason = why_not(call)
         if reason is not None:
-            return refusal(f"{call.node.op} has no kernel on onnxruntime: {reason}", "--fallback runs it on NumPy")
+            return refusal(
+                f"{call.node.op} has no kernel on onnxruntime: {reason}", "--fallback runs it on NumPy"
+            )
         statement = _Statement(self, call)
         if call.several or call.op.infer is None or not takes_tensors_only(call.node.op, call.version):
             return Kernels(statement.run)
@@ -96,11 +100,16 @@ class OnnxRuntime:
             self.sessions[key] = made
         return self.sessions[key]
 
-    def value_of(self, array: Any, call: Call) -> Any:
+    def value_of(self, array: Any) -> Any:
         """An OrtValue over the memory of a contiguous array, which must outlive it."""
-        name = name_of(array.dtype)
-        refuse_packed(name, call)
-        return self._library.OrtValue.ortvalue_from_numpy_with_onnx_type(array, ONNX[name])
+        return self._make_value(array, _NUMBERS[array.dtype])
+
+
+_NUMBERS = {NUMPY[name]: number for name, number in ONNX.items()}
+"""NumPy dtype to ONNX's number for it."""
+
+_SMALL = 1 << 16
+"""Bytes of operands up to which binding memory takes longer than copying a result does."""
 
 
 def _options(library: Any, threads: int) -> Any:
@@ -123,17 +132,20 @@ class _Statement:
         self._backend = backend
         self._call = call
         self._names = [f"input_{index}" for index in range(len(call.node.inputs))]
+        self._packed_result = True
+        """Whether it is still to be seen that the result's elements are not packed."""
         self._outputs = [name for name in output_names(call.node) if name]
         self._kept: dict[int, tuple[Any, Any, Any]] = {}
         """Constant operands: as given, as bound, and the OrtValue over that memory."""
         self._kinds: Kinds | None = None
         self._session: Any = None
+        self._copies = False
         self._binding: Any = None
 
     def run(self, *inputs: Any) -> Any:
         """The results, in memory that onnxruntime allocates."""
         self._prepare(inputs)
-        if self._binding is None:
+        if self._binding is None or (self._copies and _size_of(inputs) <= _SMALL):
             return self._ordered(self._run_by_name(inputs))
         held = self._bind(inputs)
         for name in self._outputs:
@@ -152,8 +164,11 @@ class _Statement:
         if self._binding is None:
             np.copyto(buffer, self._ordered(self._run_by_name(inputs)))
             return buffer
+        if self._packed_result:
+            refuse_packed(name_of(buffer.dtype), self._call)
+            self._packed_result = False
         held = self._bind(inputs)
-        self._binding.bind_ortvalue_output("output_0", self._backend.value_of(buffer, self._call))
+        self._binding.bind_ortvalue_output("output_0", self._backend.value_of(buffer))
         try:
             self._execute()
         finally:
@@ -166,10 +181,20 @@ class _Statement:
         kinds = (*map(kind_of, inputs),)
         if kinds == self._kinds:
             return
+        for kind in kinds:
+            if kind is not None and not isinstance(kind, tuple):
+                refuse_packed(name_of(kind), self._call)
         self._session = self._backend.session(self._call, kinds)
         self._kinds = kinds
+        results = [value.type for value in self._session.get_outputs()]
         # Text and sequences have no memory that could be bound.
-        bindable = all(kind != TEXT and not isinstance(kind, tuple) for kind in kinds)
+        bindable = all(kind != TEXT and not isinstance(kind, tuple) for kind in kinds) and all(
+            type_.startswith("tensor(") and type_ != "tensor(string)" for type_ in results
+        )
+        # Numbers that NumPy itself knows can be asked for by name, which copies the results.
+        self._copies = all(_is_of_numpy(kind) for kind in kinds) and all(
+            not type_.startswith(_FOREIGN) for type_ in results
+        )
         self._binding = self._session.io_binding() if bindable else None
 
     def _bind(self, inputs: Sequence[Any]) -> list[Any]:
@@ -184,7 +209,7 @@ class _Statement:
                 bind(self._names[index], known[2])
                 continue
             array = np.asarray(value) if value.flags.c_contiguous else np.ascontiguousarray(value)
-            bound = self._backend.value_of(array, call)
+            bound = self._backend.value_of(array)
             held.append(array)
             if index in call.constants:
                 kept[index] = (value, array, bound)
@@ -203,7 +228,11 @@ class _Statement:
             raise self._failure(error) from error
 
     def _run_by_name(self, inputs: Sequence[Any]) -> list[Any]:
-        feeds = {name: value for name, value in zip(self._names, inputs, strict=True) if value is not None}
+        feeds = {
+            name: np.asarray(value) if isinstance(value, np.generic) else value
+            for name, value in zip(self._names, inputs, strict=True)
+            if value is not None
+        }
         try:
             results = self._session.run(self._outputs, feeds)
         except Exception as error:
@@ -226,6 +255,19 @@ class _Statement:
         return [next(remaining) if name else None for name in output_names(self._call.node)]
 
 
+_FOREIGN = tuple(
+    f"tensor({name}" for name in ("bfloat16", "float8", "float4", "uint4", "int4", "uint2", "int2")
+)
+
+
+def _is_of_numpy(kind: Kind) -> bool:
+    return kind is None or (isinstance(kind, np.dtype) and kind.isbuiltin == 1)
+
+
+def _size_of(inputs: Sequence[Any]) -> int:
+    return sum(value.nbytes for value in inputs if value is not None)
+
+
 class _Memory:
     """The bytes of an OrtValue, for NumPy to stand in; it lives as long as an array does."""
 
@@ -240,9 +282,7 @@ class _Memory:
 
 
 def _borrowed(value: Any, call: Call) -> Any:
-    """An array over the memory of an OrtValue; text and sequences come as objects and lists."""
-    if not value.is_tensor() or value.data_type() == "tensor(string)":
-        return _plain(value.numpy() if value.is_tensor() else value._ortvalue.numpy())
+    """An array over the memory of an OrtValue of numbers."""
     name = FROM_ONNX[value.element_type()]
     refuse_packed(name, call)
     shape, dtype = tuple(value.shape()), NUMPY[name]

@@ -86,9 +86,7 @@ def _by_name(these: Sequence[Seen], those: Sequence[Seen]) -> Pairs:
     return pairs
 
 
-def _stretches(
-    these: Sequence[Seen], those: Sequence[Seen]
-) -> list[tuple[Sequence[Seen], Sequence[Seen]]]:
+def _stretches(these: Sequence[Seen], those: Sequence[Seen]) -> list[tuple[Sequence[Seen], Sequence[Seen]]]:
     """Both cut into as many parts, so that no part is too long to be aligned."""
     count = -(-max(len(these), len(those), 1) // _LARGEST)
     cuts = [(len(these) * i // count, len(those) * i // count) for i in range(count + 1)]
@@ -113,7 +111,7 @@ def _by_position(these: Sequence[Seen], those: Sequence[Seen]) -> list[tuple[See
 
 
 def _table(these: Sequence[Seen], those: Sequence[Seen]) -> npt.NDArray[np.int32]:
-    """The weight of the heaviest common subsequence of every two beginnings (Needleman-Wunsch, no gap cost)."""
+    """The weight of the heaviest common subsequence of every two beginnings (Needleman-Wunsch)."""
     numbers: dict[Any, int] = {}
     signature = [_numbers([seen.signature for seen in side], numbers) for side in (these, those)]
     tails = [
@@ -138,4 +136,3 @@ def _tail(seen: Seen, length: int) -> tuple[Any, ...]:
     """The last parts of its first name; of names with fewer, something that nothing else equals."""
     parts = re.split(r"[/.:]|__", seen.names[0]) if seen.names else []
     return ("tail", *parts[-length:]) if len(parts) >= length else ("no tail", id(seen))
-

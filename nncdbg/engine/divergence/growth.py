@@ -10,7 +10,7 @@ _MANY = 64
 
 
 class GrowthTable:
-    """Rows by layer: a called graph, or the scope that the names of nodes say (`encoder/0` of `encoder/0/Conv`)."""
+    """Rows by layer: a called graph, or the scope in nodes' names (`encoder/0` of `encoder/0/Conv`)."""
 
     def __init__(self) -> None:
         self._layers: dict[object, Growth] = {}

@@ -14,7 +14,7 @@ from nncdbg.engine.divergence.growth import GrowthTable
 from nncdbg.engine.divergence.measure import measure
 from nncdbg.engine.divergence.pending import Pending
 from nncdbg.engine.divergence.report import Match, Report, Site
-from nncdbg.engine.divergence.side import Key, Side, Written
+from nncdbg.engine.divergence.side import Key, Place, Side, Written
 from nncdbg.engine.divergence.tolerance import Tolerance
 from nncdbg.engine.session import Debugger
 from nncdbg.engine.values import type_of
@@ -48,15 +48,22 @@ class Lockstep:
         self._budget = budget
         self._growth = GrowthTable()
         same = a.program == b.program if same_places is None else same_places
-        self.pairs: Pairs | None = None if same else self._aligned()
-        self._back = {there: here for here, (there, _) in (self.pairs or {}).items()}
+        self._same = same
+        self.pairs: Pairs | None = None
+        self._back: dict[Place, Place] = {}
 
-    def _aligned(self) -> Pairs:
+    def _align(self) -> None:
         seen = []
         for side in (self.a, self.b):
             seen.append(survey(side))
             side.debugger.restart()
-        return align(*seen)
+        self.pairs = align(*seen)
+        self._back = {there: here for here, (there, _) in self.pairs.items()}
+
+    def pause(self) -> None:
+        """Leave the run, by a KeyboardInterrupt, before the next statement."""
+        for side in (self.a, self.b):
+            side.debugger.pause()
 
     def counterpart(self, key: Key) -> Key | None:
         """B's key for a statement and visit of A; None if there is none."""
@@ -70,6 +77,8 @@ class Lockstep:
 
         Raises the error of a side that fails, KeyboardInterrupt after a pause.
         """
+        if not self._same:
+            self._align()
         with Pending(self._budget) as mine, Pending(self._budget) as theirs:
             while True:
                 one, other = self._next(self.a), self._next(self.b)
@@ -158,22 +167,17 @@ class Lockstep:
 
     def _outputs(self) -> None:
         """Compare the programs' outputs, by name, then by position."""
-        here, there = self.a.debugger.outputs or {}, self.b.debugger.outputs or {}
+        here, there = self.a.outputs(), self.b.outputs()
         names = [(name, name, "name") for name in here if name in there]
-        rest = [[name for name in side if name not in both] for side, both in ((here, there), (there, here))]
-        names += [(a, b, "position") for a, b in zip(*rest, strict=False)]
-        self.report.lacking = [
-            f"%{name} of {side.title}"
-            for side, left, right in ((self.a, *rest), (self.b, *reversed(rest)))
-            for name in left[len(right) :]
-        ]
+        mine = [name for name in here if name not in there]
+        theirs = [name for name in there if name not in here]
+        names += [(a, b, "position") for a, b in zip(mine, theirs, strict=False)]
+        self.report.lacking = [f"%{name} of side A" for name in mine[len(theirs) :]]
+        self.report.lacking += [f"%{name} of side B" for name in theirs[len(mine) :]]
         for a, b, way in names:
-            pair = tuple(
-                side.debugger.backend.to_host(outputs[name])
-                for side, outputs, name in ((self.a, here, a), (self.b, there, b))
-            )
-            sites = [_output(side.debugger, n, x) for side, n, x in zip((self.a, self.b), (a, b), pair, strict=True)]
-            self.report.outputs.append(measure(sites[0], sites[1], way, (pair[0], pair[1]), self.tolerance))
+            pair = (here[a], there[b])
+            sites = (_output(self.a.debugger, a, pair[0]), _output(self.b.debugger, b, pair[1]))
+            self.report.outputs.append(measure(*sites, way, pair, self.tolerance))
 
 
 def _site(debugger: Debugger, written: Written, index: int, content: Any, key: Key | None) -> Site:
@@ -183,7 +187,7 @@ def _site(debugger: Debugger, written: Written, index: int, content: Any, key: K
         written.names[index],
         node.op,
         str(type_of(content) or type(content).__name__),
-        debugger.line_of_statement(written.code, written.pc),
+        debugger.line_in(written.code, written.pc),
         str(written.code.path[0]),
         written.key[1],
         location.name if location is not None and location.name else "",

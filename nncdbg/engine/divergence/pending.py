@@ -53,9 +53,7 @@ class Pending:
 
     def put(self, written: Written) -> None:
         contents = tuple(map(self._kept, written.contents))
-        self._waiting[written.key] = Written(
-            written.key, written.code, written.pc, written.tick, contents
-        )
+        self._waiting[written.key] = Written(written.key, written.code, written.pc, written.tick, contents)
 
     def _kept(self, content: Any) -> Any:
         if not isinstance(content, np.ndarray) or content.dtype.hasobject:

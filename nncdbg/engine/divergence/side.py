@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nncdbg.engine.code import Code, Path
-from nncdbg.engine.events import Ended, Failed, Interrupted, Outcome
-from nncdbg.engine.explanation import explained
+from nncdbg.engine.events import Failed, Outcome
 from nncdbg.engine.graph import Node
 from nncdbg.engine.machine import Frame
+from nncdbg.engine.memory.lifetimes import target_slots
 from nncdbg.engine.values import copied
 
 if TYPE_CHECKING:
@@ -27,10 +27,7 @@ Key: TypeAlias = "tuple[Place, Visit]"
 
 def written_slots(frame: Frame) -> range:
     """The slots that the statement before a frame's pc has written."""
-    target = frame.code.targets[frame.pc - 1] if frame.pc else None
-    if target is None:
-        return range(0)
-    return range(target.start, target.stop) if isinstance(target, slice) else range(target, target + 1)
+    return target_slots(frame.code.targets[frame.pc - 1] if frame.pc else None)
 
 
 def key_of(frames: list[Frame], pc: int) -> Key:
@@ -68,6 +65,14 @@ class Side:
         self.title = title
         debugger.uncatch()
 
+    def step(self) -> Outcome | None:
+        """Execute the next statement, and keep the history within its budget."""
+        outcome = self.debugger.machine.step()
+        if self.debugger.control.service:
+            self.debugger.control.service = False
+            self.debugger.timeline.enforce()
+        return outcome
+
     def advance(self) -> Written | None:
         """Run up to the next statement that writes a value; None at the end of the program.
 
@@ -75,8 +80,7 @@ class Side:
         """
         machine = self.debugger.machine
         while not machine.ended:
-            outcome = machine.step()
-            self._heed(outcome)
+            self._heed(self.step())
             frame = machine.frames[-1]
             if not machine.ended and frame.pc and frame.code.nodes[frame.pc - 1].outputs:
                 return self._written(frame)
@@ -86,18 +90,14 @@ class Side:
         debugger, control = self.debugger, self.debugger.control
         if isinstance(outcome, Failed):
             frame = debugger.machine.frames[-1]
-            error = explained(outcome.error, frame, frame.pc, debugger.listing_of(frame), debugger.origins)
+            error = debugger.explain(outcome.error, frame, frame.pc)
             error.message = f"{self.title}: {error.message}"
             raise error from outcome.error
-        if isinstance(outcome, (Interrupted, Ended)):
-            if control.service:
-                control.service = False
-                debugger.timeline.enforce()
-            if control.paused:
-                control.paused = False
-                raise KeyboardInterrupt
-            if control.exhausted:
-                raise control.exhaustion()
+        if control.paused:
+            control.paused = False
+            raise KeyboardInterrupt
+        if control.limit is not None and (words := control.limit.taken()) is not None:
+            raise control.limit.failure(f"{self.title}: {words}")
 
     def _written(self, frame: Frame) -> Written:
         debugger = self.debugger
@@ -114,3 +114,8 @@ class Side:
         """Everything that is still to be written."""
         while (found := self.advance()) is not None:
             yield found
+
+    def outputs(self) -> dict[str, Any]:
+        """The program's results, on the host; it must have ended."""
+        to_host = self.debugger.backend.to_host
+        return {name: to_host(content) for name, content in (self.debugger.outputs or {}).items()}

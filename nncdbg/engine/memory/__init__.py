@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.linking import Allocation
+from nncdbg.engine.memory.freed import keep_freed
 
 ALLOCATORS = ("debug", "arena", "poison", "plain")
 
 
 def allocation(name: str | Allocation) -> Allocation:
     """The allocation called `name`, or the one given; raises UsageError for an unknown name."""
+    keep_freed()
     if isinstance(name, Allocation):
         return name
     if name == "plain":

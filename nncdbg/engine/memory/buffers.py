@@ -31,13 +31,17 @@ def address_of(array: Array) -> int:
 def planned(
     binding: Binding, inputs: Sequence[Any]
 ) -> tuple[tuple[int, ...], np.dtype[Any], int, int] | None:
-    """(shape, dtype, elements, span) of the output for these inputs; None if the types do not tell."""
+    """(shape, dtype, elements, span) of the output for these inputs; None if that is not known before it is computed."""
     types = [None if x is None else TensorType(name_of(x.dtype), tuple(x.shape)) for x in inputs]
     result = binding.infer(types)[0]
-    if result is None or not result.concrete or result.dtype == "str":
+    if result is None or result.dtype == "str":
         return None
-    assert result.shape is not None
-    shape = tuple(int(size) for size in result.shape)  # type: ignore[arg-type]
+    if binding.op.measure is not None:
+        shape = tuple(binding.op.measure(*inputs))
+    elif result.concrete:
+        shape = tuple(int(size) for size in result.shape)  # type: ignore
+    else:
+        return None
     dtype = NUMPY[result.dtype]
     count = int(np.prod(shape, dtype=np.int64))
     return shape, dtype, count, span_of(count * dtype.itemsize)

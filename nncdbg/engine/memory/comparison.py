@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.code import Statement
+from nncdbg.engine.divergence.side import Side, written_slots
 from nncdbg.engine.dtypes import COMPLEX, FLOATS, name_of
 from nncdbg.engine.errors import RunError
 from nncdbg.engine.events import Failed, Outcome
@@ -21,7 +22,6 @@ from nncdbg.engine.findings import Finding
 from nncdbg.engine.graph import Array, Program
 from nncdbg.engine.machine import Frame
 from nncdbg.engine.memory.arena import ArenaAllocation
-from nncdbg.engine.memory.lifetimes import target_slots
 from nncdbg.engine.memory.planner import Plan, by_liveness
 from nncdbg.engine.session import Debugger
 from nncdbg.engine.values import copied
@@ -66,9 +66,11 @@ class _Comparison:
         self, program: Program, inputs: Mapping[str, Any] | None, arena: ArenaAllocation, seed: int
     ) -> None:
         self.arena = arena
-        self.right = Debugger(program, inputs, seed=seed, statistics=False)
-        self.tried = Debugger(program, inputs, seed=seed, allocator=arena, statistics=False)
-        self.right.uncatch()
+        self.sides = [
+            Side(Debugger(program, inputs, seed=seed, allocator=memory, statistics=False), title)
+            for memory, title in (("debug", "without an arena"), (arena, "in the arena"))
+        ]
+        self.right, self.tried = (side.debugger for side in self.sides)
         self.findings: list[Finding] = []
         arena.report = self.findings.append
 
@@ -77,10 +79,10 @@ class _Comparison:
             frame = self.tried.machine.frames[-1]
             statement, iteration = Statement(frame.code, frame.pc), frame.iteration
             changed = self._changed_operand(statement)
-            expected = self.right.machine.step()
+            expected = self.sides[0].step()
             if isinstance(expected, Failed):
                 raise RunError(f"the program fails with any memory: {expected.error}") from expected.error
-            found = self._compare(statement, iteration, changed, self.tried.machine.step())
+            found = self._compare(statement, iteration, changed, self.sides[1].step())
             if found is not None:
                 return found
         return None
@@ -121,7 +123,7 @@ class _Comparison:
 
     def _differing(self, right: Frame, tried: Frame) -> int | None:
         """The first slot written by the last step that differs, if it stands."""
-        written = target_slots(tried.code.targets[tried.pc - 1]) if tried.pc else range(0)
+        written = written_slots(tried)
         if tried.is_loop and tried.pc == 0:
             written = range(2, 1 + len(tried.code.graph.inputs))
         return next((slot for slot in written if self._differs(slot, right, tried)), None)

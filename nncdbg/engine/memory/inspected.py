@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -83,10 +83,10 @@ class InspectedAllocation(Allocation):
 
     def _into(self, binding: Binding) -> Execute:
         """For a kernel that writes where it is told.  The hot path of debugging: every line counts."""
-        kernel, adopt = binding.kernel_into, self._adopting(binding)
+        kernel = binding.kernel_into
         assert kernel is not None
         unwritten, allocate, mask = self.unwritten, self.allocate, MASK
-        shapes_of = _tolerant_shape if any(x is None for x in binding.node.inputs) else _shapes_of
+        key_of = _key(binding)
         rows, owners, position = self._row_source()
         owner = (binding, 0)
         known: tuple[Any, ...] | None = None
@@ -97,15 +97,15 @@ class InspectedAllocation(Allocation):
 
         def execute(*inputs: Any) -> Any:
             nonlocal known, shape, dtype, count, span, compiled
-            current = (*map(shapes_of, inputs),)
+            if unwritten:
+                self._check_reads(binding, inputs)
+            current = (*key_of(inputs),)
             if current != known or compiled is None:
                 plan = planned(binding, inputs)
                 if plan is None:
-                    return adopt(*inputs)
+                    return self._adopted(binding, inputs)
                 shape, dtype, count, span = plan
                 known, compiled = current, inspector(name_of(dtype))
-            if unwritten:
-                self._check_reads(binding, inputs)
             buffer, address = allocate(shape, dtype, span)
             kernel(*inputs, buffer)
             row = 0
@@ -129,18 +129,21 @@ class InspectedAllocation(Allocation):
         return self.log.address, self.log.owners, self.log.positions.take
 
     def _adopting(self, binding: Binding) -> Execute:
-        """For a kernel that allocates for itself: its results are copied into buffers of ours."""
-        kernel = binding.kernel
+        """For a kernel that allocates for itself."""
 
         def execute(*inputs: Any) -> Any:
             if self.unwritten:
                 self._check_reads(binding, inputs)
-            results = kernel(*inputs)
-            if not binding.several:
-                return self._adopt(binding, inputs, 0, results)
-            return [self._adopt(binding, inputs, index, result) for index, result in enumerate(results)]
+            return self._adopted(binding, inputs)
 
         return execute
+
+    def _adopted(self, binding: Binding, inputs: Sequence[Any]) -> Any:
+        """Run a kernel that allocates for itself, and copy its results into buffers of ours."""
+        results = binding.kernel(*inputs)
+        if not binding.several:
+            return self._adopt(binding, inputs, 0, results)
+        return [self._adopt(binding, inputs, index, result) for index, result in enumerate(results)]
 
     def _adopt(self, binding: Binding, inputs: Sequence[Any], index: int, result: Any) -> Any:
         if result is None or isinstance(result, (list, tuple)):
@@ -229,6 +232,14 @@ class InspectedAllocation(Allocation):
 
 def _nobody(finding: Finding) -> None:
     """Nobody listens before `connect`."""
+
+
+def _key(binding: Binding) -> Callable[[Sequence[Any]], Iterable[Any]]:
+    """What of the operands tells the sizes of the result."""
+    measure = binding.op.measure
+    if measure is not None:
+        return lambda inputs: measure(*inputs)
+    return partial(map, _tolerant_shape if None in binding.node.inputs else _shapes_of)
 
 
 def _tolerant_shape(value: Any) -> Any:

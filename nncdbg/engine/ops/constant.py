@@ -57,11 +57,19 @@ def _constant_of_shape_types(attributes: Attributes, types: Types) -> Types:
     return (TensorType(name, ranked(0)(attributes, types)),)
 
 
-@op("ConstantOfShape", since=9, infer=_constant_of_shape_types)
-def constant_of_shape(xp: Any, shape: Any, *, value: Any) -> Any:
+@op(
+    "ConstantOfShape",
+    since=9,
+    infer=_constant_of_shape_types,
+    accepts_out=True,
+    measure=lambda shape: sizes_of(shape.tolist()),
+)
+def constant_of_shape(xp: Any, shape: Any, *, value: Any, out: Any = None) -> Any:
     """A tensor of sizes `shape` full of `value`.  ONNX ConstantOfShape since 9."""
     filler = _filler(value)
-    return xp.full(tuple(shape.tolist()), filler.reshape(-1)[0], dtype=filler.dtype)
+    result = xp.empty(sizes_of(shape.tolist()), filler.dtype) if out is None else out
+    result[...] = filler.reshape(-1)[0]
+    return result
 
 
 def _eye_types(attributes: Attributes, types: Types) -> Types:

@@ -13,11 +13,13 @@ attribute defaults and documentation come from the ONNX schema (`schema.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, TypeAlias
 
+from nncdbg.engine.errors import UsageError
 from nncdbg.engine.graph import TensorType
 
 Kernel: TypeAlias = Callable[..., Any]
@@ -26,7 +28,7 @@ Kernel: TypeAlias = Callable[..., Any]
 Inputs come in the order of the schema, None where not given; attributes come as keywords with
 the schema's defaults filled in.  A kernel never writes to its inputs, keeps NaN as NaN, and
 may return a view of an input.  With `accepts_out` it takes `out=`, an array of the inferred
-shape and dtype, and must write every element of it and return it.
+(or measured) shape and dtype, and must write every element of it and return it.
 """
 
 Infer: TypeAlias = Callable[[Mapping[str, Any], Sequence[Any]], Sequence[Any]]
@@ -36,6 +38,9 @@ Types are `TensorType`s, and also sequences and optionals only where the op's sc
 
 Raises GraphError with a short fact ("2 and 3 do not broadcast") where the types cannot fit.
 """
+
+Measure: TypeAlias = Callable[..., Sequence[int]]
+"""`measure(*inputs) -> sizes` of the one output."""
 
 Formula: TypeAlias = Callable[[Mapping[str, Any], Sequence[TensorType | None]], str]
 """`formula(attributes, input_types) -> graph text` of one graph, whose inputs are the inputs given."""
@@ -52,6 +57,8 @@ class Op:
     infer: Infer | None = None
     formula: Formula | None = None
     accepts_out: bool = False
+    measure: Measure | None = None
+    """For an op that `accepts_out` whose sizes follow from what its inputs hold, not from their types."""
     ufunc: str | None = None
     """The name in `xp` of the function that *is* the kernel, called with inputs and `out` by position."""
     random: bool = False
@@ -89,15 +96,39 @@ class Op:
 
 
 _DECLARED: dict[str, list[Op]] = {}
+_COLLECTORS: list[list[Op]] = []
 
 
 def declare(declared: Op) -> Op:
-    """Enter an op into the table; each (name, since) once."""
+    """Enter an op into the table.  Raises UsageError if its (name, since) is there already."""
     versions = _DECLARED.setdefault(declared.name, [])
-    assert all(other.since != declared.since for other in versions), f"{declared.name} declared twice"
+    if any(other.since == declared.since for other in versions):
+        raise UsageError(
+            f"{declared.name} since opset {declared.since} is declared twice",
+            hint="give another name, or another `since`",
+        )
     versions.append(declared)
     versions.sort(key=lambda entry: entry.since)
+    for collector in _COLLECTORS:
+        collector.append(declared)
     return declared
+
+
+@contextmanager
+def declared_together() -> Iterator[list[Op]]:
+    """Collects what is declared inside; all of it is taken back if an exception leaves."""
+    found: list[Op] = []
+    _COLLECTORS.append(found)
+    try:
+        yield found
+    except BaseException:
+        for entry in found:
+            _DECLARED[entry.name].remove(entry)
+            if not _DECLARED[entry.name]:
+                del _DECLARED[entry.name]
+        raise
+    finally:
+        _COLLECTORS.remove(found)
 
 
 def op(name: str, **fields: Any) -> Callable[[Kernel], Kernel]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nncdbg.terminal.commands import changing, looking, moving, session_files, states, stopping  # noqa: F401
+from nncdbg.terminal.commands import changing, comparing, looking, moving, session_files, states, stopping  # noqa: F401
 from nncdbg.terminal.commands.table import GROUPS, TABLE, Command, find
 
 __all__ = ["GROUPS", "TABLE", "Command", "find"]

@@ -17,7 +17,6 @@ from nncdbg.terminal.stops import value_or_reason
 if TYPE_CHECKING:
     from nncdbg.engine.control import Stop
     from nncdbg.engine.graph import Array
-    from nncdbg.engine.machine import Machine
     from nncdbg.engine.session import Debugger
     from nncdbg.engine.timeline import Branch
     from nncdbg.terminal.session import Session
@@ -163,7 +162,7 @@ def branches(session: Session, text: str) -> None:
 @command("branch", group="changing", arguments="NUMBER", completes=("branch",))
 def branch(session: Session, text: str) -> None:
     """Go to another branch, to where it was left."""
-    number = _known_branch(session.debugger, whole_number("branch", needs("branch", text)))
+    number = known_branch(session.debugger, whole_number("branch", needs("branch", text)))
 
     def switch() -> Stop:
         from nncdbg.engine.timeline import Mark
@@ -176,78 +175,8 @@ def branch(session: Session, text: str) -> None:
     session.move(switch, forward=False)
 
 
-def _known_branch(debugger: Debugger, number: int) -> int:
+def known_branch(debugger: Debugger, number: int) -> int:
     known = debugger.timeline.branches
     if number not in known:
         raise UsageError(f"there is no branch {number}", hint=f"there are {', '.join(map(str, known))}")
     return number
-
-
-@command("diff", group="changing", arguments="%value [BRANCH]", completes=("value", "branch"))
-def diff(session: Session, text: str) -> None:
-    """Compare a value with the same value on another branch, after as many statements there.
-
-    Without BRANCH: the branch that this one comes from, or the latest other one.
-    """
-    debugger = session.debugger
-    name, number = split_value(needs("diff", text))
-    scope = debugger.values
-    name = resolve_name(name, scope.has, scope.names)
-    other = _known_branch(debugger, whole_number("diff", number)) if number else _other_branch(debugger)
-    here = scope.value(name)
-    there = _value_on(debugger, debugger.timeline.other(other, debugger.timeline.tick), name, other)
-    _show_comparison(session, name, (here, there), other)
-
-
-def _other_branch(debugger: Debugger) -> int:
-    timeline = debugger.timeline
-    parent = timeline.branches[timeline.branch].parent
-    others = [number for number in timeline.branches if number != timeline.branch]
-    if parent is not None:
-        return parent
-    if not others:
-        raise UsageError("there is one branch only", hint="`set` starts another")
-    return others[-1]
-
-
-def _value_on(debugger: Debugger, machine: Machine, name: str, branch: int) -> Array:
-    from nncdbg.engine.code import UNSET
-    from nncdbg.engine.errors import NotComputed
-    from nncdbg.engine.timeline import EVICTED
-
-    for frame in reversed(machine.frames):
-        slot = frame.code.slot_of.get(name)
-        if slot is None or (frame.code.definition[slot] >= frame.pc and not machine.ended):
-            continue
-        content = frame.slots[slot]
-        if content is not UNSET and content is not EVICTED:
-            return np.asarray(content)
-    raise NotComputed(
-        f"{spelled(name)} does not stand on branch {branch} after {machine.tick} statements",
-        hint="go on to where both branches have it",
-    )
-
-
-def _show_comparison(session: Session, name: str, pair: tuple[Array, Array], other: int) -> None:
-    from nncdbg.stats import compare
-    from nncdbg.terminal.stops import describe
-
-    number = session.debugger.timeline.branch
-    for branch, array in zip((number, other), pair, strict=True):
-        session.screen.put_line(describe(name, array, session.screen).append(f"  (branch {branch})", "dim"))
-    found = compare(*pair)
-    if not found.mismatched:
-        session.screen.put("all elements are equal")
-        return
-    session.screen.put(f"{found.mismatched} of {found.count} elements differ")
-    for label, figure in (
-        ("greatest distance", found.max_abs),
-        ("greatest relative distance", found.max_rel),
-        ("mean distance", found.mean_abs),
-        ("cosine", found.cosine),
-    ):
-        if figure is not None:
-            session.screen.put(f"  {label} {figure:.6g}")
-    if found.worst is not None:
-        left, right = (array[found.worst] for array in pair)
-        session.screen.put(f"  worst at {list(found.worst)}: {left} here, {right} there")

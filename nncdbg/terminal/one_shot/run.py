@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nncdbg.engine.errors import MemoryFault, NncdbgError, RunError, UnsupportedOp, UsageError
-from nncdbg.terminal.options import Parser, add_machine, add_model, load_program, make_debugger, say_notes
+from nncdbg.terminal.options import (
+    Parser,
+    add_check,
+    add_machine,
+    add_model,
+    load_program,
+    make_debugger,
+    say_notes,
+)
 from nncdbg.terminal.running import under_way
 
 if TYPE_CHECKING:
@@ -41,11 +49,15 @@ def _run(options: Namespace, screen: Screen) -> int:
     start = time.perf_counter()
     with under_way(debugger, screen):
         stop = debugger.run()
-    if stop.reason == "pause":
+    if stop.reason == "pause" and not stop.detail:
         raise KeyboardInterrupt
     seconds = time.perf_counter() - start
     error = _failure(stop, options.model)
     files = _save(debugger, options.save_outputs) if error is None and options.save_outputs else {}
+    if debugger.micro is not None:
+        screen.note(str(debugger.micro.coverage))
+    for line, op in debugger.fallbacks:
+        screen.note(f"line {line}: {op} ran on NumPy, as the backend has no kernel for it")
     if options.json:
         print(json.dumps(_document(debugger, seconds, error, files)))
     elif error is None:
@@ -60,6 +72,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     parser = Parser("nncdbg run", "Run a graph to its end and print its outputs with their statistics.")
     add_model(parser)
     add_machine(parser)
+    add_check(parser)
     parser.add_argument("--save-outputs", metavar="DIR", help="write each output to a .npy file in DIR")
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
     return parser.parse_args(arguments)
@@ -71,6 +84,12 @@ def _failure(stop: Stop, model: str) -> NncdbgError | None:
         return None
     if isinstance(stop.error, NncdbgError):
         return stop.error
+    if stop.reason == "pause":
+        return RunError(f"stopped: {stop.detail}", hint="a loop may never end; give more with --max-ops")
+    if stop.finding is not None and stop.finding.kind == "micro":
+        return RunError(
+            f"{stop.detail} (line {stop.line})", hint=f"`nncdbg {model} --check micro` stops there"
+        )
     if stop.finding is not None:
         kind = stop.finding.kind
         return MemoryFault(
@@ -103,14 +122,21 @@ def _document(
         "notes": list(debugger.notes) if debugger else [],
     }
     if error is not None:
-        document["error"] = {
-            "message": error.message,
-            "line": error.excerpt.line if error.excerpt else None,
-            "source": error.source,
-            "operands": list(error.operands),
-            "hint": error.hint,
-        }
+        document["error"] = error_document(error)
+    if debugger is not None and debugger.micro is not None:
+        document["check"] = debugger.micro.coverage.as_dict()
     return document
+
+
+def error_document(error: NncdbgError) -> dict[str, Any]:
+    """An error as JSON has it."""
+    return {
+        "message": error.message,
+        "line": error.excerpt.line if error.excerpt else None,
+        "source": error.source,
+        "operands": list(error.operands),
+        "hint": error.hint,
+    }
 
 
 def _output(name: str, content: Any, files: dict[str, str]) -> dict[str, Any]:

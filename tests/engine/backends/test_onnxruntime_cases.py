@@ -35,9 +35,7 @@ def backend() -> Any:
 def known() -> dict[str, str]:
     """Case name to the reason why onnxruntime and ONNX part there."""
     lines = [line for line in KNOWN.read_text().splitlines() if line and not line.startswith("#")]
-    pairs = [line.split(": ", 1) for line in lines]
-    assert all(len(pair) == 2 for pair in pairs), "each line is NAME: REASON"
-    return {name: reason for name, reason in pairs}
+    return dict(line.split(": ", 1) for line in lines)
 
 
 def cases() -> list[NodeCase]:

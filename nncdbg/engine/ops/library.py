@@ -1,0 +1,81 @@
+"""Kernels that users bring: a Python file that declares ops of other domains than ONNX's.
+
+import numpy as np
+import nncdbg
+
+@nncdbg.op("com.example.Swirl")
+def swirl(xp, x, *, angle=0.5):
+    \"\"\"x turned by `angle`.\"\"\"
+    return xp.sin(x + angle)
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+from typing import Any
+
+from nncdbg.engine.errors import LoadError
+from nncdbg.engine.ops.declaration import Op, declared_together
+from nncdbg.engine.ops.schema import split
+
+_LOADED: dict[Path, tuple[str, ...]] = {}
+
+
+def load_op_library(path: str | os.PathLike[str]) -> tuple[str, ...]:
+    """Execute the Python file and enter the ops that it declares; their names, sorted.
+
+    A file is executed once per process.  Raises LoadError if it is missing, fails, declares no op,
+    or declares one of a domain that is not its own; then none of its ops is entered.
+    """
+    file = Path(path).resolve()
+    if file not in _LOADED:
+        if not file.is_file():
+            raise LoadError(f"there is no op library {path}", hint="give the path of a Python file")
+        with declared_together() as found:
+            _execute(file)
+            _check(file, found)
+        _LOADED[file] = tuple(sorted({entry.name for entry in found}))
+    return _LOADED[file]
+
+
+def _execute(file: Path) -> None:
+    specification = importlib.util.spec_from_file_location(f"nncdbg_op_library_{file.stem}", file)
+    if specification is None or specification.loader is None:
+        raise LoadError(f"{file} is no Python file", hint="an op library has the suffix .py")
+    module: Any = importlib.util.module_from_spec(specification)
+    try:
+        specification.loader.exec_module(module)
+    except LoadError:
+        raise
+    except Exception as error:
+        raise LoadError(
+            f"the op library {file} failed: {type(error).__name__}: {error}{_line_in(file, error)}",
+            hint="it must be importable by itself: python FILE.py",
+        ) from error
+
+
+def _line_in(file: Path, error: Exception) -> str:
+    """Where in the library it failed, the innermost line of it."""
+    place = ""
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == str(file):
+            place = f" (line {trace.tb_lineno})"
+        trace = trace.tb_next
+    return place
+
+
+def _check(file: Path, found: list[Op]) -> None:
+    if not found:
+        raise LoadError(
+            f"the op library {file} declares no op", hint='decorate a kernel with @nncdbg.op("domain.Name")'
+        )
+    for entry in found:
+        domain, local = split(entry.name)
+        if domain in ("", "ai.onnx", "nncdbg") or not local:
+            raise LoadError(
+                f"the op library {file} declares {entry.name}, which is not in a domain of its own",
+                hint='name it "your.domain.Name", as the model does',
+            )

@@ -1,0 +1,128 @@
+"""`diff`: a value beside what it is elsewhere: on another branch, on another side, by its micro program."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nncdbg.engine.errors import UsageError
+from nncdbg.engine.expression import evaluate_index, spelled, split_target
+from nncdbg.terminal.commands.changing import known_branch
+from nncdbg.terminal.commands.table import command, needs, whole_number
+from nncdbg.terminal.places import split_value
+
+if TYPE_CHECKING:
+    from nncdbg.engine.graph import Array
+    from nncdbg.engine.machine import Machine
+    from nncdbg.engine.session import Debugger
+    from nncdbg.terminal.session import Session
+
+
+@command("diff", group="changing", arguments="%value[INDEX] [BRANCH]", completes=("value", "branch"))
+def diff(session: Session, text: str) -> None:
+    """Compare a value with the same value on another branch, after as many statements there.
+
+    Without BRANCH: the branch that this one comes from, or the latest other one.  In a session that
+    `nncdbg diff --stop` opened: with its counterpart on side B.  Where a micro program disagrees
+    (`--check micro`): with what that gives.  With an index (`diff %h[0, :4]`) both are shown.
+    """
+    debugger = session.debugger
+    scope = debugger.values
+    target, number = _split(needs("diff", text))
+    name, index = split_target(target, scope.has, scope.names)
+    here = scope.value(name)
+    micro = debugger.micro.disagreement if debugger.micro is not None else None
+    if number:
+        there, titles = _on_branch(debugger, name, known_branch(debugger, whole_number("diff", number)))
+    elif session.companion is not None:
+        other, there = session.companion.value(debugger, name)
+        titles = ("side A", "side B" if other == name else f"side B, {spelled(other)}")
+    elif micro is not None and micro.name == name and debugger.stop.finding is not None:
+        there, titles = micro.micro, ("the kernel", "the micro program")
+    else:
+        there, titles = _on_branch(debugger, name, _other_branch(debugger))
+    if index is None:
+        _show_comparison(session, name, (here, there), titles)
+    else:
+        _show_parts(session, (here, there), titles, evaluate_index(index, scope))
+
+
+def _split(text: str) -> tuple[str, str]:
+    """The value, with its index, and the branch's number, empty if there is none."""
+    name, rest = split_value(text)
+    if rest.startswith("["):
+        end = rest.rindex("]") + 1 if "]" in rest else len(rest)
+        return name + rest[:end], rest[end:].strip()
+    return name, rest
+
+
+def _on_branch(debugger: Debugger, name: str, branch: int) -> tuple[Any, tuple[str, str]]:
+    timeline = debugger.timeline
+    there = _value_on(debugger, timeline.other(branch, timeline.tick), name, branch)
+    return there, (f"branch {timeline.branch}", f"branch {branch}")
+
+
+def _other_branch(debugger: Debugger) -> int:
+    timeline = debugger.timeline
+    parent = timeline.branches[timeline.branch].parent
+    others = [number for number in timeline.branches if number != timeline.branch]
+    if parent is not None:
+        return parent
+    if not others:
+        raise UsageError("there is one branch only", hint="`set` starts another")
+    return others[-1]
+
+
+def _value_on(debugger: Debugger, machine: Machine, name: str, branch: int) -> Array:
+    from nncdbg.engine.code import UNSET
+    from nncdbg.engine.errors import NotComputed
+    from nncdbg.engine.timeline import EVICTED
+
+    for frame in reversed(machine.frames):
+        slot = frame.code.slot_of.get(name)
+        if slot is None or (frame.code.definition[slot] >= frame.pc and not machine.ended):
+            continue
+        content = frame.slots[slot]
+        if content is not UNSET and content is not EVICTED:
+            return np.asarray(content)
+    raise NotComputed(
+        f"{spelled(name)} does not stand on branch {branch} after {machine.tick} statements",
+        hint="go on to where both branches have it",
+    )
+
+
+def _show_parts(session: Session, pair: tuple[Any, Any], titles: tuple[str, str], index: Any) -> None:
+    from nncdbg.terminal.grid import grid
+
+    for title, array in zip(titles, pair, strict=True):
+        if not isinstance(array, np.ndarray):
+            raise UsageError("what is no tensor has no index")
+        session.screen.put(f"{title}:")
+        session.screen.put(grid(array, index, look=session.screen.look))
+
+
+def _show_comparison(session: Session, name: str, pair: tuple[Any, Any], titles: tuple[str, str]) -> None:
+    from nncdbg.stats import compare
+    from nncdbg.terminal.stops import describe
+
+    for title, array in zip(titles, pair, strict=True):
+        session.screen.put_line(describe(name, array, session.screen).append(f"  ({title})", "dim"))
+    if not all(isinstance(array, np.ndarray) for array in pair) or pair[0].shape != pair[1].shape:
+        return  # Both lines say what they are; there is no distance.
+    found = compare(*pair)
+    if not found.mismatched:
+        session.screen.put("all elements are equal")
+        return
+    session.screen.put(f"{found.mismatched} of {found.count} elements differ")
+    for label, figure in (
+        ("greatest distance", found.max_abs),
+        ("greatest relative distance", found.max_rel),
+        ("mean distance", found.mean_abs),
+        ("cosine", found.cosine),
+    ):
+        if figure is not None:
+            session.screen.put(f"  {label} {figure:.6g}")
+    if found.worst is not None:
+        left, right = (array[found.worst] for array in pair)
+        session.screen.put(f"  worst at {list(found.worst)}: {left} here, {right} there")

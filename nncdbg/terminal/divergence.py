@@ -1,0 +1,145 @@
+"""What a person reads of a comparison: the verdict, the first divergence, the worst, how the error grows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from nncdbg.engine.expression import spelled
+from nncdbg.terminal.look import element
+
+if TYPE_CHECKING:
+    from nncdbg.engine.divergence.report import Growth, Match, Report, Site
+    from nncdbg.terminal.screen import Screen
+
+_ROWS = 40
+"""Layers that the table shows at most."""
+
+_NARROW = 50
+"""Columns below which the table shows one figure."""
+
+
+def print_report(screen: Screen, report: Report) -> None:
+    """Print a report; long names are cropped on a terminal, whole in a pipe."""
+    _verdict(screen, report)
+    if report.first is not None:
+        _divergence(screen, "first", report.first)
+    if report.worst is not None and report.worst is not report.first:
+        _divergence(screen, "worst", report.worst)
+    _growth(screen, report.growth)
+    _outputs(screen, report)
+
+
+def _verdict(screen: Screen, report: Report) -> None:
+    if report.equal:
+        screen.put(Text("the sides agree", "bold green"))
+    else:
+        screen.put(Text("the sides diverge", "bold red"))
+    total = sum(report.matched.values())
+    ways = ", ".join(f"{count} by {way}" for way, count in report.matched.items())
+    screen.put(
+        f"{total} values matched{f' ({ways})' if ways else ''}, {report.diverging} beyond the tolerance"
+    )
+    for side, count, names in (
+        ("A", report.unmatched_a, report.only_a),
+        ("B", report.unmatched_b, report.only_b),
+    ):
+        if count:
+            some = ", ".join(spelled(name) for name in names[:3])
+            screen.put_line(
+                Text(f"{count} of side {side} have no counterpart: {some}{', ...' * (count > 3)}", "dim")
+            )
+
+
+def _divergence(screen: Screen, rank: str, match: Match) -> None:
+    screen.put_line(Text(f"{rank}: ", "bold").append_text(_site(match.a)))
+    if (match.a.value, match.a.line) != (match.b.value, match.b.line) or match.a.type != match.b.type:
+        screen.put_line(Text("side B: ", "bold").append_text(_site(match.b)))
+    for line in _facts(match):
+        screen.put(f"  {line}")
+
+
+def _site(site: Site) -> Text:
+    """`%h f32[2,3] = Conv, line 12 of @main, iteration 3`."""
+    words = f"{spelled(site.value)} {site.type}"
+    if site.op:
+        words += f" = {site.op}"
+    if site.line is not None:
+        words += f", line {site.line} of @{site.graph}"
+    if site.iteration:
+        words += f", iteration {' '.join(map(str, site.iteration))}"
+    return Text(words)
+
+
+def _facts(match: Match) -> list[str]:
+    if match.detail:
+        return [match.detail]
+    facts = []
+    if match.elements is not None:
+        a, b = (element(value, 6) for value in match.elements)
+        where = list(match.excess.where or ())
+        facts.append(f"worst at {where}: {a} against {b}, {_times(match.excess.factor)}")
+    comparison = match.comparison
+    if comparison is not None:
+        facts.append(f"{match.excess.count} of {comparison.count} elements beyond the tolerance")
+        if comparison.nan_mismatch or comparison.inf_mismatch:
+            facts.append(
+                f"on one side only: NaN {comparison.nan_mismatch}, infinite {comparison.inf_mismatch}"
+            )
+        figures = (
+            ("max abs", comparison.max_abs),
+            ("max rel", comparison.max_rel),
+            ("max ulp", comparison.max_ulp),
+            ("cosine", comparison.cosine),
+        )
+        facts.append(", ".join(f"{name} {value:.6g}" for name, value in figures if value is not None))
+    return facts
+
+
+def _times(factor: float) -> str:
+    return "where nothing is tolerated" if factor == float("inf") else f"{factor:.3g} times the tolerance"
+
+
+def _growth(screen: Screen, rows: Sequence[Growth]) -> None:
+    if not rows:
+        return
+    narrow = screen.line_look.width < _NARROW
+    heads = "times tol" if narrow else "times tol  max rel    cosine"
+    screen.put_line(Text(f"{heads}  at the end of", "bold"))
+    for row in rows[:_ROWS]:
+        style = "red" if row.times_tolerance > 1 else ""
+        name = row.name if row.name.startswith("@") or "/" in row.name else f"{row.name} {spelled(row.value)}"
+        line = row.line if row.line is not None else "-"
+        figures = f"{_short(row.times_tolerance):>9}"
+        if not narrow:
+            figures += f"  {_short(row.max_rel):>7}  {_cosine(row.cosine):>8}"
+        screen.put_line(Text(figures, style).append(f"  {name} (line {line})"))
+    if len(rows) > _ROWS:
+        screen.put(f"and {len(rows) - _ROWS} more; --json has all")
+
+
+def _short(number: float | None) -> str:
+    return "-" if number is None else f"{number:.2g}"
+
+
+def _cosine(number: float | None) -> str:
+    if number is None:
+        return "-"
+    return ">.999999" if 0.9999995 <= number < 1 else f"{number:.6f}"
+
+
+def _outputs(screen: Screen, report: Report) -> None:
+    for match in report.outputs:
+        verdict = "beyond the tolerance" if match.diverges else "agrees"
+        if match.diverges and match.detail:
+            verdict = match.detail
+        comparison = match.comparison
+        rest = (
+            "" if comparison is None or comparison.max_abs is None else f", max abs {comparison.max_abs:.3g}"
+        )
+        line = Text(f"output {spelled(match.a.value)} ").append(verdict, "red" if match.diverges else "green")
+        screen.put_line(line.append(rest))
+    for name in report.lacking:
+        screen.put_line(Text(f"output {name} has no counterpart", "red"))

@@ -1,0 +1,320 @@
+"""The CuPy backend on a stand-in that refuses every implicit conversion; on a device where there is one."""
+
+from __future__ import annotations
+
+import sys
+from itertools import groupby
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import nncdbg
+from nncdbg.engine.backends import backend as backend_of
+from nncdbg.engine.backends import cupy as device
+from nncdbg.engine.backends.summing import COLUMNS, Composed, source_for
+from nncdbg.engine.errors import RunError, UnsupportedOp, UsageError
+from nncdbg.stats import summarize
+from nncdbg.stats.inspection import row_of
+from tests.engine.backends.calls import call, call_of, results_of
+from tests.engine.backends.stand_in import DeviceArray, StandIn
+from tests.engine.ops.onnx_cases import RANDOM, NodeCase, all_cases, assert_close
+
+BLOCKS = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+
+PROGRAM = """#nncdbg 1
+graph @main(%x: f32[2,3]) -> (%y) {
+  %w: f32[3,2] = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]
+  %h = MatMul(%x, %w)
+  %size = Shape(%h)
+  %flat = Reshape(%h, [-1])
+  %again = Reshape(%flat, %size)
+  %r = Relu(%again)
+  %y = Softmax(%r, axis=1)
+  return %y
+}
+"""
+
+LOOP = """#nncdbg 1
+graph @main(%x: f32[2]) -> (%y) {
+  while @double (%s: f32[2] = %x) count %i: i64[] {
+    %total = ReduceSum(%s, keepdims=0)
+    %go = Less(%total, 100.0)
+    break unless %go
+    %d = Add(%s, %s)
+    %step = CastLike(%i, %s)
+    %more = Add(%d, %step)
+    next %s = %more
+  } -> (%y = %s)
+  return %y
+}
+"""
+
+
+@pytest.fixture
+def xp(monkeypatch: pytest.MonkeyPatch) -> StandIn:
+    stand_in = StandIn()
+    monkeypatch.setattr(device, "_library", lambda: stand_in)
+    return stand_in
+
+
+def opened(text: str, **fields: Any) -> nncdbg.Debugger:
+    return nncdbg.Debugger(nncdbg.parse(text), backend="cupy", **fields)
+
+
+# -- the library and the device -------------------------------------------------------------
+
+
+def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with pytest.raises(UsageError, match=r"pip install nncdbg\[gpu\]"):
+        backend_of("cupy")
+
+
+class _NoDriver(ModuleType):
+    """CuPy on a machine without a driver: it can be imported, and every call raises."""
+
+    class cuda:  # noqa: N801
+        class runtime:  # noqa: N801
+            class CUDARuntimeError(RuntimeError):  # noqa: N818
+                pass
+
+            @classmethod
+            def getDeviceCount(cls) -> int:  # noqa: N802
+                raise cls.CUDARuntimeError("cudaErrorInsufficientDriver: CUDA driver version is insufficient")
+
+
+def test_without_a_device_there_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", _NoDriver("cupy"))
+    with pytest.raises(UsageError, match="found no device: cudaErrorInsufficientDriver"):
+        nncdbg.Debugger(nncdbg.parse(PROGRAM), backend="cupy")
+
+
+def test_an_allocator_of_host_memory_is_refused(xp: StandIn) -> None:
+    with pytest.raises(UsageError, match="debug manages memory of the host"):
+        opened(PROGRAM, allocator="debug")
+
+
+# -- programs -----------------------------------------------------------------------------------
+
+
+def test_nothing_is_copied_or_waited_for_until_somebody_looks(xp: StandIn) -> None:
+    x = np.array([[1, 2, 3], [-4, -5, -6]], np.float32)
+    debugger = opened(PROGRAM, inputs={"x": x})
+    assert debugger.run().reason == "end"
+    assert xp.waits == 0
+    assert "to host" not in xp.transfers
+    expected = nncdbg.Debugger(nncdbg.parse(PROGRAM), inputs={"x": x})
+    expected.run()
+    assert expected.outputs is not None
+    found = debugger.outputs
+    assert found is not None
+    np.testing.assert_allclose(found["y"], expected.outputs["y"], rtol=1e-6)
+    assert xp.waits == 1
+
+
+def test_a_constant_is_moved_once(xp: StandIn) -> None:
+    debugger = opened(PROGRAM, inputs={"x": np.ones((2, 3), np.float32)})
+    debugger.run()
+    moved = len(xp.transfers)
+    debugger.restart()
+    debugger.run()
+    assert len(xp.transfers) == moved
+
+
+def test_values_are_looked_at_changed_and_gone_back_to(xp: StandIn) -> None:
+    debugger = opened(PROGRAM, inputs={"x": np.ones((2, 3), np.float32)})
+    debugger.run_to(line=5)
+    assert type(debugger.value("h")) is np.ndarray
+    assert debugger.value("h").tolist() == [[9, 12], [9, 12]]
+    assert debugger.stats("h").max == 12
+    assert debugger.evaluate("max(%h)") == 12
+    debugger.set_value("h", 1.0, index=(0, 0))
+    debugger.run()
+    assert debugger.value("r")[0, 0] == 1
+    debugger.step_back()
+    assert debugger.value("r")[0, 0] == 1
+
+
+def test_loops_decide_on_values_of_the_device(xp: StandIn) -> None:
+    for backend in ("numpy", "cupy"):
+        debugger = nncdbg.Debugger(nncdbg.parse(LOOP), {"x": np.array([1, 2], np.float32)}, backend=backend)
+        assert debugger.run().reason == "end", debugger.stop
+        assert debugger.value("y").tolist() == [58, 90]
+
+
+def test_the_log_is_written_on_the_device_and_fetched_in_one_transfer(xp: StandIn) -> None:
+    debugger = opened(PROGRAM, inputs={"x": np.ones((2, 3), np.float32)})
+    debugger.run()
+    assert debugger.log is not None
+    assert xp.waits == 0
+    code = debugger.machine.frames[0].code
+    assert debugger.log.history(code, 0) == [row_of(summarize(np.array([[9, 12], [9, 12]], np.float32)))]
+    assert debugger.log.history(code, 4)[0][1] == 12
+    assert xp.waits == 1
+
+
+def test_a_nan_stops_at_its_birth(xp: StandIn) -> None:
+    text = PROGRAM.replace("%r = Relu(%again)", "%r = Log(%again)")
+    debugger = opened(text, inputs={"x": np.array([[1, 2, 3], [-4, -5, -6]], np.float32)})
+    debugger.catch("nan")
+    stop = debugger.run()
+    assert (stop.reason, stop.node.op if stop.node else None) == ("exception", "Log")
+
+
+def test_random_numbers_are_those_of_numpy(xp: StandIn) -> None:
+    text = "#nncdbg 1\ngraph @main() -> (%r) {\n  %r = RandomNormal(shape=[4])\n  return %r\n}\n"
+    drawn = []
+    for backend in ("cupy", "numpy"):
+        debugger = nncdbg.Debugger(nncdbg.parse(text), backend=backend, seed=3)
+        debugger.run()
+        assert debugger.outputs is not None
+        drawn.append(debugger.outputs["r"])
+    np.testing.assert_array_equal(*drawn)
+
+
+# -- what has no kernel ---------------------------------------------------------------------------
+
+MIXED = """#nncdbg 1
+graph @main(%x: f32[4]) -> (%y) {
+  %a = Neg(%x)
+  %w = HannWindow(4)
+  %y = Add(%a, %w)
+  return %y
+}
+"""
+
+
+def test_an_op_without_a_kernel_says_so(xp: StandIn) -> None:
+    stop = opened(MIXED).run()
+    assert isinstance(stop.error, UnsupportedOp)
+    assert "HannWindow has no kernel on cupy" in stop.error.message
+
+
+def test_with_the_flag_it_runs_on_numpy_visibly(xp: StandIn) -> None:
+    x = np.zeros(4, np.float32)
+    debugger = opened(MIXED, inputs={"x": x}, fallback=True)
+    assert debugger.run().reason == "end", debugger.stop
+    assert debugger.fallbacks == [(4, "HannWindow")]
+    expected = nncdbg.Debugger(nncdbg.parse(MIXED), inputs={"x": x})
+    expected.run()
+    np.testing.assert_array_equal(debugger.value("y"), expected.value("y"))
+
+
+def test_a_function_that_the_library_lacks_is_named(xp: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.engine.backends.stand_in.ABSENT", frozenset({"maximum"}))
+    x = xp.asarray(np.ones(2, np.float32))
+    with pytest.raises(UnsupportedOp, match="no cupy.maximum"):
+        backend_of("cupy").bind(call("Relu", (x,))).run(x)
+
+
+def test_element_types_that_the_device_lacks_are_named(xp: StandIn) -> None:
+    import ml_dtypes
+
+    with pytest.raises(UnsupportedOp, match="no arrays of bfloat16"):
+        backend_of("cupy").to_device(np.ones(2, ml_dtypes.bfloat16))
+
+
+# -- kernels and statistics -----------------------------------------------------------------------
+
+
+def groups() -> list[Any]:
+    cases = sorted((c for c in all_cases() if c.op not in BLOCKS | RANDOM), key=lambda case: case.op)
+    return [pytest.param(list(group), id=op) for op, group in groupby(cases, key=lambda case: case.op)]
+
+
+def run(case: NodeCase, backend: Any) -> bool:
+    """Check one case; False if there is no kernel for it on the device."""
+    bound = call_of(case)
+    kernels = backend.bind(bound)
+    try:
+        inputs = [backend.to_device(array) for array in case.inputs]
+        with np.errstate(all="ignore"):
+            results = results_of(bound, kernels.run(*inputs))
+    except UnsupportedOp:
+        return False
+    for result, expected in zip(results, case.outputs, strict=False):
+        if expected is not None:
+            assert_close(backend.to_host(result), expected, case.rtol, case.atol)
+    return True
+
+
+@pytest.mark.parametrize("group", groups())
+def test_kernels_keep_to_the_device(group: list[NodeCase], xp: StandIn) -> None:
+    backend = backend_of("cupy")
+    for case in group:
+        run(case, backend)
+
+
+def test_most_cases_have_a_kernel(xp: StandIn) -> None:
+    """So that the table above cannot pass by refusing everything."""
+    backend = backend_of("cupy")
+    some = [case for case in all_cases()[::7] if case.op not in BLOCKS | RANDOM]
+    assert sum(run(case, backend) for case in some) > 0.6 * len(some)
+
+
+TENSORS = {
+    "plain": np.array([[1.5, -2.5], [0.0, 4.0]], np.float32),
+    "with NaN and Inf": np.array([np.nan, 1, -np.inf, np.inf, 2, np.nan], np.float64),
+    "nothing finite": np.array([np.nan, np.inf], np.float16),
+    "subnormal": np.array([1e-40, 0, 1], np.float32),
+    "integers": np.arange(-3, 9, dtype=np.int16),
+    "bools": np.array([True, False, True]),
+    "empty": np.empty((0, 3), np.float32),
+    "far from zero": (1e6 + np.arange(5000) % 7).astype(np.float32),
+}
+
+
+@pytest.mark.parametrize("name", TENSORS)
+def test_rows_of_the_device_are_those_of_the_host(name: str, xp: StandIn) -> None:
+    tensor = TENSORS[name]
+    row = xp.asarray(np.zeros(COLUMNS))
+    with np.errstate(all="ignore"):
+        Composed(xp)(xp.asarray(tensor), row)
+    assert xp.waits == 0
+    np.testing.assert_allclose(row.get(), row_of(summarize(tensor)), rtol=1e-9)
+
+
+def test_the_stand_in_refuses_what_cupy_refuses(xp: StandIn) -> None:
+    array = xp.asarray(np.ones(2))
+    assert isinstance(array, DeviceArray)
+    for forbidden in (
+        lambda: np.asarray(array),
+        lambda: xp.add(array, np.ones(2)),
+        lambda: array + np.ones(2),
+    ):
+        with pytest.raises(TypeError):
+            forbidden()
+
+
+@pytest.mark.gpu
+def test_rows_and_kernels_on_a_device() -> None:
+    """Not run yet on a machine with a device."""
+    cupy = pytest.importorskip("cupy")
+    try:
+        cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        pytest.skip(f"no device: {error}")
+    import cupyx
+
+    backend = backend_of("cupy")
+    for tensor in TENSORS.values():
+        row, there = backend.to_device(np.zeros(COLUMNS)), backend.to_device(tensor)
+        backend.summarize(there, row)  # The first call compiles.
+        with cupyx.allow_synchronize(False):
+            backend.summarize(there, row)
+        np.testing.assert_allclose(backend.to_host(row), row_of(summarize(tensor)), rtol=1e-9)
+
+
+def test_the_fused_source_has_no_place_left_open() -> None:
+    source = source_for("float")
+    assert "ELEMENT" not in source
+    assert "THREADS" not in source
+    assert "const float* values" in source
+
+
+def test_a_kernel_that_fails_is_an_error_of_the_run(xp: StandIn) -> None:
+    stop = opened(PROGRAM.replace("%flat = Reshape(%h, [-1])", "%flat = Reshape(%h, [7])")).run()
+    assert stop.reason == "exception"
+    assert isinstance(stop.error, RunError)

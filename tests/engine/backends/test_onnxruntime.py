@@ -1,0 +1,314 @@
+"""Debugging with the kernels of onnxruntime: memory, sessions, errors, mixed runs."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+
+import nncdbg
+from nncdbg.engine.backends import backend as backend_of
+from nncdbg.engine.errors import RunError, UnsupportedOp, UsageError
+from nncdbg.engine.graph import Graph, Inline, Node, Program, TensorType, Value
+from tests.engine.backends.calls import call
+
+pytest.importorskip("onnxruntime")
+
+from nncdbg.engine.backends.onnxruntime import OnnxRuntime  # noqa: E402
+
+PROGRAM = """#nncdbg 1
+graph @main(%x: f32[2,3]) -> (%y) {
+  %w: f32[3,2] = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]
+  %h = MatMul(%x, %w)
+  %r = Relu(%h)
+  %q = Relu(%r)
+  %y = Softmax(%q, axis=1)
+  return %y
+}
+"""
+
+X = np.array([[1, 2, 3], [-4, -5, -6]], np.float32)
+
+
+def opened(text: str = PROGRAM, inputs: Any = None, **fields: Any) -> nncdbg.Debugger:
+    return nncdbg.Debugger(nncdbg.parse(text), inputs or {"x": X}, backend="onnxruntime", **fields)
+
+
+@pytest.mark.parametrize("allocator", ["debug", "arena", "poison", "plain"])
+def test_values_are_those_of_numpy(allocator: str) -> None:
+    debugger = opened(allocator=allocator)
+    expected = nncdbg.Debugger(nncdbg.parse(PROGRAM), {"x": X})
+    assert debugger.run().reason == "end"
+    expected.run()
+    assert debugger.outputs is not None
+    assert expected.outputs is not None
+    np.testing.assert_allclose(debugger.outputs["y"], expected.outputs["y"], rtol=1e-6)
+
+
+def test_statements_that_agree_share_a_session() -> None:
+    debugger = opened()
+    assert isinstance(debugger.backend, OnnxRuntime)
+    assert not debugger.backend.sessions, "opening makes none"
+    debugger.run()
+    assert len(debugger.backend.sessions) == 3
+    debugger.restart()
+    debugger.run()
+    assert len(debugger.backend.sessions) == 3
+
+
+def test_a_kernel_writes_into_the_buffer_of_the_allocator() -> None:
+    """It is inspected there, and the rows of statistics are complete."""
+    debugger = opened()
+    debugger.run()
+    code = debugger.machine.frames[0].code
+    assert debugger.log is not None
+    row = debugger.log.history(code, 1)[0]
+    assert row[0] == 0
+    assert row[1] == debugger.value("r").max()
+    assert debugger.value("r").base is not None
+
+
+def test_operands_are_bound_where_they_stand(monkeypatch: pytest.MonkeyPatch) -> None:
+    debugger = opened()
+    bound: list[int] = []
+    original = OnnxRuntime.value_of
+
+    def spied(self: OnnxRuntime, array: Any) -> Any:
+        value = original(self, array)
+        assert value.data_ptr() == array.ctypes.data
+        bound.append(array.ctypes.data)
+        return value
+
+    monkeypatch.setattr(OnnxRuntime, "value_of", spied)
+    debugger.run()
+    weight = debugger.value("w").ctypes.data
+    assert bound.count(weight) == 1
+    debugger.restart()
+    debugger.run()
+    assert bound.count(weight) == 1, "a constant is bound once"
+
+
+def test_a_changed_weight_is_seen() -> None:
+    debugger = opened()
+    debugger.run()
+    before = debugger.value("y").copy()
+    debugger.restart()
+    debugger.set_value("w", np.ones((3, 2), np.float32))
+    debugger.run()
+    assert not np.array_equal(debugger.value("y"), before)
+    np.testing.assert_array_equal(debugger.value("h"), X @ np.ones((3, 2), np.float32))
+
+
+def test_no_statement_holds_on_to_its_operands() -> None:
+    """The history budget drops old values; what a binding held would stay."""
+    x = np.ones((200, 300), np.float32)
+    bound = call("Relu", (x,))
+    kernels = backend_of("onnxruntime").bind(bound)
+    buffer = np.empty_like(x)
+    assert kernels.into is not None
+    kernels.into(x, buffer)
+    kernels.run(x)
+    alive = weakref.ref(x), weakref.ref(buffer)
+    del x, buffer
+    gc.collect()
+    assert [reference() for reference in alive] == [None, None]
+
+
+def test_results_outlive_the_session() -> None:
+    backend = OnnxRuntime()
+    x = np.arange(1 << 16, dtype=np.float32)
+    result = backend.bind(call("Neg", (x,))).run(x)
+    del backend
+    gc.collect()
+    np.testing.assert_array_equal(result, -x)
+
+
+@pytest.mark.parametrize(
+    "operand",
+    [
+        np.arange(6, dtype=np.float32).reshape(2, 3).T,
+        np.broadcast_to(np.float32(3), (2, 3)),
+        np.arange(12, dtype=np.float32)[::2],
+        np.float32(2),
+        np.empty((0, 3), np.float32),
+    ],
+    ids=["transposed", "broadcast", "strided", "scalar", "empty"],
+)
+def test_operands_of_any_layout(operand: Any) -> None:
+    kernels = OnnxRuntime().bind(call("Neg", (operand,)))
+    np.testing.assert_array_equal(kernels.run(operand), -operand)
+    buffer = np.empty(operand.shape, np.float32)
+    assert kernels.into is not None
+    np.testing.assert_array_equal(kernels.into(operand, buffer), -operand)
+
+
+def test_optional_operands_and_results_that_nobody_asks_for() -> None:
+    x = np.arange(8, dtype=np.float32)
+    low = np.array(2, np.float32)
+    np.testing.assert_array_equal(
+        OnnxRuntime().bind(call("Clip", (x, None, low))).run(x, None, low), np.minimum(x, 2)
+    )
+    data = np.array([3, 1, 3, 2], np.int64)
+    bound = call("Unique", (data,), outputs=("y", "", "inverse"))
+    values, gap, inverse = OnnxRuntime().bind(bound).run(data)
+    assert (values.tolist(), gap, inverse.tolist()) == ([1, 2, 3], None, [2, 0, 2, 1])
+
+
+def test_text_and_sequences() -> None:
+    words = np.array(["ab", "c"], object)
+    again = OnnxRuntime().bind(call("Identity", (words,))).run(words)
+    assert (again.dtype, again.tolist()) == (np.dtype(object), ["ab", "c"])
+    parts = [np.ones(2, np.float32), np.zeros(3, np.float32)]
+    bound = call("ConcatFromSequence", (parts,), {"axis": 0})
+    assert OnnxRuntime().bind(bound).run(parts).tolist() == [1, 1, 0, 0, 0]
+    bound = call("SequenceConstruct", (parts[0], parts[1]))
+    made = OnnxRuntime().bind(bound).run(*parts)
+    assert [item.tolist() for item in made] == [[1, 1], [0, 0, 0]]
+
+
+def test_narrow_floats() -> None:
+    import ml_dtypes
+
+    x = np.array([1.5, -2], ml_dtypes.bfloat16)
+    bound = call("Cast", (x,), {"to": 1})
+    assert OnnxRuntime().bind(bound).run(x).tolist() == [1.5, -2]
+    back = call("Cast", (np.ones(1, np.float32),), {"to": 17})
+    result = OnnxRuntime().bind(back).run(np.ones(1, np.float32))
+    assert result.dtype == np.dtype(ml_dtypes.float8_e4m3fn)
+    assert result.astype(np.float32).tolist() == [1]
+
+
+def test_ops_of_onnxruntime_itself() -> None:
+    """Production models have them after optimisation."""
+    nodes = (Node("com.microsoft.Gelu", ("x",), (Value("y"),)),)
+    graph = Graph("main", (Value("x", TensorType("f32", (2, 3))),), (Value("y"),), nodes)
+    program = Program({"main": graph}, "main", opsets={"": 21, "com.microsoft": 1})
+    debugger = nncdbg.Debugger(program, {"x": X}, backend="onnxruntime")
+    assert debugger.run().reason == "end", debugger.stop
+    assert abs(debugger.value("y")[0, 0] - 0.8413447) < 1e-6
+
+
+def test_attributes_of_every_kind() -> None:
+    shape = np.array([2], np.int64)
+    bound = call("ConstantOfShape", (shape,), {"value": Inline(np.array([7], np.int32))})
+    assert OnnxRuntime().bind(bound).run(shape).tolist() == [7, 7]
+    x = np.array([-1, 1], np.float32)
+    # Program text may write a float attribute as an integer.
+    assert OnnxRuntime().bind(call("LeakyRelu", (x,), {"alpha": 2})).run(x).tolist() == [-2, 1]
+
+
+# -- failing ---------------------------------------------------------------------------------
+
+
+def test_an_error_of_the_kernel_is_an_error_of_the_run() -> None:
+    text = PROGRAM.replace("%r = Relu(%h)", "%r = Reshape(%h, [7, 1])")
+    stop = opened(text, allocator="plain").run()
+    assert stop.reason == "exception"
+    assert isinstance(stop.error, RunError)
+    assert stop.error.message.startswith("Reshape failed in onnxruntime:")
+    assert "ONNXRuntimeError" not in stop.error.message
+
+
+def test_a_buffer_that_does_not_fit_is_refused() -> None:
+    kernels = OnnxRuntime().bind(call("Relu", (X,)))
+    assert kernels.into is not None
+    with pytest.raises(RunError, match="Relu failed in onnxruntime"):
+        kernels.into(X, np.empty((3, 3), np.float32))
+
+
+MIXED = """#nncdbg 1
+graph @main(%x: f32[2,3]) -> (%y) {
+  %n = RandomNormalLike(%x)
+  %s = Add(%x, %n)
+  %y = Relu(%s)
+  return %y
+}
+"""
+
+
+def test_an_op_without_a_kernel_says_so() -> None:
+    stop = opened(MIXED).run()
+    assert isinstance(stop.error, UnsupportedOp)
+    assert "RandomNormalLike has no kernel on onnxruntime" in stop.error.message
+    assert stop.line == 3
+
+
+def test_with_the_flag_it_runs_on_numpy_visibly() -> None:
+    debugger = opened(MIXED, fallback=True, seed=5)
+    assert debugger.fallbacks == []
+    assert debugger.run().reason == "end"
+    debugger.restart()
+    debugger.run()
+    assert debugger.fallbacks == [(3, "RandomNormalLike")]
+    expected = nncdbg.Debugger(nncdbg.parse(MIXED), {"x": X}, seed=5)
+    expected.run()
+    np.testing.assert_array_equal(debugger.value("y"), expected.value("y"))
+
+
+def test_elements_that_are_packed_fall_back_into_the_same_buffer() -> None:
+    text = """#nncdbg 1
+graph @main(%x: f32[4]) -> (%y) {
+  %q = Cast(%x, to=22)
+  %y = Cast(%q, to=1)
+  return %y
+}
+"""
+    x = np.array([1, -2, 3, -8], np.float32)
+    stop = opened(text, {"x": x}).run()
+    assert isinstance(stop.error, UnsupportedOp)
+    debugger = opened(text, {"x": x}, fallback=True)
+    assert debugger.run().reason == "end", debugger.stop
+    assert debugger.value("y").tolist() == x.tolist()
+    assert debugger.fallbacks == [(3, "Cast"), (4, "Cast")]
+
+
+def test_an_error_of_the_run_does_not_fall_back() -> None:
+    text = PROGRAM.replace("%r = Relu(%h)", "%r = Reshape(%h, [7, 1])")
+    debugger = opened(text, fallback=True)
+    assert isinstance(debugger.run().error, RunError)
+    assert debugger.fallbacks == []
+
+
+def test_without_the_library_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(UsageError, match="pip install onnxruntime"):
+        backend_of("onnxruntime")
+
+
+def test_an_unknown_backend_is_told() -> None:
+    with pytest.raises(UsageError, match="one of: numpy, onnxruntime, cupy"):
+        backend_of("torch")
+
+
+def test_the_number_of_threads_can_be_given() -> None:
+    debugger = nncdbg.Debugger(nncdbg.parse(PROGRAM), {"x": X}, backend=OnnxRuntime(threads=2))
+    assert debugger.run().reason == "end"
+
+
+# -- the machine around it ---------------------------------------------------------------------
+
+
+def test_going_back_and_into_micro_programs() -> None:
+    debugger = opened()
+    debugger.run_to(line=7)
+    debugger.step_into(micro=True)
+    while len(debugger.frames) > 1:
+        debugger.step_over()
+    debugger.step_back()
+    debugger.step_back()
+    assert debugger.stop.line == 6
+    debugger.run()
+    np.testing.assert_allclose(debugger.value("y").sum(axis=1), [1, 1], rtol=1e-6)
+
+
+def test_a_nan_is_caught_where_it_is_born() -> None:
+    debugger = opened(PROGRAM.replace("Relu(%h)", "Log(%h)"))
+    debugger.catch("nan")
+    stop = debugger.run()
+    assert (stop.reason, stop.line) == ("exception", 6) or (stop.reason, stop.line) == ("exception", 5)
+    assert stop.finding is not None
+    assert stop.finding.kind == "nan"

@@ -1,0 +1,118 @@
+"""Kernels that users bring for ops of their own domains."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import nncdbg
+from nncdbg.engine.errors import LoadError, UnsupportedOp
+from nncdbg.engine.ops import declared, lookup
+
+SWIRL = '''
+import nncdbg
+
+@nncdbg.op("{domain}.Swirl")
+def swirl(xp, x, *, angle=0.5):
+    """x turned by `angle`."""
+    return xp.sin(x + angle)
+'''
+
+MODEL = """#nncdbg 1
+graph @main(%x: f32[3]) -> (%y) {{
+  %y = {domain}.Swirl(%x, angle=0.25)
+  return %y
+}}
+"""
+
+
+def library(folder: Path, content: str) -> Path:
+    file = folder / "library.py"
+    file.write_text(content)
+    return file
+
+
+def debugger_for(domain: str, **fields: object) -> nncdbg.Debugger:
+    program = nncdbg.parse(MODEL.format(domain=domain))
+    return nncdbg.Debugger(program, {"x": np.zeros(3, np.float32)}, **fields)  # type: ignore[arg-type]
+
+
+def test_a_kernel_runs_under_the_debug_allocator(tmp_path: Path) -> None:
+    file = library(tmp_path, SWIRL.format(domain="swirl.a"))
+    assert nncdbg.load_op_library(file) == ("swirl.a.Swirl",)
+    debugger = debugger_for("swirl.a")
+    assert debugger.run().reason == "end", debugger.stop
+    np.testing.assert_allclose(debugger.value("y"), np.sin(np.full(3, 0.25)), rtol=1e-6)
+    assert debugger.log is not None
+    assert len(debugger.log.history(debugger.machine.frames[0].code, 0)) == 1
+
+
+def test_a_file_is_executed_once(tmp_path: Path) -> None:
+    file = library(tmp_path, SWIRL.format(domain="swirl.b"))
+    assert nncdbg.load_op_library(file) == nncdbg.load_op_library(str(file))
+    assert len(declared("swirl.b.Swirl")) == 1
+
+
+def test_with_inference_a_kernel_writes_into_the_buffer(tmp_path: Path) -> None:
+    text = """
+import nncdbg
+
+def types(attributes, types):
+    return [types[0]]
+
+@nncdbg.op("swirl.c.Swirl", infer=types, accepts_out=True)
+def swirl(xp, x, *, angle, out=None):
+    return xp.add(x, xp.float32(angle), out=out)
+"""
+    nncdbg.load_op_library(library(tmp_path, text))
+    debugger = debugger_for("swirl.c")
+    debugger.catch("nan", "uninitialized")
+    assert debugger.run().reason == "end", debugger.stop
+    assert debugger.value("y").tolist() == [0.25] * 3
+
+
+def test_without_a_library_the_op_can_be_stepped_up_to() -> None:
+    stop = debugger_for("swirl.nobody").run()
+    assert isinstance(stop.error, UnsupportedOp)
+    assert "swirl.nobody.Swirl has no kernel" in stop.error.message
+
+
+def test_on_another_backend_it_needs_the_flag(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    nncdbg.load_op_library(library(tmp_path, SWIRL.format(domain="swirl.d")))
+    stop = debugger_for("swirl.d", backend="onnxruntime").run()
+    assert isinstance(stop.error, UnsupportedOp)
+    debugger = debugger_for("swirl.d", backend="onnxruntime", fallback=True)
+    assert debugger.run().reason == "end"
+    assert debugger.fallbacks == [(3, "swirl.d.Swirl")]
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("x = 1\n", "declares no op"),
+        ("import nncdbg\n\n1 / 0\n", r"ZeroDivisionError: division by zero \(line 3\)"),
+        ("def broken(:\n", "SyntaxError"),
+        ("import nncdbg\nnncdbg.op('Mine')(lambda xp, x: x)\n", "not in a domain of its own"),
+        ("import nncdbg\nnncdbg.op('Relu')(lambda xp, x: x)\n", "not in a domain of its own"),
+        (
+            "import nncdbg\n" + 2 * "nncdbg.op('swirl.e.T')(lambda xp, x: x)\n",
+            "declared twice",
+        ),
+        ("import nncdbg\nnncdbg.op('swirl.f.T', sinse=2)(lambda xp, x: x)\n", "sinse"),
+    ],
+)
+def test_a_library_that_is_wrong_enters_nothing(tmp_path: Path, content: str, told: str) -> None:
+    relu = declared("Relu")
+    with pytest.raises(LoadError, match=told):
+        nncdbg.load_op_library(library(tmp_path, content))
+    assert declared("Relu") == relu
+    assert lookup("Mine", 21) is None
+    assert not declared("swirl.e.T")
+
+
+def test_a_missing_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(LoadError, match="there is no op library"):
+        nncdbg.load_op_library(tmp_path / "nowhere.py")

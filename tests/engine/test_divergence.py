@@ -1,0 +1,387 @@
+"""Two runs side by side: who is matched with whom, what counts as a divergence, and where it is found."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import nncdbg
+from nncdbg.engine.divergence.alignment import Seen, align
+from nncdbg.engine.divergence.casting import cast_program
+from nncdbg.engine.divergence.companion import Companion
+from nncdbg.engine.divergence.inputs import inputs_like
+from nncdbg.engine.divergence.lockstep import Lockstep
+from nncdbg.engine.divergence.side import Side
+from nncdbg.engine.divergence.tolerance import Tolerance, excess
+from nncdbg.engine.errors import NotComputed, RunError, UsageError
+from nncdbg.engine.graph import Program
+from tests.engine.planted import Planted, bumped, x_of
+
+NET = """#nncdbg 1
+opset 18
+
+graph @main(%x: f32[2,4]) -> (%y: f32[2,4]) {
+  %w: f32[4,4] = [[0.5, 0.2, -1.0, 0.1], [1.5, -0.7, 0.3, 0.1], [0.2, 0.4, 0.6, -0.8], [1.0, 1.1, 1.2, 1.3]]
+  %a = MatMul(%x, %w)
+  %b = @layer(%a)
+  %y = Mul(%b, 3.0)
+  return %y
+}
+
+graph @layer(%in: f32[2,4]) -> (%out: f32[2,4]) {
+  %s = Softmax(%in, axis=-1)
+  %out = Add(%s, %in)
+  return %out
+}
+"""
+
+LOOP = """#nncdbg 1
+
+graph @main(%x: f32[3]) -> (%y: f32[3]) {
+  while @grow (%h: f32[3] = %x) count %i: i64[] times 5 {
+    %g = Tanh(%h)
+    %n = Add(%g, 0.5)
+    next %h = %n
+  } -> (%y = %h)
+  return %y
+}
+"""
+
+
+# -- where the first divergence is ---------------------------------------------------------------
+
+
+def test_a_run_agrees_with_itself() -> None:
+    report = nncdbg.diff(nncdbg.parse(NET), inputs={"x": x_of(2, 4)}, allocator_b="arena")
+    assert report.equal
+    assert report.matched == {"place": 5}
+    assert (report.unmatched_a, report.unmatched_b, report.diverging) == (0, 0, 0)
+    assert report.outputs[0].comparison.max_abs == 0
+
+
+def test_a_planted_kernel_bug_is_found_at_its_statement() -> None:
+    report = nncdbg.diff(
+        nncdbg.parse(NET), inputs={"x": x_of(2, 4)}, backend_b=Planted("Softmax", bumped), allocator_b="plain"
+    )
+    assert not report.equal
+    first = report.first
+    assert (first.a.value, first.a.op, first.a.graph, first.a.line) == ("s", "Softmax", "layer", 13)
+    assert first.excess.count == 2
+    assert first.excess.where[1] == 0
+    a, b = first.elements
+    assert b - a == pytest.approx(0.01, rel=1e-3)
+    assert first.comparison.max_abs == pytest.approx(0.01, rel=1e-3)
+    assert report.diverging == 4
+    assert report.worst.excess.factor >= first.excess.factor
+    assert [row.name for row in report.growth if row.times_tolerance > 1] == [
+        "Softmax",
+        "Add",
+        "@layer",
+        "Mul",
+    ]
+    assert report.outputs[0].diverges
+
+
+def test_a_bug_in_one_iteration_is_found_in_that_iteration() -> None:
+    report = nncdbg.diff(
+        nncdbg.parse(LOOP),
+        inputs={"x": x_of(3)},
+        backend_b=Planted("Tanh", bumped, after=3),
+        allocator_b="plain",
+    )
+    assert (report.first.a.value, report.first.a.iteration, report.first.b.iteration) == ("g", (3,), (3,))
+    assert report.matched == {"place": 11}
+
+
+def test_nan_on_one_side_is_a_divergence_that_nothing_tolerates() -> None:
+    def spoiled(array: Any) -> Any:
+        array[0, 1] = np.nan
+        return array
+
+    report = nncdbg.diff(
+        nncdbg.parse(NET),
+        inputs={"x": x_of(2, 4)},
+        backend_b=Planted("Softmax", spoiled),
+        allocator_b="plain",
+        rtol=100.0,
+        atol=100.0,
+    )
+    assert (report.first.a.value, report.first.excess.where) == ("s", (0, 1))
+    assert report.first.excess.factor == float("inf")
+    assert report.first.comparison.nan_mismatch == 1
+
+
+def test_another_number_of_iterations_leaves_values_without_counterpart() -> None:
+    text = (
+        NET.split("graph")[0]
+        + """
+graph @main(%x: f32[1]) -> (%y: f32[1]) {
+  while @halve (%h: f32[1] = %x) {
+    %g = Div(%h, 2.0)
+    %m = ReduceMax(%g, keepdims=0)
+    %go = Greater(%m, 1.0)
+    break unless %go
+    next %h = %g
+  } -> (%y = %h)
+  return %y
+}
+"""
+    )
+
+    def more(array: Any) -> Any:
+        return array * np.float32(0.5)
+
+    report = nncdbg.diff(
+        nncdbg.parse(text), inputs={"x": np.full(1, 64, np.float32)},
+        backend_b=Planted("ReduceMax", more, after=1), allocator_b="plain",
+    )  # fmt: skip
+    assert not report.equal
+    assert report.first.a.value == "m"
+    assert report.unmatched_a > 0
+    assert report.unmatched_b == 0
+
+
+# -- matching ------------------------------------------------------------------------------------
+
+RENAMED = """#nncdbg 1
+opset 18
+
+graph @other(%input: f32[2,4]) -> (%result: f32[2,4]) {
+  %k: f32[4,4] = [[0.5, 0.2, -1.0, 0.1], [1.5, -0.7, 0.3, 0.1], [0.2, 0.4, 0.6, -0.8], [1.0, 1.1, 1.2, 1.3]]
+  %t1 = Identity(%input)
+  %t2 = MatMul(%t1, %k)
+  %t3 = Softmax(%t2, axis=-1)
+  %t4 = Add(%t3, %t2)
+  %result = Mul(%t4, FACTOR)
+  return %result
+}
+"""
+
+
+@pytest.mark.parametrize(("factor", "equal"), [("3.0", True), ("3.1", False)])
+def test_other_names_and_layers_are_matched_by_position(factor: str, equal: bool) -> None:
+    other = nncdbg.parse(RENAMED.replace("FACTOR", factor))
+    report = nncdbg.diff(nncdbg.parse(NET), other, {"x": x_of(2, 4)})
+    assert report.matched == {"position": 4}
+    assert (report.only_a, report.only_b) == (["b"], ["t1"])
+    assert report.equal == equal
+    assert report.outputs[0].way == "position"
+    if not equal:
+        assert (report.first.a.value, report.first.b.value) == ("y", "result")
+
+
+def test_names_come_first_even_in_another_order() -> None:
+    a = """#nncdbg 1
+graph @main(%x: f32[3]) -> (%r: f32[3]) {
+  %p = Sin(%x)
+  %q = Cos(%x)
+  %r = Add(%p, %q)
+  return %r
+}
+"""
+    b = a.replace("  %p = Sin(%x)\n  %q = Cos(%x)\n", "  %q = Cos(%x)\n  %p = Sin(%x)\n")
+    one, other = (
+        nncdbg.Debugger(nncdbg.parse(a), {"x": x_of(3)}),
+        nncdbg.Debugger(nncdbg.parse(b), {"x": x_of(3)}),
+    )
+    report = Lockstep(one, other, budget=0).run()
+    assert report.equal
+    assert report.matched == {"name": 3}
+    assert report.spilled == 2, "what waits beyond the budget goes to a file"
+
+
+def _seen(*entries: tuple[str, str]) -> list[Seen]:
+    return [Seen(((("main",), index),), (op, (4,)), (name,)) for index, (op, name) in enumerate(entries)]
+
+
+def test_positions_follow_like_endings_of_names() -> None:
+    a = _seen(("Conv", "net/1/Conv"), ("Relu", "net/1/Relu"), ("Conv", "net/2/Conv"), ("Relu", "net/2/Relu"))
+    b = _seen(("Conv", "m.2.Conv"), ("Relu", "m.2.Relu"))
+    pairs = {here[0][1]: (there[0][1], way) for here, (there, way) in align(a, b).items()}
+    assert pairs == {2: (0, "position"), 3: (1, "position")}
+
+
+ops = st.lists(st.sampled_from(["Add", "Mul", "Relu"]), max_size=12)
+
+
+@given(ops, ops)
+@settings(max_examples=60, deadline=None)
+def test_alignment_is_one_to_one_in_order_and_of_equal_ops(left: list[str], right: list[str]) -> None:
+    a = _seen(*((op, f"a{i}") for i, op in enumerate(left)))
+    b = _seen(*((op, f"b{i}") for i, op in enumerate(right)))
+    pairs = [(here[0][1], there[0][1]) for here, (there, _) in align(a, b).items()]
+    assert pairs == sorted(pairs)
+    assert len({there for _, there in pairs}) == len(pairs)
+    assert all(left[i] == right[j] for i, j in pairs)
+    assert len(pairs) == _longest_common(left, right)
+
+
+def _longest_common(a: list[str], b: list[str]) -> int:
+    best = [[0] * (len(b) + 1) for _ in range(len(a) + 1)]
+    for i, x in enumerate(a):
+        for j, y in enumerate(b):
+            best[i + 1][j + 1] = best[i][j] + 1 if x == y else max(best[i][j + 1], best[i + 1][j])
+    return best[-1][-1]
+
+
+# -- tolerances ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "dtype", "fields", "count"),
+    [
+        ([1.0, 2.0], [1.00005, 2.0], "f4", {}, 0),
+        ([1.0, 2.0], [1.001, 2.0], "f4", {}, 1),
+        ([1.0, 2.0], [1.001, 2.0], "f4", {"rtol": 0.01}, 0),
+        ([1.0, 2.0], [1.001, 2.0], "f4", {"atol": 0.01}, 0),
+        ([1, 2], [1, 3], "i8", {"rtol": 10.0, "atol": 10.0}, 1),
+        ([2**62], [2**62 + 1], "i8", {}, 1),
+        ([True, False], [True, True], "?", {}, 1),
+        ([np.nan, np.inf], [np.nan, np.inf], "f4", {}, 0),
+        ([np.inf], [-np.inf], "f4", {"rtol": 1e9}, 1),
+        ([1e30], [np.inf], "f4", {"rtol": 1e9}, 1),
+        ([0.0], [-0.0], "f4", {"ulp": 0}, 0),
+        ([1.0], [np.nextafter(np.float32(1), np.float32(2))], "f4", {"ulp": 0}, 1),
+        ([1.0], [np.nextafter(np.float32(1), np.float32(2))], "f4", {"ulp": 1}, 0),
+        ([1.0], [1.001], "f2", {}, 0),
+    ],
+)
+def test_what_is_beyond_a_tolerance(a: Any, b: Any, dtype: str, fields: dict[str, Any], count: int) -> None:
+    found = excess(np.array(a, dtype), np.array(b, dtype), Tolerance(**fields))
+    assert found.count == count
+    assert (found.factor > 1) == bool(count)
+
+
+def test_a_tolerance_is_a_number_from_0_on() -> None:
+    for field in ("rtol", "atol", "ulp"):
+        with pytest.raises(UsageError, match=field):
+            Tolerance(**{field: -1})
+
+
+# -- element types -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f64"])
+def test_another_element_type_is_the_same_program(dtype: str) -> None:
+    report = nncdbg.diff(nncdbg.parse(NET), inputs={"x": x_of(2, 4)}, dtype_b=dtype)
+    assert report.equal
+    assert {match.b.type for match in report.outputs} == {f"{dtype}[2,4]"}
+    assert report.outputs[0].comparison.max_rel > 0
+
+
+def test_an_overflow_of_f16_is_the_first_divergence() -> None:
+    text = """#nncdbg 1
+graph @main(%x: f32[2]) -> (%y: f32[2]) {
+  %a = Mul(%x, 300.0)
+  %b = Mul(%a, %a)
+  %y = Sqrt(%b)
+  return %y
+}
+"""
+    report = nncdbg.diff(nncdbg.parse(text), inputs={"x": np.array([1, 2], np.float32)}, dtype_b="f16")
+    assert (report.first.a.value, report.first.excess.where) == ("b", (0,))
+    assert report.first.comparison.inf_mismatch == 2
+
+
+def test_casting_keeps_integers_and_what_an_op_wants_in_f32() -> None:
+    text = """#nncdbg 1
+opset 18
+graph @main(%x: f32[1,1,2,2]) -> (%y: f32[...], %n: i64[1], %z: f32[2]) {
+  %scales: f32[4] = [1.0, 1.0, 2.0, 2.0]
+  %k: i64[1] = [2]
+  %y = Resize(%x, _, %scales, mode="nearest")
+  %n = Add(%k, %k)
+  %z = ConstantOfShape(%k)
+  return %y, %n, %z
+}
+"""
+    program = nncdbg.parse(text)
+    cast = cast_program(program, "f16")
+    debugger = nncdbg.Debugger(cast, {"x": np.ones((1, 1, 2, 2), np.float16)})
+    assert debugger.run().reason == "end"
+    kinds = {name: str(array.dtype) for name, array in debugger.outputs.items()}
+    assert kinds == {"y": "float16", "n": "int64", "z": "float16"}
+    assert debugger.value("scales").dtype == np.float32
+    assert str(program) == str(nncdbg.parse(text)), "the program that was cast is as it was"
+    with pytest.raises(UsageError, match="i8"):
+        cast_program(program, "i8")
+
+
+def test_side_b_gets_the_inputs_of_side_a() -> None:
+    text = "#nncdbg 1\n\ngraph @main(%x: f16[2], %other: f32[3]) -> (%x: f16[2]) {\n  return %x\n}\n"
+    program: Program = nncdbg.parse(text)
+    taken, notes = inputs_like(program.graphs["main"], {"x": x_of(2), "y": x_of(3)})
+    assert (taken["x"].dtype, taken["other"].dtype) == (np.float16, np.float32)
+    assert notes == ["input %other of side B gets what %y of side A has"]
+
+
+# -- the other side at hand ----------------------------------------------------------------------
+
+
+def test_the_counterpart_of_a_value_wherever_side_a_stands() -> None:
+    program, x = nncdbg.parse(LOOP), x_of(3)
+    probe = nncdbg.Debugger(program, {"x": x})
+    sums = [float(written.contents[0].sum()) for written in Side(probe, "").all() if written.names == ("g",)]
+
+    def late(array: Any) -> Any:
+        # Only what the fourth iteration gives.
+        return bumped(array) if float(array.sum()) == sums[3] else array
+
+    backend = Planted("Tanh", late)
+    lockstep = Lockstep(
+        nncdbg.Debugger(program, {"x": x}),
+        nncdbg.Debugger(program, {"x": x}, backend=backend, allocator="plain"),
+    )
+    first = lockstep.run().first
+    assert first.a.iteration == (3,)
+    lockstep.b.debugger.restart()
+    companion = Companion(lockstep)
+    debugger = nncdbg.Debugger(program, {"x": x})
+    debugger.go_to(first.a.tick)
+    name, there = companion.value(debugger, "g")
+    assert (name, there[first.excess.where]) == ("g", first.elements[1])
+    assert there[0] != debugger.value("g")[0]
+    np.testing.assert_array_equal(companion.value(debugger, "x")[1], x)
+    with pytest.raises(NotComputed, match="given to its block"):
+        companion.value(debugger, "h")
+    debugger.restart()
+    debugger.step_into()
+    debugger.step_over()
+    np.testing.assert_array_equal(companion.value(debugger, "g")[1], debugger.value("g"))
+
+
+# -- failures ------------------------------------------------------------------------------------
+
+
+def test_a_side_that_fails_says_which_and_where() -> None:
+    def fail(array: Any) -> Any:
+        raise ValueError("no luck")
+
+    with pytest.raises(RunError) as caught:
+        nncdbg.diff(
+            nncdbg.parse(NET),
+            inputs={"x": x_of(2, 4)},
+            backend_b=Planted("Softmax", fail),
+            allocator_b="plain",
+        )
+    assert caught.value.message == "side B: Softmax failed: no luck"
+    assert caught.value.excerpt.line == 13
+
+
+def test_the_two_silero_models_agree(repository: Path) -> None:
+    folder = Path(os.environ.get("NNCDBG_SHARED", repository.parent / "shared")) / "models"
+    paths = [folder / name for name in ("silero_vad.onnx", "silero_vad_16k_op15.onnx")]
+    if not all(path.is_file() for path in paths):
+        pytest.skip("the silero models are not here")
+    inputs = {"input": x_of(1, 576), "state": np.zeros((2, 1, 128), np.float32), "sr": np.array(16000)}
+    report = nncdbg.diff(*map(nncdbg.load, paths), inputs)
+    assert report.equal
+    assert report.matched["position"] > 90
+    assert report.unmatched_a < 12
+    assert {match.a.value: match.way for match in report.outputs} == {"output": "name", "stateN": "name"}

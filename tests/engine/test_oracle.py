@@ -1,0 +1,201 @@
+"""Micro programs beside kernels, a bound on endless loops, and errors that say where sizes come from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import nncdbg
+from nncdbg.engine.errors import UsageError
+from tests.engine.planted import Planted, bumped, x_of
+
+NET = """#nncdbg 1
+opset 18
+
+graph @main(%x: f32[2,4]) -> (%y: f32[2,4]) {
+  %a = Softmax(%x, axis=-1)
+  %b = Relu(%a)
+  %c = LogSoftmax(%b, axis=-1)
+  %y = Transpose(%c, perm=[0,1])
+  return %y
+}
+"""
+
+FOREVER = """#nncdbg 1
+
+graph @main(%x: f32[4]) -> (%y: f32[4]) {
+  %a = Abs(%x)
+  while (%h: f32[4] = %a) count %i: i64[] {
+    %g = Add(%h, 1.0)
+    next %h = %g
+  } -> (%y = %h)
+  return %y
+}
+"""
+
+
+def test_kernels_agree_with_their_micro_programs() -> None:
+    debugger = nncdbg.Debugger(nncdbg.parse(NET), {"x": x_of(2, 4)}, check="micro")
+    assert debugger.run().reason == "end"
+    coverage = debugger.micro.coverage
+    assert (len(coverage.statements), coverage.runs, coverage.failed) == (3, 3, {})
+    assert {op: len(seen) for op, seen in coverage.without.items()} == {"Transpose": 1}
+    plain = nncdbg.Debugger(nncdbg.parse(NET), {"x": x_of(2, 4)})
+    plain.run()
+    np.testing.assert_array_equal(debugger.outputs["y"], plain.outputs["y"])
+    assert debugger.machine.tick == plain.machine.tick
+
+
+@pytest.mark.parametrize("allocator", ["debug", "arena", "poison", "plain"])
+def test_a_planted_kernel_bug_stops_at_its_statement_with_both_values(allocator: str) -> None:
+    debugger = nncdbg.Debugger(
+        nncdbg.parse(NET),
+        {"x": x_of(2, 4)},
+        backend=Planted("LogSoftmax", bumped),
+        allocator=allocator,
+        check="micro",
+    )
+    stop = debugger.run()
+    assert (stop.reason, stop.finding.kind, stop.node.op, stop.line) == (
+        "exception",
+        "micro",
+        "LogSoftmax",
+        7,
+    )
+    told = debugger.micro.disagreement
+    assert (told.name, told.kernel.shape, told.micro.shape) == ("c", (2, 4), (2, 4))
+    np.testing.assert_allclose(told.kernel[:, 0] - told.micro[:, 0], 0.01, rtol=1e-3)
+    np.testing.assert_allclose(told.kernel[:, 1:], told.micro[:, 1:], rtol=1e-5)
+    np.testing.assert_array_equal(debugger.value("c"), told.kernel)
+    assert "in 2 elements" in stop.detail
+    assert debugger.run().reason == "end", "the program goes on"
+
+
+def test_going_back_checks_nothing_again() -> None:
+    debugger = nncdbg.Debugger(nncdbg.parse(NET), {"x": x_of(2, 4)}, allocator="arena", check="micro")
+    debugger.run()
+    runs = debugger.micro.coverage.runs
+    debugger.step_back()
+    debugger.step_back()
+    assert debugger.micro.coverage.runs == runs
+
+
+def test_a_micro_program_that_was_stepped_into_is_not_checked_itself() -> None:
+    debugger = nncdbg.Debugger(nncdbg.parse(NET), {"x": x_of(2, 4)}, check="micro")
+    debugger.step_into(micro=True)
+    while debugger.frames[0].code.formula is not None:
+        debugger.step_over()
+    assert debugger.micro.coverage.runs == 0
+
+
+def test_check_and_catch_say_what_they_need() -> None:
+    program = nncdbg.parse(NET)
+    with pytest.raises(UsageError, match="'macro'"):
+        nncdbg.Debugger(program, check="macro")
+    with pytest.raises(UsageError, match="micro programs do not run"):
+        nncdbg.Debugger(program).catch("micro")
+    quiet = nncdbg.Debugger(
+        program, {"x": x_of(2, 4)}, backend=Planted("Softmax", bumped), allocator="plain", check="micro"
+    )
+    quiet.uncatch("micro")
+    assert quiet.run().reason == "end"
+    assert quiet.micro.disagreement is not None
+
+
+# -- loops that never end ------------------------------------------------------------------------
+
+
+def test_an_endless_loop_stops_after_max_ops_and_again() -> None:
+    debugger = nncdbg.Debugger(nncdbg.parse(FOREVER), {"x": x_of(4)}, max_ops=100)
+    stop = debugger.run()
+    assert stop.reason == "pause"
+    assert "max-ops is 100" in stop.detail
+    first = debugger.machine.tick
+    assert 100 <= first <= 103
+    assert debugger.run().reason == "pause"
+    assert first + 100 <= debugger.machine.tick <= first + 103
+    debugger.step_back()
+    assert debugger.step_over().reason == "step"
+
+
+def test_max_ops_leaves_what_ends_alone() -> None:
+    debugger = nncdbg.Debugger(nncdbg.parse(NET), max_ops=2)
+    assert debugger.run().reason == "end", "no loop, so it ends by itself"
+    for count in (0, -5):
+        with pytest.raises(UsageError, match="max_ops"):
+            nncdbg.Debugger(nncdbg.parse(NET), max_ops=count)
+
+
+def test_replays_and_going_to_a_moment_are_not_counted() -> None:
+    debugger = nncdbg.Debugger(nncdbg.parse(FOREVER), {"x": x_of(4)}, max_ops=100)
+    assert debugger.go_to(500).reason == "goto"
+    assert debugger.machine.tick == 500
+    debugger.go_to(10)
+    assert debugger.go_to(80).reason == "goto"
+
+
+# -- sizes that disagree -------------------------------------------------------------------------
+
+SIZES = """#nncdbg 1
+
+graph @main(%x: f32[N,4], %y: f32[M,4], %k: i64[1]) -> (%r: f32[...]) {
+  %h = Relu(%x)
+  %g = @inner(%h, %y)
+  %r = Relu(%g)
+  return %r
+}
+
+graph @inner(%a: f32[...], %b: f32[...]) -> (%s: f32[...]) {
+  %yes: bool[] = true
+  %t = Neg(%b)
+  if %yes {
+    %u = Add(%a, %t)
+    yield %u
+  } else {
+    yield %a
+  } -> (%s)
+  return %s
+}
+"""
+
+
+def test_an_error_about_sizes_says_where_they_were_bound() -> None:
+    debugger = nncdbg.Debugger(nncdbg.parse(SIZES), {"x": x_of(3, 4), "y": x_of(5, 4), "k": np.array([3])})
+    stop = debugger.run()
+    assert stop.error.message.startswith("Add: ")
+    assert "[3,4]" in stop.error.message
+    assert "[5,4]" in stop.error.message
+    assert set(stop.error.operands) == {
+        "%a: f32[3,4]",
+        "%t: f32[5,4]",
+        "N=3 is axis 0 of input %x",
+        "M=5 is axis 0 of input %y",
+    }
+
+
+def test_sizes_that_have_nothing_to_do_with_it_are_not_told() -> None:
+    text = """#nncdbg 1
+
+graph @main(%x: f32[N], %y: f32[M], %z: f32[K]) -> (%r: f32[...]) {
+  %a = Relu(%z)
+  %r = Add(%x, %y)
+  return %r
+}
+"""
+    debugger = nncdbg.Debugger(nncdbg.parse(text), {"x": x_of(3), "y": x_of(5), "z": x_of(3)})
+    told = debugger.run().error.operands
+    assert [line for line in told if "axis" in line] == [
+        "N=3 is axis 0 of input %x",
+        "M=5 is axis 0 of input %y",
+    ]
+
+
+def test_every_example_agrees_with_its_micro_programs(repository: Path) -> None:
+    for path in (repository / "examples").glob("*.nnc"):
+        debugger = nncdbg.Debugger(nncdbg.load(path), check="micro")
+        debugger.uncatch("uninitialized")
+        assert debugger.run().reason == "end", path
+        assert debugger.micro.disagreement is None
+        assert debugger.micro.coverage.failed == {}

@@ -1,0 +1,238 @@
+"""`nncdbg diff`, `--check micro` and `--max-ops` as their users type them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nncdbg.terminal.main import main
+
+Capture = pytest.CaptureFixture[str]
+
+NET = """#nncdbg 1
+opset 18
+
+graph @main(%x: f32[2,3]) -> (%y: f32[2,3]) {
+  %a = Softmax(%x, axis=-1)
+  %b = Mul(%a, FACTOR)
+  %y = Add(%b, %x)
+  return %y
+}
+"""
+
+FOREVER = """#nncdbg 1
+
+graph @main(%x: f32[4]) -> (%y: f32[4]) {
+  while (%h: f32[4] = %x) count %i: i64[] {
+    %g = Add(%h, 1.0)
+    next %h = %g
+  } -> (%y = %h)
+  return %y
+}
+"""
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Callable[..., str]:
+    """A file with graph text; its path."""
+
+    def write(name: str, text: str = NET, factor: str = "2.0") -> str:
+        path = tmp_path / f"{name}.nnc"
+        path.write_text(text.replace("FACTOR", factor), encoding="utf-8")
+        return str(path)
+
+    return write
+
+
+def test_what_agrees_is_0_and_what_diverges_is_1(model: Callable[..., str], capsys: Capture) -> None:
+    a, b, c = model("a"), model("b"), model("c", factor="2.5")
+    assert main(["diff", a, b]) == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines()[:2] == [
+        "the sides agree",
+        "3 values matched (3 by place), 0 beyond the tolerance",
+    ]
+    assert "note: input %x" in err
+    assert main(["diff", a, c]) == 1
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    assert lines[0] == "the sides diverge"
+    assert lines[2] == "first: %b f32[2,3] = Mul, line 6 of @main"
+    assert "6 of 6 elements beyond the tolerance" in out
+    assert [line.split()[-4:] for line in lines if "(line " in line] == [
+        ["Softmax", "%a", "(line", "5)"],
+        ["Mul", "%b", "(line", "6)"],
+        ["Add", "%y", "(line", "7)"],
+    ]
+    assert f"nncdbg diff {a} {c} --stop" in err
+    assert main(["diff", a, c, "--rtol", "1"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        ([], 2, "both sides are the same"),
+        (["--dtype-b", "i8"], 2, "cannot be cast to 'i8'"),
+        (["--backend-b", "abacus"], 2, "no backend 'abacus'"),
+        (["--allocator-b", "heap"], 2, "no allocator 'heap'"),
+        (["--dtype-b", "f16", "--rtol", "-1"], 2, "rtol cannot be -1.0"),
+        (["--dtype-b", "f16", "--stop", "--json"], 2, "choose one"),
+        (["--dtype-b", "f16", "--replay", "x"], 2, "--stop opens"),
+        (["missing.onnx"], 3, "there is no file missing.onnx"),
+    ],
+)
+def test_wrong_usage(
+    model: Callable[..., str], capsys: Capture, options: list[str], code: int, words: str
+) -> None:
+    assert main(["diff", model("a"), *options]) == code
+    assert words in capsys.readouterr().err
+
+
+def test_a_side_that_fails_is_4(model: Callable[..., str], capsys: Capture) -> None:
+    broken = NET.replace("Mul(%a, FACTOR)", "Reshape(%a, [7])")
+    assert main(["diff", model("a"), model("b", broken), "--json"]) == 4
+    out, err = capsys.readouterr()
+    document = json.loads(out)
+    assert document["status"] == "failed"
+    assert document["error"]["message"].startswith("side B: Reshape")
+    assert "side B: Reshape" in err
+
+
+def test_json_has_one_shape_whatever_is_found(model: Callable[..., str], capsys: Capture) -> None:
+    documents = []
+    for arguments in ([model("b"), "--seed", "4"], [model("c", factor="2.5")], ["--dtype-b", "bf16"]):
+        main(["diff", model("a"), *arguments, "--json"])
+        documents.append(json.loads(capsys.readouterr().out))
+    keys = [
+        "status", "first", "worst", "diverging", "matched", "unmatched", "only", "growth", "outputs",
+        "lacking", "ops", "sides", "tolerance", "seconds", "notes",
+    ]  # fmt: skip
+    assert [list(document) for document in documents] == [keys] * 3
+    equal, diverged, narrow = documents
+    assert (equal["status"], equal["first"], diverged["status"]) == ("equal", None, "diverged")
+    assert equal["matched"] == {"place": 3, "name": 0, "position": 0}
+    assert diverged["matched"] == {"place": 0, "name": 3, "position": 0}
+    first = diverged["first"]
+    assert list(first) == [
+        "a", "b", "matched_by", "diverges", "beyond", "times_tolerance", "where", "elements", "comparison",
+        "detail",
+    ]  # fmt: skip
+    assert list(first["a"]) == ["value", "op", "type", "line", "graph", "iteration", "node", "tick"]
+    assert (first["a"]["value"], first["a"]["line"], first["b"]["line"]) == ("b", 6, 6)
+    assert len(first["where"]) == 2
+    assert list(first["comparison"])[:5] == ["max_abs", "max_rel", "mean_abs", "cosine", "max_ulp"]
+    assert [row["value"] for row in diverged["growth"]] == ["a", "b", "y"]
+    assert narrow["sides"]["b"] == {**narrow["sides"]["a"], "dtype": "bf16"}
+    assert narrow["outputs"][0]["b"]["type"] == "bf16[2,3]"
+
+
+def test_stop_opens_the_prompt_there_with_both_values(
+    model: Callable[..., str], capsys: Capture, tmp_path: Path
+) -> None:
+    script = tmp_path / "commands"
+    script.write_text("diff %b\ndiff %b[0]\nnext\ndiff %y\ndiff %x\n")
+    a, c = model("a"), model("c", factor="2.5")
+    assert main(["diff", a, c, "--stop", "--replay", str(script)]) == 1
+    out = capsys.readouterr().out
+    assert " -> 7   %y = Add(%b, %x)" in out
+    assert "(side A)" in out
+    assert "(side B)" in out
+    assert "side B:\n[0, :] of f32[2,3]" in out
+    assert out.count("6 of 6 elements differ") == 2
+    assert out.rstrip().endswith("all elements are equal")
+
+
+def test_a_narrow_terminal_still_says_where(
+    model: Callable[..., str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert main(["diff", model("a"), model("c", factor="2.5")]) == 1
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
+    assert max(map(len, lines)) <= 20
+    assert "the sides diverge" in lines
+
+
+# -- micro programs beside kernels ---------------------------------------------------------------
+
+
+def test_run_says_what_was_checked(model: Callable[..., str], capsys: Capture) -> None:
+    assert main(["run", model("a"), "--check", "micro"]) == 0
+    assert "micro programs ran beside 1 statement, 1 time; without one: Mul 1, Add 1" in (
+        capsys.readouterr().err.replace("\n", " ")
+    )
+    assert main(["run", model("a"), "--check", "micro", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["check"] == {"statements": 1, "runs": 1, "without": {"Mul": 1, "Add": 1}, "failed": {}}
+
+
+def test_a_wrong_kernel_fails_the_run_and_stops_the_prompt(
+    model: Callable[..., str], capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from nncdbg.engine.backends import BACKENDS
+    from nncdbg.engine.backends.numpy import NumPy
+    from tests.engine.planted import Planted, bumped
+
+    assert "numpy" in BACKENDS
+
+    def planted(chosen: Any) -> Any:
+        return Planted("Softmax", bumped) if chosen == "numpy" else NumPy()
+
+    monkeypatch.setattr("nncdbg.engine.session.backend_of", planted)
+    assert main(["run", model("a"), "--check", "micro"]) == 4
+    err = capsys.readouterr().err
+    assert "%a: the kernel of Softmax and its micro program disagree in 2 elements" in err
+    assert "(line 5)" in err
+    script = tmp_path / "commands"
+    script.write_text("continue\ndiff %a\ncontinue\n")
+    assert main([model("a"), "--check", "micro", "--replay", str(script)]) == 0
+    out = capsys.readouterr().out
+    assert "catch micro: %a: the kernel of Softmax" in out
+    assert "(the kernel)" in out
+    assert "(the micro program)" in out
+    assert "elements differ" in out
+    assert "The program has ended" in out
+
+
+# -- loops that never end ------------------------------------------------------------------------
+
+
+def test_an_endless_loop_fails_the_run(model: Callable[..., str], capsys: Capture) -> None:
+    path = model("forever", FOREVER)
+    assert main(["run", path, "--max-ops", "50", "--json"]) == 4
+    out, err = capsys.readouterr()
+    document = json.loads(out)
+    assert document["status"] == "failed"
+    assert 50 <= document["ops"] <= 52
+    assert "it has not ended, and max-ops is 50" in err
+    assert "--max-ops" in document["error"]["hint"]
+    assert main(["diff", path, "--allocator-b", "arena", "--max-ops", "50"]) == 4
+    assert "side A: after 5" in capsys.readouterr().err
+    assert main(["run", path, "--max-ops", "0"]) == 2
+
+
+def test_the_prompt_pauses_and_goes_on(model: Callable[..., str], capsys: Capture, tmp_path: Path) -> None:
+    script = tmp_path / "commands"
+    script.write_text("continue\np $iter\ncontinue\np $iter\n")
+    assert main([model("forever", FOREVER), "--max-ops", "50", "--replay", str(script)]) == 0
+    out, err = capsys.readouterr()
+    assert out.count("Paused: after") == 2
+    assert [int(line) for line in out.splitlines() if line.isdigit()] == [25, 50]
+    assert "interrupted" not in err
+
+
+def test_f16_overflow_is_told(model: Callable[..., str], capsys: Capture, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.full((2, 3), 300, np.float32))
+    square = NET.replace("Softmax(%x, axis=-1)", "Mul(%x, %x)")
+    arguments = ["--input", f"x={tmp_path / 'x.npy'}", "--dtype-b", "f16"]
+    assert main(["diff", model("square", square), *arguments]) == 1
+    out = capsys.readouterr().out
+    assert "worst at [0, 0]: 90000 against inf" in out
+    assert "on one side only: NaN 0, infinite 6" in out
