@@ -86,15 +86,15 @@ def measure(runs: int = 9) -> list[dict[str, Any]]:
         ours = full_run(path, inputs, "onnxruntime")
         title = f"{name}: each kernel of onnxruntime stepped, everything on / plain onnxruntime"
         figures.append(
-            interleaved(title, ours, lambda s=session, x=inputs: s.run(None, x), bar=math.inf, runs=runs)
+            interleaved(title, ours, lambda s=session, x=inputs: s.run(None, x), bar=None, runs=runs)
         )
     means = [geometric_mean(figures, BAR)]
     if len(figures) > len(LIGHT):
-        means.insert(0, geometric_mean(figures[: len(LIGHT)], math.inf))
+        means.insert(0, geometric_mean(figures[: len(LIGHT)], None))
     return [*figures, *means]
 
 
-def geometric_mean(figures: list[dict[str, Any]], bar: float) -> dict[str, Any]:
+def geometric_mean(figures: list[dict[str, Any]], bar: float | None) -> dict[str, Any]:
     mean = math.exp(sum(math.log(figure["ratio"]) for figure in figures) / len(figures))
     title = f"kernels of onnxruntime stepped, everything on, over {len(figures)} models, geometric mean"
     return {"figure": title, "ours": None, "peer": None, "ratio": round(mean, 3), "bar": bar}

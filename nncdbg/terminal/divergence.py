@@ -42,6 +42,8 @@ def _verdict(screen: Screen, report: Report) -> None:
     screen.put(
         f"{total} values matched{f' ({ways})' if ways else ''}, {report.diverging} beyond the tolerance"
     )
+    if report.gone:
+        screen.put_line(Text(f"{report.gone} that nobody reads did not stand long enough to compare", "dim"))
     for side, count, names in (
         ("A", report.unmatched_a, report.only_a),
         ("B", report.unmatched_b, report.only_b),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
+import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import nncdbg
@@ -22,6 +24,7 @@ from nncdbg.engine.divergence.tolerance import Tolerance, excess
 from nncdbg.engine.errors import NotComputed, RunError, UsageError
 from nncdbg.engine.graph import Program
 from tests.engine.planted import Planted, bumped, x_of
+from tests.engine.programs import runnable
 
 NET = """#nncdbg 1
 opset 18
@@ -230,6 +233,47 @@ def _longest_common(a: list[str], b: list[str]) -> int:
     return best[-1][-1]
 
 
+# -- laws over random programs -------------------------------------------------------------------
+
+INPUTS = {"x": np.array([0.5, -1.0, 2.0], np.float32), "z": np.array([1.0, 0.0, -0.5], np.float32)}
+FEW = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@FEW
+@given(runnable(), st.sampled_from(["arena", "poison", "plain"]))
+def test_allocators_agree_to_the_bit(text: str, allocator: str) -> None:
+    report = nncdbg.diff(nncdbg.parse(text), inputs=INPUTS, allocator_b=allocator, ulp=0)
+    assert report.equal
+    assert (report.diverging, report.unmatched_a, report.unmatched_b) == (0, 0, 0)
+    assert set(report.matched) <= {"place"}
+    assert allocator != "plain" or report.gone == 0
+    assert report.ops[0] == report.ops[1]
+
+
+@FEW
+@given(runnable(), st.booleans())
+def test_a_program_with_other_names_is_matched_whole(text: str, same_names: bool) -> None:
+    other = text if same_names else re.sub(r"%(?!x\b|z\b)(\w+)", r"%n_\1", text)
+    one, two = (nncdbg.Debugger(nncdbg.parse(each), INPUTS) for each in (text, other))
+    report = Lockstep(one, two, Tolerance(ulp=0), same_places=False).run()
+    assert report.equal
+    assert (report.unmatched_a, report.unmatched_b) == (0, 0)
+    assert set(report.matched) <= ({"name"} if same_names else {"name", "position"})
+
+
+@FEW
+@given(runnable(), st.sampled_from(["Add", "Mul", "Tanh"]), st.integers(0, 3))
+def test_a_wrong_kernel_is_blamed_or_never_ran(text: str, op: str, after: int) -> None:
+    backend = Planted(op, lambda array: array + np.float32(0.5), after)
+    report = nncdbg.diff(
+        nncdbg.parse(text), inputs=INPUTS, backend_b=backend, allocator_b="plain", rtol=0.0, atol=0.0
+    )
+    if backend.calls <= after:
+        assert report.equal
+    elif report.first is not None:
+        assert report.first.a.op == op
+
+
 # -- tolerances ----------------------------------------------------------------------------------
 
 
@@ -372,6 +416,18 @@ def test_a_side_that_fails_says_which_and_where() -> None:
         )
     assert caught.value.message == "side B: Softmax failed: no luck"
     assert caught.value.excerpt.line == 13
+
+
+def test_a_comparison_can_be_paused_on_either_side() -> None:
+    forever = LOOP.replace(" times 5", "")
+    for late in (False, True):
+        first = nncdbg.parse(LOOP if late else forever)
+        lockstep = Lockstep(nncdbg.Debugger(first), nncdbg.Debugger(nncdbg.parse(forever)), same_places=True)
+        timer = threading.Timer(0.1, lockstep.pause)
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            lockstep.run()
+        timer.join()
 
 
 def test_the_two_silero_models_agree(repository: Path) -> None:

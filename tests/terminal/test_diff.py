@@ -110,7 +110,7 @@ def test_json_has_one_shape_whatever_is_found(model: Callable[..., str], capsys:
         main(["diff", model("a"), *arguments, "--json"])
         documents.append(json.loads(capsys.readouterr().out))
     keys = [
-        "status", "first", "worst", "diverging", "matched", "unmatched", "only", "growth", "outputs",
+        "status", "first", "worst", "diverging", "matched", "unmatched", "gone", "only", "growth", "outputs",
         "lacking", "ops", "sides", "tolerance", "seconds", "notes",
     ]  # fmt: skip
     assert [list(document) for document in documents] == [keys] * 3

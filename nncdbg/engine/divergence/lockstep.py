@@ -14,7 +14,7 @@ from nncdbg.engine.divergence.growth import GrowthTable
 from nncdbg.engine.divergence.measure import measure
 from nncdbg.engine.divergence.pending import Pending
 from nncdbg.engine.divergence.report import Match, Report, Site
-from nncdbg.engine.divergence.side import Key, Place, Side, Written
+from nncdbg.engine.divergence.side import GONE, Key, Place, Side, Written
 from nncdbg.engine.divergence.tolerance import Tolerance
 from nncdbg.engine.session import Debugger
 from nncdbg.engine.values import type_of
@@ -142,6 +142,9 @@ class Lockstep:
     def _judge(self, one: Written, other: Written) -> None:
         way = "place" if self.pairs is None else self.pairs[one.key[0]][1]
         for index, pair in enumerate(zip(one.contents, other.contents, strict=False)):
+            if any(content is GONE for content in pair):
+                self.report.gone += 1
+                continue
             sites = [
                 _site(side.debugger, written, index, content, key)
                 for side, written, content, key in (

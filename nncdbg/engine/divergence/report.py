@@ -113,6 +113,8 @@ class Report:
     matched: dict[str, int] = field(default_factory=dict)
     unmatched_a: int = 0
     unmatched_b: int = 0
+    gone: int = 0
+    """Values that nobody reads, whose memory was free again before they could be compared."""
     only_a: list[str] = field(default_factory=list)
     only_b: list[str] = field(default_factory=list)
     """The first few names without a counterpart."""
@@ -137,6 +139,7 @@ class Report:
             "diverging": self.diverging,
             "matched": {way: self.matched.get(way, 0) for way in ("place", "name", "position")},
             "unmatched": {"a": self.unmatched_a, "b": self.unmatched_b},
+            "gone": self.gone,
             "only": {"a": self.only_a, "b": self.only_b},
             "growth": [row.as_dict() for row in self.growth],
             "outputs": [match.as_dict() for match in self.outputs],

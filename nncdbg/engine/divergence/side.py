@@ -37,6 +37,16 @@ def key_of(frames: list[Frame], pc: int) -> Key:
     return place, tuple(frame.iteration for frame in frames if frame.is_loop)
 
 
+class _Gone:
+    """The content of a slot whose memory was free again at once, as nobody reads it."""
+
+    def __repr__(self) -> str:
+        return "<gone>"
+
+
+GONE = _Gone()
+
+
 @dataclass(frozen=True, slots=True)
 class Written:
     """What a statement has just written, by the time of `tick` statements."""
@@ -46,7 +56,7 @@ class Written:
     pc: int
     tick: int
     contents: tuple[Any, ...]
-    """One per output of the statement that has a name, on the host."""
+    """One per output of the statement that has a name, on the host; GONE where nothing stands."""
 
     @property
     def node(self) -> Node:
@@ -102,10 +112,12 @@ class Side:
     def _written(self, frame: Frame) -> Written:
         debugger = self.debugger
         pc, to_host = frame.pc - 1, debugger.backend.to_host
-        named = [slot for slot in written_slots(frame) if frame.code.names[slot]]
-        contents = [to_host(frame.slots[slot]) for slot in named]
-        if not debugger.timeline.retains:
-            contents = [copied(content) for content in contents]
+        contents = [frame.slots[slot] for slot in written_slots(frame) if frame.code.names[slot]]
+        if debugger.timeline.retains:
+            contents = [to_host(content) for content in contents]
+        else:
+            standing = debugger.timeline.standing
+            contents = [GONE if standing(content) else copied(content) for content in contents]
         return Written(
             key_of(debugger.machine.frames, pc), frame.code, pc, debugger.machine.tick, tuple(contents)
         )
