@@ -31,7 +31,7 @@ def address_of(array: Array) -> int:
 def planned(
     binding: Binding, inputs: Sequence[Any]
 ) -> tuple[tuple[int, ...], np.dtype[Any], int, int] | None:
-    """(shape, dtype, elements, span) of the output for these inputs; None if that is not known before it is computed."""
+    """(shape, dtype, elements, span) of the output for these inputs; None if only the kernel knows them."""
     types = [None if x is None else TensorType(name_of(x.dtype), tuple(x.shape)) for x in inputs]
     result = binding.infer(types)[0]
     if result is None or result.dtype == "str":

@@ -14,6 +14,8 @@ import nncdbg
 from nncdbg.engine.linking import Allocation, Binding, Execute
 from nncdbg.engine.memory.buffers import GUARD, address_of, span_of
 from nncdbg.engine.memory.debug import DebugAllocation
+from nncdbg.engine.memory.region import Region
+from nncdbg.stats.inspection import is_pattern
 
 LOOP = """graph @main(%x: f32[16]) -> (%y: f32[16]) {{
   while @body (%s: f32[16] = %x) times {count} {{
@@ -51,6 +53,74 @@ def test_no_address_is_handed_out_twice_in_a_run() -> None:
     assert len(extents) > 6000
     for (start, size), (after, _) in zip(extents, extents[1:], strict=False):
         assert start + size + GUARD <= after
+
+
+def test_a_run_that_starts_anew_stands_in_the_pages_of_the_one_before() -> None:
+    recording = Recording()
+    text = LOOP.format(count=40).replace("f32[16]", "f32[40000]")
+    debugger = nncdbg.Debugger(nncdbg.parse(text), {"x": "ones"}, allocator=recording)
+    assert debugger.run().reason == "end"
+    kept = debugger.value("y")
+    runs = [recording.requests.copy()]
+    for _ in range(2):
+        recording.requests.clear()
+        debugger.restart()
+        assert debugger.run().reason == "end"
+        runs.append(recording.requests.copy())
+    first, second, third = ({address for _, _, address, _ in run} for run in runs)
+    assert len(first) == len(second) == len(third) == 80
+    assert len(second & first) == 79
+    assert second == third
+    # What somebody still holds is left alone.
+    assert address_of(kept) in first - second
+    np.testing.assert_array_equal(kept, np.full(40000, 2, np.float32))
+
+
+def test_pages_of_an_earlier_run_are_filled_again() -> None:
+    text = """graph @main(%x: f32[40000]) -> (%y: f32[40000]) {
+  %y = Neg(%x)
+  return %y
+}"""
+    debugger = nncdbg.Debugger(nncdbg.parse(text), {"x": "ones"})
+    assert debugger.run().reason == "end"
+    region = debugger.allocation.region  # type: ignore[attr-defined]
+    debugger.restart()
+    debugger.run()
+    region.begin_run()
+    segment = region.segment(160_064 + 64)
+    assert is_pattern(np.asarray(segment)).all()
+
+
+def test_pages_that_the_next_run_does_not_ask_for_go_back() -> None:
+    region = Region()
+    held = [region.segment(1 << 20) for _ in range(3)]
+    addresses = [address_of(segment) for segment in held]
+    assert region.live_bytes == 3 << 20
+    region.begin_run()
+    held.clear()
+    assert region.live_bytes == 0
+    # Nothing of this size is spare: it comes at a new address, in place of two of the old.
+    large = region.segment(2 << 20)
+    assert address_of(large) > max(addresses)
+    assert address_of(region.segment(1 << 20)) == addresses[0]
+    assert address_of(region.segment(1 << 20)) > address_of(large)
+
+
+def test_sizes_that_an_operand_holds_are_measured() -> None:
+    text = """graph @main(%n: i64[2]) -> (%y: f32[?,?]) {
+  %y = ConstantOfShape(%n)
+  return %y
+}"""
+    recording = Recording()
+    program = nncdbg.parse(text)
+    debugger = nncdbg.Debugger(program, {"n": np.array([2, 3])}, allocator=recording)
+    assert debugger.run().reason == "end"
+    # One request of the right size, and the kernel wrote there: nothing was copied.
+    assert [request[0] for request in recording.requests] == [(2, 3)]
+    assert address_of(debugger.value("y")) == recording.requests[0][2]
+    np.testing.assert_array_equal(debugger.value("y"), np.zeros((2, 3), np.float32))
+    stop = nncdbg.Debugger(program, {"n": np.array([2, -3])}).run()
+    assert stop.reason == "error"
 
 
 def test_a_given_allocator_sees_every_request() -> None:
