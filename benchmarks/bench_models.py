@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -25,8 +26,8 @@ from typing import Any
 
 ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 RUNS = 9
-FREE, FULL, FILL = 2.0, 3.0, 1.10
-"""Bars: free and full are geometric means over the models, fill is a ratio on resnet50."""
+FREE, FULL, FILL, OPENING = 2.0, 3.0, 1.10, 1.0
+"""Bars: free and full are geometric means over the models, fill is a ratio on resnet50, opening is in s."""
 
 
 def models() -> dict[str, Path]:
@@ -88,7 +89,9 @@ def unfilled() -> Iterator[None]:
 
 
 def fill_alone(path: Path, runs: int) -> dict[str, Any]:
-    """The debug allocator with its fill against the same without; no statistics, no catch."""
+    """The debug allocator with its fill against the same without; no statistics, and nothing caught,
+    as guards that nobody filled would be findings.
+    """
     from bench_backends import inputs_of, plain_session
     from timing import interleaved
 
@@ -107,6 +110,31 @@ def fill_alone(path: Path, runs: int) -> dict[str, Any]:
             filled()
 
     return interleaved("resnet50: NaN fill alone, with / without", filled, bare, bar=FILL, runs=runs)
+
+
+OPEN = """
+import sys, nncdbg
+from time import perf_counter
+before = perf_counter()
+stop = nncdbg.Debugger(nncdbg.load(sys.argv[1])).step_over()
+print(perf_counter() - before)
+"""
+
+
+def opening(path: Path, runs: int) -> dict[str, Any]:
+    """Seconds from `import nncdbg` to the stop after the first statement, each in a fresh process."""
+    times = [
+        float(subprocess.run([sys.executable, "-c", OPEN, path], check=True, stdout=subprocess.PIPE).stdout)
+        for _ in range(runs)
+    ]
+    taken = statistics.median(times)
+    return {
+        "figure": "opening densenet121 to the first stop (s)",
+        "ours": taken,
+        "peer": None,
+        "ratio": round(taken, 3),
+        "bar": OPENING,
+    }
 
 
 def geometric_mean(figures: list[dict[str, Any]], *, full: bool) -> dict[str, Any]:
@@ -136,6 +164,7 @@ def here(chosen: list[str], runs: int) -> Iterator[dict[str, Any]]:
     yield geometric_mean(figures, full=False)
     yield geometric_mean(figures, full=True)
     yield fill_alone(found["light_resnet50"], 3 * runs)
+    yield opening(found["light_densenet121"], runs)
 
 
 def measure(chosen: list[str] | None = None, runs: int = RUNS) -> list[dict[str, Any]]:

@@ -69,7 +69,7 @@ class Region:
         Raises RunError if the machine has not the memory.
         """
         size = -(-size // _PAGE) * _PAGE
-        pages, start = self._spare[size].popleft() if self._spare.get(size) else self._fresh(size)
+        pages, start = self._spare[size].pop() if self._spare.get(size) else self._fresh(size)
         segment = Segment((size,), np.uint8, pages, start)
         paint(segment)
         self.live_bytes += size
@@ -99,7 +99,7 @@ class Region:
         while wanted > 0 and self._spare:
             size, places = self._spare.popitem()
             while places and wanted > 0:
-                _vacate(places.pop(), size)
+                _vacate(places.popleft(), size)
                 wanted -= size
             if places:
                 self._spare[size] = places
