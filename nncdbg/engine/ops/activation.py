@@ -289,15 +289,26 @@ def gelu_formula(attributes: Attributes, inputs: Types) -> str:
     return chosen(attributes, inputs)
 
 
-@op("Gelu", since=20, infer=same_as(0), formula=gelu_formula)
-def gelu(xp: ModuleType, x: Any, *, approximate: str) -> Any:
+@op("Gelu", since=20, infer=same_as(0), accepts_out=True, formula=gelu_formula)
+def gelu(xp: ModuleType, x: Any, *, approximate: str, out: Any = None) -> Any:
     """x times the normal distribution function of x, exactly or by its tanh approximation."""
     wide = widened(xp, x)
+    fits = out is not None and out.dtype == wide.dtype and out.flags.c_contiguous
+    result = out if fits else xp.empty(wide.shape, wide.dtype)
     if approximate == "tanh":
-        inner = xp.tanh(math.sqrt(2 / math.pi) * (wide + 0.044715 * (wide * wide * wide)))
+        # x (1 + 0.044715 x x), step by step in place.
+        xp.multiply(wide, wide, out=result)
+        result *= 0.044715
+        result += 1
+        result *= wide
+        result *= math.sqrt(2 / math.pi)
+        xp.tanh(result, out=result)
     else:
-        inner = erf(xp, wide * (1 / math.sqrt(2)))
-    return settled(xp, wide * (0.5 * (1 + inner)), x.dtype)
+        erf(xp, wide * (1 / math.sqrt(2)), out=result)
+    result += 1
+    result *= 0.5
+    result *= wide
+    return settled(xp, result, x.dtype, out)
 
 
 @op(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,6 @@ from nncdbg.engine.linking import Allocation, Binding, Execute
 from nncdbg.engine.memory.buffers import GUARD, address_of, span_of
 from nncdbg.engine.memory.debug import DebugAllocation
 from nncdbg.engine.memory.region import Region
-from nncdbg.stats.inspection import is_pattern
 
 LOOP = """graph @main(%x: f32[16]) -> (%y: f32[16]) {{
   while @body (%s: f32[16] = %x) times {count} {{
@@ -76,19 +76,29 @@ def test_a_run_that_starts_anew_stands_in_the_pages_of_the_one_before() -> None:
     np.testing.assert_array_equal(kept, np.full(40000, 2, np.float32))
 
 
-def test_pages_of_an_earlier_run_are_filled_again() -> None:
-    text = """graph @main(%x: f32[40000]) -> (%y: f32[40000]) {
-  %y = Neg(%x)
+def test_data_of_an_earlier_run_does_not_pass_for_written(bad_op: Callable[..., str]) -> None:
+    """The kernel writes in full two times; then its pages hold what it wrote before."""
+    calls = itertools.count()
+
+    def writes(out: Any, x: Any) -> None:
+        out[: None if next(calls) < 2 else 30_000] = 1
+
+    recording = Recording()
+    program = nncdbg.parse(
+        f"""graph @main(%x: f32[40000]) -> (%y: f32[40000]) {{
+  %y = {bad_op(writes)}(%x)
   return %y
-}"""
-    debugger = nncdbg.Debugger(nncdbg.parse(text), {"x": "ones"})
-    assert debugger.run().reason == "end"
-    region = debugger.allocation.region  # type: ignore[attr-defined]
-    debugger.restart()
-    debugger.run()
-    region.begin_run()
-    segment = region.segment(160_064 + 64)
-    assert is_pattern(np.asarray(segment)).all()
+}}"""
+    )
+    debugger = nncdbg.Debugger(program, {"x": "ones"}, allocator=recording)
+    for _ in range(2):
+        assert debugger.run().reason == "end"
+        debugger.restart()
+    stop = debugger.run()
+    assert recording.requests[1] == recording.requests[2]
+    assert stop.finding is not None
+    assert stop.finding.kind == "uninitialized"
+    assert "left 10000 of 40000 elements of %y unwritten" in stop.finding.detail
 
 
 def test_pages_that_the_next_run_does_not_ask_for_go_back() -> None:
