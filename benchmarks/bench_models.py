@@ -71,7 +71,7 @@ def against_onnxruntime(name: str, path: Path, runs: int) -> Iterator[dict[str, 
     for full in (False, True):
         ours = run_of(path, inputs, full=full)
         title = f"{name}: {'everything on' if full else 'free run'} / onnxruntime"
-        yield interleaved(title, ours, lambda: session.run(None, inputs), bar=math.inf, runs=runs, warm=2) | {
+        yield interleaved(title, ours, lambda: session.run(None, inputs), bar=None, runs=runs, warm=2) | {
             "full": full
         }
 

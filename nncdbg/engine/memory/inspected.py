@@ -24,7 +24,7 @@ from nncdbg.engine.linking import Allocation, Binding, Execute, Gather
 from nncdbg.engine.memory.buffers import GUARD, damage, guards, heal, planned, span_of
 from nncdbg.engine.memory.proof import misused
 from nncdbg.engine.statistics_log import MASK, ROW_BYTES, StatisticsLog
-from nncdbg.stats.inspection import Flag, fill, inspect_plain, inspector
+from nncdbg.stats.inspection import Flag, Inspector, fill, inspect_plain, inspector
 
 # Plain ints: the operators of an IntFlag are slow.
 NAN, INF, UNWRITTEN = int(Flag.NAN), int(Flag.INF), int(Flag.UNWRITTEN)
@@ -47,6 +47,7 @@ class InspectedAllocation(Allocation):
         self.log: StatisticsLog | None = None
         self.watched = GUARDS | UNWRITTEN
         self.unwritten: dict[int, tuple[weakref.ref[Array], Binding]] = {}
+        self._inspectors: dict[np.dtype[Any], Inspector] = {}
 
     def connect(self, report: Report, log: StatisticsLog | None) -> None:
         self.report = report
@@ -188,10 +189,17 @@ class InspectedAllocation(Allocation):
             number = self.log.positions.take() & MASK
             self.log.owners[number] = (binding, index)
             row = self.log.address + number * ROW_BYTES
-        compiled = inspector(name_of(buffer.dtype))
+        compiled = self._inspectors.get(buffer.dtype) or self._inspector(buffer.dtype)
         if compiled is None:
             return self._inspect_plain(buffer, row)
-        return int(compiled(address, buffer.size, GUARD, row))
+        return compiled(address, buffer.size, GUARD, row)
+
+    def _inspector(self, dtype: np.dtype[Any]) -> Inspector | None:
+        """The compiled inspection of a dtype, kept from the moment it is there."""
+        compiled = inspector(name_of(dtype))
+        if compiled is not None:
+            self._inspectors[dtype] = compiled
+        return compiled
 
     def _inspect_plain(self, buffer: Array, row: int) -> int:
         log = None

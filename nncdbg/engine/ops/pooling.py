@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
@@ -174,10 +175,15 @@ def window_counts(axis: Axis, size: int, include: bool) -> list[int]:
 
 def divisors(attributes: Attributes, axes: Sequence[Axis], sizes: Sequence[int]) -> Any:
     """The number of elements that each window averages over: a NumPy array over the windows, in f64."""
-    include = bool(attributes.get("count_include_pad", 0))
+    return _divisors(bool(attributes.get("count_include_pad", 0)), tuple(axes), tuple(sizes))
+
+
+@lru_cache(maxsize=256)
+def _divisors(include: bool, axes: tuple[Axis, ...], sizes: tuple[int, ...]) -> Any:
     result: Any = np.ones((), np.float64)
     for axis, size in zip(axes, sizes, strict=True):
         result = np.multiply.outer(result, np.array(window_counts(axis, size, include), np.float64))
+    result.setflags(write=False)
     return result
 
 
@@ -203,7 +209,10 @@ def average_pool(
     """The mean of each window of x [N, C, *sizes], with count_include_pad over its padding too."""
     wide, axes = widened(xp, x), axes_of(attributes, kernel_shape)
     sizes = x.shape[2:]
-    sums = folded(xp, padded(xp, wide, paddings(axes, sizes), 0), axes, window_numbers(axes, sizes), "add")
+    image, counts = padded(xp, wide, paddings(axes, sizes), 0), window_numbers(axes, sizes)
+    sums = folded(
+        xp, image, axes, counts, "add", out if out is not None and out.dtype == wide.dtype else None
+    )
     sums /= xp.asarray(divisors(attributes, axes, sizes).astype(wide.dtype))
     return settled(xp, sums, x.dtype, out)
 
