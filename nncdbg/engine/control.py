@@ -94,8 +94,11 @@ class Control:
                 for code, pc, after in breakpoint.sites:
                     places.setdefault((id(code), pc), []).append((breakpoint, after))
         self._places = places
+        wanted: dict[int, set[int]] = {}
+        for key, pc in (*places, *self._temporary):
+            wanted.setdefault(key, set()).add(pc)
         for code in self.codes:
-            traps = {pc for key, pc in (*places, *self._temporary) if key == id(code)}
+            traps = wanted.get(id(code), set())
             if traps != code.traps:
                 code.traps = traps
                 code.arm()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from nncdbg.engine.machine import Frame
@@ -36,16 +35,6 @@ Outcome: TypeAlias = "Trapped | Interrupted | Ended | Failed"
 
 
 @dataclass(frozen=True, slots=True)
-class Executed:
-    """A kernel has run: `outputs` are what it wrote, `seconds` are not measured here."""
-
-    frame: Frame
-    pc: int
-    inputs: Sequence[Any]
-    outputs: Sequence[Any]
-
-
-@dataclass(frozen=True, slots=True)
 class Pushed:
     frame: Frame
 
@@ -67,4 +56,4 @@ class Restored:
     """The machine has been put into the state of a clone; what it did since counts no more."""
 
 
-Event: TypeAlias = "Executed | Pushed | Popped | Iterated | Ended | Restored"
+Event: TypeAlias = "Pushed | Popped | Iterated | Ended | Restored"
