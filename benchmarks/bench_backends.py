@@ -1,40 +1,54 @@
 """Models stepped kernel by kernel through onnxruntime, everything on, against onnxruntime's own run.
 
-Ours: `backend="onnxruntime"`, debug allocator, statistics of every result, history.  Peer: one
-plain session of the whole model.  Both with one thread and optimisations off.
+Ours: `backend="onnxruntime"`, debug allocator, statistics of every result, history, `catch nan inf`.
+Peer: one plain session of the whole model.  Both with one thread and optimisations off.  The bar is
+for models with their weights in the file; the light models as they lie in the wheel, which write up
+to 575 MB of weights at every run, are measured beside.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import os
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-import onnx.backend.test
 import onnxruntime
+from apart import apart, main
+from bench_models import models
+from onnx import numpy_helper
 from timing import interleaved
 
 import nncdbg
 from nncdbg import stats
 
-LIGHT = ("resnet50", "squeezenet", "shufflenet")
 BAR = 1.8
 
 
-def models() -> dict[str, Path]:
-    """The light models of the onnx wheel, and silero_vad where it is at hand."""
-    folder = Path(onnx.backend.test.__file__).parent / "data" / "light"
-    found = {name: folder / f"light_{name}.onnx" for name in LIGHT}
-    beside = Path(__file__).resolve().parents[2] / "shared"
-    silero = Path(os.environ.get("NNCDBG_SHARED", beside)) / "models" / "silero_vad_16k_op15.onnx"
-    if silero.exists():
-        found["silero_vad"] = silero
-    return found
+@contextmanager
+def with_weights(path: Path) -> Iterator[Path]:
+    """The model with its weights in the file; a light model makes them at every run."""
+    model = onnx.load(path)
+    graph = model.graph
+    given = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    made = [node for node in graph.node if node.op_type == "ConstantOfShape" and node.input[0] in given]
+    for node in made:
+        value = numpy_helper.to_array(node.attribute[0].t)
+        weights = np.full(tuple(given[node.input[0]]), value[0], value.dtype)
+        graph.initializer.append(numpy_helper.from_array(weights, node.output[0]))
+        graph.node.remove(node)
+    read = {name for node in graph.node for name in node.input}
+    for values in (graph.initializer, graph.input):
+        for unread in [value for value in values if made and value.name not in read]:
+            values.remove(unread)
+    with tempfile.TemporaryDirectory() as folder:
+        changed = Path(folder) / path.name
+        onnx.save(model, changed)
+        yield changed
 
 
 def plain_session(path: Path) -> onnxruntime.InferenceSession:
@@ -76,30 +90,45 @@ def full_run(path: Path, inputs: dict[str, Any], backend: str) -> Callable[[], A
     return run
 
 
-def measure(runs: int = 9) -> list[dict[str, Any]]:
-    """Per model the median ratio of interleaved runs, and their geometric mean against the bar."""
+def compared(name: str, path: Path, runs: int) -> dict[str, Any]:
+    """The ratio of one model, without a bar of its own."""
+    session = plain_session(path)
+    inputs = inputs_of(session)
+    ours = full_run(path, inputs, "onnxruntime")
+    title = f"{name}: each kernel of onnxruntime stepped, everything on / plain onnxruntime"
+    return interleaved(title, ours, lambda: session.run(None, inputs), bar=None, runs=runs)
+
+
+def here(chosen: list[str], runs: int) -> Iterator[dict[str, Any]]:
+    """Per model the median ratio of interleaved runs, and geometric means; of the `chosen` models, or all."""
     stats.prepare(wait=True)
-    figures = []
-    for name, path in models().items():
-        session = plain_session(path)
-        inputs = inputs_of(session)
-        ours = full_run(path, inputs, "onnxruntime")
-        title = f"{name}: each kernel of onnxruntime stepped, everything on / plain onnxruntime"
-        figures.append(
-            interleaved(title, ours, lambda s=session, x=inputs: s.run(None, x), bar=None, runs=runs)
-        )
-    means = [geometric_mean(figures, BAR)]
-    if len(figures) > len(LIGHT):
-        means.insert(0, geometric_mean(figures[: len(LIGHT)], None))
-    return [*figures, *means]
+    found = models()
+    shipped, wheel = [], []
+    for name in chosen or found:
+        with with_weights(found[name]) as path:
+            shipped.append(compared(name, path, runs))
+            yield shipped[-1]
+        if name.startswith("light_"):
+            wheel.append(compared(f"{name} as in the wheel", found[name], runs))
+            yield wheel[-1]
+        else:
+            wheel.append(shipped[-1])
+    yield geometric_mean(shipped, BAR, "weights in the file")
+    yield geometric_mean(wheel, None, "weights made at every run, as in the wheel")
 
 
-def geometric_mean(figures: list[dict[str, Any]], bar: float | None) -> dict[str, Any]:
+def measure(chosen: list[str] | None = None, runs: int = 9) -> list[dict[str, Any]]:
+    """The figures, measured in a process of its own, on one thread."""
+    return apart(__file__, chosen or [], runs)
+
+
+def geometric_mean(figures: list[dict[str, Any]], bar: float | None, what: str) -> dict[str, Any]:
     mean = math.exp(sum(math.log(figure["ratio"]) for figure in figures) / len(figures))
-    title = f"kernels of onnxruntime stepped, everything on, over {len(figures)} models, geometric mean"
+    title = (
+        f"kernels of onnxruntime stepped, everything on, over {len(figures)} models, {what}, geometric mean"
+    )
     return {"figure": title, "ours": None, "peer": None, "ratio": round(mean, 3), "bar": bar}
 
 
 if __name__ == "__main__":
-    for figure in measure():
-        print(json.dumps(figure))
+    main(here, measure)

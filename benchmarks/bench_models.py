@@ -13,7 +13,6 @@ we: neither side keeps a result from one run to the next.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import statistics
@@ -24,7 +23,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+from apart import apart, main
+
 RUNS = 9
 FREE, FULL, FILL, OPENING = 2.0, 3.0, 1.10, 1.0
 """Bars: free and full are geometric means over the models, fill is a ratio on resnet50, opening is in s."""
@@ -169,21 +169,8 @@ def here(chosen: list[str], runs: int) -> Iterator[dict[str, Any]]:
 
 def measure(chosen: list[str] | None = None, runs: int = RUNS) -> list[dict[str, Any]]:
     """Per model and mode the median ratio of interleaved runs, geometric means, and the fill alone."""
-    process = subprocess.run(
-        [sys.executable, __file__, "--here", str(runs), *(chosen or [])],
-        env={**os.environ, **ONE_THREAD},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    return [json.loads(line) for line in process.stdout.splitlines()]
+    return apart(__file__, chosen or [], runs)
 
 
 if __name__ == "__main__":
-    if "--here" in sys.argv:
-        _, _, count, *names = sys.argv
-        for line in here(names, int(count)):
-            print(json.dumps(line), flush=True)
-    else:
-        for line in measure(sys.argv[1:]):
-            print(json.dumps(line))
+    main(here, measure)

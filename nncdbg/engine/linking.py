@@ -16,7 +16,7 @@ import numpy as np
 from nncdbg.engine.backends import Backend, Call
 from nncdbg.engine.backends.fallback import Fallback
 from nncdbg.engine.code import CONTROL, Code, Instruction, Path, Statement, gatherer
-from nncdbg.engine.graph import Node, TensorType
+from nncdbg.engine.graph import Node
 from nncdbg.engine.ops import Op, lookup
 from nncdbg.engine.ops.schema import complete, version_of
 
@@ -44,10 +44,6 @@ class Binding(Statement):
     outputs: int
     several: bool
     """True if the statement's target is a slice of slots, so that a sequence of results is due."""
-
-    def infer(self, types: Sequence[TensorType | None]) -> Sequence[TensorType | None]:
-        assert self.op.infer is not None
-        return self.op.infer(self.attributes, types)
 
 
 class Allocation:

@@ -31,6 +31,7 @@ from nncdbg.engine.backends.one_node import (
 )
 from nncdbg.engine.dtypes import FROM_ONNX, NUMPY, ONNX, name_of
 from nncdbg.engine.errors import NncdbgError, RunError, UnsupportedOp, UsageError
+from nncdbg.engine.ops.planning import measure_of, result_of
 
 
 class OnnxRuntime:
@@ -51,7 +52,14 @@ class OnnxRuntime:
                 hint="pip install onnxruntime",
             ) from error
         self._library = onnxruntime
-        self._make_value = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type
+        # Below the public binding, which takes as long per operand as a small kernel: its checks are
+        # those of devices that are not asked for here.
+        native = onnxruntime.capi.onnxruntime_pybind11_state
+        self.make_value = native.OrtValue.ortvalue_from_numpy_with_onnx_type
+        """(contiguous array, ONNX's number of its type) -> value over the array's memory, not holding it."""
+        self.binding = native.SessionIOBinding
+        self.host = native.OrtDevice(native.OrtDevice.cpu(), native.OrtDevice.default_memory(), 0)
+        self.run_options = onnxruntime.RunOptions()
         self._options = _options(onnxruntime, threads)
         self._own = NumPy()
         self.sessions: dict[tuple[Any, Kinds], Any] = {}
@@ -66,9 +74,7 @@ class OnnxRuntime:
                 f"{call.node.op} has no kernel on onnxruntime: {reason}", "--fallback runs it on NumPy"
             )
         statement = _Statement(self, call)
-        if call.several or call.op.infer is None or not takes_tensors_only(call.node.op, call.version):
-            return Kernels(statement.run)
-        return Kernels(statement.run, statement.into)
+        return Kernels(statement.run, statement.into if _has_one_tensor(call) else None)
 
     def to_device(self, array: Any) -> Any:
         return array
@@ -100,13 +106,12 @@ class OnnxRuntime:
             self.sessions[key] = made
         return self.sessions[key]
 
-    def value_of(self, array: Any) -> Any:
-        """An OrtValue over the memory of a contiguous array, which must outlive it."""
-        return self._make_value(array, _NUMBERS[array.dtype])
-
 
 _NUMBERS = {NUMPY[name]: number for name, number in ONNX.items()}
 """NumPy dtype to ONNX's number for it."""
+
+_CHANGED = object()
+"""Stands for operands that are not those of the last time."""
 
 _SMALL = 1 << 16
 """Bytes of operands up to which binding memory takes longer than copying a result does."""
@@ -125,6 +130,16 @@ def _options(library: Any, threads: int) -> Any:
     return options
 
 
+def _has_one_tensor(call: Call) -> bool:
+    """Whether the result is one tensor, made of tensors, so that it can go into a buffer."""
+    return not call.several and call.op.infer is not None and takes_tensors_only(call.node.op, call.version)
+
+
+def _sizes_follow(call: Call) -> bool:
+    """Whether the sizes of the one result follow from those of the operands."""
+    return _has_one_tensor(call) and measure_of(call.op, call.attributes) is None
+
+
 class _Statement:
     """One statement's kernel: the session for its operands, and its binding to their memory."""
 
@@ -135,46 +150,72 @@ class _Statement:
         self._packed_result = True
         """Whether it is still to be seen that the result's elements are not packed."""
         self._outputs = [name for name in output_names(call.node) if name]
-        self._kept: dict[int, tuple[Any, Any, Any]] = {}
-        """Constant operands: as given, as bound, and the OrtValue over that memory."""
         self._kinds: Kinds | None = None
         self._session: Any = None
         self._copies = False
         self._binding: Any = None
+        self._operands: list[tuple[int, str, Any, int]] = []
+        """For each operand that is given its index, name, dtype, and ONNX's number of that."""
+        self._constants: list[Any] = []
+        """By index the constant operand whose memory is bound; `_CHANGED` for the others."""
+        self._sizes_follow = _sizes_follow(call)
+        self._planned_for: list[Any] = []
+        self._planned: tuple[tuple[int, ...], np.dtype[Any]] | None = None
 
     def run(self, *inputs: Any) -> Any:
-        """The results, in memory that onnxruntime allocates."""
+        """The results, in memory of NumPy where their sizes are known, else of onnxruntime.
+
+        NumPy's is the faster: onnxruntime gives it back to the system and takes it anew each time.
+        """
+        plan = self._plan(inputs) if self._sizes_follow else None
+        if plan is not None:
+            return self.into(*inputs, np.empty(*plan))
         self._prepare(inputs)
         if self._binding is None or (self._copies and _size_of(inputs) <= _SMALL):
             return self._ordered(self._run_by_name(inputs))
         held = self._bind(inputs)
+        binding = self._binding
         for name in self._outputs:
-            self._binding.bind_output(name)
+            binding.bind_output(name, self._backend.host)
         try:
             self._execute()
-            return self._ordered([_borrowed(value, self._call) for value in self._binding.get_outputs()])
+            results = binding.get_outputs()
+            # An item is a share in the result; what an iterator gives is not.
+            shares = [results[index] for index in range(len(results))]
+            return self._ordered([_borrowed(value, self._call) for value in shares])
         finally:
-            self._release()
+            # The history drops results when memory gets short, so they are not held here.
+            binding.clear_binding_outputs()
             del held
 
     def into(self, *arguments: Any) -> Any:
         """Write the one result into the buffer that comes last, and return it."""
-        *inputs, buffer = arguments
-        self._prepare(inputs)
-        if self._binding is None:
-            np.copyto(buffer, self._ordered(self._run_by_name(inputs)))
-            return buffer
+        buffer = arguments[-1]
+        # Mostly the operands are of the kinds of the last time, and `_bind` sees that on its way.
+        held = self._bind(arguments) if self._binding is not None else _CHANGED
+        if held is _CHANGED:
+            inputs = arguments[:-1]
+            self._prepare(inputs)
+            if self._binding is None:
+                np.copyto(buffer, self._ordered(self._run_by_name(inputs)))
+                return buffer
+            held = self._bind(inputs)
         if self._packed_result:
             refuse_packed(name_of(buffer.dtype), self._call)
             self._packed_result = False
-        held = self._bind(inputs)
-        self._binding.bind_ortvalue_output("output_0", self._backend.value_of(buffer))
-        try:
-            self._execute()
-        finally:
-            self._release()
-            del held
+        make = self._backend.make_value
+        self._binding.bind_ortvalue_output("output_0", make(buffer, _NUMBERS[buffer.dtype]))
+        self._execute()
+        del held
         return buffer
+
+    def _plan(self, inputs: Sequence[Any]) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
+        """Shape and dtype of the result for these operands; None if only the kernel knows them."""
+        key = [None if value is None else (value.shape, value.dtype) for value in inputs]
+        if key != self._planned_for:
+            self._planned = result_of(self._call.op, self._call.attributes, inputs)
+            self._planned_for = key
+        return self._planned
 
     def _prepare(self, inputs: Sequence[Any]) -> None:
         """The session and binding for these operands; mostly those of the last time."""
@@ -184,9 +225,10 @@ class _Statement:
         for kind in kinds:
             if kind is not None and not isinstance(kind, tuple):
                 refuse_packed(name_of(kind), self._call)
-        self._session = self._backend.session(self._call, kinds)
+        session = self._backend.session(self._call, kinds)
+        self._session = session._sess
         self._kinds = kinds
-        results = [value.type for value in self._session.get_outputs()]
+        results = [value.type for value in session.get_outputs()]
         # Text and sequences have no memory that could be bound.
         bindable = all(kind != TEXT and not isinstance(kind, tuple) for kind in kinds) and all(
             type_.startswith("tensor(") and type_ != "tensor(string)" for type_ in results
@@ -195,35 +237,37 @@ class _Statement:
         self._copies = all(_is_of_numpy(kind) for kind in kinds) and all(
             not type_.startswith(_FOREIGN) for type_ in results
         )
-        self._binding = self._session.io_binding() if bindable else None
+        self._binding = self._backend.binding(self._session) if bindable else None
+        if bindable:
+            given = [(index, kind) for index, kind in enumerate(kinds) if isinstance(kind, np.dtype)]
+            self._operands = [(i, self._names[i], kind, _NUMBERS[kind]) for i, kind in given]
+            self._constants = [_CHANGED] * len(kinds)
 
-    def _bind(self, inputs: Sequence[Any]) -> list[Any]:
-        """Bind the operands where they stand; what is returned must live as long as the kernel runs."""
-        bind, kept, call = self._binding.bind_ortvalue_input, self._kept, self._call
-        held = []
-        for index, value in enumerate(inputs):
-            if value is None:
+    def _bind(self, inputs: Sequence[Any]) -> Any:
+        """Bind the operands where they stand; `_CHANGED` if they are of other kinds than the last time.
+
+        What is returned must live as long as the kernel runs: a binding holds no memory.
+        """
+        bind, make = self._binding.bind_ortvalue_input, self._backend.make_value
+        constants = self._constants
+        held: list[Any] = []
+        for index, name, dtype, number in self._operands:
+            value = inputs[index]
+            if value is constants[index]:
                 continue
-            known = kept.get(index)
-            if known is not None and known[0] is value:
-                bind(self._names[index], known[2])
-                continue
-            array = np.asarray(value) if value.flags.c_contiguous else np.ascontiguousarray(value)
-            bound = self._backend.value_of(array)
-            held.append(array)
-            if index in call.constants:
-                kept[index] = (value, array, bound)
-            bind(self._names[index], bound)
+            if value.__class__ is not np.ndarray or not value.flags.c_contiguous:
+                value = np.ascontiguousarray(value).reshape(np.shape(value))
+                held.append(value)
+            if value.dtype != dtype:
+                return _CHANGED
+            bind(name, make(value, number))
+            if index in self._call.constants and value is inputs[index]:
+                constants[index] = value
         return held
-
-    def _release(self) -> None:
-        """Hold on to no operand or result, as the history drops them when memory gets short."""
-        self._binding.clear_binding_inputs()
-        self._binding.clear_binding_outputs()
 
     def _execute(self) -> None:
         try:
-            self._session.run_with_iobinding(self._binding)
+            self._session.run_with_iobinding(self._binding, self._backend.run_options)
         except Exception as error:
             raise self._failure(error) from error
 
@@ -234,7 +278,7 @@ class _Statement:
             if value is not None
         }
         try:
-            results = self._session.run(self._outputs, feeds)
+            results = self._session.run(self._outputs, feeds, self._backend.run_options)
         except Exception as error:
             raise self._failure(error) from error
         return [_plain(result) for result in results]

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.dtypes import NUMPY, name_of
-from nncdbg.engine.graph import Array, TensorType
+from nncdbg.engine.graph import Array
 from nncdbg.engine.linking import Binding
+from nncdbg.engine.ops.planning import result_of
 from nncdbg.stats.inspection import fill, is_pattern
 
 GUARD = 64
@@ -32,17 +32,10 @@ def planned(
     binding: Binding, inputs: Sequence[Any]
 ) -> tuple[tuple[int, ...], np.dtype[Any], int, int] | None:
     """(shape, dtype, elements, span) of the output for these inputs; None if only the kernel knows them."""
-    types = [None if x is None else TensorType(name_of(x.dtype), tuple(x.shape)) for x in inputs]
-    result = binding.infer(types)[0]
-    if result is None or result.dtype == "str":
+    plan = result_of(binding.op, binding.attributes, inputs)
+    if plan is None:
         return None
-    if binding.op.measure is not None:
-        shape = tuple(binding.op.measure(*inputs))
-    elif result.concrete:
-        shape = tuple(int(size) for size in result.shape)  # type: ignore
-    else:
-        return None
-    dtype = NUMPY[result.dtype]
+    shape, dtype = plan
     count = int(np.prod(shape, dtype=np.int64))
     return shape, dtype, count, span_of(count * dtype.itemsize)
 

@@ -23,6 +23,7 @@ from nncdbg.engine.graph import Array
 from nncdbg.engine.linking import Allocation, Binding, Execute, Gather
 from nncdbg.engine.memory.buffers import GUARD, damage, guards, heal, planned, span_of
 from nncdbg.engine.memory.proof import misused
+from nncdbg.engine.ops.planning import measure_of
 from nncdbg.engine.statistics_log import MASK, ROW_BYTES, StatisticsLog
 from nncdbg.stats.inspection import Flag, Inspector, fill, inspect_plain, inspector
 
@@ -244,7 +245,7 @@ def _nobody(finding: Finding) -> None:
 
 def _key(binding: Binding) -> Callable[[Sequence[Any]], Iterable[Any]]:
     """What of the operands tells the sizes of the result."""
-    measure = binding.op.measure
+    measure = measure_of(binding.op, binding.attributes)
     if measure is not None:
         return lambda inputs: measure(*inputs)
     return partial(map, _tolerant_shape if None in binding.node.inputs else _shapes_of)

@@ -59,6 +59,8 @@ class Op:
     accepts_out: bool = False
     measure: Measure | None = None
     """For an op that `accepts_out` whose sizes follow from what its inputs hold, not from their types."""
+    view: bool = False
+    """The kernel gives a view of its first input, so that running it tells the result's sizes for nothing."""
     ufunc: str | None = None
     """The name in `xp` of the function that *is* the kernel, called with inputs and `out` by position."""
     random: bool = False

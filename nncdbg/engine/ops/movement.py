@@ -151,7 +151,7 @@ def _same_rank(attributes: Attributes, types: Types) -> Shape | None:
     return None if shape is None else (None,) * len(shape)
 
 
-@op("Slice", since=10, infer=shaped(_same_rank))
+@op("Slice", since=10, infer=shaped(_same_rank), view=True)
 def slice_by_inputs(xp: Any, x: Any, starts: Any, ends: Any, axes: Any = None, steps: Any = None) -> Any:
     """A view of `x` from `starts` up to `ends` along `axes` by `steps`.  ONNX Slice since 10."""
     along, by = (None if part is None else part.tolist() for part in (axes, steps))

@@ -92,7 +92,7 @@ def reshape_by_attribute(xp: Any, x: Any, *, shape: Sequence[int], consumed_inpu
     return _reshape(x, shape, 0)
 
 
-@op("Reshape", since=5, infer=shaped(ranked(1)))
+@op("Reshape", since=5, infer=shaped(ranked(1)), view=True)
 def reshape(xp: Any, x: Any, shape: Any, *, allowzero: int = 0) -> Any:
     """`x` with other sizes: -1 is what is left, 0 the old size unless `allowzero`.  ONNX Reshape since 5."""
     return _reshape(x, shape.tolist(), allowzero)
@@ -162,7 +162,7 @@ def _squeeze_shape(attributes: Attributes, types: Types) -> Shape | None:
     return None if shape is None or count is None else (None,) * (len(shape) - count)
 
 
-@op("Squeeze", since=13, infer=shaped(_squeeze_shape))
+@op("Squeeze", since=13, infer=shaped(_squeeze_shape), view=True)
 def squeeze(xp: Any, x: Any, axes: Any = None) -> Any:
     """`x` without `axes`, which have size 1; by default all such.  ONNX Squeeze since 13."""
     return xp.squeeze(x, None if axes is None else tuple(axes.reshape(-1).tolist()))
@@ -188,7 +188,7 @@ def _unsqueeze_shape(attributes: Attributes, types: Types) -> Shape | None:
     return None if shape is None or count is None else (None,) * (len(shape) + count)
 
 
-@op("Unsqueeze", since=13, infer=shaped(_unsqueeze_shape))
+@op("Unsqueeze", since=13, infer=shaped(_unsqueeze_shape), view=True)
 def unsqueeze(xp: Any, x: Any, axes: Any) -> Any:
     """`x` with new axes of size 1 at `axes` of the result.  ONNX Unsqueeze since 13."""
     return xp.expand_dims(x, tuple(axes.reshape(-1).tolist()))
@@ -199,7 +199,7 @@ def _expand_shape(attributes: Attributes, types: Types) -> Shape | None:
     return None if shape is None or count is None else (None,) * max(len(shape), count)
 
 
-@op("Expand", since=8, infer=shaped(_expand_shape))
+@op("Expand", since=8, infer=shaped(_expand_shape), view=True)
 def expand(xp: Any, x: Any, shape: Any) -> Any:
     """`x` broadcast with `shape`, either way; a read-only view.  ONNX Expand since 8."""
     return xp.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(shape.tolist())))

@@ -72,24 +72,37 @@ def test_a_kernel_writes_into_the_buffer_of_the_allocator() -> None:
     assert debugger.value("r").base is not None
 
 
-def test_operands_are_bound_where_they_stand(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operands_are_bound_where_they_stand() -> None:
     debugger = opened()
+    backend = debugger.backend
+    assert isinstance(backend, OnnxRuntime)
     bound: list[int] = []
-    original = OnnxRuntime.value_of
+    original = backend.make_value
 
-    def spied(self: OnnxRuntime, array: Any) -> Any:
-        value = original(self, array)
+    def spied(array: Any, number: int) -> Any:
+        value = original(array, number)
         assert value.data_ptr() == array.ctypes.data
         bound.append(array.ctypes.data)
         return value
 
-    monkeypatch.setattr(OnnxRuntime, "value_of", spied)
+    backend.make_value = spied
     debugger.run()
     weight = debugger.value("w").ctypes.data
     assert bound.count(weight) == 1
     debugger.restart()
     debugger.run()
     assert bound.count(weight) == 1, "a constant is bound once"
+
+
+def test_operands_that_are_not_contiguous_are_copied_first() -> None:
+    """A value over memory has no strides."""
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    kernels = backend_of("onnxruntime").bind(call("Neg", (x,)))
+    assert kernels.into is not None
+    for operand in (x, x.T, x[:, ::2], x[::-1], np.float32(3), np.zeros((0, 3), np.float32)):
+        buffer = np.empty(np.shape(operand), np.float32)
+        np.testing.assert_array_equal(kernels.into(operand, buffer), -operand)
+        np.testing.assert_array_equal(kernels.run(operand), -operand)
 
 
 def test_a_changed_weight_is_seen() -> None:
