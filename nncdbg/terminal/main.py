@@ -20,6 +20,7 @@ COMMANDS = {
     "run": ("nncdbg.terminal.one_shot.run", "run to the end; the outputs with their statistics"),
     "diff": ("nncdbg.terminal.one_shot.diff", "two models, backends, allocators or dtypes in lockstep"),
     "print": ("nncdbg.terminal.one_shot.text", "the program text"),
+    "dap": ("nncdbg.dap_server.command", "serve the Debug Adapter Protocol, for editors"),
     "ops": ("nncdbg.terminal.one_shot.ops", "every op: signature, what exists for it, doc"),
 }
 """One-shot command to (module with `main(arguments) -> int`, one line of help)."""

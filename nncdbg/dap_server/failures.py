@@ -1,0 +1,36 @@
+"""An error as the protocol tells it: a short message, and the whole of it in the body."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nncdbg.engine.errors import (
+    ExpressionError,
+    GraphError,
+    LoadError,
+    NncdbgError,
+    NotComputed,
+    RunError,
+    UsageError,
+)
+
+_NUMBERS: tuple[tuple[type[NncdbgError], int], ...] = (
+    (ExpressionError, 2001),
+    (NotComputed, 2002),
+    (UsageError, 2000),
+    (LoadError, 3000),
+    (GraphError, 3001),
+    (RunError, 4000),
+)
+"""The first that fits gives the number; clients show it, and tests rely on it."""
+
+_OTHER = 1000
+
+
+def told(error: NncdbgError, *, show: bool = False) -> dict[str, Any]:
+    """The fields of a failed response.  With `show` the client is asked to show it in a dialog."""
+    number = next((number for kind, number in _NUMBERS if isinstance(error, kind)), _OTHER)
+    # `{...}` in a format names a variable, so the text itself goes in as one.
+    body = {"id": number, "format": "{text}", "variables": {"text": str(error)}, "showUser": show}
+    hint = f" ({error.hint})" if error.hint else ""
+    return {"message": error.message + hint, "body": {"error": body}}

@@ -1,0 +1,97 @@
+"""Frames of the protocol: ``Content-Length: N``, an empty line, N bytes of JSON.
+
+A body that is no message is answered, and the session goes on.  Where a header is wrong nobody
+can know where the next frame begins: FrameError ends the connection, with the reason as its last
+message.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from nncdbg.engine.errors import NncdbgError
+
+MAX_BODY = 16 << 20
+"""Bytes of the largest body that is read."""
+
+_MAX_LINE = 4096
+_MAX_HEADERS = 32
+
+_LINE_ENDS = (b"\r\n", b"\n")
+
+_VERBS = (b"GET ", b"POST ", b"PUT ", b"HEAD ", b"OPTIONS ", b"DELETE ", b"PATCH ", b"CONNECT ", b"TRACE ")
+
+
+class FrameError(NncdbgError):
+    """The stream cannot be read on."""
+
+
+class ByteReader(Protocol):
+    """What a frame is read from: a buffered binary stream."""
+
+    def readline(self, limit: int = -1, /) -> bytes: ...
+
+    def read(self, size: int = -1, /) -> bytes: ...
+
+
+def read_frame(stream: ByteReader) -> bytes | None:
+    """The body of the next frame; None where the stream ends between frames.
+
+    Raises FrameError for a header that is not one, an HTTP request, a body above `MAX_BODY`, and a
+    stream that ends within a frame.
+    """
+    length: int | None = None
+    line = stream.readline(_MAX_LINE)
+    while line in _LINE_ENDS:
+        # Stray line ends between frames do no harm.
+        line = stream.readline(_MAX_LINE)
+    if not line:
+        return None
+    for _ in range(_MAX_HEADERS):
+        length = _header(line, length)
+        line = stream.readline(_MAX_LINE)
+        if line in _LINE_ENDS:
+            break
+    else:
+        raise FrameError(f"a frame has more than {_MAX_HEADERS} headers")
+    if length is None:
+        raise FrameError("a frame has no Content-Length header")
+    return _body(stream, length)
+
+
+def _header(line: bytes, length: int | None) -> int | None:
+    """Take one header line; the Content-Length known after it."""
+    if not line.endswith(b"\n"):
+        ends = len(line) < _MAX_LINE
+        raise FrameError("the stream ends within a header" if ends else "a header is too long")
+    if line.startswith(_VERBS):
+        raise FrameError("this is no web server", hint="connect with a client of the Debug Adapter Protocol")
+    name, colon, value = line.partition(b":")
+    key = name.strip().lower()
+    if not colon:
+        raise FrameError("a header line has no colon")
+    if key == b"origin":
+        raise FrameError("a frame with an Origin header comes from a web page, and is refused")
+    if key != b"content-length":
+        return length
+    if length is not None:
+        raise FrameError("a frame has two Content-Length headers")
+    digits = value.strip()
+    # `int` would take signs, spaces and underscores too.
+    if not digits.isdigit() or len(digits) > 12:
+        raise FrameError("the Content-Length is not a number of bytes")
+    return int(digits)
+
+
+def _body(stream: ByteReader, length: int) -> bytes:
+    if length > MAX_BODY:
+        raise FrameError(f"a message of {length} bytes is announced, and {MAX_BODY} is the most that is read")
+    body = stream.read(length)
+    if len(body) < length:
+        raise FrameError("the stream ends within a message")
+    return body
+
+
+def frame(body: bytes) -> bytes:
+    """The frame around a body."""
+    return b"Content-Length: %d\r\n\r\n%b" % (len(body), body)

@@ -1,0 +1,295 @@
+"""Writes the typed records of the Debug Adapter Protocol from its JSON schema.
+
+`python tools/generate_protocol.py SCHEMA` writes into `nncdbg/dap_server/protocol/`; with `--check` it only
+compares, and exits 1 if the files differ. Names, types and what is required are taken; the prose is not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import keyword
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+from typing import Any
+
+Schema = dict[str, Any]
+
+PACKAGE = "nncdbg.dap_server.protocol"
+FOLDER = Path(__file__).resolve().parent.parent.joinpath(*PACKAGE.split("."))
+WIDTH = 110
+ENVELOPES = {"ProtocolMessage", "Request", "Response", "Event"}
+# Sent by the adapter; the schema tells them from the client's requests in prose only.
+REVERSE = {"runInTerminal", "startDebugging"}
+SCALARS = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
+ANYTHING = {*SCALARS, "array", "object"}
+
+
+class UnknownShape(Exception):
+    """The schema says something that has no Python type here."""
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description="Write the protocol's records from its JSON schema.")
+    parser.add_argument("schema", type=Path, help="debugAdapterProtocol.json")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if the files differ")
+    options = parser.parse_args(arguments)
+    try:
+        files = modules(json.loads(options.schema.read_text(encoding="utf-8"))["definitions"])
+    except (OSError, ValueError, KeyError, UnknownShape) as error:
+        print(f"cannot read {options.schema} as the protocol's schema: {error}", file=sys.stderr)
+        return 2
+    if options.check:
+        stale = [name for name, text in files.items() if written(name) != text]
+        for name in stale:
+            print(f"{FOLDER / name} is stale: run python tools/generate_protocol.py SCHEMA", file=sys.stderr)
+        return 1 if stale else 0
+    for name, text in files.items():
+        (FOLDER / name).write_text(text, encoding="utf-8")
+    return 0
+
+
+def written(name: str) -> str | None:
+    """The text of a generated file as it is on disk, None where there is none."""
+    path = FOLDER / name
+    return path.read_text(encoding="utf-8") if path.is_file() else None
+
+
+def modules(definitions: dict[str, Schema]) -> dict[str, str]:
+    """File name -> text, for all files that are generated."""
+    shared = {name: definitions[name] for name in definitions if is_shared(name)}
+    types = [declaration(name, shared[name]) for name in in_order(shared)]
+    requests = [record for name in requests_of(definitions) for record in request_records(name, definitions)]
+    requests.append(record("ErrorBody", own_part("ErrorResponse", definitions)["properties"]["body"]))
+    bodies = ((name, body_of(name, definitions)) for name in events_of(definitions))
+    events = [record(f"{name}Body", body) for name, body in bodies if body is not None]
+    return {
+        "types.py": module("Objects that requests and events share", types, ()),
+        "requests.py": module("Arguments of requests and bodies of responses", requests, shared),
+        "events.py": module("Bodies of events", events, shared),
+        "tables.py": tables(definitions),
+    }
+
+
+# What is in the schema
+
+
+def is_shared(name: str) -> bool:
+    return name not in ENVELOPES and not name.endswith(("Request", "Response", "Event", "Arguments"))
+
+
+def requests_of(definitions: dict[str, Schema]) -> list[str]:
+    return [name for name in definitions if name.endswith("Request") and name not in ENVELOPES]
+
+
+def events_of(definitions: dict[str, Schema]) -> list[str]:
+    return [name for name in definitions if name.endswith("Event") and name not in ENVELOPES]
+
+
+def own_part(name: str, definitions: dict[str, Schema]) -> Schema:
+    """What a message adds to its envelope: the second half of its `allOf`."""
+    _, part = definitions[name]["allOf"]
+    return dict(part)
+
+
+def wire_name(name: str, definitions: dict[str, Schema]) -> str:
+    """The `command` or `event` string of a message."""
+    properties = own_part(name, definitions)["properties"]
+    (word,) = properties["command" if "command" in properties else "event"]["enum"]
+    return str(word)
+
+
+def arguments_name(request: str, definitions: dict[str, Schema]) -> str | None:
+    arguments = own_part(request, definitions)["properties"].get("arguments")
+    return None if arguments is None else referred(arguments)
+
+
+def body_of(message: str, definitions: dict[str, Schema]) -> Schema | None:
+    """The schema of a response's or an event's body, None where it has none."""
+    body: Schema | None = own_part(message, definitions).get("properties", {}).get("body")
+    return body
+
+
+def body_name(request: str, definitions: dict[str, Schema]) -> str | None:
+    """The record of the response's body: its own, or a shared one that the schema refers to."""
+    stem = request.removesuffix("Request")
+    body = body_of(f"{stem}Response", definitions)
+    if body is None:
+        return None
+    return referred(body) if "$ref" in body else f"{stem}Body"
+
+
+def referred(schema: Schema) -> str:
+    return str(schema["$ref"]).rpartition("/")[2]
+
+
+def references(schema: object) -> Iterator[str]:
+    """Names of the definitions that a schema refers to, at any depth."""
+    if isinstance(schema, dict):
+        if "$ref" in schema:
+            yield referred(schema)
+        for part in schema.values():
+            yield from references(part)
+    elif isinstance(schema, list):
+        for part in schema:
+            yield from references(part)
+
+
+def in_order(definitions: dict[str, Schema]) -> Iterable[str]:
+    """The names so that each comes after those it refers to, itself aside. A ring is a `ValueError`."""
+    needs = {name: [one for one in references(part) if one != name] for name, part in definitions.items()}
+    return TopologicalSorter(needs).static_order()
+
+
+# What it is in Python
+
+
+def python_type(schema: Schema) -> str:
+    """The annotation of a value."""
+    if "$ref" in schema:
+        return referred(schema)
+    kind = schema.get("type")
+    if isinstance(kind, list):
+        return "Any" if set(kind) == ANYTHING else " | ".join(SCALARS[one] for one in kind)
+    if "enum" in schema:
+        return f"Literal[{', '.join(quoted(schema['enum']))}]"
+    if kind == "array":
+        return f"list[{python_type(schema['items'])}]"
+    if "oneOf" in schema or (kind == "object" and "properties" not in schema):
+        values = schema.get("additionalProperties", True)
+        return f"dict[str, {'Any' if values is True else python_type(values)}]"
+    if kind in SCALARS:
+        return SCALARS[kind]
+    raise UnknownShape(json.dumps(schema))
+
+
+def quoted(words: list[str]) -> list[str]:
+    return [f'"{word}"' for word in words]
+
+
+def wrapped(head: str, items: list[str], tail: str, indent: str = "") -> str:
+    """Head, items and tail on one line if it fits the width, else one item a line."""
+    line = f"{indent}{head}{', '.join(items)}{tail}"
+    if len(line) <= WIDTH:
+        return line
+    return "\n".join([f"{indent}{head}", *(f"{indent}    {item}," for item in items), f"{indent}{tail}"])
+
+
+def declaration(name: str, schema: Schema) -> str:
+    """A shared definition: a record, a record with a base, or another name for a type."""
+    if "allOf" in schema:
+        base, part = schema["allOf"]
+        return record(name, part, referred(base))
+    if schema["type"] == "object":
+        return record(name, schema)
+    if "enum" in schema:
+        return wrapped(f"{name}: TypeAlias = Literal[", quoted(schema["enum"]), "]")
+    return f"{name}: TypeAlias = {python_type(schema)}"
+
+
+def record(name: str, schema: Schema, base: str = "Record") -> str:
+    required = schema.get("required", ())
+    lines = [f"class {name}({base}, frozen=True, kw_only=True):"]
+    for key, value in schema.get("properties", {}).items():
+        lines.append(f"    {field(name, key, value, key in required)}")
+    if len(lines) == 1:
+        lines.append('    """No field of its own."""')
+    return "\n".join(lines)
+
+
+def field(owner: str, key: str, schema: Schema, required: bool) -> str:
+    """One line of a record. A key that camel case does not give back is written out."""
+    annotation = python_type(schema)
+    if not required and annotation != "Any":
+        annotation = f"{annotation} | None"
+    if owner in references(schema):
+        annotation = f'"{annotation}"'
+    name = snake_case(key)
+    options = [] if required else ["default=None"]
+    if camel_case(name) != key:
+        options.append(f'name="{key}"')
+        return f"{name}: {annotation} = field({', '.join(options)})"
+    return f"{name}: {annotation}" if required else f"{name}: {annotation} = None"
+
+
+def snake_case(key: str) -> str:
+    """`clientID` to `client_id`, `supportsANSIStyling` to `supports_ansi_styling`, `__data` to `data`."""
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", key.strip("_")).lower()
+    return f"{words}_" if keyword.iskeyword(words) else words
+
+
+def camel_case(name: str) -> str:
+    """What `rename="camel"` of msgspec makes of a field's name."""
+    first, *rest = name.split("_")
+    return first + "".join(word.title() for word in rest)
+
+
+def request_records(name: str, definitions: dict[str, Schema]) -> Iterator[str]:
+    if arguments := arguments_name(name, definitions):
+        yield record(arguments, definitions[arguments])
+    stem = name.removesuffix("Request")
+    body = body_of(f"{stem}Response", definitions)
+    if body is not None and "$ref" not in body:
+        yield record(f"{stem}Body", body)
+
+
+# Files
+
+
+def header(about: str) -> str:
+    return f'"""{about}, generated by `python tools/generate_protocol.py SCHEMA`."""\n'
+
+
+def module(about: str, declarations: list[str], importable: Iterable[str]) -> str:
+    """A file of declarations, with the imports that they use."""
+    code = "\n\n\n".join(declarations)
+    used = set(re.findall(r"\b[A-Za-z]\w*", code))
+    lines = [header(about)]
+    if typing := [name for name in ("Any", "Literal", "TypeAlias") if name in used]:
+        lines += [f"from typing import {', '.join(typing)}", ""]
+    if re.search(r"= field\(", code):
+        lines += ["from msgspec import field", ""]
+    lines.append(f"from {PACKAGE}.record import Record")
+    if shared := sorted(used.intersection(importable), key=str.lower):
+        whole = f"from {PACKAGE}.types import {', '.join(shared)}"
+        lines.append(whole if len(whole) <= WIDTH else wrapped(f"from {PACKAGE}.types import (", shared, ")"))
+    return "\n".join(lines) + f"\n\n\n{code}\n"
+
+
+def tables(definitions: dict[str, Schema]) -> str:
+    requests: list[str] = []
+    reverse_requests: list[str] = []
+    for name in requests_of(definitions):
+        word = wire_name(name, definitions)
+        records = [placed(arguments_name(name, definitions)), placed(body_name(name, definitions))]
+        records.append(str("arguments" in own_part(name, definitions)["required"]))
+        entry = wrapped(f'"{word}": Exchange(', records, "),", "    ")
+        (reverse_requests if word in REVERSE else requests).append(entry)
+    events = []
+    for name in events_of(definitions):
+        body = f"events.{name}Body" if body_of(name, definitions) else "None"
+        events.append(f'    "{wire_name(name, definitions)}": {body},')
+    return "\n".join(
+        [
+            header("Requests and events by name"),
+            f"from {PACKAGE} import events, requests, types",
+            f"from {PACKAGE}.record import Exchange, Record",
+            *("", "REQUESTS: dict[str, Exchange] = {", *requests, "}"),
+            *("", "REVERSE_REQUESTS: dict[str, Exchange] = {", *reverse_requests, "}"),
+            *("", "EVENTS: dict[str, type[Record] | None] = {", *events, "}", ""),
+        ]
+    )
+
+
+def placed(name: str | None) -> str:
+    """A record's name as the tables write it, with the module that it is in."""
+    if name is None:
+        return "None"
+    return f"requests.{name}" if name.endswith(("Arguments", "Body")) else f"types.{name}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
