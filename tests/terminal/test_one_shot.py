@@ -117,7 +117,15 @@ def test_ops_table_and_one_op(capsys: Capture) -> None:
     assert "block" in rows["If"]
     assert "nncdbg.Empty" in rows
     assert main(["ops", "Softmax"]) == 0
-    assert capsys.readouterr().out.startswith("%output = Softmax(%input)\n")
+    softmax = capsys.readouterr().out
+    assert softmax.startswith("%output = Softmax(%input)\n")
+    assert "  gradient: its own rule\n" in softmax
+    assert "gradient" in rows["Tanh"]
+    assert "gradient" not in rows["Det"]
+    assert main(["ops", "Gelu"]) == 0
+    assert "  gradient: through its formula" in capsys.readouterr().out
+    assert main(["ops", "Det"]) == 0
+    assert "  gradient: none\n" in capsys.readouterr().out
     assert main(["ops", "Conv", "--json"]) == 0
     conv = json.loads(capsys.readouterr().out)
     assert conv["attributes"]["group"] == {"required": False, "default": 1}

@@ -10,7 +10,8 @@ from nncdbg.engine.dtypes import name_of
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.frontends import onnx_node
 from nncdbg.engine.frontends.external_data import ExternalData
-from nncdbg.engine.frontends.layers import group_layers
+from nncdbg.engine.frontends.layers import all_known, group_layers
+from nncdbg.engine.frontends.onnx_gradient import with_gradients, with_target
 from nncdbg.engine.frontends.onnx_loop import loop_node
 from nncdbg.engine.frontends.onnx_scan import batched_scan_nodes, scan_nodes
 from nncdbg.engine.frontends.onnx_scope import (
@@ -65,6 +66,7 @@ class Conversion:
         self.graphs: dict[str, Graph] = {}
         self.references = 0
         self._store = store
+        self._opsets = {} if opset is None else {"": opset}
         self._flat = flat
         self._names: set[str] = set()
         self._copies: dict[Any, str] = {}
@@ -105,13 +107,15 @@ class Conversion:
 
     def _enter(self, proto: Any, name: str, scope: Scope, comment: str) -> None:
         self.graphs[name] = Graph(name)  # Its place: callers stand before what they call.
-        graph, scopes = self._graph(proto, name, scope)
+        graph, modules = self._graph(proto, name, scope)
         graph = replace(graph, comment=comment)
         if self._flat:
             self.graphs[name] = graph
             return
         prefix = "" if not scope.path else f"{name}/"
-        for layer in group_layers(graph, scopes, lambda wanted: self.claim(prefix + wanted)):
+        scopes = all_known([None if found is None else [name for name, _ in found] for found in modules])
+        classes = {name: kind for found in modules for name, kind in found or ()}
+        for layer in group_layers(graph, scopes, lambda wanted: self.claim(prefix + wanted), classes):
             self.graphs[layer.name] = layer
 
     def nested(self, graph: Any, name: str, scope: Scope) -> Graph:
@@ -119,8 +123,8 @@ class Conversion:
         converted, _ = self._graph(graph, graph.name or name, scope)
         return replace(converted, outputs=tuple(Value(value.name) for value in converted.outputs))
 
-    def _graph(self, proto: Any, name: str, scope: Scope) -> tuple[Graph, list[tuple[str, ...]]]:
-        """The graph and the module scope of each of its nodes."""
+    def _graph(self, proto: Any, name: str, scope: Scope) -> tuple[Graph, list[onnx_node.Modules | None]]:
+        """The graph and the modules around each of its nodes."""
         constants = [*self._initializers(proto, scope), *self._constant_nodes(proto, scope)]
         given = {constant.value.name for constant in constants}
         inputs = tuple(value for value in graph_inputs(proto, scope) if value.name not in given)
@@ -134,18 +138,19 @@ class Conversion:
             true=(scope.true - own - results) | {c.value.name for c in constants if is_true(c)},
             types=stated_types(proto),
         )
-        modules: dict[int, tuple[str, ...]] = {}
+        modules: dict[int, onnx_node.Modules | None] = {}
         nodes: list[Node] = []
         for index, node in enumerate(proto.node):
             if self._constant_data(node, scope) is None:
-                made = self.nodes(node, index, inside)
+                made = list(map(with_target, self.nodes(node, index, inside)))
                 nodes += made
-                modules |= dict.fromkeys(map(id, made), onnx_node.scope_of(node))
+                modules |= dict.fromkeys(map(id, made), onnx_node.modules_of(node))
         ordered = in_order(nodes, own, scope.outer, name)
         outputs = tuple(output_value(output, inside.types) for output in proto.output)
         check_outputs(outputs, inside.outer, name)
-        graph = Graph(name, inputs, outputs, ordered, tuple(constants))
-        return graph, [modules[id(node)] for node in ordered]
+        types = {value.name: value.type for value in (*inputs, *(c.value for c in constants))}
+        final = with_gradients(ordered, types, self.graphs, self._opsets, self.claim)
+        return Graph(name, inputs, outputs, final, tuple(constants)), [modules[id(node)] for node in ordered]
 
     def _initializers(self, proto: Any, scope: Scope) -> list[Constant]:
         tensors = [(tensor.name, tensor) for tensor in getattr(proto, "initializer", ())]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
 
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.frontends.external_data import ExternalData
@@ -15,11 +15,17 @@ from nncdbg.engine.onnx_messages import type_of_proto
 
 _STACK_TRACE = "pkg.torch.onnx.stack_trace"
 _NAME_SCOPES = "pkg.torch.onnx.name_scopes"
+_CLASS_HIERARCHY = "pkg.torch.onnx.class_hierarchy"
 _NAMESPACE = "namespace"
 _DEEPEST = 32
 """Modules inside modules that are still told apart."""
+_TORCH_ITSELF = re.compile(r"[\\/](site|dist)-packages[\\/]torch[\\/]")
+"""Where torch is installed: a module of its own is not where the user's model says it."""
 _TRACEBACK_LINE = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
 _TORCHSCRIPT_LINE = re.compile(r"^\s*(?P<file>[^\n]+?)\((?P<line>\d+)\): ", re.MULTILINE)
+
+Modules: TypeAlias = "tuple[tuple[str, str], ...]"
+"""(full name, class) of modules inside each other, outermost first; the class is empty if it is not known."""
 
 
 def domain_of(domain: str) -> str:
@@ -116,12 +122,16 @@ def _type_attribute(proto: Any, where: str) -> Type:
 
 
 def location_of(node: Any) -> Location | None:
-    """Where a NodeProto comes from: its name, and the source lines that torch's exporters leave."""
+    """Where a NodeProto comes from: its name, and the source lines that torch's exporters leave.
+
+    The innermost line outside of torch itself counts, with its callers.
+    """
     metadata = metadata_of(node)
     frames = _frames(metadata.get(_STACK_TRACE, ""), node.doc_string)
     if not frames:
         return Location(name=node.name) if node.name else None
-    (file, line), *callers = frames
+    own = [place for place, (file, _) in enumerate(frames) if not _TORCH_ITSELF.search(file)]
+    (file, line), *callers = frames[own[0] if own else 0 :]
     return Location(file, line, node.name or None, tuple(callers))
 
 
@@ -148,36 +158,42 @@ def metadata_of(node: Any) -> dict[str, str]:
     return {entry.key: entry.value for entry in getattr(node, "metadata_props", ())}
 
 
-def scope_of(node: Any) -> tuple[str, ...]:
-    """The modules around a NodeProto, outermost first, each by its full name: ``("a", "a/b")``.
+def modules_of(node: Any) -> Modules | None:
+    """The modules around a NodeProto, outermost first; None if nothing is known of them.
 
-    From torch's name scopes (``['', 'encoder', 'encoder.layer', 'addmm']``), else from slashes in
-    the node's name, else from those in the name of its first output.
+    From torch's name scopes (``['', 'encoder', 'encoder.layer', 'addmm']``, with the classes in a list
+    of as many entries), else from slashes in the node's name, else from those in the name of its first
+    output.
     """
     metadata = metadata_of(node)
-    scopes = _name_scopes(metadata.get(_NAME_SCOPES, "")) or _namespace(metadata.get(_NAMESPACE, ""))
+    scopes = _listed(metadata.get(_NAME_SCOPES, ""))
     if scopes:
-        return scopes
+        classes = _listed(metadata.get(_CLASS_HIERARCHY, ""))
+        return _inside(scopes, classes if len(classes) == len(scopes) else [""] * len(scopes))
+    if metadata.get(_NAMESPACE):
+        parts = [part.partition(":") for part in metadata[_NAMESPACE].split("/")]
+        return _inside([name.strip() for name, _, _ in parts], [kind.strip() for _, _, kind in parts])
     name = node.name or next((output for output in node.output if output), "")
-    parts = [part for part in name.split("/")[:-1] if part]
-    return tuple("/".join(parts[: depth + 1]) for depth in range(min(len(parts), _DEEPEST)))
+    if "/" not in name:
+        return None
+    words = [word for word in name.split("/")[:-1] if word]
+    return tuple(("/".join(words[: depth + 1]), "") for depth in range(min(len(words), _DEEPEST)))
 
 
-def _name_scopes(text: str) -> tuple[str, ...]:
+def _inside(names: Sequence[str], classes: Sequence[str]) -> Modules:
+    """The modules that have a name; the last entry is the op itself."""
+    pairs = zip(names[:-1], classes[:-1], strict=True)
+    return tuple((name, kind) for name, kind in pairs if name)[:_DEEPEST]
+
+
+def _listed(text: str) -> list[str]:
+    """A Python list as torch writes it; empty for anything else."""
     try:
         names = ast.literal_eval(text) if text else []
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
         # Written by another tool under the same key: the node's name may still say it.
-        return ()
-    if not isinstance(names, list):
-        return ()
-    return tuple(str(name) for name in names[:-1] if name)[:_DEEPEST]
-
-
-def _namespace(text: str) -> tuple[str, ...]:
-    """``": Net/conv1: torch.nn.Conv2d/conv2d: aten.conv2d"`` has the module ``conv1``."""
-    names = [part.partition(":")[0].strip() for part in text.split("/")]
-    return tuple(name for name in names[:-1] if name)[:_DEEPEST]
+        return []
+    return [str(name) for name in names] if isinstance(names, list) else []
 
 
 def source_line(node: Any) -> str | None:

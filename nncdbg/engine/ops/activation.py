@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.errors import GraphError
+from nncdbg.engine.ops import gradient_pointwise as gradients
 from nncdbg.engine.ops.declaration import Formula, op
 from nncdbg.engine.ops.erf import erf
 from nncdbg.engine.ops.formula import formula_text, in_precision, type_at
@@ -37,7 +38,14 @@ def pointwise(*lines: str) -> Formula:
     return formula
 
 
-@op("Relu", since=6, infer=same_as(0), accepts_out=True, formula=pointwise("%y.wide = Max(%x.wide, 0)"))
+@op(
+    "Relu",
+    since=6,
+    infer=same_as(0),
+    accepts_out=True,
+    formula=pointwise("%y.wide = Max(%x.wide, 0)"),
+    vjp=gradients.relu,
+)
 def relu(xp: ModuleType, x: Any, *, out: Any = None) -> Any:
     """The larger of x and 0."""
     return xp.maximum(x, x.dtype.type(0), out=out)
@@ -52,6 +60,7 @@ def relu(xp: ModuleType, x: Any, *, out: Any = None) -> Any:
         "%negative = Less(%x.wide, 0)",
         "%y.wide = Where(%negative, %slope, %x.wide)",
     ),
+    vjp=gradients.leaky_relu,
 )
 def leaky_relu(xp: ModuleType, x: Any, *, alpha: float) -> Any:
     """x, scaled by alpha below 0."""
@@ -77,7 +86,7 @@ def prelu_formula(attributes: Attributes, inputs: Types) -> str:
     )
 
 
-@op("PRelu", since=7, infer=prelu_types, formula=prelu_formula)
+@op("PRelu", since=7, infer=prelu_types, formula=prelu_formula, vjp=gradients.prelu)
 def prelu(xp: ModuleType, x: Any, slope: Any) -> Any:
     """x, scaled by a learned slope below 0; slope broadcasts to x."""
     wide = widened(xp, x)
@@ -137,12 +146,12 @@ def selu(xp: ModuleType, x: Any, *, alpha: float, gamma: float) -> Any:
     infer=same_as(0),
     formula=pointwise(
         "%above = Max(%x.wide, 0)",
-        "%scaled = Div(%x.wide, {alpha})",
+        "%below = Min(%x.wide, 0)",
+        "%scaled = Div(%below, {alpha})",
         "%exp = Exp(%scaled)",
         "%less = Sub(%exp, 1)",
         "%curve = Mul(%less, {alpha})",
-        "%below = Min(%curve, 0)",
-        "%y.wide = Add(%above, %below)",
+        "%y.wide = Add(%above, %curve)",
     ),
 )
 def celu(xp: ModuleType, x: Any, *, alpha: float) -> Any:
@@ -157,6 +166,7 @@ def celu(xp: ModuleType, x: Any, *, alpha: float) -> Any:
     infer=same_as(0),
     accepts_out=True,
     formula=pointwise("%n = Neg(%x.wide)", "%e = Exp(%n)", "%d = Add(%e, 1)", "%y.wide = Reciprocal(%d)"),
+    vjp=gradients.sigmoid,
 )
 def sigmoid(xp: ModuleType, x: Any, *, out: Any = None) -> Any:
     """1 / (1 + exp(-x)), without overflow on either side."""
@@ -330,6 +340,7 @@ def swish(xp: ModuleType, x: Any, *, alpha: float) -> Any:
     since=10,
     infer=same_as(0),
     formula=pointwise("%low = LessOrEqual(%x.wide, {alpha})", "%y.wide = Where(%low, 0, %x.wide)"),
+    vjp=gradients.thresholded_relu,
 )
 def thresholded_relu(xp: ModuleType, x: Any, *, alpha: float) -> Any:
     """x above alpha, else 0."""

@@ -13,6 +13,7 @@ import numpy as np
 from nncdbg.engine.dtypes import NUMPY, name_of
 from nncdbg.engine.errors import GraphError, RunError
 from nncdbg.engine.graph import TensorType
+from nncdbg.engine.ops import gradient_shape as gradients
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.types import Attributes, Types, at, element_type, same_as
 
@@ -22,7 +23,7 @@ _HALF_BYTES = {"i4": 4, "u4": 4, "f4e2m1fn": 4, "i2": 2, "u2": 2}
 """Bit widths of the types that NumPy stores in a whole byte."""
 
 
-@op("Identity", since=1, infer=same_as(0))
+@op("Identity", since=1, infer=same_as(0), vjp=gradients.identity)
 def identity(xp: Any, x: Any) -> Any:
     """The input itself.  ONNX Identity since 1."""
     return x
@@ -95,7 +96,7 @@ def _cast_types(attributes: Attributes, types: Types) -> Types:
     return (TensorType(element_type(attributes["to"]), None if given is None else given.shape),)
 
 
-@op("Cast", since=6, infer=_cast_types)
+@op("Cast", since=6, infer=_cast_types, vjp=gradients.cast)
 def cast(xp: Any, x: Any, *, to: int, saturate: int = 1, round_mode: str = "up") -> Any:
     """`x` as the ONNX element type `to`.  ONNX Cast since 6."""
     return cast_to(xp, x, NUMPY[element_type(to)], saturate, round_mode)
@@ -108,7 +109,7 @@ def _cast_like_types(attributes: Attributes, types: Types) -> Types:
     return (TensorType(target.dtype, None if given is None else given.shape),)
 
 
-@op("CastLike", since=15, infer=_cast_like_types)
+@op("CastLike", since=15, infer=_cast_like_types, vjp=gradients.cast_as_other)
 def cast_like(xp: Any, x: Any, target: Any, *, saturate: int = 1, round_mode: str = "up") -> Any:
     """`x` as the element type of `target`.  ONNX CastLike since 15."""
     return cast_to(xp, x, target.dtype, saturate, round_mode)

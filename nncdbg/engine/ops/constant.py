@@ -12,6 +12,7 @@ from nncdbg.engine.dtypes import NUMPY, name_of
 from nncdbg.engine.errors import GraphError, RunError, UnsupportedOp
 from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.gradient import nothing
 from nncdbg.engine.ops.precision import is_narrow
 from nncdbg.engine.ops.shape import ranked
 from nncdbg.engine.ops.types import Attributes, Types, at, element_type, shape_at, typed
@@ -79,7 +80,7 @@ def _eye_types(attributes: Attributes, types: Types) -> Types:
     return (given,)
 
 
-@op("EyeLike", since=9, infer=_eye_types)
+@op("EyeLike", since=9, infer=_eye_types, vjp=nothing)
 def eye_like(xp: Any, x: Any, *, dtype: int | None, k: int) -> Any:
     """Ones on diagonal `k` of a matrix of the shape of `x`, zeros elsewhere.  ONNX EyeLike since 9."""
     return xp.eye(*x.shape, k=k, dtype=x.dtype if dtype is None else NUMPY[element_type(dtype)])

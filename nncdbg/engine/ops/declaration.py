@@ -17,10 +17,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.graph import TensorType
+
+if TYPE_CHECKING:
+    from nncdbg.engine.graph import Operand
+    from nncdbg.engine.ops.gradient import Applied, Emit
 
 Kernel: TypeAlias = Callable[..., Any]
 """`kernel(xp, *inputs, **attributes)`: an array, or a tuple of arrays for several outputs.
@@ -45,6 +49,14 @@ Measure: TypeAlias = Callable[..., Sequence[int]]
 Formula: TypeAlias = Callable[[Mapping[str, Any], Sequence[TensorType | None]], str]
 """`formula(attributes, input_types) -> graph text` of one graph, whose inputs are the inputs given."""
 
+Vjp: TypeAlias = "Callable[[Emit, Applied], Sequence[Operand]]"
+"""`vjp(emit, applied) -> cotangents` of the operands in order, from those of the outputs.
+
+It emits statements (`emit("Mul", ...)`) and names their values; None, or nothing at the end, for an
+operand that no derivative goes back to.  A cotangent has the shape and element type of its operand.
+Raises UnsupportedOp with the reason where the statement has no derivative that could be written.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Op:
@@ -56,6 +68,8 @@ class Op:
     since: int = 1
     infer: Infer | None = None
     formula: Formula | None = None
+    vjp: Vjp | None = None
+    """The gradient rule; a composite without one is differentiated through its formula."""
     accepts_out: bool = False
     measure: Measure | None = None
     """For an op that `accepts_out` whose sizes follow from what its inputs hold, not from their types."""

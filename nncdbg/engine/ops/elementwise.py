@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.ops.declaration import Formula, Infer, Op, declare, op
+from nncdbg.engine.ops import gradient_pointwise as gradients
+from nncdbg.engine.ops.declaration import Formula, Infer, Op, Vjp, declare, op
 from nncdbg.engine.ops.formula import formula_text, type_at
 from nncdbg.engine.ops.precision import is_narrow, settled
 from nncdbg.engine.ops.types import (
@@ -26,9 +27,9 @@ from nncdbg.engine.ops.types import (
 )
 
 
-def elementwise(name: str, ufunc: str, since: int, infer: Infer, doc: str) -> None:
+def elementwise(name: str, ufunc: str, since: int, infer: Infer, doc: str, *, vjp: Vjp | None = None) -> None:
     """Declare `name` as the function `ufunc` of the array namespace."""
-    declare(Op(name=name, kernel=None, since=since, infer=infer, ufunc=ufunc, accepts_out=True, doc=doc))
+    declare(Op(name, kernel=None, since=since, infer=infer, vjp=vjp, ufunc=ufunc, accepts_out=True, doc=doc))
 
 
 _UNARY = (
@@ -42,10 +43,15 @@ _UNARY = (
 )  # fmt: skip
 
 for _name, _ufunc, _since in _UNARY:
-    elementwise(_name, _ufunc, _since, same_as(0), f"{_name}, element by element.")
+    _doc = f"{_name}, element by element."
+    elementwise(_name, _ufunc, _since, same_as(0), _doc, vjp=gradients.UNARY[_name])
 
-for _name, _ufunc in (("Add", "add"), ("Sub", "subtract"), ("Mul", "multiply")):
-    elementwise(_name, _ufunc, 7, broadcast(), f"{_name} with broadcasting.")
+for _name, _ufunc, _vjp in (
+    ("Add", "add", gradients.add),
+    ("Sub", "subtract", gradients.subtract),
+    ("Mul", "multiply", gradients.multiply),
+):
+    elementwise(_name, _ufunc, 7, broadcast(), f"{_name} with broadcasting.", vjp=_vjp)
 
 
 def _integral(x: Any) -> bool:
@@ -63,7 +69,7 @@ def _quotient(xp: Any, a: Any, b: Any, out: Any = None) -> Any:
     return result
 
 
-@op("Div", since=7, infer=broadcast(), accepts_out=True)
+@op("Div", since=7, infer=broadcast(), accepts_out=True, vjp=gradients.divide)
 def divide(xp: Any, a: Any, b: Any, *, out: Any = None) -> Any:
     """`a / b` with broadcasting; integers round towards zero.  ONNX Div since 7."""
     if _integral(a):
@@ -99,7 +105,7 @@ def _working_types(x: Any, y: Any) -> tuple[Any, Any]:
     return common, common
 
 
-@op("Pow", since=7, infer=broadcast(like=0), accepts_out=True)
+@op("Pow", since=7, infer=broadcast(like=0), accepts_out=True, vjp=gradients.power)
 def power(xp: Any, x: Any, y: Any, *, out: Any = None) -> Any:
     """`x ** y` in the type of `x`; the two may differ in type.  ONNX Pow since 7."""
     if _integral(x) and _integral(y):
@@ -148,19 +154,19 @@ def _folded(name: str, step: str, mean: bool = False) -> Formula:
     return formula
 
 
-@op("Max", since=1, infer=broadcast(), accepts_out=True)
+@op("Max", since=1, infer=broadcast(), accepts_out=True, vjp=gradients.extreme)
 def maximum(xp: Any, *arrays: Any, out: Any = None, consumed_inputs: Any = None) -> Any:
     """The greatest of any number of inputs, NaN if one is NaN.  ONNX Max since 1."""
     return _n_ary(xp, xp.maximum, arrays, out)
 
 
-@op("Min", since=1, infer=broadcast(), accepts_out=True)
+@op("Min", since=1, infer=broadcast(), accepts_out=True, vjp=gradients.extreme)
 def minimum(xp: Any, *arrays: Any, out: Any = None, consumed_inputs: Any = None) -> Any:
     """The least of any number of inputs, NaN if one is NaN.  ONNX Min since 1."""
     return _n_ary(xp, xp.minimum, arrays, out)
 
 
-@op("Sum", since=1, infer=broadcast(), accepts_out=True, formula=_folded("Sum", "Add"))
+@op("Sum", since=1, infer=broadcast(), accepts_out=True, formula=_folded("Sum", "Add"), vjp=gradients.add)
 def sum_all(xp: Any, *arrays: Any, out: Any = None, consumed_inputs: Any = None) -> Any:
     """The sum of any number of inputs.  ONNX Sum since 1."""
     return _n_ary(xp, xp.add, arrays, out)
@@ -187,7 +193,7 @@ def _clip(xp: Any, x: Any, low: Any, high: Any, out: Any) -> Any:
     return settled(xp, result, x.dtype, out)
 
 
-@op("Clip", since=1, infer=same_as(0), accepts_out=True)
+@op("Clip", since=1, infer=same_as(0), accepts_out=True, vjp=gradients.clip)
 def clip_by_attributes(
     xp: Any, x: Any, *, min: float | None, max: float | None, out: Any = None, consumed_inputs: Any = None
 ) -> Any:
@@ -196,7 +202,7 @@ def clip_by_attributes(
     return _clip(xp, x, low, high, out)
 
 
-@op("Clip", since=11, infer=same_as(0), accepts_out=True)
+@op("Clip", since=11, infer=same_as(0), accepts_out=True, vjp=gradients.clip)
 def clip(xp: Any, x: Any, low: Any = None, high: Any = None, *, out: Any = None) -> Any:
     """`x` within [low, high], of which either may be missing; NaN stays.  ONNX Clip since 11."""
     # ONNX wants scalars; a bound of shape [1], which exporters write, must not raise the rank.
@@ -209,7 +215,7 @@ def _where_types(attributes: Attributes, types: Types) -> Types:
     return (typed(at(types, 1) or at(types, 2), shape),)
 
 
-@op("Where", since=9, infer=_where_types, accepts_out=True)
+@op("Where", since=9, infer=_where_types, accepts_out=True, vjp=gradients.where)
 def where(xp: Any, condition: Any, x: Any, y: Any, *, out: Any = None) -> Any:
     """`x` where `condition` holds, else `y`; all three broadcast.  ONNX Where since 9."""
     if xp is not np or x.dtype.kind == "O" or x.dtype.itemsize > 8:

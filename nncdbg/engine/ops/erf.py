@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from nncdbg.engine.ops import gradient_pointwise as gradients
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.elementwise import where
 from nncdbg.engine.ops.precision import settled, widened
@@ -94,7 +95,7 @@ def _erf_compiled(x: Any, out: Any) -> Any:
     return settled(np, target, out.dtype, out)
 
 
-@op("Erf", since=9, infer=same_as(0), accepts_out=True)
+@op("Erf", since=9, infer=same_as(0), accepts_out=True, vjp=gradients.erf)
 def erf(xp: Any, x: Any, *, out: Any = None) -> Any:
     """The error function, element by element: within 1 f32 step of the rounded truth, 1e-15 in f64.
 

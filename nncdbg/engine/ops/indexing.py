@@ -11,6 +11,7 @@ import numpy as np
 
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import Dim
+from nncdbg.engine.ops import gradient_shape as gradients
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.types import (
     Attributes,
@@ -37,7 +38,7 @@ def _gather_shape(attributes: Attributes, types: Types) -> Shape | None:
     return data[:axis] + indices + data[axis + 1 :]
 
 
-@op("Gather", since=1, infer=shaped(_gather_shape))
+@op("Gather", since=1, infer=shaped(_gather_shape), vjp=gradients.moved("Gather", repeats=True))
 def gather(xp: Any, x: Any, indices: Any, *, axis: int) -> Any:
     """The slices of `x` along `axis` that `indices` name; its axes stand there.  ONNX Gather since 1."""
     return xp.asarray(xp.take(x, indices, axis=axis))
@@ -47,7 +48,7 @@ def _gather_elements_types(attributes: Attributes, types: Types) -> Types:
     return (typed(at(types, 0), shape_at(types, 1)),)
 
 
-@op("GatherElements", since=11, infer=_gather_elements_types)
+@op("GatherElements", since=11, infer=_gather_elements_types, vjp=gradients.gathered_elements)
 def gather_elements(xp: Any, x: Any, indices: Any, *, axis: int) -> Any:
     """out[i][j] = x[index[i][j]][j] for axis 0, and so on.  ONNX GatherElements since 11."""
     axis = normal_axis(axis, x.ndim)
@@ -67,7 +68,7 @@ def _gather_nd_shape(attributes: Attributes, types: Types) -> Shape | None:
     return indices[:-1] + data[batch + indices[-1] :]
 
 
-@op("GatherND", since=11, infer=shaped(_gather_nd_shape))
+@op("GatherND", since=11, infer=shaped(_gather_nd_shape), vjp=gradients.moved("GatherND", repeats=True))
 def gather_nd(xp: Any, x: Any, indices: Any, *, batch_dims: int = 0) -> Any:
     """The slices of `x` at the index tuples in the last axis of `indices`.  ONNX GatherND since 11."""
     where = tuple(xp.moveaxis(indices, -1, 0))
@@ -92,7 +93,7 @@ def _scattered(xp: Any, x: Any, where: tuple[Any, ...], updates: Any, reduction:
     return out
 
 
-@op("ScatterElements", since=11, infer=same_as(0), accepts_out=True)
+@op("ScatterElements", since=11, infer=same_as(0), accepts_out=True, vjp=gradients.scattered)
 def scatter_elements(
     xp: Any, x: Any, indices: Any, updates: Any, *, axis: int, reduction: str = "none", out: Any = None
 ) -> Any:

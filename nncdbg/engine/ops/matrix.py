@@ -9,6 +9,7 @@ from typing import Any
 
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import Dim, TensorType
+from nncdbg.engine.ops import gradient_matrix as gradients
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.formula import LARGE, formula_text, in_precision, sizes_at, type_at
 from nncdbg.engine.ops.precision import settled, widened
@@ -82,7 +83,7 @@ def looped_lines(shape: list[Dim]) -> list[str]:
     ]
 
 
-@op("MatMul", since=1, infer=matmul_types, formula=matmul_formula, accepts_out=True)
+@op("MatMul", since=1, infer=matmul_types, formula=matmul_formula, accepts_out=True, vjp=gradients.matmul)
 def matmul(xp: ModuleType, a: Any, b: Any, *, out: Any = None) -> Any:
     """The product of matrices in the last two axes, broadcast over the others.
 
@@ -160,7 +161,7 @@ def gemm_formula(attributes: Attributes, inputs: Types) -> str:
     return formula_text("Gemm", zip(keys, inputs, strict=False), body, ["y"])
 
 
-@op("Gemm", since=7, infer=gemm_types, formula=gemm_formula, accepts_out=True)
+@op("Gemm", since=7, infer=gemm_types, formula=gemm_formula, accepts_out=True, vjp=gradients.gemm)
 def gemm(
     xp: ModuleType,
     a: Any,
@@ -196,7 +197,7 @@ def _gemm_of_integers(xp: ModuleType, a: Any, b: Any, c: Any, alpha: float, beta
     return result
 
 
-@op("Gemm", since=1, infer=gemm_types, formula=gemm_formula, accepts_out=True)
+@op("Gemm", since=1, infer=gemm_types, formula=gemm_formula, accepts_out=True, vjp=gradients.gemm)
 def gemm_with_broadcast(xp: ModuleType, a: Any, b: Any, c: Any, *, broadcast: int, **attributes: Any) -> Any:
     """Gemm before opset 7, where `broadcast` says whether C may be smaller than the product."""
     return gemm(xp, a, b, c, **attributes)

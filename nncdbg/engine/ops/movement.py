@@ -9,6 +9,7 @@ import numpy as np
 
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import Dim
+from nncdbg.engine.ops import gradient_shape as gradients
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.types import (
     Attributes,
@@ -48,7 +49,7 @@ def _concat_types(attributes: Attributes, types: Types) -> Types:
     return (typed(element, tuple(result)),)
 
 
-@op("Concat", since=1, infer=_concat_types, accepts_out=True)
+@op("Concat", since=1, infer=_concat_types, accepts_out=True, vjp=gradients.joined)
 def concatenate(xp: Any, *arrays: Any, axis: int | None, out: Any = None) -> Any:
     """The inputs one after the other along `axis`.  ONNX Concat since 1 (default axis 1, until 3)."""
     return xp.concatenate(arrays, axis=1 if axis is None else axis, out=out)
@@ -95,7 +96,7 @@ def _split_types(attributes: Attributes, types: Types) -> Types:
     return tuple(typed(given, (*shape[:axis], size, *shape[axis + 1 :])) for size in sizes)
 
 
-@op("Split", since=1, infer=_split_types, outputs_count=True)
+@op("Split", since=1, infer=_split_types, outputs_count=True, vjp=gradients.split)
 def split_by_attribute(
     xp: Any, x: Any, sizes: Any = None, *, axis: int | None, split: Sequence[int] | None, outputs_count: int
 ) -> Any:
@@ -103,7 +104,7 @@ def split_by_attribute(
     return _split(x, axis, sizes.tolist() if sizes is not None else split, outputs_count)
 
 
-@op("Split", since=13, infer=_split_types, outputs_count=True)
+@op("Split", since=13, infer=_split_types, outputs_count=True, vjp=gradients.split)
 def split_by_input(
     xp: Any, x: Any, split: Any = None, *, axis: int, outputs_count: int, num_outputs: int | None = None
 ) -> Any:
@@ -151,7 +152,7 @@ def _same_rank(attributes: Attributes, types: Types) -> Shape | None:
     return None if shape is None else (None,) * len(shape)
 
 
-@op("Slice", since=10, infer=shaped(_same_rank), view=True)
+@op("Slice", since=10, infer=shaped(_same_rank), view=True, vjp=gradients.moved("Slice"))
 def slice_by_inputs(xp: Any, x: Any, starts: Any, ends: Any, axes: Any = None, steps: Any = None) -> Any:
     """A view of `x` from `starts` up to `ends` along `axes` by `steps`.  ONNX Slice since 10."""
     along, by = (None if part is None else part.tolist() for part in (axes, steps))
@@ -205,7 +206,7 @@ def pad(xp: Any, x: Any, pads: Any, value: Any = None, axes: Any = None, *, mode
     return _pad(xp, x, pads.tolist(), filler, mode, listed)
 
 
-@op("Trilu", since=14, infer=same_as(0))
+@op("Trilu", since=14, infer=same_as(0), vjp=gradients.triangle)
 def triangle(xp: Any, x: Any, k: Any = None, *, upper: int) -> Any:
     """The upper (or lower) triangle of the last two axes, counted from diagonal `k`; 0 elsewhere.
 
@@ -230,7 +231,7 @@ def _spatial_shape(to_space: bool) -> Any:
     return shape
 
 
-@op("DepthToSpace", since=1, infer=shaped(_spatial_shape(True)))
+@op("DepthToSpace", since=1, infer=shaped(_spatial_shape(True)), vjp=gradients.moved("DepthToSpace"))
 def depth_to_space(xp: Any, x: Any, *, blocksize: int, mode: str = "DCR") -> Any:
     """x[N,C,H,W] to [N,C/b²,H·b,W·b]; the block stands before the channel (DCR) or after (CRD).
 
@@ -245,7 +246,7 @@ def depth_to_space(xp: Any, x: Any, *, blocksize: int, mode: str = "DCR") -> Any
     return blocks.reshape(n, depth, h * b, w * b)
 
 
-@op("SpaceToDepth", since=1, infer=shaped(_spatial_shape(False)))
+@op("SpaceToDepth", since=1, infer=shaped(_spatial_shape(False)), vjp=gradients.moved("SpaceToDepth"))
 def space_to_depth(xp: Any, x: Any, *, blocksize: int, mode: str = "DCR") -> Any:
     """x[N,C,H,W] to [N,C·b²,H/b,W/b], the inverse of DepthToSpace.  ONNX SpaceToDepth since 1."""
     n, c, h, w = x.shape
@@ -255,7 +256,7 @@ def space_to_depth(xp: Any, x: Any, *, blocksize: int, mode: str = "DCR") -> Any
     return blocks.transpose(order).reshape(n, c * b * b, h // b, w // b)
 
 
-@op("ReverseSequence", since=10, infer=same_as(0))
+@op("ReverseSequence", since=10, infer=same_as(0), vjp=gradients.moved("ReverseSequence"))
 def reverse_sequence(xp: Any, x: Any, lengths: Any, *, batch_axis: int, time_axis: int) -> Any:
     """The first `lengths[b]` steps of each batch `b` reversed, the rest as it is.
 

@@ -39,4 +39,4 @@ def result_of(
         return tuple(measure(*inputs)), NUMPY[result.dtype]
     if not result.concrete:
         return None
-    return tuple(int(size) for size in result.shape), NUMPY[result.dtype]  # type: ignore
+    return tuple(int(size) for size in result.shape or ()), NUMPY[result.dtype]

@@ -14,8 +14,10 @@ import numpy as np
 
 from nncdbg.engine.dtypes import COMPLEX, FLOATS, NUMPY, name_of
 from nncdbg.engine.graph import TensorType
+from nncdbg.engine.ops import gradient_shape as gradients
 from nncdbg.engine.ops.constant import sizes_of
 from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.gradient import nothing
 from nncdbg.engine.ops.types import Attributes, Types, at, element_type, shape_at
 
 
@@ -59,7 +61,7 @@ def random_normal(
     return _normal(xp, rng, sizes_of(shape), NUMPY[element_type(dtype)], mean, scale)
 
 
-@op("RandomNormalLike", since=1, infer=_types_like, random=True)
+@op("RandomNormalLike", since=1, infer=_types_like, random=True, vjp=nothing)
 def random_normal_like(
     xp: Any, x: Any, *, dtype: int | None, mean: float, scale: float, seed: float | None, rng: Any
 ) -> Any:
@@ -75,7 +77,7 @@ def random_uniform(
     return _uniform(xp, rng, sizes_of(shape), NUMPY[element_type(dtype)], low, high)
 
 
-@op("RandomUniformLike", since=1, infer=_types_like, random=True)
+@op("RandomUniformLike", since=1, infer=_types_like, random=True, vjp=nothing)
 def random_uniform_like(
     xp: Any, x: Any, *, dtype: int | None, low: float, high: float, seed: float | None, rng: Any
 ) -> Any:
@@ -154,19 +156,19 @@ def dropout_unless_test(
     return _dropped(xp, x, ratio, not is_test, rng, x.dtype, outputs_count)
 
 
-@op("Dropout", since=7, infer=_dropout_types_before_10, outputs_count=True)
+@op("Dropout", since=7, infer=_dropout_types_before_10, outputs_count=True, vjp=gradients.identity)
 def dropout_of_inference(xp: Any, x: Any, *, ratio: float, outputs_count: int) -> Any:
     """`x` itself: these versions are for inference.  ONNX Dropout 7 to 9."""
     return _dropped(xp, x, ratio, False, None, x.dtype, outputs_count)
 
 
-@op("Dropout", since=10, infer=_dropout_types, outputs_count=True)
+@op("Dropout", since=10, infer=_dropout_types, outputs_count=True, vjp=gradients.identity)
 def dropout_with_mask(xp: Any, x: Any, *, ratio: float, outputs_count: int) -> Any:
     """`x` itself, and a mask of bool.  ONNX Dropout 10 and 11."""
     return _dropped(xp, x, ratio, False, None, np.bool_, outputs_count)
 
 
-@op("Dropout", since=12, infer=_dropout_types, random=True, outputs_count=True)
+@op("Dropout", since=12, infer=_dropout_types, random=True, outputs_count=True, vjp=gradients.dropout)
 def dropout(
     xp: Any,
     x: Any,

@@ -14,6 +14,7 @@ import numpy as np
 
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.formula import formula_text, in_precision, type_at
+from nncdbg.engine.ops.gradient_shape import REDUCTIONS as GRADIENTS
 from nncdbg.engine.ops.precision import is_narrow, settled, widened
 from nncdbg.engine.ops.types import (
     Attributes,
@@ -184,8 +185,9 @@ def _declare(name: str, reduction: Reduction, by_input: int, what: str) -> None:
     kernel_by_attribute.__doc__ = f"{what} over `axes` (an attribute).  ONNX {name} 1 to {by_input - 1}."
     kernel_by_input.__doc__ = f"{what} over `axes` (an input).  ONNX {name} since {by_input}."
     formula = _mean_formula if name == "ReduceMean" else None
-    op(name, since=1, infer=_types_by_attribute, formula=formula)(kernel_by_attribute)
-    op(name, since=by_input, infer=_types_by_input, formula=formula)(kernel_by_input)
+    vjp = GRADIENTS.get(name)
+    op(name, since=1, infer=_types_by_attribute, formula=formula, vjp=vjp)(kernel_by_attribute)
+    op(name, since=by_input, infer=_types_by_input, formula=formula, vjp=vjp)(kernel_by_input)
 
 
 for _entry in _REDUCTIONS:

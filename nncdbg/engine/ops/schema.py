@@ -7,7 +7,7 @@ schema; theirs is read off the kernel's signature.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -56,6 +56,44 @@ def newest_opset() -> int:
     import onnx.defs
 
     return int(onnx.defs.onnx_opset_version())
+
+
+@cache
+def versions_of(name: str) -> tuple[int, ...]:
+    """The opset versions that brought the op or changed it, oldest first; empty where ONNX has none."""
+    import onnx.defs
+
+    domain, local = split(name)
+    return tuple(
+        sorted(
+            found.since_version
+            for found in onnx.defs.get_all_schemas_with_history()
+            if found.name == local and found.domain == domain
+        )
+    )
+
+
+def check_opsets(opsets: Mapping[str, int], domains: Iterable[str]) -> None:
+    """GraphError if one of ONNX's `domains` is imported in a version that `onnx` does not know."""
+    import onnx
+
+    for domain in sorted(set(domains) & opsets.keys()):
+        newest = newest_opset() if domain == DEFAULT_DOMAIN else _newest_of(domain)
+        if newest is not None and not 1 <= opsets[domain] <= newest:
+            newer = f"install a newer onnx than {onnx.__version__}, or export the model for an older opset"
+            raise GraphError(
+                f"opset {opsets[domain]} of {domain or 'ONNX'} is not known: versions 1 to {newest} work",
+                hint=newer if opsets[domain] > newest else "the model is damaged: export it again",
+            )
+
+
+@cache
+def _newest_of(domain: str) -> int | None:
+    """The newest opset of a domain, None for one that is not ONNX's."""
+    import onnx.defs
+
+    known = (found.since_version for found in onnx.defs.get_all_schemas() if found.domain == domain)
+    return max(known, default=None)
 
 
 @cache

@@ -12,6 +12,7 @@ from typing import Any
 
 from nncdbg.engine.ops.declaration import Formula, op
 from nncdbg.engine.ops.formula import formula_text, in_precision, sizes_at, type_at
+from nncdbg.engine.ops.gradient_matrix import softmax as gradient
 from nncdbg.engine.ops.precision import settled, widened
 from nncdbg.engine.ops.types import Attributes, Types, at, normal_axis, shape_at
 
@@ -71,7 +72,7 @@ def softmax_formula(*, log: bool = False, flatten: bool = False) -> Formula:
     return formula
 
 
-@op("Softmax", since=13, infer=along_axis_types, accepts_out=True, formula=softmax_formula())
+@op("Softmax", since=13, infer=along_axis_types, accepts_out=True, formula=softmax_formula(), vjp=gradient())
 def softmax(xp: ModuleType, x: Any, *, axis: int, out: Any = None) -> Any:
     """exp(x) over its sum along `axis`, shifted by the maximum so that nothing overflows."""
     wide = widened(xp, x)
@@ -83,13 +84,26 @@ def softmax(xp: ModuleType, x: Any, *, axis: int, out: Any = None) -> Any:
     return settled(xp, target, x.dtype, out)
 
 
-@op("Softmax", since=1, infer=flattening_types, formula=softmax_formula(flatten=True))
+@op(
+    "Softmax",
+    since=1,
+    infer=flattening_types,
+    formula=softmax_formula(flatten=True),
+    vjp=gradient(flatten=True),
+)
 def softmax_of_rows(xp: ModuleType, x: Any, *, axis: int) -> Any:
     """Softmax of the matrix that has all axes from `axis` on in its rows."""
     return softmax(xp, x.reshape(rows_of(x.shape, axis)), axis=1).reshape(x.shape)
 
 
-@op("LogSoftmax", since=13, infer=along_axis_types, accepts_out=True, formula=softmax_formula(log=True))
+@op(
+    "LogSoftmax",
+    since=13,
+    infer=along_axis_types,
+    accepts_out=True,
+    formula=softmax_formula(log=True),
+    vjp=gradient(log=True),
+)
 def log_softmax(xp: ModuleType, x: Any, *, axis: int, out: Any = None) -> Any:
     """log(Softmax(x)) along `axis`, computed without the quotient."""
     wide = widened(xp, x)
@@ -100,7 +114,13 @@ def log_softmax(xp: ModuleType, x: Any, *, axis: int, out: Any = None) -> Any:
     return settled(xp, shifted - total, x.dtype, out)
 
 
-@op("LogSoftmax", since=1, infer=flattening_types, formula=softmax_formula(log=True, flatten=True))
+@op(
+    "LogSoftmax",
+    since=1,
+    infer=flattening_types,
+    formula=softmax_formula(log=True, flatten=True),
+    vjp=gradient(log=True, flatten=True),
+)
 def log_softmax_of_rows(xp: ModuleType, x: Any, *, axis: int) -> Any:
     """LogSoftmax of the matrix that has all axes from `axis` on in its rows."""
     return log_softmax(xp, x.reshape(rows_of(x.shape, axis)), axis=1).reshape(x.shape)

@@ -29,6 +29,8 @@ class Known:
     """It has a micro program of nncdbg's own."""
     function: bool
     """ONNX defines it by a function body."""
+    gradient: bool
+    """It has a gradient rule; without one, its formula or function body is differentiated."""
     random: bool
     reference: bool
     """It runs through `onnx.reference`."""
@@ -41,6 +43,7 @@ class Known:
             "in place": self.in_place,
             "formula": self.formula,
             "function": self.function,
+            "gradient": self.gradient,
             "random": self.random,
             "reference": self.reference,
             "block": self.block,
@@ -96,6 +99,7 @@ def known(name: str) -> Known:
         in_place=newest is not None and newest.accepts_out,
         formula=newest is not None and newest.formula is not None,
         function=theirs is not None and (theirs.has_function or theirs.has_context_dependent_function),
+        gradient=newest is not None and newest.vjp is not None,
         random=newest is not None and newest.random,
         reference=newest is None and _by_reference(name),
         block=theirs is not None and _has_graphs(theirs),
@@ -143,6 +147,7 @@ def _print_one(name: str, *, as_json: bool) -> None:
         f"  {', '.join(entry.words())}; since {', '.join(map(str, entry.since))}",
         sep="\n",
     )
+    print(f"  gradient: {_gradient(entry)}")
     if signature is None:
         return
     for label, parameters in (("input", signature.inputs), ("output", signature.outputs)):
@@ -152,6 +157,14 @@ def _print_one(name: str, *, as_json: bool) -> None:
         print(f"  attribute {key}{_default(default)}")
     if signature.doc:
         print(f"\n{signature.doc}")
+
+
+def _gradient(entry: Known) -> str:
+    if entry.gradient:
+        return "its own rule"
+    if entry.formula or entry.function:
+        return "through its formula, as far as the ops in that have one"
+    return "none"
 
 
 def _signature(name: str, signature: Schema | None) -> str:

@@ -1,0 +1,88 @@
+"""ONNX ``Gradient`` as the call of a graph: the backward graph of the graph that it stands in.
+
+``Gradient(x1, x2, z, xs=["a", "b"], zs=["c"], y="loss")`` is the gradient of ``%loss`` by ``%a``
+and ``%b`` where these are ``%x1`` and ``%x2`` and ``%c`` is ``%z``.  Usually an operand is the
+value that its name says; then the values around are used, else what depends on it is computed
+anew.  Source: Gradient-1 of ai.onnx.preview.training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+
+from nncdbg.engine.errors import GraphError
+from nncdbg.engine.frontends.order import title
+from nncdbg.engine.grad import Request, gradient_graph
+from nncdbg.engine.graph import Graph, Node, Type, Value
+
+GRADIENT = "ai.onnx.preview.training.Gradient"
+
+
+def with_target(node: Node) -> Node:
+    """A Gradient statement that also reads the value it differentiates, so that it comes after it."""
+    return replace(node, inputs=(*node.inputs, request_of(node).y)) if node.op == GRADIENT else node
+
+
+def with_gradients(
+    nodes: Sequence[Node],
+    types: Mapping[str, Type | None],
+    graphs: dict[str, Graph],
+    opsets: Mapping[str, int],
+    claim: Callable[[str], str],
+) -> tuple[Node, ...]:
+    """The statements, one for one; a Gradient (of `with_target`) becomes the call of a new graph.
+
+    The new graph goes to `graphs` under a name that `claim` gives.  `types` are those of the inputs
+    and constants, as far as they are known.  A Gradient of a value that an outer graph computes
+    stays as it is, and cannot be run.
+    """
+    done: list[Node] = []
+    for node in nodes:
+        if node.op != GRADIENT:
+            done.append(node)
+            continue
+        node = replace(node, inputs=node.inputs[:-1])
+        here: Collection[str] = {*types, *(value.name for each in done for value in each.outputs)}
+        done.append(_call(node, done, types, graphs, opsets, claim) if request_of(node).y in here else node)
+    return tuple(done)
+
+
+def request_of(node: Node) -> Request:
+    """What a Gradient statement asks for; GraphError if its attributes and operands do not fit."""
+    y, xs, zs = node.attributes.get("y"), _names_in(node, "xs"), _names_in(node, "zs")
+    if not isinstance(y, str) or not xs:
+        raise GraphError(f"{title(node)} must name one value in y, and values in xs")
+    names = (*xs, *zs)
+    operands = node.inputs[: len(names)]
+    if len(operands) != len(names) or None in operands or len(node.outputs) > len(xs):
+        raise GraphError(
+            f"{title(node)} names {len(names)} values in xs and zs, has {len(node.inputs)} operands and"
+            f" {len(node.outputs)} outputs",
+            hint="it has an operand for each of xs and zs, and at most an output for each of xs",
+        )
+    moved = frozenset(name for name, operand in zip(names, operands, strict=True) if name != operand)
+    wanted = tuple(x for x, value in zip(xs, node.outputs, strict=False) if value.name)
+    return Request(y, xs, wanted, zs, moved)
+
+
+def _names_in(node: Node, attribute: str) -> tuple[str, ...]:
+    given = node.attributes.get(attribute)
+    return tuple(name for name in given if isinstance(name, str)) if isinstance(given, tuple) else ()
+
+
+def _call(
+    node: Node,
+    before: Sequence[Node],
+    types: Mapping[str, Type | None],
+    graphs: dict[str, Graph],
+    opsets: Mapping[str, int],
+    claim: Callable[[str], str],
+) -> Node:
+    request = request_of(node)
+    graph = gradient_graph(claim("gradient"), before, request, types, graphs, opsets)
+    graphs[graph.name] = graph
+    at = dict(zip((*request.xs, *request.held), node.inputs, strict=True))
+    inputs = tuple(at.get(value.name, value.name) for value in graph.inputs)
+    outputs: tuple[Value, ...] = tuple(value for value in node.outputs if value.name)
+    return replace(node, op=f"@{graph.name}", inputs=inputs, outputs=outputs, attributes={})

@@ -1,0 +1,64 @@
+"""Ops of nncdbg's own that backward graphs are made of; the same in every opset."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from nncdbg.engine.errors import UnsupportedOp
+from nncdbg.engine.graph import Operand
+from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.formula import formula_text, in_precision, sizes_at, type_at
+from nncdbg.engine.ops.gradient import Applied, Emit, nothing, shape_of
+from nncdbg.engine.ops.precision import settled, widened
+from nncdbg.engine.ops.types import Attributes, Types, at, same_as, shape_at, typed
+
+
+@op("nncdbg.FullLike", infer=same_as(0), vjp=nothing)
+def full_like(xp: Any, x: Any, *, value: float) -> Any:
+    """A tensor of the shape and element type of `x`, full of `value`."""
+    return xp.full(x.shape, value, dtype=x.dtype)
+
+
+def _sum_like_types(attributes: Attributes, types: Types) -> Types:
+    return (typed(at(types, 0), shape_at(types, 1)),)
+
+
+def _axes(shape: Sequence[int], like: Sequence[int]) -> tuple[int, ...]:
+    """The axes of `shape` that `like` was broadcast along."""
+    lead = len(shape) - len(like)
+    return (*range(lead), *(lead + i for i, size in enumerate(like) if size == 1 != shape[lead + i]))
+
+
+def _sum_like_formula(attributes: Attributes, types: Types) -> str:
+    """The sum over the axes that were broadcast, in the shape of the operand."""
+    shape, like = sizes_at(types, 0), sizes_at(types, 1)
+    axes, lines, last = _axes(shape, like), [], "%x.wide"
+    if axes:
+        lines, last = [f"%sum = ReduceSum(%x.wide, {list(axes)})"], "%sum"
+    lines += ["%shape = Shape(%like)", f"%y.wide = Reshape({last}, %shape, allowzero=1)"]
+    body = in_precision(type_at(types, 0).dtype, ["x"], lines, ["y"])
+    return formula_text("SumLike", [("x", at(types, 0)), ("like", at(types, 1))], body, ["y"])
+
+
+def _sum_like_vjp(emit: Emit, at: Applied) -> Sequence[Operand]:
+    return emit("Expand", at.d, shape_of(emit, at.x)), None
+
+
+@op("nncdbg.SumLike", infer=_sum_like_types, formula=_sum_like_formula, vjp=_sum_like_vjp)
+def sum_like(xp: Any, x: Any, like: Any) -> Any:
+    """`x` summed over the axes along which a tensor of the shape of `like` was broadcast to that of `x`."""
+    axes = _axes(x.shape, like.shape)
+    if not axes:
+        return x
+    return settled(xp, widened(xp, x).sum(axis=axes), x.dtype).reshape(like.shape)
+
+
+@op("nncdbg.NoGradientRule")
+def no_gradient_rule(xp: Any, cotangent: Any, *, name: str, reason: str = "") -> Any:
+    """Stands where a gradient would have to go back through the op `name`, and cannot."""
+    message = f"the gradient cannot go back through {name}"
+    raise UnsupportedOp(
+        f"{message}: {reason}" if reason else f"{message}, which has no gradient rule",
+        hint="name what it computes in `zs`, which holds that constant, or differentiate a graph without it",
+    )

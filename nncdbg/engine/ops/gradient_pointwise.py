@@ -1,0 +1,220 @@
+"""Gradient rules of ops that work element by element.
+
+At a jump of the slope: 0 for `Abs` and `Relu`, equal shares for `Max` and `Min`, the inner slope
+for `Clip`, that of the negative side for `LeakyRelu` and `PRelu`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from nncdbg.engine.graph import Literal, Operand
+from nncdbg.engine.ops.declaration import Vjp
+from nncdbg.engine.ops.gradient import (
+    Applied,
+    Emit,
+    cast_like,
+    indicator,
+    nothing,
+    number,
+    summed_like,
+)
+
+Slope: TypeAlias = Callable[[Emit, Operand, str], Operand]
+"""The derivative of an output by its operand, from operand and output."""
+
+
+def sloped(slope: Slope) -> Vjp:
+    """The cotangent times a slope."""
+
+    def vjp(emit: Emit, at: Applied) -> Sequence[Operand]:
+        return (emit("Mul", at.d, slope(emit, at.x, at.y)),)
+
+    return vjp
+
+
+def over(divisor: Slope) -> Vjp:
+    """The cotangent over a divisor."""
+
+    def vjp(emit: Emit, at: Applied) -> Sequence[Operand]:
+        return (emit("Div", at.d, divisor(emit, at.x, at.y)),)
+
+    return vjp
+
+
+def _square(emit: Emit, x: Operand) -> str:
+    return emit("Mul", x, x)
+
+
+def _one_minus_square(emit: Emit, x: Operand) -> str:
+    return emit("Sub", number(1), _square(emit, x))
+
+
+def _one_plus_square(emit: Emit, x: Operand) -> str:
+    return emit("Add", _square(emit, x), number(1))
+
+
+def _minus_one(emit: Emit, x: Operand) -> str:
+    return emit("Sub", _square(emit, x), number(1))
+
+
+def _root(emit: Emit, x: str) -> str:
+    return emit("Sqrt", x)
+
+
+def _negated(emit: Emit, x: str) -> str:
+    return emit("Neg", x)
+
+
+def _sigmoid_slope(emit: Emit, x: Operand, y: str) -> str:
+    return emit("Mul", y, emit("Sub", number(1), y))
+
+
+def _erf_slope(emit: Emit, x: Operand, y: str) -> str:
+    bell = emit("Exp", _negated(emit, _square(emit, x)))
+    return emit("Mul", bell, number(2 / math.sqrt(math.pi)))
+
+
+def _step(emit: Emit, x: Operand, y: str) -> str:
+    return emit("Max", emit("Sign", x), number(0))
+
+
+UNARY: dict[str, Vjp] = {
+    "Neg": lambda emit, at: (emit("Neg", at.d),),
+    "Abs": sloped(lambda emit, x, y: emit("Sign", x)),
+    "Exp": sloped(lambda emit, x, y: y),
+    "Log": over(lambda emit, x, y: x),
+    "Sqrt": over(lambda emit, x, y: emit("Mul", y, number(2))),
+    "Reciprocal": sloped(lambda emit, x, y: _negated(emit, _square(emit, y))),
+    "Sin": sloped(lambda emit, x, y: emit("Cos", x)),
+    "Cos": sloped(lambda emit, x, y: _negated(emit, emit("Sin", x))),
+    "Tan": sloped(lambda emit, x, y: _one_plus_square(emit, y)),
+    "Asin": over(lambda emit, x, y: _root(emit, _one_minus_square(emit, x))),
+    "Acos": over(lambda emit, x, y: _negated(emit, _root(emit, _one_minus_square(emit, x)))),
+    "Atan": over(lambda emit, x, y: _one_plus_square(emit, x)),
+    "Sinh": sloped(lambda emit, x, y: emit("Cosh", x)),
+    "Cosh": sloped(lambda emit, x, y: emit("Sinh", x)),
+    "Tanh": sloped(lambda emit, x, y: _one_minus_square(emit, y)),
+    "Asinh": over(lambda emit, x, y: _root(emit, _one_plus_square(emit, x))),
+    "Acosh": over(lambda emit, x, y: _root(emit, _minus_one(emit, x))),
+    "Atanh": over(lambda emit, x, y: _one_minus_square(emit, x)),
+    "Sign": nothing,
+    "Floor": nothing,
+    "Ceil": nothing,
+    "Round": nothing,
+}
+"""By name, for the ops of one operand without attributes."""
+
+sigmoid = sloped(_sigmoid_slope)
+erf = sloped(_erf_slope)
+relu = sloped(_step)
+
+
+def leaky_relu(emit: Emit, at: Applied) -> Sequence[Operand]:
+    """1 above 0, alpha elsewhere."""
+    low = emit("LessOrEqual", at.x, number(0))
+    slope = emit("Where", low, number(at.attributes["alpha"]), emit("Sign", at.x))
+    return (emit("Mul", at.d, slope),)
+
+
+def prelu(emit: Emit, at: Applied) -> Sequence[Operand]:
+    """As for LeakyRelu; for the slope, x where it is below 0."""
+    x, slope = at.operands
+    low = emit("LessOrEqual", x, number(0))
+    steep = emit("Where", low, slope, emit("Sign", x))
+    below = emit("Min", x, number(0))
+    return emit("Mul", at.d, steep), summed_like(emit, emit("Mul", at.d, below), slope)
+
+
+def thresholded_relu(emit: Emit, at: Applied) -> Sequence[Operand]:
+    """1 above alpha, else 0."""
+    high = emit("Greater", at.x, number(at.attributes["alpha"]))
+    return (emit("Mul", at.d, indicator(emit, high, at.x)),)
+
+
+def add(emit: Emit, at: Applied) -> Sequence[Operand]:
+    """The cotangent, to each."""
+    return [summed_like(emit, at.d, operand) for operand in at.operands]
+
+
+def subtract(emit: Emit, at: Applied) -> Sequence[Operand]:
+    """The cotangent, and its negative."""
+    a, b = at.operands
+    return summed_like(emit, at.d, a), summed_like(emit, emit("Neg", at.d), b)
+
+
+def multiply(emit: Emit, at: Applied) -> Sequence[Operand]:
+    """Times the other."""
+    a, b = at.operands
+    return summed_like(emit, emit("Mul", at.d, b), a), summed_like(emit, emit("Mul", at.d, a), b)
+
+
+def divide(emit: Emit, at: Applied) -> Sequence[Operand]:
+    """d / b, and -d y / b."""
+    a, b = at.operands
+    share = emit("Div", at.d, b)
+    return summed_like(emit, share, a), summed_like(emit, emit("Neg", emit("Mul", share, at.y)), b)
+
+
+def power(emit: Emit, at: Applied) -> Sequence[Operand]:
+    """d e x^(e-1) for the base, 0 where e is 0; d y log(x) for the exponent, 0 where base and y are 0."""
+    x, e = at.operands
+    if isinstance(e, Literal) and not isinstance(e.data, tuple):
+        lower = emit("Pow", x, Literal(e.data - 1))
+        slope = emit("Mul", lower, number(e.data)) if e.data else emit("Mul", at.y, number(0))
+        return (summed_like(emit, emit("Mul", at.d, slope), x),)
+    exponent = cast_like(emit, e, x) if isinstance(e, str) else e
+    lower = emit("Pow", x, emit("Sub", exponent, number(1)))
+    slope = emit("Mul", lower, exponent)
+    slope = emit("Where", emit("Equal", exponent, number(0)), number(0), slope)
+    # log(0) y is 0 in the limit where y is 0, and minus infinity where the exponent is 0.
+    vanishes = emit("And", emit("Equal", x, number(0)), emit("Equal", at.y, number(0)))
+    curve = emit("Mul", emit("Log", emit("Where", vanishes, number(1), x)), at.y)
+    towards_e = emit("Mul", at.d, curve)
+    return (
+        summed_like(emit, emit("Mul", at.d, slope), x),
+        summed_like(emit, cast_like(emit, towards_e, e), e),
+    )
+
+
+def extreme(emit: Emit, at: Applied) -> Sequence[Operand]:
+    """Of Max and Min: to whom the result is equal; where several are, in equal shares."""
+    if len(at.operands) == 1:
+        return (at.d,)
+    hits = [cast_like(emit, emit("Equal", operand, at.y), at.y) for operand in at.operands]
+    ties = emit("Sum", *hits) if len(hits) > 1 else hits[0]
+    # Where the result is NaN it equals nobody, and 0 / 0 is NaN.
+    return [
+        summed_like(emit, emit("Div", emit("Mul", at.d, hit), ties), operand)
+        for hit, operand in zip(hits, at.operands, strict=True)
+    ]
+
+
+def clip(emit: Emit, at: Applied) -> Sequence[Operand]:
+    """The operand where it is within the bounds, else the bound that holds."""
+    inside = indicator(emit, emit("Equal", at.x, at.y), at.x)
+    low, high = at.operand(1), at.operand(2)
+    towards_x = emit("Mul", at.d, inside)
+    raised = at.x if low is None else emit("Max", at.x, low)
+    above = None if high is None else emit("Greater", raised, high)
+    below = None
+    if low is not None:
+        below = emit("Less", at.x, low)
+        below = below if above is None else emit("And", below, emit("Not", above))
+    bounds = [
+        None
+        if condition is None
+        else summed_like(emit, emit("Mul", at.d, indicator(emit, condition, at.x)), bound)
+        for condition, bound in ((below, low), (above, high))
+    ]
+    return towards_x, *bounds
+
+
+def where(emit: Emit, at: Applied) -> Sequence[Operand]:
+    """To the operand that was chosen; nothing to the condition."""
+    condition, x, y = at.operands
+    to_x = emit("Where", condition, at.d, number(0))
+    to_y = emit("Where", condition, number(0), at.d)
+    return None, summed_like(emit, to_x, x), summed_like(emit, to_y, y)

@@ -1,0 +1,88 @@
+"""MaxRoiPool: each region of an image as a small grid of maxima."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.errors import GraphError, RunError
+from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.precision import settled, widened
+from nncdbg.engine.ops.rules import need_rank
+from nncdbg.engine.ops.types import Attributes, Types, at, shape_at, typed
+
+
+def _region_types(attributes: Attributes, types: Types) -> Types:
+    """[regions, C, *pooled_shape] from x [N, C, H, W] and rois [regions, 5]."""
+    need_rank(at(types, 0), "X", 4, 4)
+    need_rank(at(types, 1), "rois", 2, 2)
+    pooled = tuple(attributes["pooled_shape"])
+    if len(pooled) != 2 or min(pooled) < 1:
+        raise GraphError(f"pooled_shape is {list(pooled)}", hint="it is two sizes of 1 or more")
+    image, regions = shape_at(types, 0), shape_at(types, 1)
+    if regions is not None and isinstance(regions[1], int) and regions[1] != 5:
+        raise GraphError(f"rois has {regions[1]} numbers per region, expected batch, x1, y1, x2, y2")
+    channels = None if image is None else image[1]
+    return (typed(at(types, 0), (None if regions is None else regions[0], channels, *pooled)),)
+
+
+def _rounded(numbers: Any) -> Any:
+    """The nearest whole numbers, halves away from zero."""
+    whole = np.trunc(numbers)
+    return whole + np.where(np.abs(numbers - whole) >= 0.5, np.sign(numbers), 0)
+
+
+def _bins(first: Any, last: Any, count: int, size: int) -> list[list[tuple[int, int]]]:
+    """Per region, `count` ranges that cover `first` to `last`, cut to an axis of `size` elements.
+
+    Neighbours share an element where a border falls inside it; a range outside the axis is empty.
+    """
+    length = np.maximum(last - first + 1, 1)[:, None] / first.dtype.type(count)
+    places = np.arange(count + 1, dtype=first.dtype)
+    starts = np.clip(np.floor(places[:-1] * length) + first[:, None], 0, size)
+    ends = np.clip(np.ceil(places[1:] * length) + first[:, None], 0, size)
+    return [
+        [(int(start), int(end)) for start, end in zip(*row, strict=True)]
+        for row in zip(starts, ends, strict=True)
+    ]
+
+
+def _images(numbers: Sequence[float], count: int) -> list[int]:
+    for number in numbers:
+        if not 0 <= number < count:
+            raise RunError(f"a region lies in image {number:g} of a batch of {count}")
+    return [int(number) for number in numbers]
+
+
+@op("MaxRoiPool", since=1, infer=_region_types)
+def max_roi_pool(
+    xp: ModuleType, x: Any, rois: Any, *, pooled_shape: Sequence[int], spatial_scale: float
+) -> Any:
+    """The maximum of each cell of a grid over each region of x [N, C, H, W].
+
+    `rois` [regions, 5] holds (image, x1, y1, x2, y2), both corners inside, in units of which
+    `spatial_scale` make an element.  A cell without elements is 0; NaN is the maximum of a cell
+    that holds one.  Where cells begin and end is computed as ONNX Runtime does, in the input's
+    precision.  ONNX MaxRoiPool since 1.
+    """
+    wide = widened(xp, x)
+    working = np.dtype(np.float64 if x.dtype.itemsize == 8 else np.float32)
+    table: Any = np.array(rois.tolist(), working).reshape(-1, 5)
+    if not np.isfinite(table).all():
+        raise RunError("a region has a corner that is NaN or infinite")
+    left, top, right, bottom = _rounded(table[:, 1:] * working.type(spatial_scale)).T
+    rows = _bins(top, bottom, pooled_shape[0], x.shape[2])
+    columns = _bins(left, right, pooled_shape[1], x.shape[3])
+    result = xp.zeros((len(table), x.shape[1], *pooled_shape), wide.dtype)
+    for region, image in enumerate(_images(table[:, 0].tolist(), x.shape[0])):
+        for i, (up, down) in enumerate(rows[region]):
+            if down <= up:
+                continue
+            band = wide[image, :, up:down].max(axis=1)
+            for j, (begin, end) in enumerate(columns[region]):
+                if end > begin:
+                    result[region, :, i, j] = band[:, begin:end].max(axis=1)
+    return settled(xp, result, x.dtype)
