@@ -6,21 +6,28 @@ import re
 from array import array
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
-from nncdbg.engine.code import Code
+from nncdbg.engine.code import Code, Path
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import Expression
+from nncdbg.textual_repr.listing import Listing
 
 Hits = Callable[[int], bool]
+
+Place: TypeAlias = "tuple[Code | Path | Listing, int]"
+"""One statement: of a block of the program by its path, of a micro program by its code; or of every
+micro program that reads like a listing, by the line there."""
 
 
 @dataclass(slots=True, eq=False)
 class Breakpoint:
-    """One stop condition.  `kind` is line, op, graph, value or data.
+    """One stop condition.  `kind` is line, source, op, graph, value, data or site.
 
-    `target` is the line number (as text), op name, graph name or value name.  A data breakpoint
-    stops after the value was written, the others before the statement runs; but a condition that
-    names what the statement itself computes is tested after it.
+    `target` is the line number (as text), ``file:line`` of the user's model, op name, graph name or
+    value name; of a site, which `place` gives, it is what people read.  A data breakpoint stops
+    after the value was written, the others before the statement runs; but a condition that names
+    what the statement itself computes is tested after it.
     """
 
     number: int
@@ -30,6 +37,7 @@ class Breakpoint:
     hits: str | None = None
     log: str | None = None
     temporary: bool = False
+    place: Place | None = None
     enabled: bool = True
     passes: array[int] = field(default_factory=lambda: array("q"))
     """The ticks at which the place was reached with the condition true."""

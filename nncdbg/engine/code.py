@@ -69,7 +69,7 @@ def gatherer(indices: Sequence[int]) -> Callable[[list[Any]], Sequence[Any]]:
 TRAP: Instruction = (None, nothing, None)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class Code:
     """One block of statements, ready to run.  `len(nodes)` is the pc of its last line."""
 
@@ -114,6 +114,11 @@ class Code:
         if name:
             self.slot_of[name] = slot
         return slot
+
+    def know(self, name: str, type: Type | None) -> None:
+        """Note the type of a value.  Operands in place have no name, and no other's type."""
+        if name:
+            self.types[name] = type
 
     def find(self, name: str) -> int | None:
         """The slot of a name that is visible here; an outer one is captured on first use."""
@@ -197,7 +202,7 @@ class Compiler:
         code.new_slot("", None, -1)
         for value, given in zip(code.graph.inputs, types, strict=True):
             code.new_slot(value.name, UNSET, -1)
-            code.types[value.name] = given or value.type
+            code.know(value.name, given or value.type)
         for constant in code.graph.constants:
             code.kept.append(code.new_slot(constant.value.name, self.read(constant), -1))
             code.types[constant.value.name] = constant.value.type or _type_of(code.template[-1])
@@ -228,7 +233,7 @@ class Compiler:
             if value.name in code.slot_of:
                 raise GraphError(f"%{value.name} is defined twice", hint="every value is defined once")
             code.new_slot(value.name, UNSET, pc)
-            code.types[value.name] = _agreed(value.name, value.type, inferred)
+            code.know(value.name, _agreed(value.name, value.type, inferred))
         last = len(code.template)
         code.targets.append(first if last == first + 1 else slice(first, last))
 

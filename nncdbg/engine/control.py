@@ -7,8 +7,11 @@ machine back at exactly the places where one of these can be true.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from nncdbg.engine.breakpoints import Breakpoint
 from nncdbg.engine.code import Code
@@ -48,6 +51,19 @@ class Judged:
     detail: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class LogMessage:
+    """What a logpoint printed, and where: the frame, and the line in the text that shows it."""
+
+    text: str
+    frame: Frame
+    line: int | None
+
+
+Journey: TypeAlias = "tuple[Callable[[], bool] | None, str, tuple[tuple[int, int], ...]]"
+"""(whether this is the place, reason to stop there, places to look at): where a way forward leads."""
+
+
 class Control:
     """Moves one machine.  `holds` evaluates a condition; `log` prints a logpoint's message;
     `settle` decides whether a finding stops the program.
@@ -60,7 +76,7 @@ class Control:
         machine: Machine,
         timeline: Timeline,
         holds: Callable[[Breakpoint], bool],
-        log: Callable[[Breakpoint], None],
+        log: Callable[[Judged], None],
         settle: Callable[[Finding], Stop | None],
         describe: Callable[..., Stop],
     ) -> None:
@@ -74,23 +90,43 @@ class Control:
         self.codes: list[Code] = []
         self.service = False
         """Set with an interruption that asks for house-keeping, not for a stop."""
+        self.actions: deque[Callable[[], None]] = deque()
+        """What is to be done between two statements, with the next house-keeping."""
         self.paused = False
         """Set with an interruption that somebody asked for."""
         self.limit: Limit | None = None
         """How many statements may run before it stops to ask."""
         self.pending: list[Finding] = []
         """What was found in the statement just run, still to be judged."""
-        timeline.halted = lambda: self.paused
+        timeline.halted = self._halted
         self._places: dict[tuple[int, int], list[tuple[Breakpoint, bool]]] = {}
         self._temporary: set[tuple[int, int]] = set()
+        self._destination: Callable[[], Iterable[tuple[Code, int]]] | None = None
+        self._heedful = True
+        """False while only the place that was asked for, a failure, a pause and the end stop the program."""
+        self._held = False
+        self.journey: Journey | None = None
+        """What is left of the latest way forward if something broke it off."""
 
     # -- traps -----------------------------------------------------------------------------
 
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Changes of breakpoints made meanwhile take effect at the end, all at once."""
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
+            self.rearm()
+
     def rearm(self) -> None:
         """Set the traps of all enabled breakpoints, and of the place where a step is to end."""
+        if self._held:
+            return
         places: dict[tuple[int, int], list[tuple[Breakpoint, bool]]] = {}
         for breakpoint in self.breakpoints.values():
-            if breakpoint.enabled:
+            if breakpoint.enabled and self._heedful:
                 for code, pc, after in breakpoint.sites:
                     places.setdefault((id(code), pc), []).append((breakpoint, after))
         self._places = places
@@ -105,9 +141,17 @@ class Control:
 
     # -- forward ---------------------------------------------------------------------------
 
-    def resume(self) -> Stop:
-        """Run until something stops it."""
-        return self._go(None, "pause")
+    def resume(self, *, heed: bool = True) -> Stop:
+        """Run until something stops it; without `heed` neither breakpoints nor findings do."""
+        if heed:
+            return self._go(None, "pause")
+        self._heedful = False
+        self.rearm()
+        try:
+            return self._go(None, "pause")
+        finally:
+            self._heedful = True
+            self.rearm()
 
     def step_over(self) -> Stop:
         """The next statement, whole, whatever blocks and calls it takes."""
@@ -140,36 +184,69 @@ class Control:
         place = (id(outer.code), outer.pc + 1)
         return self._go(lambda: len(machine.frames) == depth and machine.frames[-1] is outer, "step", [place])
 
-    def run_to(self, sites: Iterable[tuple[Code, int]], reason: str = "goto") -> Stop:
-        """Run until one of the statements is next, in whatever frame."""
-        places = [(id(code), pc) for code, pc in sites]
-        wanted = set(places)
+    def run_to(self, sites: Callable[[], Iterable[tuple[Code, int]]], *, heed: bool = True) -> Stop:
+        """Run until one of the statements is next, in whatever frame.
 
-        def arrived() -> bool:
-            frame = self.machine.frames[-1]
-            return (id(frame.code), frame.pc) in wanted
+        `sites` is asked again when more blocks have been compiled.  Without `heed` neither breakpoints
+        nor findings stop the program on the way.
+        """
+        self._destination, self._heedful = sites, heed
+        if not heed:
+            self.rearm()
+        try:
+            return self._go(lambda: self._place() in _places(sites()), "goto", _places(sites()))
+        finally:
+            self._destination, self._heedful = None, True
+            if not heed:
+                self.rearm()
 
+    def blocks_arrived(self) -> None:
+        """More blocks are compiled; where the program is to run to may be among them."""
+        if self._destination is not None:
+            self._temporary = set(_places(self._destination()))
+            self.rearm()
+
+    def proceed(self, journey: Journey) -> Stop:
+        """Take up a journey that was broken off, from wherever the program has been moved to since."""
+        arrived, reason, places = journey
+        if arrived is not None and self._place() in places and arrived():
+            return self._arrived(reason)
         return self._go(arrived, reason, places)
 
+    def stop_here(self, numbers: Container[int]) -> Stop | None:
+        """The stop that these breakpoints make before the next statement, for a program not yet run."""
+        holding = self._holding()
+        return self._judged(each for each in holding if each.breakpoint.number in numbers)
+
+    def _place(self) -> tuple[int, int]:
+        frame = self.machine.frames[-1]
+        return id(frame.code), frame.pc
+
     def _one(self) -> Stop:
-        return self._met(self.machine.step()) or self._arrived("step")
+        return self._met(self._step()) or self._arrived("step")
+
+    def _step(self) -> Outcome | None:
+        """The next statement, a trap on it or not, unless the limit comes before it."""
+        return Interrupted() if self.machine.bounded else self.machine.step()
 
     def _go(
         self, arrived: Callable[[], bool] | None, reason: str, places: Iterable[tuple[int, int]] = ()
     ) -> Stop:
         self._temporary = set(places)
+        self.journey = arrived, reason, tuple(self._temporary)
         if self._temporary:
             self.rearm()
         try:
             # The statement at the pc runs even if it carries the trap that brought us here.
-            outcome = self.machine.step()
+            outcome = self._step()
             while True:
                 stop = self._met(outcome)
                 if stop is not None:
                     return stop
                 if arrived is not None and self._at_trap() and arrived():
+                    self.journey = None
                     return self._arrived(reason)
-                outcome = self.machine.step() if self._at_trap() else self.machine.run()
+                outcome = self._step() if self._at_trap() else self.machine.run()
         finally:
             if self._temporary:
                 self._temporary = set()
@@ -207,7 +284,8 @@ class Control:
         if self.service:
             self.service = False
             self.timeline.enforce()
-        found, self.pending = self.pending, []
+            self._act()
+        found, self.pending = self.pending if self._heedful else [], []
         stop = next((stop for stop in map(self.settle, found) if stop is not None), None)
         words = self.limit.taken() if self.limit is not None else None
         if words is not None:
@@ -217,6 +295,18 @@ class Control:
             self.paused = False
             stop = stop or self._arrived("pause")
         return stop
+
+    def _act(self) -> None:
+        while self.actions:
+            self.actions.popleft()()
+
+    def _halted(self) -> bool:
+        """Asked on a long way through history: whether somebody wants to stop there.
+
+        What is to be done between two statements is done there too.
+        """
+        self._act()
+        return self.paused
 
     def _arrived(self, reason: str) -> Stop:
         frame = self.machine.frames[-1]
@@ -240,13 +330,16 @@ class Control:
 
     def _judge(self) -> Stop | None:
         """Count the breakpoints that hold here, print logpoints, and stop if one is due."""
+        return self._judged(self._holding())
+
+    def _judged(self, holding: Iterable[Judged]) -> Stop | None:
         due = []
-        for judged in self._holding():
+        for judged in holding:
             judged.breakpoint.passed(self.machine.tick)
             if not judged.detail and not judged.breakpoint.due():
                 continue
             if judged.breakpoint.log is not None and not judged.detail:
-                self.log(judged.breakpoint)
+                self.log(judged)
                 continue
             due.append(judged)
         return self._stop_at(due) if due else None
@@ -312,7 +405,7 @@ class Control:
             if stop is not None:
                 self._rewound("exception")
                 return stop
-            if machine.tick == 0 or self.paused:
+            if machine.tick == 0 or self._halted():
                 return self._rewound("entry")
 
     def _judge_backwards(self) -> list[Judged]:
@@ -328,6 +421,8 @@ class Control:
     def _rewound(self, reason: str) -> Stop:
         for breakpoint in self.breakpoints.values():
             breakpoint.rewind(self.machine.tick)
+        if self.limit is not None:
+            self.limit.renew()
         if self.machine.ended:
             return self.describe("end", None, 0)
         if self.paused:
@@ -340,6 +435,10 @@ class Control:
             raise UsageError(
                 "this is the start of the program", hint="there is nothing before it; step forward"
             )
+
+
+def _places(sites: Iterable[tuple[Code, int]]) -> list[tuple[int, int]]:
+    return [(id(code), pc) for code, pc in sites]
 
 
 def _first_line(error: BaseException) -> str:

@@ -16,6 +16,8 @@ from nncdbg.engine.formula import formula_of
 from nncdbg.engine.graph import Array, Constant, Node, Program, TensorType, Type
 from nncdbg.engine.linking import Linker
 from nncdbg.engine.machine import Frame, Running
+from nncdbg.engine.ops.schema import check_opsets, split
+from nncdbg.engine.search import blocks
 from nncdbg.engine.values import type_of
 from nncdbg.textual_repr.listing import Listing
 from nncdbg.textual_repr.printer import listing
@@ -40,9 +42,12 @@ class Loaded:
     def entry(self, inputs: Sequence[Array]) -> Code:
         """The entry's code for these inputs.
 
-        Raises GraphError for what is wrong with any sizes; where only the sizes of these inputs do
-        not fit together, the statement fails when it is run, so that one can step up to it.
+        Raises GraphError for an opset that nobody knows, and for what is wrong with any sizes; where
+        only the sizes of these inputs do not fit together, the statement fails when it is run, so that
+        one can step up to it.
         """
+        used = {split(node.op)[0] for _, graph in blocks(self.program) for node in graph.nodes}
+        check_opsets(self.program.opsets, used)
         graph = self.program.graphs[self.program.entry]
         types = [type_of(array) for array in inputs]
         try:

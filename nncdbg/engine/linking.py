@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from nncdbg.engine.backends import Backend, Call
+from nncdbg.engine.backends import Backend, Call, Kernels
 from nncdbg.engine.backends.fallback import Fallback
 from nncdbg.engine.code import CONTROL, Code, Instruction, Path, Statement, gatherer
 from nncdbg.engine.graph import Node
@@ -101,6 +101,8 @@ class Linker:
     observe: Callable[[Binding, Execute], Execute] | None = None
     check: Callable[[Binding, Execute], Execute] | None = None
     """What runs beside each kernel, outermost."""
+    record: Callable[[Kernels, Op, Code, int], Kernels] | None = None
+    """What notes that a kernel runs, innermost (see `black_box`)."""
     codes: list[Code] = field(default_factory=list)
 
     def link(self, code: Code) -> Code:
@@ -159,6 +161,8 @@ class Linker:
         kernels = self.backend.bind(call)
         if self.fallback is not None:
             kernels = self.fallback.cover(kernels, call, Statement(code, pc))
+        if self.record is not None:
+            kernels = self.record(kernels, op, code, pc)
         return Binding(code, pc, node, op, attributes, kernels.run, kernels.into, len(node.outputs), several)
 
 

@@ -8,6 +8,7 @@ whoever wants to stop it calls `interrupt`.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from operator import length_hint
@@ -88,6 +89,8 @@ class Machine:
         self.call_code = call_code
         self.running = running
         self.tick = 0
+        self.bound: float = math.inf
+        """The tick at which `run` comes back with an interruption."""
         self.ended = False
         self.interrupted = False
         self._disarmed: list[Code] = []
@@ -102,15 +105,32 @@ class Machine:
     # -- running -------------------------------------------------------------------------
 
     def run(self) -> Outcome:
-        """Run until a trap, an interruption, a failure or the end."""
+        """Run until a trap, an interruption, the bound, a failure or the end."""
         self.running.frames = self.frames
         with np.errstate(all="ignore"):
             while True:
                 if self.ended:
                     return Ended()
-                outcome = self._run_block()
+                frame = self.frames[-1]
+                # Asked once per block: where the bound may lie inside it, statements are taken one by one.
+                near = self.tick + len(frame.code.patched) - frame.pc > self.bound
+                outcome = self._run_one(frame) if near else self._run_block()
                 if outcome is not None:
                     return outcome
+
+    @property
+    def bounded(self) -> bool:
+        """True if the bound is reached, and more is to come than the end of the entry graph."""
+        if self.ended or self.tick < self.bound:
+            return False
+        frame = self.frames[-1]
+        return len(self.frames) > 1 or frame.pc < len(frame.code.nodes)
+
+    def _run_one(self, frame: Frame) -> Outcome | None:
+        """The next statement, unless the bound or a trap comes before it."""
+        if self.bounded:
+            return self._interruption()
+        return Trapped() if frame.pc in frame.code.traps else self.step()
 
     def _run_block(self) -> Outcome | None:
         """Run statements of the innermost frame up to its next transfer of control, and take that."""
@@ -378,7 +398,7 @@ class Machine:
         """
         copy = Machine.__new__(Machine)
         copy.call_code, copy.running = self.call_code, self.running
-        copy.tick, copy.ended, copy.interrupted = self.tick, self.ended, False
+        copy.tick, copy.bound, copy.ended, copy.interrupted = self.tick, math.inf, self.ended, False
         copy._disarmed = []
         copy.journal, copy.floor, copy.listeners = deque(maxlen=0), self.tick, []
         copy.problems = []

@@ -3,26 +3,56 @@
 from __future__ import annotations
 
 import difflib
+import mmap
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
 from nncdbg.engine.errors import LoadError, NncdbgError, UsageError
 from nncdbg.engine.graph import Array
 
+MAPPED = 1 << 26
+"""Bytes from which a .npy file is mapped into memory instead of read: only what is looked at is read then."""
+
 
 def load_array(path: Path) -> Array:
-    """The array of a .npy file; LoadError if there is none."""
+    """The array of a .npy file, a large one read-only and as the file is; LoadError if there is none."""
     with _opened(path) as file:
+        if os.fstat(file.fileno()).st_size >= MAPPED and file.read(6) == b"\x93NUMPY":
+            return np.load(path, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
+        file.seek(0)
         loaded = np.load(file, allow_pickle=False)
         if isinstance(loaded, np.ndarray):
             return loaded
     raise LoadError(
         f"{path} is an archive of arrays", hint="give it the suffix .npz, and a key: FILE.npz:KEY"
     )
+
+
+def read_part(part: Array) -> Array:
+    """The elements of a small part of an array, copied if they are of a mapped file.
+
+    Then only the pages that they stand in are read: by default the system reads on for megabytes, as
+    suits a pass over all of it.
+    """
+    pages: Any = part
+    while isinstance(pages, np.ndarray):
+        pages = pages.base
+    if not isinstance(pages, mmap.mmap) or not part.size:
+        return part
+    low, high = np.lib.array_utils.byte_bounds(part)
+    origin = np.frombuffer(pages, np.uint8).ctypes.data
+    start = (low - origin) // mmap.PAGESIZE * mmap.PAGESIZE
+    where = (start, high - origin - start)
+    pages.madvise(mmap.MADV_RANDOM, *where)
+    try:
+        return np.array(part)
+    finally:
+        pages.madvise(mmap.MADV_NORMAL, *where)
 
 
 def load_from_archive(path: Path, key: str | None) -> Array:
@@ -66,7 +96,7 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
         raise LoadError(f"cannot read {path}: {error.strerror or error}") from error
     except Exception as error:
         # numpy.load has no exception of its own for a damaged file: it may be any of a dozen.
-        if "allow_pickle" in str(error):
+        if "allow_pickle" in str(error) or "Python objects" in str(error):
             raise LoadError(
                 f"{path} holds Python objects, or is no NumPy file",
                 hint="nncdbg never unpickles; save a plain array: numpy.save(path, array)",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 from nncdbg.engine.code import Path
@@ -51,3 +52,23 @@ def candidates(program: Program, kind: str) -> set[str]:
 def constant_names(program: Program) -> set[str]:
     """Every name of a weight or number that stands in the program."""
     return {constant.value.name for _, graph in blocks(program) for constant in graph.constants}
+
+
+def origins(program: Program) -> dict[str, dict[int, list[tuple[Path, int]]]]:
+    """Per file of the user's model, and line in it, the statements that come from there."""
+    found: dict[str, dict[int, list[tuple[Path, int]]]] = {}
+    for path, graph in blocks(program):
+        for pc, node in enumerate(graph.nodes):
+            location = node.location
+            if location is not None and location.file and location.line is not None:
+                found.setdefault(location.file, {}).setdefault(location.line, []).append((path, pc))
+    return found
+
+
+def same_file(known: str, asked: str) -> bool:
+    """Whether two paths mean one file; a relative one means any file that ends with it."""
+    if os.path.isabs(known) and os.path.isabs(asked):
+        return os.path.realpath(known) == os.path.realpath(asked)
+    long, short = (asked, known) if os.path.isabs(asked) else (known, asked)
+    parts, tail = os.path.normpath(long).split(os.sep), os.path.normpath(short).split(os.sep)
+    return parts[-len(tail) :] == tail

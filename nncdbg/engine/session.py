@@ -5,24 +5,25 @@ Terminal, protocol server and scripts only translate into these calls.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from nncdbg.engine.backends import Backend
 from nncdbg.engine.backends import backend as backend_of
 from nncdbg.engine.backends.fallback import Fallback
-from nncdbg.engine.breakpoints import Breakpoint, hit_rule
+from nncdbg.engine.breakpoints import Breakpoint, Place, hit_rule
 from nncdbg.engine.budget import parse_bytes
 from nncdbg.engine.catching import Catches, holds_any
-from nncdbg.engine.code import Code, Statement
-from nncdbg.engine.control import Control, Stop
+from nncdbg.engine.code import Code, Path, Statement
+from nncdbg.engine.control import Control, Journey, Judged, LogMessage, Stop
 from nncdbg.engine.editing import apply_edit, edited
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.explanation import explained, size_origins
-from nncdbg.engine.expression import condition, evaluate, evaluate_index, parse, parse_index
+from nncdbg.engine.expression import Expression, condition, evaluate, evaluate_index, parse, parse_index
 from nncdbg.engine.findings import Finding, Report
 from nncdbg.engine.graph import Array, Program
 from nncdbg.engine.inputs import bind
@@ -37,12 +38,18 @@ from nncdbg.engine.search import candidates, constant_names
 from nncdbg.engine.statistics_log import StatisticsLog
 from nncdbg.engine.timeline import Branch, Mark, Timeline
 from nncdbg.engine.values import Values, copied, read_only
+from nncdbg.engine.visits import last_visit
 from nncdbg.stats import Summary, summarize
 from nncdbg.textual_repr.listing import Listing
 from nncdbg.textual_repr.printer import listing as printed_listing
 
 if TYPE_CHECKING:
+    from nncdbg.engine.black_box import BlackBox
     from nncdbg.engine.oracle import MicroCheck
+
+
+Verb: TypeAlias = "Callable[[], Stop]"
+"""One way of moving a program, with all that it needs to know."""
 
 
 class Debugger:
@@ -55,11 +62,14 @@ class Debugger:
     poison or plain, or an Allocation (debug if None; plain on a device, whose memory is its own);
     `history` is the budget in bytes for old values (a number, or text such as ``"4GiB"``; a quarter of
     RAM if None); `statistics` logs the summary of every result.  `check` "micro" runs micro programs
-    beside the kernels (see `micro`); `max_ops` stops a loop that goes on after so many statements, and
-    again after as many more.
+    beside the kernels (see `micro`); `max_ops` stops after so many statements, and again after as many
+    more.  In `black_box` stands what ran if a kernel takes the process with it.
 
     Raises GraphError, LoadError or UsageError for a program or inputs that cannot run.
     """
+
+    supervisor: ClassVar[Callable[[Debugger, Verb], Stop] | None] = None
+    """Moves every debugger of the process by a verb of its user's, where somebody attaches to them."""
 
     def __init__(
         self,
@@ -76,13 +86,16 @@ class Debugger:
         check: str | None = None,
         max_ops: int | None = None,
         folder: FilePath | None = None,
+        black_box: BlackBox | None = None,
     ) -> None:
         self.program = program
         self.seed = seed
         self.listing: Listing = program.listing or printed_listing(program, locations=False)
         self.catches = Catches()
         self.messages: list[str] = []
-        """What logpoints printed, oldest first."""
+        """What logpoints printed, oldest first, as long as nobody else takes it (see `said`)."""
+        self.said: Callable[[LogMessage], None] = lambda message: self.messages.append(message.text)
+        """Takes each message of a logpoint when it is made, on the thread that moves the program."""
         graph = program.graphs[program.entry]
         bound = bind(graph, inputs, dims, seed, folder=folder)
         self.inputs = bound.arrays
@@ -96,9 +109,15 @@ class Debugger:
         self._fallback = Fallback(self.backend) if fallback else None
         self._linker = Linker(self.backend, self.allocation, generator_of(running, seed), self._fallback)
         self._loaded = Loaded(program, self.listing, self._linker, self._code_arrived)
+        self.black_box = black_box
+        if black_box is not None:
+            self.notes = [*black_box.begin(program, self.backend), *self.notes]
+            self._linker.record = lambda kernels, op, code, pc: black_box.cover(
+                kernels, op, code, pc, self.line_in(code, pc), running
+            )
         self._codes: list[Code] = []
         self._breakpoints: dict[int, Breakpoint] = {}
-        self._placement = Placement(program, self.listing)
+        self._placement = Placement(program, self.listing, self.listing_in)
         self._link_observers(first=True)
         self.micro = self._micro_check(check)
         entry = self._loaded.entry(list(bound.arrays.values()))
@@ -109,7 +128,7 @@ class Debugger:
         self.control = Control(
             self.machine, self.timeline, self._holds, self._log_point, self._settle, self._describe
         )
-        self.control.limit = Limit(max_ops, self.machine, self.timeline) if max_ops is not None else None
+        self.control.limit = Limit(max_ops, self.machine) if max_ops is not None else None
         self.control.codes = self._codes
         self.control.breakpoints = self._breakpoints
         self._numbers = 0
@@ -126,6 +145,8 @@ class Debugger:
         op: str | None = None,
         graph: str | None = None,
         value: str | None = None,
+        source: tuple[str, int] | None = None,
+        site: Place | None = None,
         when: str | None = None,
         hits: int | str | None = None,
         log: str | None = None,
@@ -133,21 +154,41 @@ class Debugger:
     ) -> Breakpoint:
         """Stop before a line, before each statement with an op, at a graph's start, or at a value.
 
+        `source` is a file and line of the user's model: every statement that comes from there.
+        `site` is one statement, such as (path or code of a block, number of the statement) or (listing
+        of a micro program, line there).
         `when` is a condition, `hits` a hit count (``3``, ``">=3"``, ``"%3"``); with `log` the
         message is printed, with ``{expression}`` filled in, and the program goes on.  Raises
         UsageError for a place that does not exist, ExpressionError for a wrong condition.
         """
         chosen = [
             (k, v)
-            for k, v in (("line", line), ("op", op), ("graph", graph), ("value", value))
+            for k, v in (
+                ("line", line),
+                ("op", op),
+                ("graph", graph.lstrip("@") if graph is not None else None),
+                ("value", value.lstrip("%") if value is not None else None),
+                ("source", f"{source[0]}:{source[1]}" if source is not None else None),
+                ("site", _site_words(site) if site is not None else None),
+            )
             if v is not None
         ]
         if len(chosen) != 1:
-            raise UsageError("a breakpoint is at one of line, op, graph or value", hint="break_at(line=12)")
+            raise UsageError(
+                "a breakpoint is at one of line, op, graph, value, source or site", hint="break_at(line=12)"
+            )
         kind, target = chosen[0]
-        return self._add(
-            kind, str(target).lstrip("%@") if kind != "op" else str(target), when, hits, log, temporary
-        )
+        return self._add(kind, str(target), when, hits, log, temporary, site)
+
+    @contextmanager
+    def breakpoints_together(self) -> Iterator[None]:
+        """Breakpoints set and deleted meanwhile take effect at the end, all at once: quick for many."""
+        with self.control.together():
+            yield
+
+    def origin(self, file: str) -> Mapping[int, Sequence[tuple[Path, int]]]:
+        """Per line of a file of the user's model the statements from there; none for other files."""
+        return self._placement.origin(file)
 
     def watch_value(self, value: str, when: str | None = None, hits: int | str | None = None) -> Breakpoint:
         """Stop after each statement that writes `value` (and makes `when` true)."""
@@ -161,6 +202,7 @@ class Debugger:
         hits: int | str | None,
         log: str | None,
         temporary: bool,
+        place: Place | None = None,
     ) -> Breakpoint:
         scope = self.values
         expression = parse(when, scope.has, scope.names) if when else None
@@ -169,7 +211,7 @@ class Debugger:
             hit_rule(rule)
         for part in braced(log or ""):
             parse(part, scope.has, scope.names)
-        found = Breakpoint(self._numbers + 1, kind, target, expression, rule, log, temporary)
+        found = Breakpoint(self._numbers + 1, kind, target, expression, rule, log, temporary, place)
         self._placement.bind(found, self._codes)
         self._numbers += 1
         self.control.breakpoints[found.number] = found
@@ -178,12 +220,15 @@ class Debugger:
 
     def _code_arrived(self, code: Code) -> None:
         arrived = list(walk(code))
+        running = bool(self._codes)
         self._codes.extend(arrived)
         if self._breakpoints:
             for found in self._breakpoints.values():
                 for each in arrived:
                     self._placement.bind_in(found, each)
             self.control.rearm()
+        if running:
+            self.control.blocks_arrived()
 
     def delete(self, number: int | None = None) -> None:
         """Remove one breakpoint, or all.  Raises UsageError for a number that is not there."""
@@ -219,6 +264,12 @@ class Debugger:
             self.catches.add(kind, expression)
         self._link_observers()
 
+    def catch_only(self, conditions: Mapping[str, Expression | None]) -> None:
+        """Catch exactly these kinds, each with its condition if it has one."""
+        if self.catches.conditions != conditions:
+            self.catches.conditions = dict(conditions)
+            self._link_observers()
+
     def uncatch(self, *kinds: str) -> None:
         """Stop no more for these kinds; for none, if none is given."""
         for kind in kinds or tuple(self.catches.conditions):
@@ -235,31 +286,57 @@ class Debugger:
 
     # -- moving ----------------------------------------------------------------------------
 
-    def _moved(self, stop: Stop) -> Stop:
+    def _moved(self, verb: Verb) -> Stop:
+        """Every way of moving comes here."""
+        self.control.journey = None
+        supervisor = Debugger.supervisor
+        stop = verb() if supervisor is None else supervisor(self, verb)
         self.selected = -1
         self.stop = stop
         return stop
 
-    def run(self) -> Stop:
-        """Go on until something stops the program; `Stop.reason` says what."""
+    def proceed(self, journey: Journey) -> Stop:
+        """Take up a way forward that a stop broke off (see `Control.journey`), from where the program is now."""
+        return self._moved(lambda: self.control.proceed(journey))
+
+    def stop_here(self, numbers: Container[int]) -> Stop | None:
+        """The stop that these breakpoints make before the next statement, in a program that has not run yet.
+
+        `run` executes that statement, as it is the one that a user has seen and left behind.
+        """
+        stop = self.control.stop_here(numbers)
+        return None if stop is None else self._moved(lambda: stop)
+
+    def run(self, *, heed: bool = True) -> Stop:
+        """Go on until something stops the program; `Stop.reason` says what.
+
+        Without `heed` neither breakpoints nor findings stop it.
+        """
         self._not_ended()
-        return self._moved(self.control.resume())
+        return self._moved(lambda: self.control.resume(heed=heed))
 
     def step_over(self) -> Stop:
         """Execute the next statement, with all it calls."""
         self._not_ended()
-        return self._moved(self.control.step_over())
+        return self._moved(self.control.step_over)
 
     def step_into(self, *, micro: bool = False) -> Stop:
         """Execute the next statement; enter its graph, branch or loop, and with `micro` its micro program."""
         self._not_ended()
-        formula = self._loaded.formula(self.machine.frames[-1]) if micro else None
-        return self._moved(self.control.step_into(formula))
+        formula = self.micro_program() if micro else None
+        return self._moved(lambda: self.control.step_into(formula))
+
+    def micro_program(self) -> Code | None:
+        """The micro program that `step_into` enters from here; None where the next statement has none.
+
+        Raises GraphError for operands that the op cannot take.
+        """
+        return None if self.machine.ended else self._loaded.formula(self.machine.frames[-1])
 
     def step_out(self) -> Stop:
         """Run until the innermost frame is left."""
         self._not_ended()
-        return self._moved(self.control.step_out())
+        return self._moved(self.control.step_out)
 
     def run_to(self, *, line: int) -> Stop:
         """Run until the statement at `line`, or the next one after it, is next."""
@@ -268,46 +345,104 @@ class Debugger:
         if place is None:
             raise UsageError(f"there is no statement at or after line {line}")
         site = place[1]
-        sites = [(code, site.pc) for code in self._codes if code.formula is None and code.path == site.path]
-        return self._moved(self.control.run_to(sites))
 
-    def step_back(self) -> Stop:
-        """Undo the last statement of this frame, with all it called.  UsageError at the start."""
-        return self._moved(self.control.step_back())
+        def there(code: Code) -> bool:
+            return code.formula is None and code.path == site.path
+
+        return self._moved(lambda: self.control.run_to(lambda: self._sites(there, site.pc)))
+
+    def move_to(self, there: Callable[[Code], bool], pc: int) -> Stop:
+        """Run until statement `pc` of such a block is next; neither breakpoints nor findings stop it before.
+
+        Raises UsageError, the program where it was, if it would end without coming there.
+        """
+        self._not_ended()
+        before = self.machine.tick
+
+        def run_there() -> Stop:
+            stop = self.control.run_to(lambda: self._sites(there, pc), heed=False)
+            if stop.reason == "end":
+                self.control.go_to(before)
+                raise UsageError("the program would end without coming there", hint="it stands where it was")
+            return stop
+
+        return self._moved(run_there)
+
+    def _sites(self, there: Callable[[Code], bool], pc: int) -> list[tuple[Code, int]]:
+        return [(code, pc) for code in self._codes if there(code)]
+
+    def last_visit(self, there: Callable[[Code], bool], pc: int) -> int | None:
+        """When statement `pc` of such a block was last about to run, for `go_to`.
+
+        None if it was not, as far back as the past is kept.
+        """
+        return last_visit(self.machine, there, pc)
+
+    def step_back(self, *, micro: bool = False) -> Stop:
+        """Undo the last statement of this frame, with all it called.  UsageError at the start.
+
+        With `micro`, if it was taken by its micro program, undo only the end of that.
+        """
+        return self._moved(lambda: self.control.step_back(into=micro and self._left_micro_program()))
+
+    def _left_micro_program(self) -> bool:
+        machine = self.machine
+        if not machine.journal:
+            return False
+        tick, kind, dropped = machine.journal[-1]
+        if tick != machine.tick or kind != "pop":
+            return False
+        inside: bool = dropped.code.formula is not machine.frames[-1].code.formula
+        return inside
 
     def step_back_into(self) -> Stop:
         """Undo the last statement executed, wherever it was."""
-        return self._moved(self.control.step_back(into=True))
+        return self._moved(lambda: self.control.step_back(into=True))
 
     def reverse_step_out(self) -> Stop:
         """Go back to the statement that began the innermost frame."""
-        return self._moved(self.control.reverse_step_out())
+        return self._moved(self.control.reverse_step_out)
 
     def reverse_continue(self) -> Stop:
         """Go back to the previous breakpoint hit or caught finding, else to the start."""
-        return self._moved(self.control.reverse_continue(self._found_before))
+        return self._moved(lambda: self.control.reverse_continue(self._found_before))
 
     def restart(self) -> Stop:
         """Go back to the first statement; breakpoints stay."""
-        return self._moved(self.control.go_to(0))
+        return self._moved(lambda: self.control.go_to(0))
 
     def go_to(self, place: str | int | Mark) -> Stop:
         """Go to a mark, by name, or to the moment after so many statements."""
         if isinstance(place, str):
-            if place not in self.timeline.marks:
-                known = ", ".join(self.timeline.marks) or "none"
-                raise UsageError(f"there is no mark {place!r}", hint=f"marks: {known}")
-            place = self.timeline.marks[place]
+            place = self.known_mark(place)
         if isinstance(place, Mark):
-            return self._moved(self.control.return_to(place))
+            return self._moved(lambda: self.control.return_to(place))
         if place < 0:
             raise UsageError("a moment is a number of statements, 0 or more")
-        return self._moved(self.control.go_to(place))
+        return self._moved(lambda: self.control.go_to(place))
 
     def pause(self) -> None:
         """Stop before the next statement; to be called from a signal handler or another thread."""
         self.control.paused = True
         self.machine.interrupt()
+
+    def forget_pause(self) -> None:
+        """A pause that came when the program had stopped anyway is not to stop it again."""
+        self.control.paused = False
+
+    def between_statements(self, action: Callable[[], None]) -> None:
+        """Have `action` done before the next statement of a run that is under way; from any thread.
+
+        It may look at everything and set breakpoints, and must not move the program.
+        """
+        self.control.actions.append(action)
+        self.control.service = True
+        self.machine.interrupt()
+
+    def here(self, reason: str) -> Stop:
+        """A stop at the place where the program stands."""
+        frame = self.machine.frames[-1]
+        return self._describe(reason, frame, frame.pc)
 
     def _not_ended(self) -> None:
         if self.machine.ended:
@@ -341,14 +476,15 @@ class Debugger:
         scope = self.values
         return evaluate(parse(text, scope.has, scope.names), scope)
 
-    def set_value(self, name: str, value: Any, index: Any = None) -> Branch:
+    def set_value(self, name: str, value: Any, index: Any = None, *, scope: Values | None = None) -> Branch:
         """Change a value, or the part at `index`, and compute again what depends on it.
 
-        `index` is a NumPy index, or text such as ``"0, 2:4"``.  The course of events without the
-        edit stays: the branch that is returned is the new one.
+        `index` is a NumPy index, or text such as ``"0, 2:4"``; `scope` says from where the name is seen
+        (from the selected frame, if None).  The course of events without the edit stays: the branch
+        that is returned is the new one.
         """
         name = name.lstrip("%")
-        scope = self.values
+        scope = scope or self.values
         place = scope.place(name)
         if place.depth is None:
             raise UsageError(f"%{name} belongs to a block that is over", hint="go back into it to change it")
@@ -402,15 +538,31 @@ class Debugger:
 
     def line_in(self, code: Code, pc: int) -> int | None:
         """The line of a statement of a block."""
-        return self._loaded.listing_of(code).line(code.path, pc)
+        return self.listing_in(code).line(code.path, pc)
 
     def listing_of(self, frame: Frame) -> Listing:
         """The text that a frame's statements stand in: the program's, or a micro program's."""
-        return self._loaded.listing_of(frame.code)
+        return self.listing_in(frame.code)
+
+    def listing_in(self, code: Code) -> Listing:
+        """The text that a block's statements stand in."""
+        return self._loaded.listing_of(code)
 
     def mark(self, name: str) -> Mark:
         """Name this moment, for `go_to`."""
         return self.timeline.mark(name)
+
+    def known_mark(self, name: str) -> Mark:
+        """The mark with a name.  Raises UsageError if there is none."""
+        mark = self.timeline.marks.get(name)
+        if mark is None:
+            known = ", ".join(self.timeline.marks) or "none"
+            raise UsageError(f"there is no mark {name!r}", hint=f"marks: {known}")
+        return mark
+
+    def forget_mark(self, name: str) -> None:
+        """Remove a mark.  Raises UsageError if there is none."""
+        del self.timeline.marks[self.known_mark(name).name]
 
     @property
     def problems(self) -> list[str]:
@@ -460,16 +612,19 @@ class Debugger:
         scope = replace(self.values, depth=-1)
         return condition(found.condition, scope)
 
-    def _log_point(self, found: Breakpoint) -> None:
+    def _log_point(self, judged: Judged) -> None:
         scope = replace(self.values, depth=-1)
-        text = found.log or ""
-        for part in braced(text):
+        rest, text = judged.breakpoint.log or "", ""
+        for part in braced(rest):
             try:
                 shown = str(evaluate(parse(part, scope.has, scope.names), scope))
             except NncdbgError as error:
                 shown = f"<{error.message}>"
-            text = text.replace("{" + part + "}", shown, 1)
-        self.messages.append(text)
+            before, _, rest = rest.partition("{" + part + "}")
+            text += before + shown
+        frame = self.machine.frames[-1]
+        pc = frame.pc - 1 if judged.after and frame.pc > 0 else frame.pc
+        self.said(LogMessage(text + rest, frame, self.line_of(frame, pc)))
 
     def _house_keeping(self) -> None:
         if self.timeline.over_budget:
@@ -522,6 +677,14 @@ class Debugger:
                     if stop is not None:
                         return stop
         return None
+
+
+def _site_words(site: Place) -> str:
+    block, pc = site
+    if isinstance(block, Listing):
+        return f"line {pc} of a micro program"
+    name = block.graph.name if isinstance(block, Code) else ".".join(map(str, block))
+    return f"{pc} of @{name}"
 
 
 def _allocation_for(backend: Backend, allocator: str | Allocation | None) -> Allocation:

@@ -14,7 +14,8 @@ from nncdbg.engine.errors import ExpressionError, NotComputed
 from nncdbg.engine.graph import Array, TensorType
 from nncdbg.engine.machine import Frame, Machine
 from nncdbg.engine.timeline import EVICTED, Timeline
-from nncdbg.stats import Summary, summarize
+from nncdbg.stats import Summary
+from nncdbg.stats.piecewise import summarize_by_pieces
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,10 @@ def _as_it_is(content: Any) -> Any:
     return content
 
 
+def _go_on() -> None:
+    pass
+
+
 @dataclass(slots=True)
 class Values:
     """The values of a machine as seen from the frame at `depth` (-1: the innermost).
@@ -47,6 +52,8 @@ class Values:
     depth: int = -1
     to_host: Callable[[Any], Any] = _as_it_is
     """Brings a value of a device to where one can look at it."""
+    between: Callable[[], None] = _go_on
+    """Called before each value that is looked up; what it raises ends what looks it up."""
 
     def places(self, name: str) -> Iterator[Place]:
         frames = self.machine.frames
@@ -107,6 +114,14 @@ class Values:
 
     def value(self, name: str) -> Array:
         """The array at this moment, read-only."""
+        return self._kept(self.content(name))
+
+    def content(self, name: str) -> Any:
+        """What the slot holds at this moment, where it stands: on a device, or in memory used again later.
+
+        For who looks at once and at a part, whatever its size.  Raises NotComputed or ExpressionError.
+        """
+        self.between()
         place = self.place(name)
         content = place.slots[place.slot]
         if content is EVICTED:
@@ -118,20 +133,29 @@ class Values:
                     f"%{name} was dropped to keep within the history budget",
                     hint="go back to its statement, or give more with --history",
                 )
-        return self._now(name, content)
+        return self._standing(name, content)
 
-    def _now(self, name: str, content: Any) -> Array:
-        """The content of a slot as it is at this moment, and as the user may keep it."""
+    def _standing(self, name: str, content: Any) -> Any:
+        """The content of a slot, if it is at this moment what was written."""
         gone = self.timeline.standing(content)
         if gone is not None:
             raise NotComputed(
                 f"%{name} stands no more: {gone}", hint="go back to before that, or use --allocator debug"
             )
+        return content
+
+    def _kept(self, content: Any) -> Array:
+        """The content of a slot as the user may keep it."""
         content = self.to_host(content)
         return read_only(content) if self.timeline.retains else read_only(copied(content))
 
     def previous(self, name: str) -> Array:
         """The value at the previous iteration of its loop, or at the previous visit of its graph."""
+        return self._kept(self.previous_content(name))
+
+    def previous_content(self, name: str) -> Any:
+        """What `previous` gives, where it stands (see `content`)."""
+        self.between()
         here = next(self.places(name), None)
         if here is None:
             self.place(name)
@@ -146,7 +170,7 @@ class Values:
             if code is here.code and slots is not here.slots:
                 content = slots[here.slot]
                 if content is not UNSET and content is not EVICTED:
-                    return self._now(name, content)
+                    return self._standing(name, content)
         raise NotComputed(
             f"%{name} has no previous value", hint="this is its first iteration, or it was dropped"
         )
@@ -165,7 +189,7 @@ class Values:
         raise ExpressionError(f"nothing is named ${name}", hint="there are $iter, $op and $line")
 
     def summary(self, array: Array) -> Summary:
-        return summarize(array)
+        return summarize_by_pieces(array, self.between)
 
 
 def copied(content: Any) -> Any:

@@ -21,6 +21,8 @@ _WORD = re.compile(r'[%@]?"(?:[^"\\]|\\.)*$|[%@$]?[\w/.$:-]*$')
 
 _PATH = re.compile(r"\S*$")
 
+_EXPRESSION = ("value", "function")
+
 
 def candidates(session: Session, line: str) -> tuple[str, list[str]]:
     """(the word that ends `line`, all that it can become), sorted.
@@ -29,7 +31,8 @@ def candidates(session: Session, line: str) -> tuple[str, list[str]]:
     """
     head = re.match(r"\s*([\w?]*)$", line)
     if head is not None:
-        return head[1], _matching(head[1], _commands(session))
+        names = [*_commands(session), *(_functions(session, head[1]) if head[1] else ())]
+        return head[1], _matching(head[1], names)
     from nncdbg.terminal.commands import find
     from nncdbg.terminal.session import split_command
 
@@ -37,7 +40,8 @@ def candidates(session: Session, line: str) -> tuple[str, list[str]]:
     try:
         kinds = find(name).completes
     except UsageError:
-        return "", []
+        # A line that is no command is an expression.
+        kinds = _EXPRESSION
     word = _ending(_PATH if "file" in kinds and "value" not in kinds else _WORD, line)
     if "file" in kinds and (kinds == ("file",) or not word.startswith("%")):
         word = _ending(_PATH, line)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.graph import Array
+from nncdbg.stats import summarize
 from nncdbg.terminal.grid import grid
-from nncdbg.terminal.look import BAD, DIM, Look, element, is_text, stacked, text, type_of
+from nncdbg.terminal.look import BAD, DIM, SMALL, Look, elements, is_text, stacked, text, type_of
 from nncdbg.terminal.strips import channel_strip, image, spark
 
 if TYPE_CHECKING:
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from nncdbg.stats.histogram import Histogram
     from nncdbg.stats.summary import Summary
 
-_SMALL = 8
-"""Elements that are shown in a line instead of their statistics."""
 _SIDE = 16
 """Rows and columns of a matrix that is shown as a grid."""
 _EXPENDABLE = ("std", "mean", "min", "max")
@@ -40,22 +39,25 @@ def value_line(name: str, array: Array, summary: Summary, look: Look | None = No
     head = f"{spelled(name)} {type_of(array)}"
     if array.size == 0:
         return stacked([f"{head} (empty)"], view)
-    if array.size <= _SMALL or is_text(array):
+    if array.size <= SMALL or is_text(array):
         return stacked([text(f"{head} ").append_text(_elements(array, view))], view)
     if array.dtype.kind == "b":
         return stacked([f"{head} {np.count_nonzero(array)} of {array.size} true"], view)
     return _statistics_line(head, summary, view)
 
 
+def described(name: str, content: Any, look: Look | None = None) -> Text:
+    """The line of a value, tensor or not."""
+    if isinstance(content, (np.ndarray, np.generic)):
+        array = np.asarray(content)
+        return value_line(name, array, summarize(array), look)
+    if content is None:
+        return text(f"{spelled(name)} (none)")
+    return text(f"{spelled(name)} {type(content).__name__} of {len(content)}")
+
+
 def _elements(array: Array, look: Look) -> Text:
-    if array.ndim == 0:
-        written = element(array[()])
-    elif is_text(array) or array.dtype.kind == "b":
-        more = f" {look.ellipsis}]" if array.size > _SMALL else "]"
-        written = "[" + " ".join(element(one) for one in array.reshape(-1)[:_SMALL]) + more
-    else:
-        written = np.array2string(array, precision=4, max_line_width=10**6, threshold=_SMALL)
-        written = re.sub(r"\s+", " ", re.sub(r"\[\s+", "[", written))
+    written = elements(array, look.ellipsis)
     line = text(written)
     if not is_text(array):
         line.highlight_regex(_NOT_FINITE, BAD)

@@ -7,6 +7,7 @@ Views are `rich.text.Text`: the same characters with and without colour, no line
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,8 @@ BAD = "bold red"
 """Style of NaN and infinities."""
 DIM = "dim"
 """Style of labels and captions."""
+SMALL = 8
+"""Elements that are shown in a line instead of their statistics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,17 @@ def element(value: Any, digits: int = 4) -> str:
     if kind.kind == "O":
         return element(str(value))
     return str(int(value)) if dtypes.name_of(kind) in dtypes.INTEGERS else f"{float(value):.{digits}g}"
+
+
+def elements(array: Array, ellipsis: str = "…") -> str:
+    """The elements of a small tensor in a line: `[[1. nan] [0.5 2.]]`; of strings and bools the first."""
+    if array.ndim == 0:
+        return element(array[()])
+    if is_text(array) or array.dtype.kind == "b":
+        more = f" {ellipsis}]" if array.size > SMALL else "]"
+        return "[" + " ".join(element(one) for one in array.reshape(-1)[:SMALL]) + more
+    written = np.array2string(array, precision=4, max_line_width=10**6, threshold=SMALL)
+    return re.sub(r"\s+", " ", re.sub(r"\[\s+", "[", written))
 
 
 def is_bad(value: Any) -> bool:

@@ -21,6 +21,7 @@ COMMANDS = {
     "diff": ("nncdbg.terminal.one_shot.diff", "two models, backends, allocators or dtypes in lockstep"),
     "print": ("nncdbg.terminal.one_shot.text", "the program text"),
     "dap": ("nncdbg.dap_server.command", "serve the Debug Adapter Protocol, for editors"),
+    "repl": ("nncdbg.terminal.connected", "a terminal beside an editor's debug session, which starts it"),
     "ops": ("nncdbg.terminal.one_shot.ops", "every op: signature, what exists for it, doc"),
 }
 """One-shot command to (module with `main(arguments) -> int`, one line of help)."""

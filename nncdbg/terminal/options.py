@@ -57,7 +57,7 @@ def add_machine(parser: Parser) -> None:
     )
     add("--allocator", help="debug, arena, poison or plain (debug; plain on a device)")
     add("--history", metavar="BYTES", help="memory for old values, such as 500MB or 4GiB (a quarter of RAM)")
-    add("--max-ops", type=int, metavar="N", help="stop a loop that goes on after N statements")
+    add("--max-ops", type=int, metavar="N", help="stop after N statements, for loops that may never end")
 
 
 def add_check(parser: Parser) -> None:
@@ -106,7 +106,10 @@ def make_debugger_of(
     statistics: bool,
 ) -> Debugger:
     """A debugger for the options of `add_machine` with these inputs."""
+    from nncdbg.engine.black_box import BlackBox
     from nncdbg.engine.session import Debugger
+
+    model = getattr(options, "model", None)
 
     return Debugger(
         program,
@@ -120,6 +123,7 @@ def make_debugger_of(
         seed=options.seed,
         history=options.history,
         statistics=statistics,
+        black_box=BlackBox(model) if model is not None else None,
     )
 
 

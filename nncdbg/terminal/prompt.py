@@ -19,6 +19,7 @@ from nncdbg.terminal.session import PROMPT
 from nncdbg.terminal.shortcuts import BOUND
 
 if TYPE_CHECKING:
+    from nncdbg.terminal.screen import Screen
     from nncdbg.terminal.session import Session
 
 
@@ -30,8 +31,8 @@ def read_prompt(session: Session) -> None:
     prompt: PromptSession[str] = PromptSession(
         completer=completer,
         complete_while_typing=False,
-        history=_history(session),
-        key_bindings=_bindings(),
+        history=history(session.screen),
+        key_bindings=bindings(),
     )
     # The compiled statistics are for later; the first prompt does not wait for them.
     prompt.app.after_render += lambda app: prepare()
@@ -68,12 +69,12 @@ class _Completer(Completer):
             self.failure = ""
 
 
-def _bindings() -> KeyBindings:
-    bindings = KeyBindings()
+def bindings() -> KeyBindings:
+    bound = KeyBindings()
     for _, line, combinations in BOUND:
         for keys in combinations:
-            bindings.add(*keys)(_typing(line))
-    return bindings
+            bound.add(*keys)(_typing(line))
+    return bound
 
 
 def _typing(line: str):  # type: ignore[no-untyped-def]
@@ -88,9 +89,9 @@ def _typing(line: str):  # type: ignore[no-untyped-def]
 class _TolerantHistory(FileHistory):
     """A history file that may become unwritable: then lines are kept in memory only."""
 
-    def __init__(self, path: str, session: Session) -> None:
+    def __init__(self, path: str, screen: Screen) -> None:
         super().__init__(path)
-        self.session = session
+        self.screen = screen
         self.writable = True
 
     def store_string(self, string: str) -> None:
@@ -100,7 +101,7 @@ class _TolerantHistory(FileHistory):
             super().store_string(string)
         except OSError as error:
             self.writable = False
-            self.session.screen.note(f"the history is not saved: {error.strerror}")
+            self.screen.note(f"the history is not saved: {error.strerror}")
 
 
 def history_path() -> Path:
@@ -109,13 +110,14 @@ def history_path() -> Path:
     return Path(base) / "nncdbg" / "history"
 
 
-def _history(session: Session) -> History:
+def history(screen: Screen) -> History:
+    """The history of commands, in a file if it can be written."""
     path = history_path()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a+b"):
             pass
     except OSError as error:
-        session.screen.note(f"the history of commands is not kept: cannot write {path}: {error.strerror}")
+        screen.note(f"the history of commands is not kept: cannot write {path}: {error.strerror}")
         return InMemoryHistory()
-    return _TolerantHistory(str(path), session)
+    return _TolerantHistory(str(path), screen)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import TYPE_CHECKING, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from rich.console import Console
 from rich.text import Text
@@ -31,12 +31,20 @@ class _Console(Console):
 class Screen:
     """Standard output and standard error, in colour only on a terminal that shows it.
 
-    Nothing but text goes to a pipe or a dumb terminal.
+    Nothing but text goes to a pipe or a dumb terminal.  Where somebody else shows what is written, as
+    an editor does, `color` says what that can, and `width` how wide pictures are to be.
     """
 
-    def __init__(self, out: TextIO | None = None, err: TextIO | None = None) -> None:
-        self.out = _console(out or sys.stdout)
-        self.err = _console(err or sys.stderr)
+    def __init__(
+        self,
+        out: TextIO | None = None,
+        err: TextIO | None = None,
+        *,
+        width: int | None = None,
+        color: bool | None = None,
+    ) -> None:
+        self.out = _console(out or sys.stdout, width, color)
+        self.err = _console(err or sys.stderr, width, color)
 
     @property
     def is_terminal(self) -> bool:
@@ -89,8 +97,13 @@ def fitted(line: Text, look: Look) -> Text:
     return line
 
 
-def _console(file: TextIO) -> Console:
-    return _Console(file=file, highlight=False, markup=False, emoji=False)
+def _console(file: TextIO, width: int | None, color: bool | None) -> Console:
+    options: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False, "width": width}
+    if color is not None:
+        # What the environment says is about the terminal that this process has, not about that screen.
+        options |= {"color_system": "standard" if color else None, "no_color": not color}
+        options["force_terminal"] = False
+    return _Console(file=file, **options)
 
 
 def _narrow(match: re.Match[str], width: int) -> str:

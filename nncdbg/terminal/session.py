@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TextIO
 
 from nncdbg.engine.errors import NncdbgError, RunError, UnsupportedOp, UsageError
 from nncdbg.terminal.crash import report_crash
 from nncdbg.terminal.running import under_way
 from nncdbg.terminal.screen import Screen
-from nncdbg.terminal.stops import place_of, show_stop
+from nncdbg.terminal.stops import fallbacks, place_of, show_stop
 
 if TYPE_CHECKING:
     from nncdbg.engine.control import Stop
@@ -40,6 +40,7 @@ class Session:
         """The last line that `list` has shown since the last stop."""
         self._repeated = ""
         self._shown: object = None
+        self._fallen: set[str] = set()
         self._depth = 0
 
     # -- lines -------------------------------------------------------------------------------
@@ -57,7 +58,7 @@ class Session:
         if typed:
             self._record(text)
         try:
-            self._dispatch(text)
+            self.dispatch(text)
         except NncdbgError as error:
             self.screen.complain(error)
         except MemoryError:
@@ -74,9 +75,14 @@ class Session:
             return True
         return False
 
-    def _dispatch(self, text: str) -> None:
-        from nncdbg.terminal.commands import find
+    def dispatch(self, text: str) -> None:
+        """Do what a line says: a command, or an expression, which is printed.  Raises NncdbgError."""
+        from nncdbg.terminal.commands import TABLE, find
 
+        if is_expression(self.debugger, text):
+            self._repeated = ""
+            TABLE["print"].run(self, text)
+            return
         word, arguments = split_command(text)
         found = find(word)
         self._repeated = text if found.repeats else ""
@@ -86,12 +92,10 @@ class Session:
         """Execute the lines of a command file.  Raises UsageError if it cannot be read."""
         if self._depth >= _DEPTH:
             raise UsageError(f"command files call each other {_DEPTH} deep", hint=f"does {path} call itself?")
-        try:
-            with open(path, encoding="utf-8") as file:
-                lines = file.read().splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-            raise UsageError(f"cannot read the commands in {path}: {reason}") from None
+        self.play_lines(read_commands(path), path, echo=echo)
+
+    def play_lines(self, lines: Iterable[str], title: str, *, echo: bool) -> None:
+        """Execute lines as if typed.  Raises UsageError where somebody pauses the program meanwhile."""
         self._depth += 1
         try:
             for line in lines:
@@ -102,7 +106,7 @@ class Session:
                 before = self.debugger.stop
                 self.execute(line)
                 if self.debugger.stop is not before and self._paused():
-                    raise UsageError(f"interrupted: the rest of {path} is not played")
+                    raise UsageError(f"interrupted: the rest of {title} is not played")
         finally:
             self._depth -= 1
 
@@ -139,6 +143,14 @@ class Session:
         self.listed = None
         show_stop(self.screen, self.debugger, stop, self._shown, written)
         self._shown = None if stop.reason == "end" else place_of(self.debugger.machine.frames[-1])
+        self._say_fallbacks()
+
+    def _say_fallbacks(self) -> None:
+        """A note on each op that ran on NumPy instead of the backend; one for all its statements."""
+        for op, words in fallbacks(self.debugger):
+            if op not in self._fallen:
+                self._fallen.add(op)
+                self.screen.note(words)
 
     def current_line(self) -> int:
         """The line of the selected frame's statement; UsageError where it is not in the program's text."""
@@ -165,3 +177,40 @@ def split_command(text: str) -> tuple[str, str]:
     if end == 0:
         end = len(text.split(maxsplit=1)[0])
     return text[:end], text[end:].strip()
+
+
+def read_commands(path: str) -> list[str]:
+    """The lines of a command file.  Raises UsageError if it cannot be read."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise UsageError(f"cannot read the commands in {path}: {reason}") from None
+
+
+def is_expression(debugger: Debugger, text: str) -> bool:
+    """Whether a line is to be read as an expression: no command begins it, or a command's name stands
+    there for a function or a value, as in `stats(%h).nan` and `h.mean()`.
+    """
+    from nncdbg.engine.expression import parse
+    from nncdbg.engine.expression.functions import FUNCTIONS
+    from nncdbg.terminal.commands import find
+
+    scope = debugger.values
+    word, _ = split_command(text)
+    follows = text[len(word) : len(word) + 1]
+    if follows == "(" and word in FUNCTIONS or follows in ("[", ".") and scope.has(word):
+        return True
+    try:
+        find(word)
+    except UsageError:
+        if follows == "(" or not word[:1].isalpha() or scope.has(word):
+            return True
+    else:
+        return False
+    try:
+        parse(text, scope.has, scope.names)
+    except NncdbgError:
+        return False
+    return True

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from rich.text import Text
 
 from nncdbg.engine.errors import NncdbgError
-from nncdbg.engine.expression import spelled
-from nncdbg.stats import summarize
-from nncdbg.terminal.display import value_line
+from nncdbg.terminal.display import described
+from nncdbg.terminal.titles import frame_title
 from nncdbg.terminal.windows import CALLER, CULPRIT, HERE, Marks, around, window
 
 if TYPE_CHECKING:
@@ -38,7 +36,7 @@ def show_stop(screen: Screen, debugger: Debugger, stop: Stop, before: object, wr
         screen.put(words)
     frame = debugger.machine.frames[-1]
     if place_of(frame) != before:
-        screen.put_line(Text(f"in {frame_title(debugger, 0)}", "bold"))
+        screen.put_line(Text(f"in {frame_title(debugger.frames, 0)}", "bold"))
     for line in _values(screen, debugger, stop, written):
         screen.put_line(line)
     for line in _window(screen, debugger, stop):
@@ -69,12 +67,7 @@ def _show_end(screen: Screen, debugger: Debugger) -> None:
 
 def describe(name: str, content: Any, screen: Screen) -> Text:
     """The line of a value: its type, and its statistics or its few elements."""
-    if isinstance(content, (np.ndarray, np.generic)):
-        array = np.asarray(content)
-        return value_line(name, array, summarize(array), screen.line_look)
-    if content is None:
-        return Text(f"{spelled(name)} (none)")
-    return Text(f"{spelled(name)} {type(content).__name__} of {len(content)}")
+    return described(name, content, screen.line_look)
 
 
 def value_or_reason(debugger: Debugger, name: str, screen: Screen) -> Text:
@@ -105,6 +98,15 @@ def _names(debugger: Debugger, stop: Stop, written: bool) -> list[str]:
     else:
         values = frame.code.nodes[frame.pc - 1].outputs
     return unique([value.name for value in values])
+
+
+def fallbacks(debugger: Debugger) -> list[tuple[str, str]]:
+    """(op, what to say of it) of each statement that ran on NumPy for want of a kernel, oldest first."""
+    name = debugger.backend.name
+    return [
+        (op, f"line {line}: {op} ran on NumPy, as {name} has no kernel for it")
+        for line, op in debugger.fallbacks
+    ]
 
 
 def operand_names(node: Any) -> list[str]:
@@ -140,18 +142,3 @@ def marks_of(debugger: Debugger, selected: int, stop: Stop | None = None) -> Mar
             for place in found.lines:
                 points[place] = points.get(place, False) or found.enabled
     return Marks(arrows, points)
-
-
-def frame_title(debugger: Debugger, selected: int) -> str:
-    """`@layer1`, `@refine #3`, `then branch`, `micro program of Softmax`."""
-    frames = debugger.frames
-    frame = frames[selected]
-    code, name = frame.code, frame.code.graph.name
-    if frame.is_loop:
-        return f"{'@' + name if name else 'loop'} #{frame.iteration}"
-    if code.formula is not None and len(code.path) == 1:
-        outer = frames[selected + 1]
-        return f"the micro program of {outer.code.nodes[outer.pc].op}"
-    if len(code.path) > 1 and not name:
-        return "the then branch" if code.path[-1] == 0 else "the else branch"
-    return f"@{name}"

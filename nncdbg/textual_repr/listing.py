@@ -41,7 +41,8 @@ class Listing:
         return dict(sorted(pairs, key=lambda pair: pair[0]))
 
     @cached_property
-    def _site_lines(self) -> list[int]:
+    def statement_lines(self) -> list[int]:
+        """The lines with a statement, in order."""
         return list(self._sites)
 
     def site(self, line: int) -> Site | None:
@@ -54,10 +55,10 @@ class Listing:
 
     def next_site(self, line: int) -> tuple[int, Site] | None:
         """The first statement at or after `line`, with its line: where a breakpoint on `line` binds."""
-        at = bisect_left(self._site_lines, line)
-        if at == len(self._site_lines):
+        at = bisect_left(self.statement_lines, line)
+        if at == len(self.statement_lines):
             return None
-        found = self._site_lines[at]
+        found = self.statement_lines[at]
         return found, self._sites[found]
 
     def header_line(self, path: Path) -> int:

@@ -1,20 +1,48 @@
-"""Random programs that run: blocks, loops, branches, calls and random ops over f32[3]."""
+"""Random programs that run: elementwise, reduce and shape ops, blocks, loops, branches and calls over [3]."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
+import numpy as np
 from hypothesis import strategies as st
 
-UNARY = ("Relu", "Neg", "Abs", "Tanh", "Sigmoid", "Softmax", "Identity", "RandomNormalLike")
+import nncdbg
+
+UNARY = ("Relu", "Neg", "Abs", "Tanh", "Sigmoid", "Softmax", "Identity")
 BINARY = ("Add", "Sub", "Mul", "Max")
+REDUCE = ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceL2", "ReduceLogSumExp")
+RANDOM = "RandomNormalLike"
+
+SHAPES = (
+    # Each from %v, or %v and %w, of 3 elements to %r of 3 elements; {k} is 0, 1 or 2.
+    ("%a = Reshape(%v, [3,1])", "%b = Transpose(%a, perm=[1,0])", "%r = Squeeze(%b, [0])"),
+    ("%a = Unsqueeze(%v, [0])", "%b = Expand(%a, [2,3])", "%r = ReduceSum(%b, [0], keepdims=0)"),
+    ("%a = Concat(%v, %w, axis=0)", "%r = Slice(%a, [{k}], [{k3}], [0])"),
+    ("%a, %b = Split(%v, [1,2], axis=0)", "%r = Concat(%b, %a, axis=0)"),
+    ("%r = Gather(%v, [2,{k},0], axis=0)",),
+    ("%a = ReduceMean(%v, keepdims=1)", "%s = Shape(%w)", "%r = Expand(%a, %s)"),
+    ("%a = Pad(%v, [{k},1], 0.25)", "%r = Slice(%a, [1], [4], [0])"),
+    ("%a = Tile(%v, [2])", "%b = Reshape(%a, [2,-1])", "%r = ReduceMax(%b, [0], keepdims=0)"),
+    ("%a = Less(%v, %w)", "%r = Where(%a, %v, %w)"),
+    ("%r = CumSum(%v, 0)",),
+)
+
+
+KINDS = ("unary", "binary", "binary", "reduce", "shape", "while", "if", "call")
 
 
 class Writer:
-    """Writes graph text from the choices that `draw` makes."""
+    """Writes graph text from the choices that `draw` makes.
 
-    def __init__(self, draw: Any) -> None:
+    All values that a later statement may read have 3 elements of `dtype`; `random` allows random ops.
+    """
+
+    def __init__(self, draw: Any, dtype: str, random: bool) -> None:
         self.draw = draw
+        self.type = f"{dtype}[3]"
+        self.unary = (*UNARY, RANDOM) if random else UNARY
         self.lines: list[str] = []
         self.count = 0
         self.depth = 0
@@ -30,7 +58,7 @@ class Writer:
         """Statements over the values that are visible; those with the new ones."""
         visible = list(visible)
         for _ in range(size):
-            kind = self.draw(st.sampled_from(("unary", "binary", "binary", "while", "if", "call")))
+            kind = self.draw(st.sampled_from(KINDS))
             if self.depth >= 2 and kind in ("while", "if"):
                 kind = "binary"
             visible.append(getattr(self, "_" + kind)(visible))
@@ -41,7 +69,7 @@ class Writer:
 
     def _unary(self, visible: list[str]) -> str:
         result = self.name()
-        self.line(f"{result} = {self.draw(st.sampled_from(UNARY))}({self.pick(visible)})")
+        self.line(f"{result} = {self.draw(st.sampled_from(self.unary))}({self.pick(visible)})")
         return result
 
     def _binary(self, visible: list[str]) -> str:
@@ -50,36 +78,55 @@ class Writer:
         self.line(f"{result} = {op}({self.pick(visible)}, {self.pick(visible)})")
         return result
 
+    def _reduce(self, visible: list[str]) -> str:
+        """One number, and its sum with a value of 3."""
+        number, result = self.name(), self.name()
+        op, keep = self.draw(st.sampled_from(REDUCE)), self.draw(st.integers(0, 1))
+        self.line(f"{number} = {op}({self.pick(visible)}, keepdims={keep})")
+        self.line(f"{result} = Add({number}, {self.pick(visible)})")
+        return result
+
+    def _shape(self, visible: list[str]) -> str:
+        lines = self.draw(st.sampled_from(SHAPES))
+        names = {"%v": self.pick(visible), "%w": self.pick(visible)}
+        k = self.draw(st.integers(0, 2))
+        for line in lines:
+            for word in dict.fromkeys(re.findall(r"%[a-z]", line)):
+                names.setdefault(word, self.name())
+            told = re.sub(r"%[a-z]", lambda found: names[found[0]], line)
+            self.line(told.replace("{k}", str(k)).replace("{k3}", str(k + 3)))
+        return names["%r"]
+
     def _call(self, visible: list[str]) -> str:
         result = self.name()
-        self.line(f"{result} = @layer({self.pick(visible)})")
+        self.line(f"{result}: {self.type} = @layer({self.pick(visible)})")
         return result
 
     def _while(self, visible: list[str]) -> str:
         carried, other, result = self.name(), self.name(), self.name()
         times = self.draw(st.integers(0, 4))
         self.line(
-            f"while @w{self.count} ({carried}: f32[3] = {self.pick(visible)}, "
-            f"{other}: f32[3] = {self.pick(visible)}) times {times} {{"
+            f"while @w{self.count} ({carried}: {self.type} = {self.pick(visible)}, "
+            f"{other}: {self.type} = {self.pick(visible)}) times {times} {{"
         )
         self.depth += 1
         inside = [*visible, carried, other]
         if self.draw(st.booleans()):
             peak, go = self.name(), self.name()
             self.line(f"{peak} = ReduceMax({carried}, keepdims=0)")
-            self.line(f"{go} = Less({peak}, 2.0)")
+            self.line(f"{go} = Less({peak}, 1.9137)")
             self.line(f"break unless {go}")
         inside = self.block(inside, self.draw(st.integers(1, 3)))
         # The parallel assignment: `other` takes the old value of `carried`.
         self.line(f"next {carried} = {inside[-1]}, {other} = {carried}")
         self.depth -= 1
-        self.line(f"}} -> ({result}: f32[3] = {self.draw(st.sampled_from((carried, other)))})")
+        self.line(f"}} -> ({result}: {self.type} = {self.draw(st.sampled_from((carried, other)))})")
         return result
 
     def _if(self, visible: list[str]) -> str:
         peak, condition, result = self.name(), self.name(), self.name()
         self.line(f"{peak} = ReduceMax({self.pick(visible)}, keepdims=0)")
-        self.line(f"{condition} = Greater({peak}, 0.5)")
+        self.line(f"{condition} = Greater({peak}, 0.4837)")
         self.line(f"if {condition} @t{self.count} {{")
         for word in ("} else @e {", "}"):
             self.depth += 1
@@ -88,24 +135,42 @@ class Writer:
             self.depth -= 1
             if word != "}":
                 self.line(word)
-        self.line(f"}} -> ({result}: f32[3])")
+        self.line(f"}} -> ({result}: {self.type})")
         return result
 
 
 LAYER = """
-graph @layer(%p: f32[3]) -> (%r: f32[3]) {
+graph @layer(%p: {type}) -> (%r: {type}) {{
   %q = Mul(%p, 0.5)
   %r = Add(%q, 0.25)
   return %r
-}
+}}
 """
 
 
 @st.composite
-def runnable(draw: Any) -> str:
-    """Graph text of a program with inputs %x and %z, f32[3]."""
-    writer = Writer(draw)
+def runnable(draw: Any, dtype: str = "f32", random: bool = True) -> str:
+    """Graph text of a program with inputs %x and %z of 3 elements.
+
+    Its conditions compare with numbers that no exact result meets, so that rounding decides none.
+    """
+    writer = Writer(draw, dtype, random)
     values = writer.block(["%x", "%z"], draw(st.integers(1, 6)))
     writer.line(f"return {values[-1]}")
     body = "\n".join(writer.lines)
-    return f"opset 18\ngraph @main(%x: f32[3], %z: f32[3]) -> ({values[-1]}: f32[3]) {{\n{body}\n}}\n{LAYER}"
+    inputs = f"%x: {writer.type}, %z: {writer.type}"
+    layer = LAYER.format(type=writer.type)
+    return f"opset 18\ngraph @main({inputs}) -> ({values[-1]}: {writer.type}) {{\n{body}\n}}\n{layer}"
+
+
+def largest(debugger: nncdbg.Debugger) -> float:
+    """The largest finite magnitude of all values computed on the way to the end; inf if one is not finite."""
+    most = 0.0
+    while not debugger.machine.ended:
+        assert debugger.step_into().error is None
+        for content in debugger.machine.frames[-1].slots:
+            if isinstance(content, np.ndarray) and content.dtype.kind == "f":
+                most = max(most, float(np.abs(content).max(initial=0)))
+                if not np.isfinite(content).all():
+                    return np.inf
+    return most

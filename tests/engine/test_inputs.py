@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from nncdbg.engine import dtypes
+from nncdbg.engine import dtypes, npy
 from nncdbg.engine.errors import LoadError, NncdbgError, UsageError
 from nncdbg.engine.generated import GENERATED
 from nncdbg.engine.graph import Graph, TensorType, Value
@@ -254,3 +254,38 @@ def test_bad_dim_options(text):
 def test_options():
     assert parse_spec("x=a=b.npy") == ("x", "a=b.npy")
     assert parse_dim("batch=12") == ("batch", 12)
+
+
+def hollow(file, size, missing=0):
+    """A .npy file of `size` float32 zeros without room on the disk, some bytes too short."""
+    with file.open("wb") as stream:
+        header = {"descr": "<f4", "fortran_order": False, "shape": (size,)}
+        np.lib.format.write_array_header_1_0(stream, header)
+        stream.truncate(stream.tell() + 4 * size - missing)
+
+
+def test_a_large_npy_file_is_mapped_not_read(tmp_path):
+    size = npy.MAPPED
+    hollow(tmp_path / "large.npy", size)
+    found = bind(graph(x=TensorType("f32", (size,))), {"x": "large.npy"}, folder=tmp_path).arrays["x"]
+    base = found
+    while base is not None and not isinstance(base, np.memmap):
+        base = base.base
+    assert isinstance(base, np.memmap)
+    assert not found.flags.writeable
+    assert found.shape == (size,)
+    assert found[-1] == 0
+    hollow(tmp_path / "short.npy", size, missing=8)
+    with pytest.raises(LoadError, match="damaged"):
+        npy.load_array(tmp_path / "short.npy")
+
+
+def test_a_part_of_a_mapped_file_is_read_by_itself(tmp_path):
+    array = np.arange(100_000, dtype=np.float32).reshape(100, 1000)
+    np.save(tmp_path / "x.npy", array)
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    for part in (np.s_[50, 10:20], np.s_[-1], np.s_[::7, 3], np.s_[3, 4], np.s_[5:5], np.s_[:]):
+        copied = npy.read_part(mapped[part][...])
+        assert np.array_equal(copied, array[part])
+        assert copied.size == 0 or not np.shares_memory(copied, mapped)
+    assert npy.read_part(array) is array

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import nncdbg
 from nncdbg.engine.code import UNSET
 from nncdbg.engine.timeline import EVICTED
-from tests.engine.programs import runnable
+from tests.engine.programs import largest, runnable
 
 INPUTS = {"x": np.array([0.5, -1.0, 2.0], np.float32), "z": np.array([1.0, 0.0, -0.5], np.float32)}
 FEW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -67,8 +67,51 @@ def test_stepping_to_the_end_gives_what_running_gives(text: str) -> None:
 @given(runnable())
 def test_every_allocator_gives_the_same_bits(text: str) -> None:
     whole = finished(text)
-    assert finished(text, allocator="plain") == whole
+    for allocator in ("plain", "arena", "poison"):
+        assert finished(text, allocator=allocator) == whole
     assert finished(text, statistics=False) == whole
+
+
+WIDE = {name: array.astype(np.float64) for name, array in INPUTS.items()}
+LARGEST = 1e4
+"""Where values are larger, a difference of two may be all rounding."""
+
+
+@FEW
+@given(runnable("f64", random=False))
+def test_backends_agree(text: str) -> None:
+    """In f64, where the last digits in which kernels differ cannot grow into what is compared."""
+    pytest.importorskip("onnxruntime")
+    program = nncdbg.parse(text)
+    ours = nncdbg.Debugger(program, WIDE)
+    assume(largest(ours) < LARGEST)
+    theirs = nncdbg.Debugger(program, WIDE, backend="onnxruntime")
+    assert theirs.run().reason == "end"
+    assert ours.machine.tick == theirs.machine.tick
+    assert ours.outputs is not None
+    assert theirs.outputs is not None
+    for name, wanted in ours.outputs.items():
+        np.testing.assert_allclose(theirs.outputs[name], wanted, rtol=1e-7, atol=1e-7)
+
+
+@FEW
+@given(runnable("f64", random=False))
+def test_on_another_backend_stepping_and_memory_change_nothing(text: str) -> None:
+    pytest.importorskip("onnxruntime")
+    program = nncdbg.parse(text)
+
+    def opened(allocator: str) -> nncdbg.Debugger:
+        return nncdbg.Debugger(program, WIDE, backend="onnxruntime", allocator=allocator)
+
+    whole = []
+    for allocator in ("debug", "plain", "arena", "poison"):
+        debugger = opened(allocator)
+        assert debugger.run().reason == "end"
+        whole.append(results(debugger))
+    stepped = opened("debug")
+    while not stepped.machine.ended:
+        assert stepped.step_into().error is None
+    assert [results(stepped)] * 4 == whole
 
 
 @FEW

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,14 @@ graph @main(%x: f32[4]) -> (%y: f32[4]) {
   return %y
 }
 """
+
+
+def straight(count: int) -> str:
+    """So many statements without a block: %v1, %v2 and so on."""
+    names = ["%x", *(f"%v{number}" for number in range(1, count + 1))]
+    lines = [f"  {after} = Neg({before})" for before, after in pairwise(names)]
+    body = "\n".join([*lines, f"  return {names[-1]}"])
+    return f"#nncdbg 1\ngraph @main(%x: f32[4]) -> ({names[-1]}: f32[4]) {{\n{body}\n}}\n"
 
 
 def test_kernels_agree_with_their_micro_programs() -> None:
@@ -112,17 +121,55 @@ def test_an_endless_loop_stops_after_max_ops_and_again() -> None:
     stop = debugger.run()
     assert stop.reason == "pause"
     assert "max-ops is 100" in stop.detail
-    first = debugger.machine.tick
-    assert 100 <= first <= 103
+    assert debugger.machine.tick == 100
     assert debugger.run().reason == "pause"
-    assert first + 100 <= debugger.machine.tick <= first + 103
+    assert debugger.machine.tick == 200
     debugger.step_back()
     assert debugger.step_over().reason == "step"
+    debugger.restart()
+    assert debugger.run().detail.startswith("after 100 statements")
 
 
-def test_max_ops_leaves_what_ends_alone() -> None:
-    debugger = nncdbg.Debugger(nncdbg.parse(NET), max_ops=2)
-    assert debugger.run().reason == "end", "no loop, so it ends by itself"
+@pytest.mark.parametrize("count", [1, 10, 999])
+def test_a_straight_program_stops_at_the_very_statement(count: int) -> None:
+    debugger = nncdbg.Debugger(nncdbg.parse(straight(1000)), {"x": x_of(4)}, max_ops=count)
+    stop = debugger.run()
+    assert (stop.reason, debugger.machine.tick) == ("pause", count)
+    assert stop.detail == f"after {count} statements it has not ended, and max-ops is {count}"
+    assert stop.node is not None
+    assert stop.node.outputs[0].name == f"v{count + 1}"
+    while (stop := debugger.run()).reason == "pause":
+        pass
+    assert (stop.reason, debugger.machine.tick) == ("end", 1001)
+
+
+@pytest.mark.parametrize("count", [1000, 1001, 5000])
+def test_a_program_that_just_fits_ends(count: int) -> None:
+    debugger = nncdbg.Debugger(nncdbg.parse(straight(1000)), {"x": x_of(4)}, max_ops=count)
+    assert debugger.run().reason == "end"
+
+
+def test_no_breakpoint_and_no_step_carries_it_over_the_limit() -> None:
+    """Conditions that never hold are tested at every line; the count is the same."""
+    debugger = nncdbg.Debugger(nncdbg.parse(FOREVER), {"x": x_of(4)}, max_ops=21)
+    for line in (4, 5, 6, 7):
+        debugger.break_at(line=line, when="1 > 2")
+    assert debugger.run().reason == "pause"
+    assert debugger.machine.tick == 21
+    stops = [debugger.step_into().reason for _ in range(22)]
+    assert stops == ["step"] * 21 + ["pause"]
+    assert debugger.machine.tick == 42
+
+
+def test_a_finding_at_the_limit_is_told() -> None:
+    program = nncdbg.parse(straight(5).replace("%v2 = Neg", "%v2 = Sqrt"))
+    debugger = nncdbg.Debugger(program, {"x": np.ones(4, np.float32)}, max_ops=2)
+    debugger.catch("nan")
+    stop = debugger.run()
+    assert (stop.reason, debugger.machine.tick) == ("exception", 2)
+
+
+def test_max_ops_is_at_least_one() -> None:
     for count in (0, -5):
         with pytest.raises(UsageError, match="max_ops"):
             nncdbg.Debugger(nncdbg.parse(NET), max_ops=count)

@@ -328,3 +328,17 @@ def test_going_back_finds_a_nan_in_a_value_that_was_dropped() -> None:
     debugger.catch("nan")
     assert debugger.reverse_continue().reason == "exception"
     assert debugger.machine.tick == 1
+
+
+def test_an_operand_in_place_has_not_the_type_of_a_counter_that_nobody_names() -> None:
+    text = """graph @main(%x: f32[3]) -> (%y) {
+      while (%s: f32[3] = %x) times 2 {
+        %a, %b = Split(%s, [1,2], axis=0)
+        %t = Concat(%b, %a, axis=0)
+        next %s = %t
+      } -> (%y = %s)
+      return %y
+    }"""
+    debugger = started(text, {"x": [1.0, 2.0, 3.0]})
+    assert debugger.run().reason == "end"
+    assert debugger.value("y").tolist() == [3.0, 1.0, 2.0]

@@ -165,7 +165,7 @@ def test_a_condition_that_fails_at_run_time_stops_and_says_so(debugger: nncdbg.D
         ({"line": 8, "when": "max(%s"}, "expected `,` or `)`"),
         ({"line": 8, "when": "max(%unknown) > 1"}, "unknown"),
         ({"line": 8, "hits": "often"}, "hit count 'often'"),
-        ({}, "one of line, op, graph or value"),
+        ({}, "one of line, op, graph, value, source or site"),
     ],
 )
 def test_a_wrong_breakpoint_is_refused(

@@ -6,23 +6,30 @@ from types import ModuleType
 from typing import Any
 
 from nncdbg.engine.backends import Call, Execute, Kernels, refusal
-from nncdbg.engine.ops.schema import schema
+from nncdbg.engine.ops.schema import schema, split, versions_of
 
 
 def bind_over(xp: ModuleType, call: Call) -> Kernels:
     """The declared kernel of an op, bound to the namespace `xp`."""
     op, node = call.op, call.node
     if op.kernel is None and op.ufunc is None:
-        return refusal(
-            f"{node.op} has no kernel in opset {call.version}",
-            "`nncdbg ops` lists the ops that run; a statement can be stepped up to all the same",
-        )
+        return refusal(f"{node.op} has no kernel in opset {call.version}", _way_out(node.op, call.version))
     kernel = _bound(xp, call, out=False)
     found = schema(node.op, call.version)
     if found is None or len(found.outputs) != 1 or found.outputs[0].variadic:
         kernel = _first_results(kernel, len(node.outputs), call.several)
     writes = op.accepts_out and not call.several
     return Kernels(kernel, _bound(xp, call, out=True) if writes else None)
+
+
+def _way_out(op: str, version: int) -> str:
+    """What a user can do about an op without a kernel."""
+    later = [since for since in versions_of(op) if since > version]
+    if later:
+        return f"ONNX has it since opset {later[0]}: import that, or export the model for it"
+    if split(op)[0]:
+        return "give it one with --op-library FILE.py; it can be stepped up to all the same"
+    return "`nncdbg ops` lists the ops that run; a statement can be stepped up to all the same"
 
 
 def _bound(xp: ModuleType, call: Call, *, out: bool) -> Execute:

@@ -69,6 +69,8 @@ def _open(name: str, folder: Path) -> Store:
 
 def _find(table: dict[str, str], path: Path, kind: str) -> Callable[..., Any]:
     target = table.get(path.suffix.lower())
+    if target is None and path.is_dir():
+        raise LoadError(f"{path} is a directory", hint=f"give a file in it: {', '.join(table)}")
     if target is None:
         known = ", ".join(table)
         raise LoadError(

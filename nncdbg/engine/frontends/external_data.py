@@ -24,12 +24,18 @@ class ExternalData:
         """The file and the offset in bytes of `count` bytes; LoadError unless they are all there."""
         entries = {entry.key: entry.value for entry in tensor.external_data}
         location = entries.get("location", "")
+        if not location:
+            raise LoadError(
+                f'tensor "{key}" has external data, and no file is named for it',
+                hint="the model is damaged: export it again",
+            )
         path, size = self._file(location, key)
         offset = _number(entries, "offset", 0, key)
         length = _number(entries, "length", count, key)
         if length != count:
             raise LoadError(
-                f'tensor "{key}" needs {count} bytes, its external data in {location} says {length}'
+                f'tensor "{key}" needs {count} bytes, its external data in {location} says {length}',
+                hint="the model is damaged: export it again",
             )
         if offset + length > size:
             raise LoadError(
@@ -54,7 +60,12 @@ class ExternalData:
         """The file that `location` names, and its size; checked once."""
         if location not in self._confined:
             path = self._resolve(location, key)
-            if not path.is_file():
+            if path.exists() and not path.is_file():
+                raise LoadError(
+                    f'tensor "{key}" lies in {path}, which is not a file',
+                    hint="the model is damaged: export it again",
+                )
+            if not path.exists():
                 raise LoadError(
                     f'tensor "{key}" lies in {path}, which does not exist',
                     hint=f'copy "{location}" beside the model; it holds the model\'s weights',
@@ -70,7 +81,7 @@ class ExternalData:
             )
         # Both flavours, since a model made on one system is read on the other.
         flavours = (PurePosixPath(location), PureWindowsPath(location))
-        if not location or any(flavour.anchor or ".." in flavour.parts for flavour in flavours):
+        if any(flavour.anchor or ".." in flavour.parts for flavour in flavours):
             raise _outside(key, location, self.folder)
         try:
             path = (self.folder / location).resolve()
@@ -92,5 +103,8 @@ def _outside(key: str, location: str, folder: Path) -> LoadError:
 def _number(entries: dict[str, str], name: str, otherwise: int, key: str) -> int:
     text = entries.get(name, str(otherwise))
     if not (text.isascii() and text.isdigit()):
-        raise LoadError(f'tensor "{key}" has the bad external data {name} "{text}"')
+        raise LoadError(
+            f'tensor "{key}" has the bad external data {name} "{text}"',
+            hint="it is a number of bytes, 0 or more; the model is damaged",
+        )
     return int(text)

@@ -6,9 +6,11 @@ values they are given.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from os.path import commonprefix
+from types import MappingProxyType
 from typing import TypeAlias
 
 from nncdbg.engine.frontends.order import reads
@@ -30,21 +32,49 @@ class _Run:
     scopes: tuple[Scope, ...]
 
 
-def group_layers(graph: Graph, scopes: Sequence[Scope], claim: Callable[[str], str]) -> list[Graph]:
+def all_known(scopes: Sequence[Sequence[str] | None]) -> list[Scope]:
+    """The scopes with those that are None filled in: what both known neighbours are inside of.
+
+    Exporters put a Cast or a Reshape of their own between the nodes of a module, and say nothing.
+    """
+    before: list[Sequence[str]] = [()]
+    for scope in scopes:
+        before.append(before[-1] if scope is None else scope)
+    filled: list[Scope] = []
+    after: Sequence[str] = ()
+    for scope, left in zip(reversed(scopes), reversed(before[1:]), strict=True):
+        after = after if scope is None else scope
+        filled.append(tuple(commonprefix([list(left), list(after)])))
+    return filled[::-1]
+
+
+def group_layers(
+    graph: Graph,
+    scopes: Sequence[Scope],
+    claim: Callable[[str], str],
+    classes: Mapping[str, str] = MappingProxyType({}),
+) -> list[Graph]:
     """The graph with its layers called, then the layers, outer before inner, in order of execution.
 
     `scopes` has one entry for each node; `claim` turns a module's name into a free graph name.
+    `classes` gives the class of a module, which becomes the comment of its layers.
     """
-    return _grouped(graph, tuple(scopes), 0, claim)
+
+    def made(layer: Graph) -> Graph:
+        return replace(layer, name=claim(layer.name), comment=classes.get(layer.name, ""))
+
+    return _grouped(graph, tuple(scopes), 0, made)
 
 
-def _grouped(graph: Graph, scopes: tuple[Scope, ...], depth: int, claim: Callable[[str], str]) -> list[Graph]:
+def _grouped(
+    graph: Graph, scopes: tuple[Scope, ...], depth: int, made: Callable[[Graph], Graph]
+) -> list[Graph]:
     if all(len(scope) <= depth for scope in scopes):
         return [graph]
     runs = _runs(graph.nodes, scopes, depth)
     if len(runs) == 1:
         # A module that is all of its parent would be a frame with one call in it.
-        return _grouped(graph, scopes, depth + 1, claim)
+        return _grouped(graph, scopes, depth + 1, made)
     around = _Around(graph, runs)
     nodes: list[Node] = []
     layers: list[Graph] = []
@@ -54,10 +84,10 @@ def _grouped(graph: Graph, scopes: tuple[Scope, ...], depth: int, claim: Callabl
         if layer is None:
             nodes.extend(run.nodes)
             continue
-        layer = replace(layer, name=claim(layer.name))
+        layer = made(layer)
         moved |= {constant.value.name for constant in layer.constants}
         nodes.append(Node(f"@{layer.name}", tuple(value.name for value in layer.inputs), layer.outputs))
-        layers.extend(_grouped(layer, run.scopes, depth + 1, claim))
+        layers.extend(_grouped(layer, run.scopes, depth + 1, made))
     constants = tuple(constant for constant in graph.constants if constant.value.name not in moved)
     return [replace(graph, nodes=tuple(nodes), constants=constants), *layers]
 

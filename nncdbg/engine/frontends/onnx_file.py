@@ -23,6 +23,8 @@ _STRANGERS: tuple[tuple[bytes, str, str], ...] = (
 )
 """First bytes of what is often saved as .onnx by mistake."""
 
+_TEXT = "an ONNX model is binary; graph text has the suffix .nnc"
+
 _BROKEN = "the file is truncated or damaged, or no ONNX model: download or export it again"
 
 
@@ -73,6 +75,8 @@ def _decode(path: Path, content: mmap.mmap) -> Any:
     try:
         model = ModelProto.FromString(view)
     except DecodeError as error:
+        if _is_text(head):
+            raise LoadError(f"{path} is text, no ONNX model", hint=_TEXT) from error
         raise LoadError(f"{path} is not an ONNX model: {error}", hint=_BROKEN) from error
     finally:
         view.release()
@@ -80,8 +84,20 @@ def _decode(path: Path, content: mmap.mmap) -> Any:
     return model
 
 
+def _is_text(head: bytes) -> bool:
+    return head.isascii() and all(byte >= 32 or byte in b"\t\r\n" for byte in head)
+
+
 def check_model(model: Any, where: str) -> None:
-    """LoadError unless the message has what every model has: a graph, operator versions, names in UTF-8."""
+    """LoadError unless the message has what every model has: a graph, known versions, names in UTF-8."""
+    import onnx
+
+    # 0 is what a model has that does not say.
+    if not 0 <= model.ir_version <= onnx.IR_VERSION:
+        raise LoadError(
+            f"{where} has IR version {model.ir_version}; versions 1 to {onnx.IR_VERSION} can be read",
+            hint=f"install a newer onnx than {onnx.__version__}, or export the model for an older one",
+        )
     if not model.HasField("graph"):
         raise LoadError(f"{where} holds no graph, so it is not an ONNX model", hint=_BROKEN)
     if not model.opset_import and (model.ir_version >= 3 or model.ir_version <= 0):

@@ -16,6 +16,7 @@ from nncdbg.engine.frontends.onnx_loop import loop_node
 from nncdbg.engine.frontends.onnx_scan import batched_scan_nodes, scan_nodes
 from nncdbg.engine.frontends.onnx_scope import (
     Scope,
+    check_hiding,
     check_outputs,
     defined_once,
     graph_inputs,
@@ -108,6 +109,7 @@ class Conversion:
     def _enter(self, proto: Any, name: str, scope: Scope, comment: str) -> None:
         self.graphs[name] = Graph(name)  # Its place: callers stand before what they call.
         graph, modules = self._graph(proto, name, scope)
+        check_hiding(graph)
         graph = replace(graph, comment=comment)
         if self._flat:
             self.graphs[name] = graph

@@ -62,7 +62,8 @@ def _known_true(condition: Operand, true: Collection[str]) -> bool:
 def _stays_true(body: Graph, true: Collection[str]) -> bool:
     """True if the condition that the body passes on is a true constant, or the one it was given."""
     name = body.outputs[0].name
-    copies = {node.outputs[0].name: node.inputs[0] for node in body.nodes if node.op == "Identity"}
+    identities = (node for node in body.nodes if node.op == "Identity" and node.inputs and node.outputs)
+    copies = {node.outputs[0].name: node.inputs[0] for node in identities}
     while name in copies:
         name = str(copies[name])
     constants = {constant.value.name: constant.data for constant in body.constants}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.frontends import onnx_node
 from nncdbg.engine.frontends.onnx_store import GraphPath
-from nncdbg.engine.graph import Constant, Inline, Operand, Type, Value
+from nncdbg.engine.graph import Constant, Graph, Inline, Operand, Type, Value
 
 
 @dataclass(frozen=True)
@@ -86,9 +86,34 @@ def defined_once(names: Sequence[str], graph: str) -> set[str]:
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            raise GraphError(f"%{name} is defined twice in graph @{graph}: as an input or constant")
+            raise GraphError(
+                f"%{name} is defined twice in graph @{graph}: as an input or constant",
+                hint="every value of a graph has one definition: rename one of the two",
+            )
         seen.add(name)
     return seen
+
+
+def check_hiding(graph: Graph, around: Set[str] = frozenset()) -> None:
+    """GraphError if a branch or body defines a name that it also sees from `around` it."""
+    visible = set(around)
+
+    def define(values: Iterable[Value]) -> None:
+        for value in values:
+            if value.name in around:
+                raise GraphError(
+                    f"%{value.name} is defined in graph @{graph.name}, and in one around it",
+                    hint="ONNX wants every name once in a model: rename one of the two",
+                )
+            if value.name:
+                visible.add(value.name)
+
+    define(graph.inputs)
+    define(constant.value for constant in graph.constants)
+    for node in graph.nodes:
+        for inner in node.subgraphs:
+            check_hiding(inner, visible)
+        define(node.outputs)
 
 
 def is_true(constant: Constant) -> bool:

@@ -11,6 +11,7 @@ from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import Dim
 from nncdbg.engine.ops import gradient_shape as gradients
 from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.rules import need_rank
 from nncdbg.engine.ops.types import (
     Attributes,
     Shape,
@@ -80,6 +81,7 @@ def _split(x: Any, axis: int | None, sizes: Sequence[int] | None, count: int) ->
 
 def _split_types(attributes: Attributes, types: Types) -> Types:
     """As many types as the attributes or the type of `split` tell; none if only the statement does."""
+    need_rank(at(types, 1), "split", 1, 1)
     given, shape, listed = at(types, 0), shape_at(types, 0), shape_at(types, 1)
     sizes: Sequence[Dim] = attributes.get("split") or ()
     count = len(sizes) or attributes.get("num_outputs") or 0

@@ -163,6 +163,7 @@ def _infer(name: str, version: int, attributes: Mapping[str, Any], types: Sequen
     """ONNX's own inference; nothing where an input's type is unknown."""
     import onnx.defs
     from onnx import helper, shape_inference
+    from onnx.checker import ValidationError
 
     domain, local = split(name)
     schema = onnx.defs.get_schema(local, version, domain)
@@ -173,7 +174,7 @@ def _infer(name: str, version: int, attributes: Mapping[str, Any], types: Sequen
     opsets = [helper.make_opsetid(domain, version)]
     try:
         found = shape_inference.infer_node_outputs(schema, node, given, opset_imports=opsets)
-    except (shape_inference.InferenceError, RuntimeError) as error:
+    except (shape_inference.InferenceError, ValidationError, RuntimeError) as error:
         raise GraphError(f"{name} does not fit its operands: {_fact(error)}") from error
     return [type_of_proto(found[output]) if output in found else None for output in node.output]
 

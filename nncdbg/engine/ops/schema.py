@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+import numpy as np
+
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import DEFAULT_DOMAIN, Inline
 from nncdbg.engine.ops.declaration import declared
@@ -38,6 +40,8 @@ class Schema:
     outputs: tuple[Parameter, ...]
     attributes: dict[str, Any] = field(default_factory=dict)
     """Name to default; `REQUIRED` where there is none and one must be given; None where it may be absent."""
+    kinds: dict[str, str] = field(default_factory=dict)
+    """Name of an attribute to ONNX's word for its type: ``INT``, ``FLOATS``, ``TENSOR`` ..."""
     doc: str = ""
     since: int = 1
 
@@ -113,6 +117,7 @@ def schema(name: str, version: int) -> Schema | None:
         inputs=tuple(_parameter(formal) for formal in found.inputs),
         outputs=tuple(_parameter(formal) for formal in found.outputs),
         attributes={key: _default(attribute) for key, attribute in found.attributes.items()},
+        kinds={key: attribute.type.name for key, attribute in found.attributes.items()},
         doc=(found.doc or "").strip(),
         since=found.since_version,
     )
@@ -162,8 +167,8 @@ def _own(name: str) -> Schema | None:
 def complete(name: str, version: int, attributes: Mapping[str, Any]) -> dict[str, Any]:
     """The attributes of a statement with the schema's defaults, as a kernel takes them.
 
-    Tensors come as arrays.  Raises GraphError for a required attribute that is not given, or one
-    that the op does not have; an op without a schema keeps what it was given.
+    Tensors come as arrays.  Raises GraphError for a required attribute that is not given, for one
+    that the op does not have, or of another type; an op without a schema keeps what it was given.
     """
     given = {key: value.array if isinstance(value, Inline) else value for key, value in attributes.items()}
     found = schema(name, version)
@@ -175,6 +180,8 @@ def complete(name: str, version: int, attributes: Mapping[str, Any]) -> dict[str
         raise GraphError(
             f"{name} has no attribute {unknown[0]!r} in opset {version}", hint=f"its attributes are: {known}"
         )
+    for key, value in given.items():
+        _check_kind(name, key, value, found.kinds.get(key, ""))
     merged = {**found.attributes, **given}
     missing = [key for key, value in merged.items() if value is REQUIRED]
     if missing:
@@ -182,6 +189,34 @@ def complete(name: str, version: int, attributes: Mapping[str, Any]) -> dict[str
             f"{name} needs the attribute {missing[0]!r}", hint=f"write {missing[0]}=... in the call"
         )
     return merged
+
+
+_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    "INT": ((int, np.integer), "an integer"),
+    "FLOAT": ((int, float, np.number), "a number"),
+    "STRING": ((str, bytes), "a text"),
+    "TENSOR": ((np.ndarray, np.generic), "a tensor"),
+}
+"""ONNX's word for the type of an attribute to the types of its value, and how a person says it."""
+
+
+def _check_kind(name: str, key: str, value: Any, kind: str) -> None:
+    """GraphError if an attribute is of another type than the schema says."""
+    several = kind in ("INTS", "FLOATS", "STRINGS")
+    types, words = _KINDS.get(kind[:-1] if several else kind, ((object,), ""))
+    listed = isinstance(value, (list, tuple))
+    items = value if listed else (value,)
+    if listed == several and all(isinstance(item, types) for item in items):
+        return
+    if not words:
+        return
+    wanted = f"a list, each item {words}" if several else words
+    raise GraphError(f"{name}: the attribute {key!r} is {_said(value)}, not {wanted}")
+
+
+def _said(value: Any) -> str:
+    text = repr(list(value) if isinstance(value, tuple) else value)
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def version_of(name: str, opsets: Mapping[str, int]) -> int:

@@ -13,12 +13,12 @@ from nncdbg.terminal.commands.table import command, needs, no_arguments, whole_n
 from nncdbg.terminal.places import split_value
 from nncdbg.terminal.stops import (
     describe,
-    frame_title,
     marks_of,
     operand_names,
     unique,
     value_or_reason,
 )
+from nncdbg.terminal.titles import frame_title
 from nncdbg.terminal.windows import around, window
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def where(session: Session, text: str) -> None:
         line = debugger.line_of(frame, frame.pc) or 0
         words = debugger.listing_of(frame).lines[line - 1].strip()
         star = "*" if number == chosen else " "
-        title = frame_title(debugger, number)
+        title = frame_title(debugger.frames, number)
         session.screen.put_line(Text(f"{star}#{number} {title}, line {line}: ").append(words, "dim"))
 
 
@@ -120,7 +120,7 @@ def _select(session: Session, steps: int) -> None:
         raise UsageError(f"this is the {which} frame", hint="`where` shows the stack")
     debugger.selected, session.listed = chosen, None
     frame = debugger.frames[chosen]
-    session.screen.put_line(Text(f"#{chosen} {frame_title(debugger, chosen)}", "bold"))
+    session.screen.put_line(Text(f"#{chosen} {frame_title(debugger.frames, chosen)}", "bold"))
     listing = debugger.listing_of(frame)
     for line in window(
         listing,
@@ -257,9 +257,10 @@ def show(session: Session, text: str) -> None:
 
 @command("why", group="looking", arguments="%value [DEPTH]", completes=("value",))
 def why(session: Session, text: str) -> None:
-    """Show the statements of its block that a value was computed from, nearest first, with statistics.
+    """Show the statements that a value was computed from, nearest first, with statistics.
 
-    DEPTH statements away at most (20).
+    Through layers, branches and loops, as far back as the history reaches; DEPTH statements away at
+    most (20).  Where a NaN or an Inf comes out of operands without one, it is born.
     """
     from nncdbg.terminal.slices import show_slice
 

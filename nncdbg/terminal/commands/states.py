@@ -12,7 +12,7 @@ from nncdbg.engine.errors import UsageError
 from nncdbg.terminal.commands.changing import branches, marks
 from nncdbg.terminal.commands.looking import where
 from nncdbg.terminal.commands.table import command
-from nncdbg.terminal.stops import describe, value_or_reason
+from nncdbg.terminal.stops import describe, fallbacks, value_or_reason
 
 if TYPE_CHECKING:
     from nncdbg.terminal.session import Session
@@ -23,7 +23,7 @@ _MANY = 100
 
 @command("info", "i", group="looking", arguments="TOPIC [TEXT]", completes=("info",))
 def info(session: Session, text: str) -> None:
-    """Show the state of something: breakpoints inputs values memory frames marks branches program.
+    """Show the state of breakpoints inputs values memory frames marks branches program fallbacks.
 
     `info values TEXT` lists the values of this block whose names contain TEXT.
     A beginning of the topic does, the first in this order: `info b` is `info breakpoints`.
@@ -84,6 +84,14 @@ def _memory(session: Session, text: str) -> None:
     session.screen.put(f"statements replayed to go back {timeline.replayed}")
 
 
+def _fallbacks(session: Session, text: str) -> None:
+    fallen = fallbacks(session.debugger)
+    for _, words in fallen:
+        session.screen.put(words)
+    if not fallen:
+        session.screen.put(f"every statement so far ran on {session.debugger.backend.name}")
+
+
 def _size(count: int) -> str:
     value, units = float(count), iter(("B", "KiB", "MiB", "GiB", "TiB"))
     unit = next(units)
@@ -119,4 +127,5 @@ TOPICS: dict[str, Callable[[Session, str], None]] = {
     "marks": lambda session, text: marks(session, ""),
     "branches": lambda session, text: branches(session, ""),
     "program": _program,
+    "fallbacks": _fallbacks,
 }

@@ -44,6 +44,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(options: Namespace, screen: Screen) -> int:
+    from nncdbg.terminal.stops import fallbacks
+
     debugger = make_debugger(options, load_program(options.model, flat=options.flat), statistics=False)
     say_notes(screen, debugger)
     start = time.perf_counter()
@@ -56,8 +58,8 @@ def _run(options: Namespace, screen: Screen) -> int:
     files = _save(debugger, options.save_outputs) if error is None and options.save_outputs else {}
     if debugger.micro is not None:
         screen.note(str(debugger.micro.coverage))
-    for line, op in debugger.fallbacks:
-        screen.note(f"line {line}: {op} ran on NumPy, as the backend has no kernel for it")
+    for _, words in fallbacks(debugger):
+        screen.note(words)
     if options.json:
         print(json.dumps(_document(debugger, seconds, error, files)))
     elif error is None:
@@ -120,6 +122,7 @@ def _document(
         "seconds": seconds,
         "ops": debugger.timeline.tick if debugger else 0,
         "notes": list(debugger.notes) if debugger else [],
+        "fallbacks": [{"line": line, "op": op} for line, op in debugger.fallbacks] if debugger else [],
     }
     if error is not None:
         document["error"] = error_document(error)

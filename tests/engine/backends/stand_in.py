@@ -17,7 +17,7 @@ class DeviceArray:
     """An array that one has to ask for its numbers."""
 
     __array_priority__ = 100
-    __slots__ = ("_numbers", "_space")
+    __slots__ = ("__weakref__", "_numbers", "_space")
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, space: StandIn, numbers: Any) -> None:

@@ -32,7 +32,7 @@ GOOD = weighted().SerializeToString()
 BAD = {
     "empty": (b"", "is empty"),
     "random": (random.Random(1).randbytes(500), "is not an ONNX model"),
-    "text": (b"hello, this is a text file\n", "is not an ONNX model"),
+    "text": (b"hello, this is a text file\n", "is text, no ONNX model"),
     "html": (b"\n<!DOCTYPE html><html></html>", "is an HTML or XML page"),
     "lfs": (b"version https://git-lfs.github.com/spec/v1\noid", "is a Git LFS pointer"),
     "zip": (b"PK\x03\x04" + bytes(30), "is a zip archive"),
@@ -43,6 +43,11 @@ BAD = {
         onnx.ModelProto(ir_version=8, opset_import=[onnx.OperatorSetIdProto(version=18)]),
         "holds no graph",
     ),
+    "newer IR": (
+        helper.make_model(onnx.GraphProto(name="g"), ir_version=onnx.IR_VERSION + 1),
+        f"has IR version {onnx.IR_VERSION + 1}; versions 1 to {onnx.IR_VERSION} can be read",
+    ),
+    "IR below 0": (helper.make_model(onnx.GraphProto(name="g"), ir_version=-1), "has IR version -1"),
     "no opset": (onnx.ModelProto(ir_version=8, graph=onnx.GraphProto(name="g")), "names no operator set"),
     "zeros": (bytes(100), "is not an ONNX model"),
     "truncated": (GOOD[: len(GOOD) // 2], "is not an ONNX model"),
@@ -71,6 +76,9 @@ def test_paths_that_are_no_files(tmp_path):
     (tmp_path / "dir.onnx").mkdir()
     with pytest.raises(LoadError, match="is a directory"):
         load(tmp_path / "dir.onnx")
+    with pytest.raises(LoadError, match="is a directory") as raised:
+        load(tmp_path)
+    assert ".onnx, .nnc" in str(raised.value.hint)
     with pytest.raises(LoadError, match="no known model") as raised:
         load(str(tmp_path / "net.pb"))
     assert ".onnx, .nnc" in str(raised.value.hint)
@@ -146,9 +154,9 @@ MISPLACED = {
     "up and down": ({"location": "a/../net.bin"}, "outside the model's folder"),
     "windows": ({"location": "C:\\net.bin"}, "outside the model's folder"),
     "windows up": ({"location": "..\\net.bin"}, "outside the model's folder"),
-    "nameless": ({"location": None}, "outside the model's folder"),
+    "nameless": ({"location": None}, "no file is named for it"),
     "missing": ({"location": "other.bin"}, "which does not exist"),
-    "folder": ({"location": "."}, "which does not exist"),
+    "folder": ({"location": "."}, "which is not a file"),
     "link": ({"location": "link.bin"}, "outside the model's folder"),
     "linked folder": ({"location": "way/secret.bin"}, "outside the model's folder"),
     "nul": ({"location": "a\0b"}, "bad file name"),

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import nncdbg
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops import declared, lookup, names
@@ -156,3 +157,17 @@ def test_every_version_has_kernel_inference_and_doc(name: str) -> None:
         assert op.kernel is not None or op.ufunc is not None
         assert op.infer is not None, f"{name} of opset {op.since} has no inference rule"
         assert op.doc
+
+
+def test_a_split_by_one_number_does_not_fit() -> None:
+    split = lookup("Split", 18)
+    assert split is not None
+    assert split.infer is not None
+    with pytest.raises(GraphError, match="split has 0 axes"):
+        split.infer(complete("Split", 18, {}), [TensorType("f32", (3,)), TensorType("i64", ())])
+
+
+def test_what_onnx_itself_refuses_is_told() -> None:
+    text = "graph @main(%x: f64[3]) -> (%y) {\n  %y = StringNormalizer(%x)\n  return %y\n}\n"
+    with pytest.raises(GraphError, match="StringNormalizer does not fit its operands"):
+        nncdbg.Debugger(nncdbg.parse(text))

@@ -1,0 +1,222 @@
+"""The kernel being run, kept where it survives a crash of the process.
+
+A kernel that is not ours (of an op library, of another backend than NumPy) may take the process
+with it.  While one runs, its statement stands in a small file that is mapped into memory; the
+kernel of the system keeps it when the process dies.  The next start of the same program finds it.
+To write it takes about 2 us per statement, so our own kernels, which do not crash, are left out.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import tempfile
+import time
+import weakref
+from collections.abc import Callable
+from functools import lru_cache
+from operator import itemgetter
+from pathlib import Path
+from struct import Struct
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from nncdbg.engine.backends import Execute, Kernels
+from nncdbg.engine.dtypes import name_of
+from nncdbg.engine.graph import TensorType
+from nncdbg.engine.last_words import INSIDE, LENGTH, RECORD, SENDING, SENT, SIZE, read_box, sentence
+from nncdbg.engine.ops import declared
+from nncdbg.engine.search import blocks
+
+if TYPE_CHECKING:
+    from nncdbg.engine.backends import Backend
+    from nncdbg.engine.code import Code
+    from nncdbg.engine.graph import Program
+    from nncdbg.engine.machine import Running
+    from nncdbg.engine.ops import Op
+
+_LONGEST = 300
+"""Characters of a name that are kept."""
+_MOST = 16
+"""Operands and loops that are kept."""
+
+_KEPT = 30 * 24 * 3600
+"""Seconds that a box waits for the next start of its program."""
+
+_NUMBER = Struct("<Q")
+_SIZE = Struct("<I")
+_encode = msgspec.json.Encoder().encode
+
+
+class _Record(msgspec.Struct):
+    program: str
+    line: int | None
+    op: str
+    value: str
+    source: str
+    pid: int
+    iterations: list[int] = []
+    operands: list[str] = []
+    time: float = 0.0
+
+
+class BlackBox:
+    """The box of one debugger; `program` is the path of its program, by which the next start finds it.
+
+    It is a file only if kernels need it (see `begin`), and is removed with the debugger, or when the
+    process ends in good order.  `folder` is where boxes are kept (`boxes_folder` if None).
+    """
+
+    def __init__(self, program: str | os.PathLike[str], folder: Path | None = None) -> None:
+        self.program = _spelled(program)
+        self.folder = folder if folder is not None else boxes_folder()
+        self.file: str | None = None
+        """The path of the box; None while there is none."""
+        self._every_kernel = False
+        self._mapped: mmap.mmap | None = None
+        self.close: Callable[[], object] = lambda: None
+        """Remove the file: the end is in good order."""
+
+    def begin(self, program: Program, backend: Backend) -> list[str]:
+        """Make the file if a kernel may run that is not ours; notes on earlier runs, and on what failed."""
+        note = last_run(self.program, self.folder)
+        notes = [note] if note is not None else []
+        self._every_kernel = backend.name != "numpy"
+        names = {node.op for _, graph in blocks(program) for node in graph.nodes}
+        if self._every_kernel or any(_is_foreign(op) for name in names for op in declared(name)):
+            try:
+                self._open()
+            except OSError as error:
+                notes.append(f"a crash could not be told: cannot write in {self.folder}: {error.strerror}")
+        return notes
+
+    def _open(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor, file = tempfile.mkstemp(".box", f"{os.getpid()}-", self.folder)
+        os.ftruncate(descriptor, SIZE)
+        # Held as long as the process lives: who gets the lock knows that it is gone.
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        self._mapped = mmap.mmap(descriptor, SIZE)
+        self.file = file
+        self.close = weakref.finalize(self, _remove, file, descriptor, os.getpid())
+
+    def cover(self, kernels: Kernels, op: Op, code: Code, pc: int, line: int | None, running: Running) -> Kernels:
+        """The kernels of a statement, which stands in the box while they run, if it has to."""
+        if self._mapped is None or not (self._every_kernel or _is_foreign(op)):
+            return kernels
+        node = code.nodes[pc]
+        value = next((value.name for value in node.outputs if value.name), "")
+        record = _Record(
+            self.program,
+            line,
+            node.op[:_LONGEST],
+            value[:_LONGEST],
+            str(node.location or "")[:_LONGEST],
+            os.getpid(),
+        )
+        run = self._recorded(kernels.run, record, running)
+        # The last argument of the one that writes into a buffer is that buffer.
+        return Kernels(run, kernels.into and self._recorded(kernels.into, record, running, buffers=1))
+
+    def _recorded(self, kernel: Execute, record: _Record, running: Running, *, buffers: int = 0) -> Execute:
+        """The kernel, with the record in the box while it runs.  The last `buffers` arguments are results."""
+        mapped = self._mapped
+        assert mapped is not None
+
+        def run(*arguments: Any) -> Any:
+            record.operands = [*map(_type_text, arguments[: min(len(arguments) - buffers, _MOST)])]
+            record.iterations = [frame.iteration for frame in running.frames[:_MOST] if frame.is_loop]
+            record.time = time.time()
+            content = _encode(record)[: SIZE - RECORD]
+            mapped[RECORD : RECORD + len(content)] = content
+            _SIZE.pack_into(mapped, LENGTH, len(content))
+            mapped[INSIDE] = 1
+            try:
+                return kernel(*arguments)
+            finally:
+                mapped[INSIDE] = 0
+
+        return run
+
+    # -- what a watchdog has to know of messages ------------------------------------------------
+
+    def sending(self, number: int) -> None:
+        """A message begins to be sent."""
+        if self._mapped is not None:
+            self._mapped[SENDING] = 1
+            _NUMBER.pack_into(self._mapped, SENT, number)
+
+    def sent(self) -> None:
+        """It has gone whole."""
+        if self._mapped is not None:
+            self._mapped[SENDING] = 0
+
+
+def _remove(file: str, descriptor: int, owner: int) -> None:
+    os.close(descriptor)
+    # A process that was forked off has inherited this, and must leave the file alone.
+    if os.getpid() == owner:
+        Path(file).unlink(missing_ok=True)
+
+
+def _is_foreign(op: Op) -> bool:
+    return op.kernel is not None and not op.kernel.__module__.startswith("nncdbg.")
+
+
+def _type_text(value: Any) -> str:
+    dtype, shape = getattr(value, "dtype", None), getattr(value, "shape", None)
+    if dtype is None or shape is None:
+        return "none" if value is None else type(value).__name__
+    return _tensor_text(dtype, tuple(shape))
+
+
+@lru_cache(4096)
+def _tensor_text(dtype: Any, shape: tuple[int, ...]) -> str:
+    try:
+        return str(TensorType(name_of(dtype), shape))
+    except (KeyError, TypeError):  # a custom op may hand on what no graph can hold
+        return f"{dtype}{list(shape)}"
+
+
+def _spelled(path: str | os.PathLike[str]) -> str:
+    """The one name of a file, as text that JSON can hold."""
+    return os.fsencode(os.path.realpath(path)).decode("utf-8", "backslashreplace")
+
+
+# -- the next start ---------------------------------------------------------------------------------
+
+
+def boxes_folder() -> Path:
+    """`nncdbg/black_boxes` in the user's folder for state (XDG Base Directory Specification)."""
+    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return Path(base) / "nncdbg" / "black_boxes"
+
+
+def last_run(program: str | os.PathLike[str], folder: Path | None = None) -> str | None:
+    """A note if an earlier run of the program ended inside a kernel; the latest of them, told once.
+
+    What processes that are gone have left is removed.
+    """
+    spelled = _spelled(program)
+    files = sorted((folder if folder is not None else boxes_folder()).glob("*.box"))
+    records = [record for file in files if (record := _left_behind(file, spelled)) is not None]
+    if not records:
+        return None
+    return f"the last run ended {sentence(max(records, key=itemgetter('time')))}"
+
+
+def _left_behind(file: Path, program: str) -> dict[str, Any] | None:
+    """The record of a box whose process is gone, if it is of this program; others wait for theirs."""
+    try:
+        with file.open("rb") as opened:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            record = read_box(str(file)).record
+            old = time.time() - file.stat().st_mtime > _KEPT
+            if record is None or record["program"] == program or old:
+                file.unlink(missing_ok=True)
+    except OSError:
+        # Its process lives, or somebody else has just removed it.
+        return None
+    return record if record is not None and record["program"] == program else None

@@ -1,0 +1,165 @@
+"""`nncdbg repl --connect SOCKET`: a prompt for a program that a debug session of an editor holds.
+
+It only carries lines there and prints what comes back (see `dap_server.terminal_window`).
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import socket
+import sys
+import threading
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from nncdbg.engine.errors import LoadError, UsageError
+from nncdbg.terminal.options import Parser
+
+if TYPE_CHECKING:
+    from prompt_toolkit import Application
+
+_PATIENCE = 2.0
+"""Seconds that the Tab key waits for an answer."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Read lines until the user or the session leaves; the exit code."""
+    description = "The terminal of a debug session. Editors start it; `nncdbg MODEL` is a session of its own."
+    parser = Parser("nncdbg repl", description)
+    parser.add_argument("--connect", metavar="SOCKET", required=True, help="where the session listens")
+    path = parser.parse_args(arguments).connect
+    if not sys.stdin.isatty():
+        raise UsageError("nncdbg repl needs a terminal", hint="`nncdbg MODEL` reads commands from a pipe")
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.connect(path)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise LoadError(f"no session listens at {path}: {reason}", hint="it may be over") from None
+    with connection:
+        _Prompt(connection).read()
+    return 0
+
+
+class _Prompt:
+    """The prompt, and the thread that prints what the session says meanwhile."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        from prompt_toolkit import PromptSession
+        from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+        from prompt_toolkit.document import Document
+
+        from nncdbg.terminal.prompt import bindings, history
+        from nncdbg.terminal.screen import Screen
+
+        prompt = self
+
+        class Remote(Completer):
+            def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
+                for text, length in prompt.completions(document.text_before_cursor):
+                    yield Completion(text, start_position=-length)
+
+        self._connection = connection
+        self._over = threading.Event()
+        self._answers: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._prompt: PromptSession[str] = PromptSession(
+            completer=Remote(),
+            complete_while_typing=False,
+            history=history(Screen()),
+            key_bindings=bindings(),
+        )
+
+    def read(self) -> None:
+        """Carry lines until there are no more."""
+        from prompt_toolkit.patch_stdout import patch_stdout
+
+        from nncdbg.terminal.session import PROMPT
+
+        threading.Thread(target=self._hear, name="nncdbg-repl", daemon=True).start()
+        while not self._over.is_set():
+            try:
+                # What comes while a line is edited is printed above it.
+                with patch_stdout():
+                    line = self._prompt.prompt(PROMPT)
+            except KeyboardInterrupt:
+                self._send({"pause": True})
+                continue
+            except EOFError:
+                break
+            if line.strip() in ("quit", "q"):
+                break
+            self._send({"line": line})
+            self._print_answer()
+        if self._over.is_set():
+            print("the session is over")
+
+    def _print_answer(self) -> None:
+        """What was asked is answered before the next prompt; Ctrl-C pauses a program that does not answer."""
+        while not self._over.is_set():
+            try:
+                answer = self._answers.get()
+            except KeyboardInterrupt:
+                self._send({"pause": True})
+                continue
+            if answer is None:
+                return
+            if "completions" not in answer:
+                _print(answer)
+                return
+
+    def completions(self, text: str) -> list[tuple[str, int]]:
+        """(text, how much of what stands before the cursor it replaces) of each; none if it takes long."""
+        self._send({"complete": text})
+        answer: dict[str, Any] | None = {}
+        # An earlier question may have been answered too late.
+        while answer is not None and answer.get("of") != text:
+            try:
+                answer = self._answers.get(timeout=_PATIENCE)
+            except queue.Empty:
+                answer = None
+        return answer["completions"] if answer is not None else []
+
+    def _send(self, message: dict[str, Any]) -> None:
+        try:
+            self._connection.sendall(json.dumps(message).encode() + b"\n")
+        except OSError:
+            self._leave()
+
+    # -- on its own thread -------------------------------------------------------------------
+
+    def _hear(self) -> None:
+        with self._connection.makefile("rb") as lines:
+            try:
+                for line in lines:
+                    self._take(json.loads(line))
+            except OSError:
+                pass  # as if it had closed
+        self._leave()
+
+    def _take(self, message: dict[str, Any]) -> None:
+        if "title" in message:
+            hint = "`help` lists the commands, `quit` leaves this terminal only"
+            print(f"{message['title']}: beside the editor; {hint}", flush=True)
+        elif "shown" in message:
+            _print(message)
+        else:
+            self._answers.put(message)
+
+    def _leave(self) -> None:
+        self._over.set()
+        self._answers.put(None)
+        application = self._prompt.app
+        if application.is_running and application.loop is not None:
+            application.loop.call_soon_threadsafe(lambda: _end(application))
+
+
+def _print(message: dict[str, Any]) -> None:
+    text = f"error: {message['error']}" if "error" in message else message.get("answer") or message.get("shown")
+    if text:
+        print(text, flush=True)
+
+
+def _end(application: Application[str]) -> None:
+    if application.is_running:
+        application.exit(exception=EOFError)

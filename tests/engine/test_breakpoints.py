@@ -1,0 +1,111 @@
+"""Breakpoints of the engine beside lines: places of the user's model, single statements, many at once."""
+
+from __future__ import annotations
+
+import pytest
+
+import nncdbg
+from nncdbg.engine.control import LogMessage
+from nncdbg.engine.search import same_file
+
+MODEL = """#nncdbg 1
+opset 18
+
+graph @main(%x: f32[2,4]) -> (%out: f32[2,4]) {
+  %a: f32[2,4] = Relu(%x) loc("src/net.py":12)
+  %p: f32[2,4] = Softmax(%a, axis=-1) loc("src/net.py":12)
+  while @again (%s: f32[2,4] = %p) count %i: i64[] times 3 {
+    %t: f32[2,4] = Neg(%s) loc("src/net.py":20)
+    next %s = %t
+  } -> (%out: f32[2,4] = %s)
+  return %out
+}
+"""
+
+
+@pytest.fixture
+def debugger() -> nncdbg.Debugger:
+    return nncdbg.Debugger(nncdbg.parse(MODEL))
+
+
+def test_every_statement_of_a_line_of_the_model(debugger: nncdbg.Debugger) -> None:
+    found = debugger.break_at(source=("net.py", 12))
+    assert found.lines == (5, 6)
+    later = debugger.break_at(source=("/work/src/net.py", 13), hits=2)
+    assert later.lines == (8,)
+    assert later.note == "line 13 gives no statement; moved to line 20"
+    assert debugger.run().line == 6
+    stop = debugger.run()
+    assert (stop.line, stop.breakpoints) == (8, (later.number,))
+    assert stop.frame is not None
+    assert stop.frame.iteration == 1
+    assert str(found) == "source net.py:12"
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "message"),
+    [("other.py", 1, "no statement comes from other.py"), ("net.py", 21, "line 21 of net.py or after it")],
+)
+def test_lines_that_give_no_statement_are_refused(
+    debugger: nncdbg.Debugger, file: str, line: int, message: str
+) -> None:
+    with pytest.raises(nncdbg.NncdbgError, match=message):
+        debugger.break_at(source=(file, line))
+
+
+@pytest.mark.parametrize(
+    ("known", "asked", "same"),
+    [
+        ("net.py", "/a/net.py", True),
+        ("src/net.py", "/a/src/net.py", True),
+        ("src/net.py", "/a/net.py", False),
+        ("/a/net.py", "net.py", True),
+        ("/a/net.py", "/b/net.py", False),
+        ("./net.py", "net.py", True),
+        ("net.py", "/a/subnet.py", False),
+    ],
+)
+def test_which_paths_are_one_file(known: str, asked: str, same: bool) -> None:
+    assert same_file(known, asked) is same
+
+
+def test_one_statement_by_its_block_and_one_of_a_micro_program(debugger: nncdbg.Debugger) -> None:
+    found = debugger.break_at(site=(("main", 2, 0), 0), when="$iter == 2")
+    assert found.lines == (8,)
+    debugger.break_at(line=6)
+    debugger.run()
+    debugger.step_into(micro=True)
+    code = debugger.frames[0].code
+    assert code.formula is not None
+    debugger.break_at(site=(code, 2))
+    stop = debugger.run()
+    assert stop.frame is not None
+    assert (stop.frame.code, stop.frame.pc) == (code, 2)
+    debugger.break_at(site=(debugger.listing_of(stop.frame), stop.line + 1 if stop.line else 0))
+    stop = debugger.run()
+    assert stop.frame is not None
+    assert (stop.frame.code, stop.frame.pc) == (code, 3)
+    stop = debugger.run()
+    assert stop.breakpoints == (found.number,)
+    with pytest.raises(nncdbg.NncdbgError, match="there is no statement 99 of @main"):
+        debugger.break_at(site=(("main",), 99))
+
+
+def test_many_at_once_take_effect_together(debugger: nncdbg.Debugger) -> None:
+    with debugger.breakpoints_together():
+        first = debugger.break_at(op="Softmax")
+        debugger.break_at(op="Neg")
+        debugger.delete(first.number)
+    assert debugger.run().line == 8
+
+
+def test_what_logpoints_say_is_heard_when_it_happens(debugger: nncdbg.Debugger) -> None:
+    heard: list[tuple[LogMessage, int]] = []
+    debugger.said = lambda message: heard.append((message, debugger.machine.tick))
+    debugger.break_at(line=8, log="{$iter}: {$op} {$iter + 1}")
+    debugger.break_at(value="t", when="any(%t == %t)", log="after")
+    debugger.run()
+    assert [message.text for message, _ in heard][:3] == ["0: Neg 1", "after", "1: Neg 2"]
+    assert {message.line for message, _ in heard} == {8}
+    assert [tick for _, tick in heard] == sorted({tick for _, tick in heard})
+    assert debugger.messages == []
