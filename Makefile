@@ -5,11 +5,12 @@ BIN := $(VENV)/bin
 EXAMPLE := examples/first_steps.nnc
 STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
+CLIENT := tests/dap_server/testsupport
 
-.PHONY: help demo test conformance check bench sizes docs format clean
+.PHONY: help demo test conformance e2e check bench sizes docs format clean
 
 help:  ## show these targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(STAMP)  ## be inside a computation graph: own venv, install, an example to step through
 	@if [ -t 0 ] && [ -t 1 ]; then $(BIN)/nncdbg $(EXAMPLE); \
@@ -20,6 +21,9 @@ test: $(DEV_STAMP)  ## run the tests, in parallel
 
 conformance: $(DEV_STAMP)  ## run every ONNX backend case, three ways
 	$(BIN)/python -m pytest -n auto -m conformance
+
+e2e: $(DEV_STAMP) $(CLIENT)/node_modules  ## drive the DAP server with the client of VS Code's adapters
+	$(BIN)/python -m pytest -m e2e -rs
 
 check: $(DEV_STAMP)  ## lint, format, types, import direction, generated docs
 	$(BIN)/ruff check .
@@ -43,7 +47,7 @@ sizes: $(DEV_STAMP)  ## lines per room, the longest files and functions
 	$(BIN)/python benchmarks/sizes.py
 
 clean:  ## remove the venv and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(CLIENT)/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -52,6 +56,10 @@ $(BIN)/python:
 $(STAMP): pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable .
 	@touch $@
+
+$(CLIENT)/node_modules: $(CLIENT)/package.json
+	@if command -v npm >/dev/null; then cd $(CLIENT) && npm install --no-package-lock --no-audit --no-fund && touch node_modules; \
+	else echo "there is no npm: the tests that need it are skipped"; fi
 
 $(DEV_STAMP): pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'

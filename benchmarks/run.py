@@ -6,6 +6,7 @@ import json
 import sys
 
 import bench_backends
+import bench_dap
 import bench_machine
 import bench_models
 import bench_parse
@@ -24,6 +25,7 @@ def main() -> int:
         bench_start,
         bench_models,
         bench_backends,
+        bench_dap,
     ):
         figures = module.measure()
         for figure in figures if isinstance(figures, list) else [figures]:

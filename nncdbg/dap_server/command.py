@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
+from nncdbg.engine.errors import UsageError
 from nncdbg.terminal.options import Parser
+
+TOKEN = "NNCDBG_DAP_TOKEN"
+"""The variable of the environment with the token, where the command line, which others can see, has none."""
+
+SWITCH = 0.0005
+"""Seconds after which the thread of a program that runs lets the one of the client have its turn."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -14,11 +22,27 @@ def main(arguments: Sequence[str]) -> int:
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--listen", metavar="HOST:PORT", help="serve TCP clients, one after the other")
     where.add_argument("--socket", metavar="PATH", help="serve clients of a Unix socket, one after the other")
-    parser.parse_args(arguments)
+    words = f"what clients must give as `connect.token`; default: the variable {TOKEN}"
+    parser.add_argument("--token", help=words)
+    options = parser.parse_args(arguments)
+    sys.setswitchinterval(SWITCH)
+    if options.token == "":
+        raise UsageError("--token is empty", hint="give a token, or leave --token away")
+    if options.listen is None and options.socket is None:
+        return _serve_stdio(options.token)
+    from nncdbg.dap_server.addresses import parse_address
+    from nncdbg.dap_server.sockets import serve_clients
+
+    address = options.socket if options.listen is None else parse_address(options.listen)
+    return serve_clients(address, options.token or os.environ.get(TOKEN) or None)
+
+
+def _serve_stdio(token: str | None) -> int:
+    if token is not None:
+        raise UsageError("--token is for --listen and --socket", hint="over stdio nobody else can connect")
     from nncdbg.dap_server.stdio import serve_stdio
 
-    serve_stdio()
-    return 0
+    return serve_stdio()
 
 
 if __name__ == "__main__":

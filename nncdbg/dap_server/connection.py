@@ -4,57 +4,81 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from nncdbg.dap_server.framing import ByteReader, frame, read_frame
 
-
-class ByteWriter(Protocol):
-    """What frames are written to."""
-
-    def write(self, data: bytes, /) -> Any: ...
-
-    def flush(self) -> None: ...
+if TYPE_CHECKING:
+    from nncdbg.engine.black_box import BlackBox
 
 
 class Connection:
     """Reads and writes messages.  `send` may be called from any thread; messages never mix.
 
     A client that is gone takes nothing more: `lost` is then true, and what is sent goes nowhere.
-    `close` ends both streams.
+    A client that does not read lets the sender wait, so nothing piles up here.
+
+    `write` writes all of its bytes or raises OSError.  `close` is called once, with whether a
+    thread may be waiting in `reader`; it ends both streams, and wakes who waits in them.
     """
 
-    def __init__(self, reader: ByteReader, writer: ByteWriter, close: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        reader: ByteReader,
+        write: Callable[[bytes], object],
+        close: Callable[[bool], None],
+    ) -> None:
         self._reader = reader
-        self._writer = writer
+        self._write = write
         self._close = close
-        self._lock = threading.Lock()
+        self._sending = threading.Lock()
+        self._ending = threading.Lock()
         self._encode = msgspec.json.Encoder().encode
         self._seq = 0
+        self.descriptor: int | None = None
+        """What `write` writes to, for the process that speaks when this one cannot."""
+        self.black_box: BlackBox | None = None
+        """Keeps how far the sending is, where a watchdog may have to go on with it."""
+        self._reading = False
+        self._closed = False
         self.lost = False
 
     def read(self) -> bytes | None:
         """The next body; None at the end.  Raises FrameError where the stream cannot be read on."""
+        with self._ending:
+            if self._closed:
+                return None
+            self._reading = True
         try:
             return read_frame(self._reader)
         except (OSError, ValueError):  # a reset connection, or a stream that `close` has closed
             return None
+        finally:
+            self._reading = False
 
     def send(self, message: dict[str, Any]) -> int:
         """Number a message and send it; the number."""
-        with self._lock:
+        with self._sending:
             self._seq += 1
             if not self.lost:
                 data = frame(self._encode({"seq": self._seq, **message}))
+                if self.black_box is not None:
+                    self.black_box.sending(self._seq)
                 try:
-                    self._writer.write(data)
-                    self._writer.flush()
+                    self._write(data)
                 except (OSError, ValueError):
                     self.lost = True
+                else:
+                    if self.black_box is not None:
+                        self.black_box.sent()
             return self._seq
 
     def close(self) -> None:
-        self.lost = True
-        self._close()
+        """End both streams.  A thread that waits in `read` or `send` comes back."""
+        with self._ending:
+            first = not self._closed
+            self._closed = self.lost = True
+        if first:
+            self._close(self._reading)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeAlias
 
-from nncdbg.dap_server.events import report_end, report_stop
+from nncdbg.dap_server.child import trace_kernels
+from nncdbg.dap_server.events import report_continued, report_end, report_start, report_stop
+from nncdbg.dap_server.modules import Modules
+from nncdbg.dap_server.presentation import Shown
+from nncdbg.dap_server.progress import how_far
 from nncdbg.dap_server.registry import State
 from nncdbg.dap_server.runner import Runner
 from nncdbg.engine.errors import NncdbgError, RunError
@@ -19,11 +24,15 @@ if TYPE_CHECKING:
 
 Verb: TypeAlias = "Callable[[], Stop]"
 
+INTERRUPTED = 130
+"""Exit code of a program that was stopped before its end."""
+
 
 class Debuggee:
-    """`launched`: it lives for this session alone, and ends with it.
+    """A program that was launched for one session, and ends with it.
 
-    `stop_on_exit`: the end of the program is a stop, from which one can go back.
+    `stop_on_exit`: the end of the program is a stop, from which one can go back.  `no_debug`: it
+    runs through, whatever the client has asked to stop at.
     """
 
     def __init__(
@@ -32,34 +41,87 @@ class Debuggee:
         runner: Runner,
         sources: Sources,
         *,
-        launched: bool = True,
         stop_on_exit: bool = False,
+        no_debug: bool = False,
     ) -> None:
         self.debugger = debugger
         self.runner = runner
         self.sources = sources
-        self.launched = launched
         self.stop_on_exit = stop_on_exit
+        self.shown = Shown(debugger)
+        self.modules = Modules()
+        self.no_debug = no_debug
+        self._terminating = False
+        self._failed_at: tuple[int, int] | None = None
+        """(statements run, edits made) where it failed, if the latest stop was a failure."""
+        self._told = 0
+        """How many of the engine's remarks the client has been told."""
+        self._fallen: set[str] = set()
+
+    # -- moving ------------------------------------------------------------------------------
 
     def between_statements(self, action: Callable[[], None]) -> None:
         """Have `action` done on the thread that moves the program, before its next statement."""
         self.debugger.between_statements(action)
 
-    def move(self, session: Session, verb: Verb) -> None:
-        """Answer the request at hand, then move the program by `verb`, and tell where it stands."""
+    def pause(self) -> None:
+        """Have a program that moves stop before its next statement."""
+        self.debugger.pause()
+
+    def _pause_moving(self, session: Session) -> None:
+        """Pause, unless the program has come to a stop meanwhile."""
+        with session.turn:
+            if session.moving:
+                self.pause()
+
+    def start(self, session: Session, *, stop_on_entry: bool) -> None:
+        """Answer the request at hand, then run the program from its first statement, or stop there."""
+        session.defer(lambda: report_start(session))
+        self.move(session, (lambda: self.debugger.stop) if stop_on_entry else self._first_run)
+
+    def go_on(self, session: Session) -> None:
+        """Answer the request at hand, then run on."""
+        self.move(session, lambda: self.debugger.run(heed=not self.no_debug))
+
+    def _first_run(self) -> Stop:
+        """A breakpoint at the very first statement counts too, as nobody has seen the program stand there."""
+        if self.no_debug:
+            return self.debugger.run(heed=False)
+        numbers = {each.number for each in self.debugger.breakpoints}
+        return self.debugger.stop_here(numbers) or self.debugger.run()
+
+    def move(self, session: Session, verb: Verb, *, unasked: bool = False) -> None:
+        """Answer the request at hand, then move the program by `verb`, and tell where it stands.
+
+        `unasked`: by the request itself a client would not know that the program goes on.
+        """
 
         def begin() -> None:
-            with session.turn:
-                session.moving = True
-                session.state = State.RUNNING
+            if unasked:
+                report_continued(session)
             self.runner.post(lambda: self._perform(session, verb))
 
+        self.set_off(session)
         session.defer(begin)
+
+    def set_off(self, session: Session) -> None:
+        """From now on the program counts as moving.
+
+        That is before the answer, so that a `pause` that follows on it at once is not lost.
+        """
+        with session.turn:
+            session.moving = True
+            session.state = State.RUNNING
+            if session.waiting:
+                self.between_statements(session.serve_waiting)
 
     def _perform(self, session: Session, verb: Verb) -> None:
         stop = self.debugger.stop
         try:
-            stop = verb()
+            look, cancel = how_far(self.debugger), lambda: self._pause_moving(session)
+            with session.progress.under_way("Running", look=look, cancel=cancel):
+                trace_kernels()
+                stop = verb()
         except NncdbgError as refusal:
             session.say(str(refusal), "important")
         except MemoryError:
@@ -67,20 +129,83 @@ class Debuggee:
             session.say(str(error), "important")
         except Exception as bug:  # noqa: BLE001  it must not take the user's session with it
             session.say(report_crash(bug), "important")
+        except BaseException as leaving:  # noqa: BLE001  a kernel may raise anything
+            self.left_by(session, leaving)
         self.arrived(session, stop)
 
+    def left_by(self, session: Session, leaving: BaseException) -> None:
+        """A kernel wants to leave (`SystemExit` and the like); the session does not."""
+        session.say(f"a kernel raised {type(leaving).__name__}: {leaving}", "important")
+
+    # -- arriving ----------------------------------------------------------------------------
+
     def arrived(self, session: Session, stop: Stop) -> None:
-        """Tell the client that the program stands, or has ended; requests are served again."""
+        """Tell the client that the program stands, or has ended; requests are served again.
+
+        Nothing is told of a program in whose place another one was started meanwhile.
+        """
+        session.flush_output()
         with session.turn:
-            if stop.reason == "end" and not self.stop_on_exit:
-                session.state = State.ENDED
-                report_end(session, 0)
-            else:
-                session.state = State.STOPPED
-                report_stop(session, stop)
+            if session.debuggee is not self:
+                return
+            self.say_remarks(session)
+            if session.state is not State.ENDED:
+                self._stand(session, stop)
+            self.debugger.forget_pause()
             session.moving = False
             session.turn.notify_all()
 
+    def _stand(self, session: Session, stop: Stop) -> None:
+        before, self._failed_at = self._failed_at, None
+        if stop.error is not None:
+            self._failed_at = self.debugger.machine.tick, len(self.debugger.timeline.edits)
+            if self._failed_at != before:
+                session.say(str(stop.error), "stderr")
+        if stop.reason == "end" and not self.stop_on_exit:
+            self.end(session, 0)
+        elif stop.error is not None and (self.no_debug or self._failed_at == before):
+            # It was seen failing and nothing was changed: to go on from there is to leave.
+            self.end(session, RunError.exit_code)
+        elif self._terminating:
+            self.end(session, INTERRUPTED)
+        else:
+            session.state = State.STOPPED
+            report_stop(session, stop)
+
+    def say_remarks(self, session: Session) -> None:
+        """What the engine says beside the program: NumPy stood in for the backend, a listener failed."""
+        debugger = self.debugger
+        for line, op in debugger.fallbacks:
+            if op not in self._fallen:
+                self._fallen.add(op)
+                session.say(f"{op} has no kernel on {debugger.backend.name}, and runs on numpy (line {line})")
+        for problem in debugger.problems[self._told :]:
+            session.say(problem, "important")
+        self._told = len(debugger.problems)
+
+    # -- ending ------------------------------------------------------------------------------
+
+    def terminate(self, session: Session) -> None:
+        """End the program: at once where it stands, before its next statement where it runs."""
+        with session.turn:
+            if session.moving:
+                self._terminating = True
+                self.debugger.pause()
+            elif session.state is not State.ENDED:
+                self.end(session, INTERRUPTED if self._failed_at is None else RunError.exit_code)
+
+    def end(self, session: Session, exit_code: int) -> None:
+        """Tell the client, once, that the program has ended."""
+        with session.turn:
+            if session.state is not State.ENDED:
+                started, session.state = session.state is not State.CONFIGURING, State.ENDED
+                report_end(session, exit_code, started=started)
+
     def abandoned(self) -> None:
-        """The client is gone."""
+        """The client is gone, or starts another program in this one's place."""
         self.debugger.pause()
+
+    @contextmanager
+    def requested(self) -> Iterator[None]:
+        """Around each request that may touch the program: what it does is done for the client."""
+        yield

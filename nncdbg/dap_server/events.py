@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from struct import calcsize
+from typing import TYPE_CHECKING, Literal
 
-from nncdbg.dap_server.protocol.events import ExitedEventBody, StoppedEventBody, TerminatedEventBody
+from nncdbg.dap_server.exception_filters import LABELS
+from nncdbg.dap_server.positions import line_for_client
+from nncdbg.dap_server.protocol.events import (
+    ContinuedEventBody,
+    ExitedEventBody,
+    InvalidatedEventBody,
+    MemoryEventBody,
+    OutputEventBody,
+    ProcessEventBody,
+    StoppedEventBody,
+    TerminatedEventBody,
+    ThreadEventBody,
+)
+from nncdbg.engine.errors import NncdbgError
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.control import Stop
+    from nncdbg.engine.control import LogMessage, Stop
 
 MAIN_THREAD = 1
 """The one stream of the schedule."""
@@ -20,29 +35,98 @@ REASONS = {
     "data": ("data breakpoint", "A watched value was written"),
     "exception": ("exception", "Stopped by what was caught"),
     "goto": ("goto", "Went there"),
+    "restart": ("restart", "Back at the start of the frame"),
     "pause": ("pause", "Paused"),
     "end": ("exit", "The program has ended"),
 }
 """Reason of a `Stop` to the protocol's reason, and what a person reads."""
 
+KINDS = {
+    "function": ("function breakpoint", "Stopped at a function breakpoint"),
+    "instruction": ("instruction breakpoint", "Stopped at an instruction breakpoint"),
+}
+"""The same for the kinds of a client's breakpoints, where they have words of their own."""
+
 
 def report_stop(session: Session, stop: Stop) -> None:
     """Tell the client where and why the program stands."""
-    reason, description = REASONS[stop.reason]
+    session.program.modules.announce(session)
+    if session.window is not None:
+        session.window.arrived(stop)
+    hit = session.breakpoints.kept(stop.breakpoints)
+    kind = hit[0].kind if hit and stop.reason == "breakpoint" else ""
+    reason, description = KINDS.get(kind) or REASONS[stop.reason]
+    ids, text = [kept.id for kept in hit], stop.detail
+    if stop.finding is not None:
+        description = LABELS.get(stop.finding.kind, description)
+        ids += session.exception_filters.ids(stop.finding.kind)
+    elif stop.error is not None:
+        description = "The statement failed"
+        text = stop.error.message if isinstance(stop.error, NncdbgError) else text
     session.send_event(
         "stopped",
         StoppedEventBody(
             reason=reason,
             description=description,
             thread_id=MAIN_THREAD,
-            text=stop.detail or None,
+            text=text or None,
             all_threads_stopped=True,
-            hit_breakpoint_ids=list(stop.breakpoints) or None,
+            hit_breakpoint_ids=ids or None,
         ),
     )
 
 
-def report_end(session: Session, exit_code: int) -> None:
-    """Tell the client that there is nothing more to debug."""
+def report_message(session: Session, message: LogMessage) -> None:
+    """Print what a logpoint says in the client's console, with its place."""
+    line = line_for_client(session, message.line) if message.line is not None else None
+    body = OutputEventBody(
+        category="console",
+        output=f"{message.text}\n",
+        source=session.program.sources.of_frame(message.frame),
+        line=line,
+    )
+    session.send_event("output", body)
+
+
+def report_continued(session: Session) -> None:
+    """Tell the client that the program goes on, where no request of its own says so."""
+    body = ContinuedEventBody(thread_id=MAIN_THREAD, all_threads_continued=True)
+    session.send_event("continued", body)
+
+
+def report_change(session: Session) -> None:
+    """Tell the client that values were set, and all that it shows of values is to be asked for again."""
+    client = session.client
+    if client is not None and client.supports_invalidated_event:
+        session.send_event("invalidated", InvalidatedEventBody(areas=["variables"]))
+    if client is not None and client.supports_memory_event:
+        for reference, count in session.read_memory.items():
+            body = MemoryEventBody(memory_reference=reference, offset=0, count=count)
+            session.send_event("memory", body)
+
+
+def report_process(session: Session, name: str, start_method: Literal["launch", "attach"]) -> None:
+    """Tell the client what it debugs."""
+    body = ProcessEventBody(
+        name=name,
+        system_process_id=os.getpid(),
+        is_local_process=True,
+        start_method=start_method,
+        pointer_size=8 * calcsize("P"),
+    )
+    session.send_event("process", body)
+
+
+def report_start(session: Session) -> None:
+    """Tell the client that the program begins."""
+    session.send_event("thread", ThreadEventBody(reason="started", thread_id=MAIN_THREAD))
+
+
+def report_end(session: Session, exit_code: int, *, started: bool = True) -> None:
+    """Tell the client that there is nothing more to debug; `started` says whether there was."""
+    if started:
+        session.send_event("thread", ThreadEventBody(reason="exited", thread_id=MAIN_THREAD))
+        if session.window is not None:
+            session.window.show(f"the program has ended with exit code {exit_code}")
     session.send_event("exited", ExitedEventBody(exit_code=exit_code))
     session.send_event("terminated", TerminatedEventBody())

@@ -26,6 +26,9 @@ _NUMBERS: tuple[tuple[type[NncdbgError], int], ...] = (
 
 _OTHER = 1000
 
+SHOWN = frozenset({"launch", "attach", "restart"})
+"""Requests whose failure leaves nothing to look at, so that a person is told of it in a dialog."""
+
 
 def told(error: NncdbgError, *, show: bool = False) -> dict[str, Any]:
     """The fields of a failed response.  With `show` the client is asked to show it in a dialog."""

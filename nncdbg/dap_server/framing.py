@@ -1,12 +1,23 @@
-"""Frames of the protocol: ``Content-Length: N``, an empty line, N bytes of JSON.
+r"""Frames of the protocol: ``Content-Length: N``, an empty line, N bytes of JSON.
 
-A body that is no message is answered, and the session goes on.  Where a header is wrong nobody
-can know where the next frame begins: FrameError ends the connection, with the reason as its last
-message.
+What is taken: headers in any case and any order, with ``\n`` alone as the end of a line, and empty
+lines between frames.  Headers that we do not know are skipped.
+
+What is answered, and the session goes on: a frame that is whole, but whose body is no message
+(no JSON, not UTF-8, no object, nested too deeply, a field missing or of the wrong type, an unknown
+type or command, wrong arguments).  The response is a failed one; its `request_seq` is that of the
+message where it can be told, else 0.  Where a key comes twice in an object the last one counts.
+
+What ends the connection, with the reason as its last message (an `output` event): whatever leaves
+open where the next frame begins, or shows that the other side is no debugger's client.  That is a
+line that is no header, or longer than 4 KiB, more than 32 headers, no Content-Length, two of
+them, or one that is no number; a body above `MAX_BODY`; a stream that ends within a frame; an HTTP
+request, or an ``Origin`` header, which a browser sends for a web page.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Protocol
 
 from nncdbg.engine.errors import NncdbgError
@@ -18,6 +29,8 @@ _MAX_LINE = 4096
 _MAX_HEADERS = 32
 
 _LINE_ENDS = (b"\r\n", b"\n")
+
+_NAME = re.compile(rb"[a-z0-9-]+")
 
 _VERBS = (b"GET ", b"POST ", b"PUT ", b"HEAD ", b"OPTIONS ", b"DELETE ", b"PATCH ", b"CONNECT ", b"TRACE ")
 
@@ -68,8 +81,8 @@ def _header(line: bytes, length: int | None) -> int | None:
         raise FrameError("this is no web server", hint="connect with a client of the Debug Adapter Protocol")
     name, colon, value = line.partition(b":")
     key = name.strip().lower()
-    if not colon:
-        raise FrameError("a header line has no colon")
+    if not colon or not _NAME.fullmatch(key):
+        raise FrameError("a line is no header, and a frame begins with Content-Length")
     if key == b"origin":
         raise FrameError("a frame with an Origin header comes from a web page, and is refused")
     if key != b"content-length":

@@ -41,4 +41,7 @@ class Handles:
 
     def place(self, number: int) -> Any | None:
         """The place with a number; None if there is none."""
-        return self._places.get(number)
+        place = self._places.get(number)
+        if place is not None:
+            self._numbers[place] = self._numbers.pop(place)
+        return place

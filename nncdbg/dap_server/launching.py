@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from nncdbg.dap_server.debuggee import Debuggee
 from nncdbg.dap_server.runner import Runner
-from nncdbg.dap_server.sources import Sources, listing_file
+from nncdbg.dap_server.sources import sources_of
+from nncdbg.engine.errors import LoadError, UsageError
 
 
 class LaunchArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a `launch` configuration may say; other keys are the client's own, and ignored."""
+    """What a `launch` configuration may say; other keys are the client's own, and ignored.
+
+    Files are relative to `cwd`, which is the folder that the server was started in if it is not
+    given; the listing of a model that is no text is written below it.  A leading `~` is the home
+    folder.  `seed`, `dims`, `inputs`, `backend`, `fallback`, `allocator`, `history`, `check` and
+    `max_ops` are as in `Debugger`, `flat` and `op_library` as on the command line.  `console` may ask
+    for a terminal with a prompt beside the client's windows.
+    """
 
     program: str
     inputs: dict[str, Any] = {}
@@ -31,21 +41,31 @@ class LaunchArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     max_ops: int | None = None
     op_library: list[str] = []
     cwd: str | None = None
+    console: Literal["internalConsole", "integratedTerminal", "externalTerminal"] = "internalConsole"
 
 
-def launch(arguments: LaunchArguments, runner: Runner) -> Debuggee:
-    """The program, stopped on entry.  Raises LoadError, GraphError or UsageError if it cannot be."""
+def launch(arguments: LaunchArguments, runner: Runner, check: Callable[[], None]) -> Debuggee:
+    """The program, stopped on entry.  Raises LoadError, GraphError or UsageError if it cannot be.
+
+    `check` is called between the parts of the work; what it raises abandons it.
+    """
+    from nncdbg.engine.black_box import BlackBox
     from nncdbg.engine.ops.library import load_op_library
     from nncdbg.engine.session import Debugger
     from nncdbg.terminal.options import load_program
 
-    folder = Path(arguments.cwd) if arguments.cwd is not None else Path.cwd()
+    folder = _folder(arguments.cwd)
     for library in arguments.op_library:
-        load_op_library(folder / library)
-    path = folder / arguments.program
+        load_op_library(_file(library, folder))
+        check()
+    path = _file(arguments.program, folder)
+    if os.path.isdir(path):
+        raise LoadError(f"{path} is a folder", hint="`program` is a file, such as model.onnx or graph.nnc")
+    program = load_program(str(path), flat=arguments.flat)
+    check()
     debugger = Debugger(
-        load_program(str(path), flat=arguments.flat),
-        arguments.inputs,
+        program,
+        {name: _input(value) for name, value in arguments.inputs.items()},
         backend=arguments.backend,
         fallback=arguments.fallback,
         allocator=arguments.allocator,
@@ -55,6 +75,34 @@ def launch(arguments: LaunchArguments, runner: Runner) -> Debuggee:
         check=arguments.check,
         max_ops=arguments.max_ops,
         folder=folder,
+        black_box=BlackBox(path),
     )
-    sources = Sources(debugger, listing_file(path, debugger.listing, folder))
-    return Debuggee(debugger, runner, sources, stop_on_exit=arguments.stop_on_exit)
+    check()
+    return Debuggee(
+        debugger,
+        runner,
+        sources_of(debugger, path, folder),
+        stop_on_exit=arguments.stop_on_exit,
+        no_debug=arguments.no_debug,
+    )
+
+
+def _folder(cwd: str | None) -> Path:
+    if cwd is None:
+        return Path.cwd()
+    folder = _file(cwd, Path.cwd())
+    if not os.path.isdir(folder):
+        raise UsageError(f"there is no folder {folder}", hint="`cwd` is where relative paths begin")
+    return folder
+
+
+def _file(name: str, folder: Path) -> Path:
+    try:
+        return folder / Path(name).expanduser()
+    except RuntimeError as error:  # `~nobody`
+        raise UsageError(f"{name!r} is no path: {error}") from None
+
+
+def _input(value: Any) -> Any:
+    """A file below the home folder by its full path; anything else as it is."""
+    return str(_file(value, Path())) if isinstance(value, str) and value.startswith("~") else value

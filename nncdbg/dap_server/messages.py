@@ -1,12 +1,16 @@
-"""What comes in: a request, a client's answer to a request of ours, or something that is neither."""
+"""What comes in: a request, a client's answer to a request of ours, or something that is neither; and
+what goes out, before it has its number."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
+from nncdbg.dap_server.failures import SHOWN, told
 from nncdbg.engine.errors import NncdbgError
 
 
@@ -21,12 +25,16 @@ class MessageError(NncdbgError):
 
 @dataclass(eq=False, slots=True)
 class Request:
-    """A client's request; `arguments` is JSON, decoded when its handler is known."""
+    """A client's request; `arguments` is JSON, decoded when its handler is known.
+
+    `answered` hears the body or the error of one that did not come from the client.
+    """
 
     seq: int
     command: str
     arguments: bytes | None
     cancelled: bool = field(default=False)
+    answered: Callable[[Any, NncdbgError | None], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +71,7 @@ def parse_message(body: bytes) -> Request | Answer:
         return Answer(envelope.request_seq, envelope.success, envelope.message, envelope.body)
     if envelope.type != "request":
         raise MessageError(
-            f"a message of type {envelope.type!r} is neither request nor response", envelope.seq
+            f"a message of type {quoted(envelope.type)} is neither request nor response", envelope.seq
         )
     if envelope.command is None:
         raise MessageError("a request has no `command`", envelope.seq)
@@ -84,8 +92,17 @@ def decode_arguments(request: Request, record: Any, required: bool) -> Any:
     try:
         return msgspec.json.decode(raw, type=record if record is not None else dict)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        words = _words(error).replace("$", "arguments", 1)
+        words = _words(error)
+        words = words.replace("$", "arguments", 1) if "`$" in words else f"{words} - at `arguments`"
         raise MessageError(f"{request.command}: {words}", request.seq, request.command) from None
+
+
+def quoted(word: str) -> str:
+    """A client's word in a message of ours, cut if it is a long one."""
+    return repr(word if len(word) <= _LONGEST else word[:_LONGEST] + "…")
+
+
+_LONGEST = 60
 
 
 def _words(error: Exception) -> str:
@@ -101,11 +118,54 @@ class _Identity(msgspec.Struct):
     command: Any = ""
 
 
+_HEAD = re.compile(rb'\s*\{\s*|\s*"(seq|type|command)"\s*:\s*(-?\d{1,18}|"[\w/]{1,100}")\s*[,}]')
+
+
 def _identity(body: bytes) -> tuple[int, str]:
     """(seq, command) of a message that is otherwise wrong, as far as it has them."""
     try:
         found = msgspec.json.decode(body, type=_Identity)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return 0, ""
+        return _identity_of_text(body)
     seq = found.seq if isinstance(found.seq, int) and not isinstance(found.seq, bool) else 0
     return seq, found.command if isinstance(found.command, str) else ""
+
+
+def _identity_of_text(body: bytes) -> tuple[int, str]:
+    """The same of a text that is no JSON, where it begins with them.
+
+    What is named `seq` further on need not be the message's own.
+    """
+    found: dict[bytes, bytes] = {}
+    place = 0
+    while match := _HEAD.match(body, place):
+        place = match.end()
+        if match[1] is not None:
+            found[match[1]] = match[2]
+    seq, command = found.get(b"seq", b"0"), found.get(b"command", b"")
+    return (0 if seq.startswith(b'"') else int(seq)), command.decode().strip('"')
+
+
+def response(request: Request, *, body: Any = None, error: NncdbgError | None = None) -> dict[str, Any]:
+    """The answer to a request: with an error it has failed."""
+    message: dict[str, Any] = {
+        "type": "response",
+        "request_seq": request.seq,
+        "command": request.command,
+        "success": error is None,
+    }
+    if error is not None:
+        message |= told(error, show=request.command in SHOWN)
+    elif body is not None:
+        message["body"] = body
+    return message
+
+
+def event(name: str, body: Any = None) -> dict[str, Any]:
+    message = {"type": "event", "event": name}
+    return message if body is None else {**message, "body": body}
+
+
+def output(text: str, category: str) -> dict[str, Any]:
+    """An event with a line for the client's console."""
+    return event("output", {"category": category, "output": text.rstrip("\n") + "\n"})

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from nncdbg.engine.errors import UsageError
+from nncdbg.engine.code import UNSET
+from nncdbg.engine.errors import NncdbgError, UsageError
+from nncdbg.engine.expression import evaluate, parse, spelled
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
+    from nncdbg.engine.machine import Frame
     from nncdbg.engine.values import Values
     from nncdbg.textual_repr.listing import Path
 
@@ -25,6 +28,64 @@ class FramePlace:
     formula: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class SourcePlace:
+    """A line of the user's model that a frame's statement comes from: `number` 0 is the innermost one."""
+
+    frame: FramePlace
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScopePlace:
+    """A group of values of a frame, by the name that a person reads."""
+
+    frame: FramePlace
+    scope: str
+
+
+@dataclass(frozen=True, slots=True)
+class ContentPlace:
+    """A value of a frame, or the part of it at `index`; with `sequence` the first index is an item of a list.
+
+    `text` is a value's name without sigil; an expression; or the number of a slot, for an operand
+    in place.
+    """
+
+    frame: FramePlace
+    text: str
+    index: tuple[int, ...] = ()
+    kind: Literal["value", "previous", "expression", "slot"] = "value"
+    sequence: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StatisticsPlace:
+    """The ten numbers of a tensor."""
+
+    of: ContentPlace
+
+
+@dataclass(frozen=True, slots=True)
+class AskedPlace:
+    """What is computed only when it is asked for; it has one child, which takes its place."""
+
+    of: ContentPlace | StatisticsPlace
+
+
+@dataclass(frozen=True, slots=True)
+class MorePlace:
+    """The children of a place from number `start` on; `filter` says of which kind."""
+
+    of: ContentPlace | ScopePlace
+    filter: Literal["indexed", "named"] | None
+    start: int
+
+
+Container: TypeAlias = "ScopePlace | ContentPlace | StatisticsPlace | AskedPlace | MorePlace"
+"""What a `variablesReference` may stand for."""
+
+
 def frame_place(session: Session, depth: int) -> FramePlace:
     """The place of the frame at a depth of the stack as it is now."""
     code = session.program.debugger.machine.frames[depth].code
@@ -32,15 +93,111 @@ def frame_place(session: Session, depth: int) -> FramePlace:
     return FramePlace(depth, code.path, formula)
 
 
-def frame_depth(session: Session, number: int) -> int | None:
-    """The depth of the frame with a number; None if it is gone."""
-    place = session.handles.place(number)
-    if not isinstance(place, FramePlace):
-        return None
+def depth_of(session: Session, place: FramePlace) -> int | None:
+    """The depth of a frame; None if it is gone."""
     frames = session.program.debugger.machine.frames
     if place.depth >= len(frames) or frame_place(session, place.depth) != place:
         return None
     return place.depth
+
+
+def frame_depth(session: Session, number: int) -> int | None:
+    """The depth of the frame with a number; None if it is gone."""
+    place = session.handles.place(number)
+    if isinstance(place, SourcePlace):
+        place = place.frame
+    return depth_of(session, place) if isinstance(place, FramePlace) else None
+
+
+def standing(session: Session, depth: int) -> tuple[int, bool]:
+    """(pc, whether it has run) of the statement that a frame stands at.
+
+    That is the next one; or in the frame that a stop is about, the one just run that it is about.
+    """
+    debugger = session.program.debugger
+    frame, stop = debugger.machine.frames[depth], debugger.stop
+    if stop.frame is frame and stop.node is not None and stop.reason in ("data", "exception"):
+        nodes = frame.code.nodes
+        if 0 < frame.pc <= len(nodes) and nodes[frame.pc - 1] is stop.node:
+            return frame.pc - 1, True
+    return frame.pc, False
+
+
+def computed(frame: Frame, slot: int, ended: bool) -> bool:
+    """Whether a slot holds what its statement gave."""
+    return (frame.code.definition[slot] < frame.pc or ended) and frame.slots[slot] is not UNSET
+
+
+def content_at(session: Session, place: ContentPlace) -> Any:
+    """What stands at a place now, where it stands (see `Values.content`); UNSET if nothing does.
+
+    What was dropped is computed again.  Raises NotComputed for a value that stands no more.
+    """
+    content = _whole(session, place)
+    if content is UNSET or not place.index:
+        return content
+    index = place.index
+    try:
+        if place.sequence:
+            content, index = content[index[0]], index[1:]
+        # A tensor of no axes is to stay one, not to become a number.
+        return content[(*index, ...)] if index else content
+    except (IndexError, TypeError):
+        return UNSET
+
+
+def _whole(session: Session, place: ContentPlace) -> Any:
+    depth = depth_of(session, place.frame)
+    if depth is None:
+        return UNSET
+    debugger = session.program.debugger
+    frame = debugger.machine.frames[depth]
+    values = replace(debugger.values, depth=depth)
+    if place.kind == "slot":
+        slot = int(place.text)
+        return frame.slots[slot] if slot < len(frame.slots) else UNSET
+    if place.kind == "expression":
+        return _evaluated(values, place.text)
+    known = frame.code.slot_of.get(place.text)
+    if known is None or not computed(frame, known, debugger.machine.ended):
+        return UNSET
+    return values.content(place.text) if place.kind == "value" else values.previous_content(place.text)
+
+
+def _evaluated(values: Values, text: str) -> Any:
+    """The value of an expression; UNSET where it has none at this moment."""
+    try:
+        return evaluate(parse(text, values.has, values.names), values)
+    except NncdbgError:
+        return UNSET
+
+
+def evaluate_name(place: ContentPlace) -> str | None:
+    """The expression that gives what stands at a place; None if there is none."""
+    if place.kind == "slot" or place.sequence:
+        return None
+    if place.kind == "expression":
+        text = f"({place.text})" if place.index else place.text
+    else:
+        text = f"prev({spelled(place.text)})" if place.kind == "previous" else spelled(place.text)
+    return f"{text}[{', '.join(map(str, place.index))}]" if place.index else text
+
+
+def child_place(session: Session, number: int, name: str) -> ContentPlace | None:
+    """The place of the child called `name` of the container with a number; None for what is no value."""
+    container = session.handles.place(number)
+    while isinstance(container, (MorePlace, AskedPlace)):
+        container = container.of
+    if isinstance(container, ContentPlace) and name[:1] == "[" and name[1:-1].isdecimal():
+        sequence = container.sequence or isinstance(content_at(session, container), list)
+        return replace(container, index=(*container.index, int(name[1:-1])), sequence=sequence)
+    if not isinstance(container, ScopePlace) or (depth := depth_of(session, container.frame)) is None:
+        return None
+    names = session.program.debugger.machine.frames[depth].code.slot_of
+    found = next((each for each in (name[1:],) if name[:1] == "%" and each in names), None)
+    if found is None:
+        found = next((each for each in names if spelled(each) == name), None)
+    return ContentPlace(container.frame, found) if found is not None else None
 
 
 def values_from(session: Session, frame_number: int | None) -> Values:
@@ -48,7 +205,7 @@ def values_from(session: Session, frame_number: int | None) -> Values:
 
     Raises UsageError if the frame is gone.
     """
-    values = session.program.debugger.values
+    values = replace(session.program.debugger.values, between=session.check_cancelled)
     if frame_number is None:
         return replace(values, depth=-1)
     depth = frame_depth(session, frame_number)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 Handle: TypeAlias = "Callable[[Session, Any], Any]"
 """``handle(session, arguments) -> body``; the body is a record, a mapping, or None for none."""
 
+Reads: TypeAlias = "bool | Callable[[bytes | None], bool]"
+
 
 class State(Enum):
     """Where a session stands.  The value is the sentence for a request that does not fit."""
@@ -27,7 +29,7 @@ class State(Enum):
     INITIALIZED = "nothing is being debugged yet: send launch or attach first"
     CONFIGURING = "the program has not started: send configurationDone first"
     RUNNING = "the program is running: pause it first"
-    STOPPED = "the program is stopped"
+    STOPPED = "the program is stopped: let it go on first"
     ENDED = "the program has ended: restart it, or disconnect"
 
 
@@ -47,7 +49,8 @@ class Handler:
 
     `arguments` is the record of the arguments where it is not the protocol's own.  `anytime`: it
     touches nothing that moves, so it is served at once, whatever goes on.  `moves`: the program
-    moves on, and what was asked of the old place is wanted no more.  `reads`: it is such an asking.
+    moves on, and what was asked of the old place is wanted no more.  `reads`: it is such an asking,
+    or says from the arguments, as JSON, whether it is.
     """
 
     command: str
@@ -57,7 +60,11 @@ class Handler:
     arguments: Any
     anytime: bool
     moves: bool
-    reads: bool
+    reads: Reads
+
+    def is_read(self, arguments: bytes | None) -> bool:
+        """Whether a request with these arguments only reads."""
+        return self.reads if isinstance(self.reads, bool) else self.reads(arguments)
 
 
 HANDLERS: dict[str, Handler] = {}
@@ -72,7 +79,7 @@ def request(
     arguments: Any = None,
     anytime: bool = False,
     moves: bool = False,
-    reads: bool = False,
+    reads: Reads = False,
 ) -> Callable[[Handle], Handle]:
     """Enter the decorated function as the handler of `command`.
 
@@ -91,3 +98,16 @@ def request(
 def capabilities() -> dict[str, Any]:
     """What the handlers stand for, together."""
     return {name: value for each in HANDLERS.values() for name, value in each.capabilities.items()}
+
+
+EACH_PROGRAM: list[Callable[[Session], None]] = []
+"""Called with each program that becomes the session's: by launch, by restart, or where it is attached to."""
+
+
+def each_program(hook: Callable[[Session], None]) -> Callable[[Session], None]:
+    """Call the decorated function with the session whenever `session.program` is another one than before.
+
+    It sets on the new program what the client asked for earlier: breakpoints, what to catch.
+    """
+    EACH_PROGRAM.append(hook)
+    return hook

@@ -10,10 +10,7 @@ Task: TypeAlias = Callable[[], None]
 
 
 class Runner:
-    """Does what is posted, in order, on the thread that calls `run`.
-
-    Ctrl-C there is told to `interrupted`, and the runner goes on.
-    """
+    """Does what is posted, in order, on the thread that calls `run`; what a task raises, `run` raises."""
 
     def __init__(self) -> None:
         self._tasks: SimpleQueue[Task | None] = SimpleQueue()

@@ -11,25 +11,44 @@ before the next op.
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
+from nncdbg.dap_server.admission import admitted
+from nncdbg.dap_server.backlog import Backlog
+from nncdbg.dap_server.breakpoints import Breakpoints
 from nncdbg.dap_server.connection import Connection
-from nncdbg.dap_server.failures import told
+from nncdbg.dap_server.exception_filters import ExceptionFilters
 from nncdbg.dap_server.framing import FrameError
 from nncdbg.dap_server.handles import Handles
-from nncdbg.dap_server.messages import Answer, MessageError, Request, decode_arguments, parse_message
+from nncdbg.dap_server.instructions import Blocks
+from nncdbg.dap_server.messages import (
+    Answer,
+    MessageError,
+    Request,
+    decode_arguments,
+    event,
+    output,
+    parse_message,
+    quoted,
+    response,
+)
+from nncdbg.dap_server.progress import TITLES, Progress
 from nncdbg.dap_server.protocol import REQUESTS
-from nncdbg.dap_server.registry import HANDLERS, Handler, State
-from nncdbg.engine.errors import NncdbgError
+from nncdbg.dap_server.registry import CONFIGURABLE, EACH_PROGRAM, HANDLERS, Handler, State
+from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.terminal.crash import report_crash
 
 if TYPE_CHECKING:
+    from nncdbg.dap_server.attachment import Attachment
+    from nncdbg.dap_server.black_box import Watchdog
+    from nncdbg.dap_server.console import Console
     from nncdbg.dap_server.debuggee import Debuggee
     from nncdbg.dap_server.launching import LaunchArguments
     from nncdbg.dap_server.protocol.requests import InitializeRequestArguments
     from nncdbg.dap_server.runner import Runner
+    from nncdbg.dap_server.terminal_window import TerminalWindow
 
 
 class Cancelled(NncdbgError):
@@ -39,24 +58,46 @@ class Cancelled(NncdbgError):
 class Session:
     """`debuggee` is what is debugged, None before `launch`.  `closing` is set when all is over.
 
-    `runner` moves what is launched here.
+    `runner` moves what is debugged.  `attachment` is the process that clients attach to where it is
+    a user's own, None where programs are launched.
     """
 
-    def __init__(self, connection: Connection, runner: Runner) -> None:
+    def __init__(self, connection: Connection, runner: Runner, attachment: Attachment | None = None) -> None:
         self.connection = connection
         self.runner = runner
+        self.attachment = attachment
         self.state = State.NEW
         self.client: InitializeRequestArguments | None = None
         self.launched: LaunchArguments | None = None
         self.debuggee: Debuggee | None = None
+        self.unbound = False
+        """Breakpoints or filters were set while there was no program."""
+        self.breakpoints = Breakpoints()
+        self.exception_filters = ExceptionFilters()
         self.handles = Handles()
+        self.blocks = Blocks()
+        self.console: Console | None = None
+        """The terminal's commands for this client; None before the first."""
+        self.read_memory: dict[str, int] = {}
+        """The memory references that the client has read, and how many bytes were there."""
         self.turn = threading.Condition()
         """Guards `waiting`, `moving`, `serving` and `closing`."""
-        self.waiting: deque[Request] = deque()
+        self.waiting = Backlog(self.turn)
         self.moving = False
         self.serving = False
         self.closing = False
         self.at_hand: Request | None = None
+        self.flush_output: Callable[[], None] = lambda: None
+        """Come back when all that the program has printed until now has been told."""
+        self.token: str | None = None
+        """What the client has to show before it is served; None once it has, or where none is set."""
+        self.progress = Progress(self)
+        self.window: TerminalWindow | None = None
+        """The terminal beside the client, where one was asked for."""
+        self.watchdog: Watchdog | None = None
+        """What speaks to the client when this process cannot."""
+        self.at_end: list[Callable[[Session], None]] = []
+        """What is to be done when the session ends, beside what it knows itself."""
         self._own = threading.local()
         """Of each thread: what it is to do once the request at hand is answered."""
         self._asked: dict[int, Callable[[Answer], None]] = {}
@@ -64,9 +105,16 @@ class Session:
 
     @property
     def program(self) -> Debuggee:
-        """What is debugged, for handlers that are only called when there is something."""
-        assert self.debuggee is not None
+        """What is debugged.  Raises UsageError where an attached process runs no graph just now."""
+        if self.debuggee is None:
+            raise UsageError("no graph is being run just now", hint="wait until it runs one, or pause")
         return self.debuggee
+
+    def adopt(self, debuggee: Debuggee) -> None:
+        """Debug this program from now on; what the client asked for before is set on it."""
+        self.debuggee = debuggee
+        for each in EACH_PROGRAM:
+            each(self)
 
     # -- reading -----------------------------------------------------------------------------
 
@@ -76,6 +124,11 @@ class Session:
             thread = threading.Thread(target=role, name=f"nncdbg-dap{role.__name__}", daemon=True)
             self._threads.append(thread)
             thread.start()
+
+    def ended(self, timeout: float | None) -> bool:
+        """Whether the session is over, or is within so many seconds; None waits for it."""
+        with self.turn:
+            return self.turn.wait_for(lambda: self.closing, timeout)
 
     def join(self) -> None:
         """Wait for the threads of a session that is closing."""
@@ -99,39 +152,61 @@ class Session:
         """Take the body of one frame."""
         try:
             message = parse_message(body)
+            if isinstance(message, Answer):
+                self._hear(message)
+            elif self.token is None or admitted(self, message):
+                self._accept(message)
         except MessageError as error:
             self.fail(Request(error.request_seq, error.command, None), error)
-            return
-        if isinstance(message, Answer):
-            with self.turn:
-                asked = self._asked.pop(message.request_seq, None)
-            if asked is not None:
-                asked(message)
-            return
-        self._accept(message)
+
+    def _hear(self, answer: Answer) -> None:
+        with self.turn:
+            asked = self._asked.pop(answer.request_seq, None)
+        if asked is not None:
+            asked(answer)
+
+    def submit(self, request: Request) -> None:
+        """Serve a request that did not come from the client, in turn with its own."""
+        self._accept(request)
 
     def _accept(self, request: Request) -> None:
         handler = HANDLERS.get(request.command)
         if handler is None:
-            self.fail(request, NncdbgError(f"there is no request {request.command!r}"))
-        elif handler.anytime:
+            self.fail(request, NncdbgError(f"there is no request {quoted(request.command)}"))
+        elif handler.anytime and self._fits_now(handler):
             self._handle(request)
         else:
             with self.turn:
                 if handler.moves:
                     self._cancel_reads()
-                self.waiting.append(request)
-                self.turn.notify_all()
-                moving = self.moving
-            if moving and self.debuggee is not None:
-                self.debuggee.between_statements(self.serve_waiting)
+                room = self.waiting.append(request)
+                debuggee = self.debuggee if self.moving else None
+            if not room:
+                hint = "wait for their answers, or pause the program"
+                self.fail(request, NncdbgError("too many requests wait already", hint=hint))
+            elif debuggee is not None:
+                debuggee.between_statements(self.serve_waiting)
+
+    def _fits_now(self, handler: Handler) -> bool:
+        """Whether there is nothing that waits to be served before, and would make the state fit."""
+        with self.turn:
+            return self.state in handler.when or not (self.waiting or self.serving)
 
     def _cancel_reads(self) -> None:
         """Who moves on is not waiting for values of the old place."""
         for each in (*self.waiting, *filter(None, [self.at_hand])):
             handler = HANDLERS.get(each.command)
-            if handler is not None and handler.reads:
+            if handler is not None and handler.is_read(each.arguments):
                 each.cancelled = True
+
+    def cancel(self, number: int) -> None:
+        """A request is wanted no more: one that waits is answered at once, one at hand when it notices."""
+        with self.turn:
+            waiting = self.waiting.take(number)
+            if waiting is None and self.at_hand is not None and self.at_hand.seq == number:
+                self.at_hand.cancelled = True
+        if waiting is not None:
+            self.fail(waiting, Cancelled("cancelled"))
 
     # -- serving -----------------------------------------------------------------------------
 
@@ -166,7 +241,9 @@ class Session:
         deferred = self._own.deferred = []
         try:
             self.check_cancelled(request)
-            self._respond(request, body=self._run(handler, request))
+            with self._under_way(handler, request):
+                body = self._run(handler, request)
+            self._respond(request, body=body)
         except NncdbgError as error:
             self.fail(request, error)
         except MemoryError:
@@ -184,7 +261,23 @@ class Session:
         arguments = decode_arguments(request, handler.arguments or record, required)
         if self.state not in handler.when:
             raise NncdbgError(f"{request.command}: {self.state.value}")
-        return handler.handle(self, arguments)
+        if handler.anytime or self.debuggee is None:
+            self.unbound |= handler.when is CONFIGURABLE
+            return handler.handle(self, arguments)
+        with self.debuggee.requested():
+            return handler.handle(self, arguments)
+
+    def _under_way(self, handler: Handler, request: Request) -> AbstractContextManager[None]:
+        """The time in which a request is served: the client hears of it if it takes long."""
+        if handler.anytime:
+            return nullcontext()
+
+        def cancel() -> None:
+            request.cancelled = True
+
+        title = TITLES.get(request.command, request.command)
+        number = request.seq if request.answered is None else None
+        return self.progress.under_way(title, cancel=cancel, request=number)
 
     def defer(self, action: Callable[[], None]) -> None:
         """Do this once the request at hand is answered."""
@@ -203,26 +296,22 @@ class Session:
         self._respond(request, error=error)
 
     def _respond(self, request: Request, *, body: Any = None, error: NncdbgError | None = None) -> None:
-        response: dict[str, Any] = {
-            "type": "response",
-            "request_seq": request.seq,
-            "command": request.command,
-            "success": error is None,
-        }
-        if error is not None:
-            response |= told(error)
-        elif body is not None:
-            response["body"] = body
-        self.connection.send(response)
+        if request.answered is not None:
+            request.answered(body, error)
+        else:
+            self.connection.send(response(request, body=body, error=error))
 
-    def send_event(self, event: str, body: Any = None) -> None:
+    def send_event(self, name: str, body: Any = None) -> None:
         """Send an event, in the order of the calls."""
-        message = {"type": "event", "event": event}
-        self.connection.send(message if body is None else {**message, "body": body})
+        self.connection.send(event(name, body))
+
+    def told_by_program(self, text: str, category: str) -> None:
+        """What the program has printed; `category` is stdout or stderr."""
+        self.send_event("output", {"category": category, "output": text})
 
     def say(self, text: str, category: str = "console") -> None:
         """A line in the client's console."""
-        self.send_event("output", {"category": category, "output": text.rstrip("\n") + "\n"})
+        self.connection.send(output(text, category))
 
     def ask(self, command: str, arguments: Any, answered: Callable[[Answer], None]) -> None:
         """Send a request of ours; `answered` hears the client's response, on the reader's thread."""
@@ -233,18 +322,35 @@ class Session:
 
     # -- the end -----------------------------------------------------------------------------
 
+    def interrupted(self, exit_code: int) -> None:
+        """The server is told to end: what was launched ends with this code, and the client hears of it."""
+        if self.debuggee is not None:
+            self.debuggee.end(self, exit_code)
+        self.vanished()
+
     def vanished(self) -> None:
         """The client is gone, with or without a word: what was launched ends, what was attached goes on."""
         debuggee = self.debuggee
-        self.close()
-        if debuggee is not None:
+        if self.attachment is not None:
+            # First, so that the thread that `close` lets go of knows why.
+            self.attachment.detach(self)
+        if self.close() and self.attachment is None and debuggee is not None:
             debuggee.abandoned()
 
-    def close(self) -> None:
-        """Serve no more."""
+    def close(self) -> bool:
+        """Serve no more; False if that was so already."""
+        # First, as who holds `turn` may be waiting for a client that takes nothing.
+        self.connection.close()
         with self.turn:
+            if self.closing:
+                return False
             self.closing = True
             self.waiting.clear()
+            if self.at_hand is not None:
+                self.at_hand.cancelled = True
             self.turn.notify_all()
-        self.connection.close()
+        self.progress.close()
+        for each in self.at_end:
+            each(self)
         self.runner.stop()
+        return True

@@ -1,71 +1,180 @@
-"""The texts in which a program is shown: its listing in a file, micro programs by reference."""
+"""The texts in which a program is shown: its listing in a file, micro programs by reference.
+
+A micro program has one number for one text, whichever statement it was entered from.
+"""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
 
+from nncdbg.dap_server.listing_file import write_listing
 from nncdbg.dap_server.protocol.types import Source
 from nncdbg.engine.errors import UsageError
+from nncdbg.engine.search import origins
 
 if TYPE_CHECKING:
+    from nncdbg.engine.code import Code
     from nncdbg.engine.machine import Frame
     from nncdbg.engine.session import Debugger
     from nncdbg.textual_repr.listing import Listing
 
-FOLDER = ".nncdbg"
-"""Where the listings of models that are no text are kept, below the workspace."""
+MIME_TYPE = "text/x-nnc"
 
 
 @dataclass(eq=False)
 class Sources:
-    """`file` is the program's text; further listings (micro programs) are numbered as they are shown."""
+    """`file` is the program's text, None where none can be written: then it has a number too.
+
+    `folders` are those in which files of the user's model are looked for; with `uris` the client
+    wants paths as ``file://`` addresses.  `notes` are for the user.
+    """
 
     debugger: Debugger
-    file: Path
-    _numbered: list[tuple[str, Listing]] = field(default_factory=list)
+    file: Path | None
+    name: str = "program.nnc"
+    folders: tuple[Path, ...] = ()
+    notes: list[str] = field(default_factory=list)
+    uris: bool = False
+    _texts: list[Listing] = field(default_factory=list)
+    _numbers: dict[tuple[str, tuple[str, ...]], int] = field(default_factory=dict)
+    _shown: dict[int, tuple[Listing, Source]] = field(default_factory=dict)
+    """By the identity of a listing, which is kept here, so that it is nobody else's meanwhile."""
+    _models: dict[str, Source] = field(default_factory=dict)
+
+    # -- what a client is given -----------------------------------------------------------------
 
     def of_frame(self, frame: Frame) -> Source:
         """The text that a frame's statements stand in."""
-        listing = self.debugger.listing_of(frame)
-        if listing is self.debugger.listing:
-            return Source(name=self.file.name, path=str(self.file))
-        name = f"{frame.code.graph.name}.nnc"
-        for number, (_, known) in enumerate(self._numbered, 1):
-            if known is listing:
-                return Source(name=name, source_reference=number)
-        self._numbered.append((name, listing))
-        return Source(name=name, source_reference=len(self._numbered))
+        return self.of_code(frame.code)
 
-    def text(self, source_reference: int) -> str:
-        """The text of a numbered listing.  Raises UsageError for a number that is not there."""
-        if not 1 <= source_reference <= len(self._numbered):
-            raise UsageError(f"there is no source {source_reference}", hint="ask for the stack again")
-        return "\n".join(self._numbered[source_reference - 1][1].lines) + "\n"
+    def of_code(self, code: Code) -> Source:
+        """The text that a block's statements stand in."""
+        listing = self.debugger.listing_in(code)
+        shown = self._shown.get(id(listing))
+        if shown is None:
+            shown = self._shown[id(listing)] = (listing, self._source(code, listing))
+        return shown[1]
+
+    def _source(self, code: Code, listing: Listing) -> Source:
+        if code.formula is not None:
+            return self._numbered(f"{code.path[0]}.nnc", "micro program", listing)
+        if self.file is None:
+            return self._numbered(self.name, "listing of the program", listing)
+        return Source(name=self.file.name, path=self._path(self.file))
+
+    def _numbered(self, name: str, origin: str, listing: Listing) -> Source:
+        key = (name, listing.lines)
+        if key not in self._numbers:
+            self._texts.append(listing)
+            self._numbers[key] = len(self._texts)
+        return Source(name=name, source_reference=self._numbers[key], origin=origin)
+
+    @property
+    def of_program(self) -> Source:
+        """The text of the program."""
+        return self.of_code(self.debugger.control.codes[0])
+
+    def of_model(self, file: str) -> Source:
+        """A file of the user's own model, as a statement's location names it."""
+        if file not in self._models:
+            self._models[file] = self._model(file)
+        return self._models[file]
+
+    def _model(self, file: str) -> Source:
+        name = os.path.basename(file)
+        for folder in self.folders:
+            path = folder / file
+            if path.is_file():
+                return Source(
+                    name=name, path=self._path(path), origin="model", presentation_hint="deemphasize"
+                )
+        return Source(name=name, origin=f"model; {file} is not here", presentation_hint="deemphasize")
+
+    @cached_property
+    def of_models(self) -> list[Source]:
+        """The files of the user's own model that are here, in the order of the program."""
+        found = (self.of_model(file) for file in origins(self.debugger.program))
+        return [source for source in found if source.path is not None]
+
+    def micro_programs(self) -> list[Source]:
+        """The micro programs shown so far."""
+        found = {
+            source.source_reference: source
+            for listing, source in self._shown.values()
+            if listing is not self.debugger.listing
+        }
+        return list(found.values())
+
+    def _path(self, path: Path) -> str:
+        path = path.resolve()
+        return path.as_uri() if self.uris else str(path)
+
+    # -- what a client names ----------------------------------------------------------------------
+
+    def listing(self, source: Source) -> Listing | None:
+        """The text that a client's source means; None if it is none of these."""
+        if source.source_reference:
+            return self.numbered(source.source_reference)
+        mine = source.path is not None and self.is_program(path_in(source.path))
+        return self.debugger.listing if mine else None
+
+    def numbered(self, number: int) -> Listing | None:
+        """The text with this number; that of the program, wherever it stands, is number 0."""
+        if number == 0:
+            return self.debugger.listing
+        return self._texts[number - 1] if 1 <= number <= len(self._texts) else None
+
+    def text(self, source: Source) -> str:
+        """The text itself.  Raises UsageError for a source that is none of these."""
+        listing = self.listing(source)
+        if listing is None:
+            what = f"source {source.source_reference}" if source.source_reference else repr(source.path)
+            raise UsageError(f"{what} is no text of this program", hint="loadedSources lists those there are")
+        text = "\n".join(listing.lines)
+        return text if text.endswith("\n") else text + "\n"
 
     def is_program(self, path: str) -> bool:
-        """Whether a client's path is that of the program's text."""
-        return os.path.realpath(path) == os.path.realpath(self.file)
+        """Whether a path is that of the program's text."""
+        return self.file is not None and os.path.realpath(path) == os.path.realpath(self.file)
 
 
-def listing_file(program: Path, listing: Listing, workspace: Path) -> Path:
-    """The file with a program's text: itself if it is one, else one below `workspace`, which is written.
-
-    Raises UsageError if it cannot be written.
-    """
-    if program.suffix == ".nnc":
-        return program.resolve()
-    file = workspace.resolve() / FOLDER / f"{program.stem}.nnc"
-    text = "\n".join(listing.lines) + "\n"
+def path_in(text: str) -> str:
+    """The path that a client's path or ``file:`` address means.  Raises UsageError if it cannot be one."""
     try:
-        if not file.exists() or file.read_text(encoding="utf-8", errors="replace") != text:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(text, encoding="utf-8")
+        path = unquote(urlsplit(text).path) if text.startswith("file:") else text
+    except ValueError as error:  # such as file://[x
+        raise UsageError(f"{text!r} is no address of a file: {error}") from None
+    if "\0" in path:
+        raise UsageError(f"{path!r} is no path: it holds a NUL")
+    return path
+
+
+def sources_of(debugger: Debugger, program: Path, workspace: Path) -> Sources:
+    """The texts of a program that was loaded from a file.
+
+    One that is no graph text gets a file below the workspace.  Where that cannot be written, the text
+    is shown without a file, with a note.
+    """
+    folders = (workspace, program.parent)
+    if debugger.program.listing is not None and program.is_file():
+        return Sources(debugger, program.resolve(), program.name, folders)
+    name = f"{program.stem}.nnc"
+    try:
+        file, note = write_listing(program, debugger.listing, workspace)
     except OSError as error:
-        raise UsageError(
-            f"the listing cannot be written to {file}: {error.strerror}",
-            hint="give a `cwd` in the configuration that can be written to",
-        ) from None
-    return file
+        note = (
+            f"the listing cannot be written below {workspace} ({error.strerror}); it is shown without a file"
+        )
+        return Sources(debugger, None, name, folders, [note])
+    return Sources(debugger, file, file.name, folders, [note] if note is not None else [])
+
+
+def sources_of_running(debugger: Debugger, workspace: Path) -> Sources:
+    """The texts of a program that a user's own code has made; from no file, it is named after its entry."""
+    source = debugger.program.source
+    return sources_of(debugger, Path(source or debugger.program.entry), workspace)

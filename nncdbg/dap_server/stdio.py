@@ -3,24 +3,75 @@
 from __future__ import annotations
 
 import os
-import sys
+import select
+import threading
 
 from nncdbg.dap_server import handlers  # noqa: F401  enters the handlers into the table
+from nncdbg.dap_server.capture import Capture
 from nncdbg.dap_server.connection import Connection
+from nncdbg.dap_server.ending import told_to_end
 from nncdbg.dap_server.runner import Runner
 from nncdbg.dap_server.session import Session
 
+GRACE = 5.0
+"""Seconds in which an op comes to its end after the client has gone; then the process ends without it."""
 
-def serve_stdio() -> None:
-    """One session; returns when it is over.
 
-    What a kernel prints must not mix with messages, so standard output goes where errors go.
-    """
+ABANDONED = 1
+"""Exit code of a process that could not wait for an op to come to its end."""
+
+
+def serve_stdio() -> int:
+    """One session; returns when it is over: 0, or 128 and the number of the signal that ended it."""
     reader = os.fdopen(os.dup(0), "rb")
-    writer = os.fdopen(os.dup(1), "wb")
-    sys.stdout.flush()
-    os.dup2(2, 1)
-    runner = Runner()
-    session = Session(Connection(reader, writer, lambda: None), runner)
-    session.start()
-    runner.run()
+    descriptor = os.dup(1)
+    writer = PipeWriter(descriptor)
+    # A program that reads must find the end, not the client's messages.
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    connection = Connection(reader, writer.write, writer.end)
+    connection.descriptor = descriptor
+    session = Session(connection, Runner())
+    with told_to_end(session.interrupted) as caught, Capture(session.told_by_program) as capture:
+        session.flush_output = capture.flush
+        session.start()
+        over = threading.Event()
+        threading.Thread(
+            target=_end_with_client, args=(session, over), name="nncdbg-dap-end", daemon=True
+        ).start()
+        session.runner.run()
+        session.join()
+        over.set()
+    return 128 + caught[0] if caught else 0
+
+
+def _end_with_client(session: Session, over: threading.Event) -> None:
+    """A client that has gone leaves no process behind, whatever its program does."""
+    session.ended(None)
+    if not over.wait(GRACE):
+        os._exit(ABANDONED)
+
+
+class PipeWriter:
+    """Writes to a descriptor; whoever waits for the other side to take it comes back at the end."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._over, self._ending = os.pipe()
+        self._poll = select.poll()
+        self._poll.register(descriptor, select.POLLOUT)
+        self._poll.register(self._over, select.POLLIN)
+
+    def write(self, data: bytes) -> None:
+        """Write all of it.  Raises OSError where the other side is gone, or `end` was called."""
+        rest = memoryview(data)
+        while rest:
+            ready = dict(self._poll.poll())
+            if self._over in ready:
+                raise BrokenPipeError("the session is over")
+            # So much can be taken at once where something can be.
+            rest = rest[os.write(self._descriptor, rest[: select.PIPE_BUF]) :]
+
+    def end(self, reading: bool) -> None:
+        """Write no more.  Who reads goes with the process."""
+        os.write(self._ending, b"!")

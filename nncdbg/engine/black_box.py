@@ -3,7 +3,7 @@
 A kernel that is not ours (of an op library, of another backend than NumPy) may take the process
 with it.  While one runs, its statement stands in a small file that is mapped into memory; the
 kernel of the system keeps it when the process dies.  The next start of the same program finds it.
-To write it takes about 2 us per statement, so our own kernels, which do not crash, are left out.
+To write it takes 2 to 3 us per statement, so our own kernels, which do not crash, are left out.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ import fcntl
 import mmap
 import os
 import tempfile
-import time
 import weakref
 from collections.abc import Callable
-from functools import lru_cache
 from operator import itemgetter
 from pathlib import Path
 from struct import Struct
+from time import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -46,20 +45,7 @@ _KEPT = 30 * 24 * 3600
 """Seconds that a box waits for the next start of its program."""
 
 _NUMBER = Struct("<Q")
-_SIZE = Struct("<I")
 _encode = msgspec.json.Encoder().encode
-
-
-class _Record(msgspec.Struct):
-    program: str
-    line: int | None
-    op: str
-    value: str
-    source: str
-    pid: int
-    iterations: list[int] = []
-    operands: list[str] = []
-    time: float = 0.0
 
 
 class BlackBox:
@@ -102,36 +88,44 @@ class BlackBox:
         self.file = file
         self.close = weakref.finalize(self, _remove, file, descriptor, os.getpid())
 
-    def cover(self, kernels: Kernels, op: Op, code: Code, pc: int, line: int | None, running: Running) -> Kernels:
+    def cover(
+        self, kernels: Kernels, op: Op, code: Code, pc: int, line: int | None, running: Running
+    ) -> Kernels:
         """The kernels of a statement, which stands in the box while they run, if it has to."""
         if self._mapped is None or not (self._every_kernel or _is_foreign(op)):
             return kernels
         node = code.nodes[pc]
         value = next((value.name for value in node.outputs if value.name), "")
-        record = _Record(
-            self.program,
-            line,
-            node.op[:_LONGEST],
-            value[:_LONGEST],
-            str(node.location or "")[:_LONGEST],
-            os.getpid(),
-        )
-        run = self._recorded(kernels.run, record, running)
-        # The last argument of the one that writes into a buffer is that buffer.
-        return Kernels(run, kernels.into and self._recorded(kernels.into, record, running, buffers=1))
+        fixed = {
+            "program": self.program,
+            "line": line,
+            "op": node.op[:_LONGEST],
+            "value": value[:_LONGEST],
+            "source": str(node.location or "")[:_LONGEST],
+            "pid": os.getpid(),
+        }
+        count = min(len(code.operands[pc]), _MOST)
+        run = self._recorded(kernels.run, fixed, count, running)
+        return Kernels(run, kernels.into and self._recorded(kernels.into, fixed, count, running))
 
-    def _recorded(self, kernel: Execute, record: _Record, running: Running, *, buffers: int = 0) -> Execute:
-        """The kernel, with the record in the box while it runs.  The last `buffers` arguments are results."""
+    def _recorded(self, kernel: Execute, fixed: dict[str, Any], count: int, running: Running) -> Execute:
+        """The kernel, with a record in the box while it runs; the first `count` arguments are operands."""
         mapped = self._mapped
         assert mapped is not None
+        # JSON by hand, as it is written before each kernel: what never changes is written out once.
+        beginning = _encode(fixed).decode()[:-1]
 
         def run(*arguments: Any) -> Any:
-            record.operands = [*map(_type_text, arguments[: min(len(arguments) - buffers, _MOST)])]
-            record.iterations = [frame.iteration for frame in running.frames[:_MOST] if frame.is_loop]
-            record.time = time.time()
-            content = _encode(record)[: SIZE - RECORD]
-            mapped[RECORD : RECORD + len(content)] = content
-            _SIZE.pack_into(mapped, LENGTH, len(content))
+            try:
+                operands = ",".join([_texts[each.dtype, each.shape] for each in arguments[:count]])
+            except (AttributeError, KeyError, TypeError):
+                operands = ",".join(map(_type_text, arguments[:count]))
+            frames = running.frames
+            loops = [frame.iteration for frame in frames if frame.is_loop][:_MOST] if len(frames) > 1 else []
+            text = f'{beginning},"iterations":{loops},"operands":[{operands}],"time":{time():.3f}}}'
+            content = text.encode()
+            size = len(content)
+            mapped[LENGTH : RECORD + size] = size.to_bytes(RECORD - LENGTH, "little") + content
             mapped[INSIDE] = 1
             try:
                 return kernel(*arguments)
@@ -165,19 +159,25 @@ def _is_foreign(op: Op) -> bool:
     return op.kernel is not None and not op.kernel.__module__.startswith("nncdbg.")
 
 
+_texts: dict[tuple[Any, Any], str] = {}
+"""(dtype, shape) to the type, as JSON."""
+
+_KNOWN = 4096
+"""Types that are remembered."""
+
+
 def _type_text(value: Any) -> str:
     dtype, shape = getattr(value, "dtype", None), getattr(value, "shape", None)
     if dtype is None or shape is None:
-        return "none" if value is None else type(value).__name__
-    return _tensor_text(dtype, tuple(shape))
-
-
-@lru_cache(4096)
-def _tensor_text(dtype: Any, shape: tuple[int, ...]) -> str:
+        return _encode("none" if value is None else type(value).__name__[:_LONGEST]).decode()
     try:
-        return str(TensorType(name_of(dtype), shape))
+        text = str(TensorType(name_of(dtype), tuple(shape)))
     except (KeyError, TypeError):  # a custom op may hand on what no graph can hold
-        return f"{dtype}{list(shape)}"
+        return _encode(f"{dtype}{shape}"[:_LONGEST]).decode()
+    if len(_texts) >= _KNOWN:
+        _texts.clear()
+    text = _texts[dtype, shape] = _encode(text).decode()
+    return text
 
 
 def _spelled(path: str | os.PathLike[str]) -> str:
@@ -213,7 +213,7 @@ def _left_behind(file: Path, program: str) -> dict[str, Any] | None:
         with file.open("rb") as opened:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
             record = read_box(str(file)).record
-            old = time.time() - file.stat().st_mtime > _KEPT
+            old = time() - file.stat().st_mtime > _KEPT
             if record is None or record["program"] == program or old:
                 file.unlink(missing_ok=True)
     except OSError:

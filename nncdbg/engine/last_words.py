@@ -41,7 +41,7 @@ def _record(content: bytes) -> dict[str, Any] | None:
         found = json.loads(content)
     except ValueError:
         return None
-    return found if isinstance(found, dict) and _FIELDS <= found.keys() else None
+    return found if isinstance(found, dict) and found.keys() >= _FIELDS else None
 
 
 _FIELDS = {"program", "line", "op", "value", "source", "iterations", "operands", "time", "pid"}

@@ -296,7 +296,7 @@ class Debugger:
         return stop
 
     def proceed(self, journey: Journey) -> Stop:
-        """Take up a way forward that a stop broke off (see `Control.journey`), from where the program is now."""
+        """Take up a way forward that a stop broke off (see `Control.journey`), from this place."""
         return self._moved(lambda: self.control.proceed(journey))
 
     def stop_here(self, numbers: Container[int]) -> Stop | None:

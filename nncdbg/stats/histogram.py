@@ -106,5 +106,13 @@ def _spread(
     except ValueError:  # numpy: "Too many bins for data range" of f32, and at last of f64
         if numbers.dtype != np.float64:
             return _spread(numbers.astype(np.float64), bins, limits)
-        counts, edges = np.histogram(numbers, bins, (float(low) - 0.5, float(high) + 0.5))
+        counts, edges = np.histogram(numbers, bins, _widened(float(low), float(high), bins))
     return edges, counts
+
+
+def _widened(low: float, high: float, bins: int | Sequence[float]) -> tuple[float, float]:
+    """A range around another one that has room for so many bins, however large the numbers."""
+    count = bins if isinstance(bins, (int, np.integer)) else len(bins)
+    margin = max(0.5, 2.0 * float(np.spacing(max(abs(low), abs(high)))) * count)
+    most = float(np.finfo(np.float64).max)
+    return max(low - margin, -most), min(high + margin, most)

@@ -40,13 +40,19 @@ def candidates(session: Session, line: str) -> tuple[str, list[str]]:
     try:
         kinds = find(name).completes
     except UsageError:
-        # A line that is no command is an expression.
+        if not _begins_expression(session, name, line.lstrip()):
+            return "", []
         kinds = _EXPRESSION
     word = _ending(_PATH if "file" in kinds and "value" not in kinds else _WORD, line)
     if "file" in kinds and (kinds == ("file",) or not word.startswith("%")):
         word = _ending(_PATH, line)
     names = [name for kind in kinds for name in _SOURCES[kind](session, word)]
     return word, _matching(word, names)
+
+
+def _begins_expression(session: Session, word: str, line: str) -> bool:
+    """Whether a line that begins with `word`, which is no command, can become an expression."""
+    return not word[:1].isalpha() or line[len(word) :][:1] == "(" or session.debugger.values.has(word)
 
 
 def _ending(pattern: re.Pattern[str], line: str) -> str:

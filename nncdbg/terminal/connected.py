@@ -56,7 +56,9 @@ class _Prompt:
         prompt = self
 
         class Remote(Completer):
-            def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
+            def get_completions(
+                self, document: Document, complete_event: CompleteEvent
+            ) -> Iterable[Completion]:
                 for text, length in prompt.completions(document.text_before_cursor):
                     yield Completion(text, start_position=-length)
 
@@ -155,7 +157,9 @@ class _Prompt:
 
 
 def _print(message: dict[str, Any]) -> None:
-    text = f"error: {message['error']}" if "error" in message else message.get("answer") or message.get("shown")
+    text = (
+        f"error: {message['error']}" if "error" in message else message.get("answer") or message.get("shown")
+    )
     if text:
         print(text, flush=True)
 

@@ -79,6 +79,11 @@ class Client:
         response |= {"command": request["command"], "success": success}
         self.send_message(response if body is None else {**response, "body": body})
 
+    def forget(self, seq: int) -> None:
+        """The number of a request is to be used again; the next answer to it is no second one."""
+        self._answered.discard(seq)
+        self._seq = max(self._seq, seq)
+
     # -- waiting -----------------------------------------------------------------------------
 
     def _next(self, timeout: float) -> Message | None:
@@ -250,6 +255,8 @@ def socket_client(connected: socket.socket) -> Iterator[Client]:
     """A client over a socket that is connected to a server."""
     with connected, connected.makefile("rb") as reader, connected.makefile("wb") as writer:
         client = Client(reader, writer)  # type: ignore[arg-type]
-        yield client
-        with contextlib.suppress(OSError):
-            connected.shutdown(socket.SHUT_RDWR)
+        try:
+            yield client
+        finally:
+            with contextlib.suppress(OSError):
+                connected.shutdown(socket.SHUT_RDWR)

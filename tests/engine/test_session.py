@@ -327,6 +327,9 @@ def test_marks_lead_back_even_into_another_branch(debugger: nncdbg.Debugger) -> 
     np.testing.assert_array_equal(debugger.value("z"), X + 1)
     with pytest.raises(nncdbg.UsageError, match="no mark 'nowhere'"):
         debugger.go_to("nowhere")
+    debugger.forget_mark("before")
+    with pytest.raises(nncdbg.UsageError, match="no mark 'before'"):
+        debugger.forget_mark("before")
 
 
 def test_a_pause_stops_within_one_statement(debugger: nncdbg.Debugger) -> None:

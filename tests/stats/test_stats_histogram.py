@@ -84,6 +84,13 @@ def test_bad_bins_and_ranges(bins: Any, limits: Any) -> None:
         histogram(np.arange(3), bins, limits)
 
 
+@pytest.mark.parametrize("number", [-1e300, 1.797e308, -1.797e308, 0.0, 1e16])
+def test_a_range_without_width_is_widened_to_have_room_for_all_bins(number: float) -> None:
+    found = histogram(np.array([number]), 1020, (number, number))
+    assert found.counts.sum() == 1
+    assert np.all(np.diff(found.edges) > 0)
+
+
 def test_strings_have_none() -> None:
     with pytest.raises(UsageError, match="strings"):
         histogram(np.array(["a"]))

@@ -13,7 +13,7 @@ from nncdbg.terminal.completion import candidates
 from nncdbg.terminal.places import StopSpec, parse_stop, split_value
 from nncdbg.terminal.reference import reference
 from nncdbg.terminal.screen import Screen
-from nncdbg.terminal.session import Session, split_command
+from nncdbg.terminal.session import Session, is_expression, split_command
 
 
 def test_the_page_is_fresh(repository: Path) -> None:
@@ -142,3 +142,33 @@ def test_completion_of_files_marks_and_branches(
     assert candidates(session, "save %x on")[1] == ["one.cmd", "only/"]
     assert candidates(session, "goto out")[1] == ["outset"]
     assert candidates(session, "branch ")[1] == ["0"]
+
+
+EXPRESSIONS = [
+    "%x",
+    "x",
+    "x + 1",
+    "x.mean()",
+    "mean(%x)",
+    "stats(%x).nan",
+    "maen(%x)",
+    "1 + 2",
+    "-1",
+    "[1, 2]",
+]
+COMMANDS = ["next", "n", "h", "p%x", "p (1)", "stats %x", "st", "foo", "foo bar", "list", "? next", "back 3"]
+
+
+def test_a_line_that_no_command_begins_is_an_expression(session: Session) -> None:
+    for line in (*EXPRESSIONS, "$iter", "("):
+        assert is_expression(session.debugger, line), line
+    for line in COMMANDS:
+        assert not is_expression(session.debugger, line), line
+
+
+def test_an_expression_is_printed(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
+    session.screen = Screen()
+    assert session.execute("1 + 2", typed=True)
+    assert session.execute("x.shape", typed=True)
+    assert not session.execute("%nope", typed=True)
+    assert capsys.readouterr().out == "3\n(2, 4)\n"

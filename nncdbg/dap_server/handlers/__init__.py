@@ -1,5 +1,38 @@
 """The handlers by theme; importing this enters them all into the table."""
 
-from nncdbg.dap_server.handlers import lifecycle, moving, stack
+from nncdbg.dap_server import black_box, terminal_window
+from nncdbg.dap_server.handlers import (
+    breakpoints,
+    data_breakpoints,
+    disassembly,
+    editing,
+    evaluating,
+    exceptions,
+    lifecycle,
+    memory,
+    moving,
+    sources,
+    stack,
+    targets,
+    tensors,
+    variables,
+)
 
-__all__ = ["lifecycle", "moving", "stack"]
+__all__ = [
+    "black_box",
+    "breakpoints",
+    "data_breakpoints",
+    "disassembly",
+    "editing",
+    "evaluating",
+    "exceptions",
+    "lifecycle",
+    "memory",
+    "moving",
+    "sources",
+    "stack",
+    "targets",
+    "tensors",
+    "terminal_window",
+    "variables",
+]

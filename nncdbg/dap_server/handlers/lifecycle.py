@@ -1,61 +1,171 @@
-"""How a session begins and ends."""
+"""How a session begins and ends.
+
+initialize → launch or attach → `initialized` → breakpoints and filters → configurationDone.  A
+client need not wait between these; breakpoints may also come before launch.  A program begins
+only with configurationDone: a client that never sends it has a program that stands at its first
+statement, and is told so by whatever would move it.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nncdbg.dap_server.events import report_end, report_stop
+import msgspec
+
+from nncdbg.dap_server.events import MAIN_THREAD, report_process
 from nncdbg.dap_server.launching import LaunchArguments, launch
+from nncdbg.dap_server.protocol.events import ContinuedEventBody
 from nncdbg.dap_server.registry import ALWAYS, LIVE, State, capabilities, request
+from nncdbg.engine.errors import UsageError
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.protocol.requests import (
         ConfigurationDoneArguments,
         DisconnectArguments,
         InitializeRequestArguments,
+        RestartArguments,
         TerminateArguments,
     )
     from nncdbg.dap_server.session import Session
 
 
-@request("initialize", when=frozenset({State.NEW}))
+class Connect(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a process listens that called `nncdbg.listen`."""
+
+    port: int
+    host: str = "127.0.0.1"
+    token: str | None = None
+
+
+class AttachArguments(msgspec.Struct, frozen=True, kw_only=True):
+    """What an `attach` configuration may say.  By `connect` the client has found the process."""
+
+    connect: Connect | None = None
+
+
+@request("initialize", when=ALWAYS)
 def initialize(session: Session, arguments: InitializeRequestArguments) -> dict[str, Any]:
+    if session.state is not State.NEW:
+        raise UsageError("initialize comes once, as the first request", hint="begin another session")
     session.client = arguments
     session.state = State.INITIALIZED
     return capabilities()
 
 
-@request("launch", when=frozenset({State.INITIALIZED}), arguments=LaunchArguments)
+@request("launch", when=LIVE | {State.INITIALIZED}, arguments=LaunchArguments)
 def launch_program(session: Session, arguments: LaunchArguments) -> None:
-    session.launched = arguments
-    session.debuggee = launch(arguments, session.runner)
+    _begins_once(session)
+    if session.attachment is not None:
+        raise UsageError("this process runs a program of its own", hint="send attach")
+    _load(session, arguments)
     session.state = State.CONFIGURING
-    for note in session.debuggee.debugger.notes:
-        session.say(note)
     session.defer(lambda: session.send_event("initialized"))
+
+
+@request("attach", when=LIVE | {State.INITIALIZED}, arguments=AttachArguments)
+def attach(session: Session, arguments: AttachArguments) -> None:
+    _begins_once(session)
+    if session.attachment is None:
+        there = arguments.connect
+        place = f"{there.host}:{there.port}" if there is not None else "the address that nncdbg.listen gave"
+        raise UsageError(
+            "this server launches programs; one that runs already serves its clients itself",
+            hint=f"let the client connect to {place}",
+        )
+    session.state = State.CONFIGURING
+    session.defer(lambda: session.send_event("initialized"))
+
+
+def _begins_once(session: Session) -> None:
+    if session.state is not State.INITIALIZED:
+        raise UsageError("a program is being debugged already", hint="restart it, or begin another session")
+
+
+def _load(session: Session, arguments: LaunchArguments) -> None:
+    """Debug the program of this configuration; if it cannot be, what is debugged now stays."""
+    debuggee = launch(arguments, session.runner, session.check_cancelled)
+    if session.client is not None:
+        debuggee.sources.uris = session.client.path_format == "uri"
+    session.launched = arguments
+    session.adopt(debuggee)
+    report_process(session, debuggee.sources.name, "launch")
+    for note in (*debuggee.debugger.notes, *debuggee.sources.notes):
+        session.say(note)
 
 
 @request(
     "configurationDone",
-    when=frozenset({State.CONFIGURING}),
+    when=frozenset({State.CONFIGURING, State.RUNNING, State.STOPPED}),
     capability="supportsConfigurationDoneRequest",
 )
 def configuration_done(session: Session, arguments: ConfigurationDoneArguments) -> None:
-    debuggee = session.debuggee
-    assert debuggee is not None
-    assert session.launched is not None
-    if session.launched.stop_on_entry:
-        session.state = State.STOPPED
-        session.defer(lambda: report_stop(session, debuggee.debugger.stop))
+    if session.state is not State.CONFIGURING:
+        raise UsageError("the program has started already", hint="breakpoints can be set at any time")
+    if session.attachment is not None:
+        session.attachment.attach(session)
     else:
-        debuggee.move(session, debuggee.debugger.run)
+        _start(session)
+
+
+def _start(session: Session) -> None:
+    launched = session.launched
+    assert launched is not None
+    session.program.start(session, stop_on_entry=launched.stop_on_entry and not launched.no_debug)
+
+
+@request("restart", when=LIVE, capability="supportsRestartRequest", moves=True)
+def restart(session: Session, arguments: RestartArguments) -> None:
+    """The program anew, from its file as it is now; an attached one goes back to the start of its graph."""
+    if session.attachment is not None:
+        session.attachment.go_to_start(session)
+        return
+    wanted = session.launched if arguments.arguments is None else _configuration(arguments.arguments)
+    assert wanted is not None
+    before, stopped = session.program, session.state is State.STOPPED
+    _load(session, wanted)
+    before.abandoned()
+    if session.state is State.CONFIGURING:
+        return
+    if stopped:
+        body = ContinuedEventBody(thread_id=MAIN_THREAD, all_threads_continued=True)
+        session.defer(lambda: session.send_event("continued", body))
+    _start(session)
+
+
+def _configuration(given: dict[str, Any]) -> LaunchArguments:
+    try:
+        return msgspec.convert(given, LaunchArguments)
+    except msgspec.ValidationError as error:
+        words = str(error).replace("$", "arguments.arguments", 1)
+        raise UsageError(f"restart: the configuration is malformed: {words}") from None
 
 
 @request("terminate", when=LIVE, capability="supportsTerminateRequest", anytime=True)
 def terminate(session: Session, arguments: TerminateArguments) -> None:
-    session.defer(lambda: report_end(session, 0))
+    """A launched program ends before its next statement; an attached process is interrupted, as by Ctrl-C."""
+    if session.attachment is not None:
+        session.defer(session.attachment.interrupt)
+    else:
+        session.defer(lambda: session.program.terminate(session))
 
 
-@request("disconnect", when=ALWAYS, capability="supportTerminateDebuggee", anytime=True)
+@request(
+    "disconnect",
+    when=ALWAYS,
+    capability={"supportTerminateDebuggee": True, "supportSuspendDebuggee": True},
+    anytime=True,
+)
 def disconnect(session: Session, arguments: DisconnectArguments) -> None:
+    """A launched program ends with its session, whatever is asked for; an attached one goes on.
+
+    Unless the client says otherwise: with `terminateDebuggee` it is interrupted, with
+    `suspendDebuggee` it stands before its next statement until somebody attaches again.
+    """
+    attachment = session.attachment
+    if attachment is not None and attachment.session is session:
+        attachment.suspended = bool(arguments.suspend_debuggee) and not arguments.terminate_debuggee
+        if arguments.terminate_debuggee:
+            session.defer(attachment.interrupt)
+    # While the client still listens.
+    session.defer(session.progress.end_all)
     session.defer(session.vanished)

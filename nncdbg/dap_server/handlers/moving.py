@@ -2,22 +2,41 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from nncdbg.dap_server.events import MAIN_THREAD
+from nncdbg.dap_server.handlers.targets import step_into_target
+from nncdbg.dap_server.places import frame_depth
 from nncdbg.dap_server.protocol.requests import ContinueBody, ThreadsBody
 from nncdbg.dap_server.protocol.types import Thread
-from nncdbg.dap_server.registry import LIVE, STOPPED, request
+from nncdbg.dap_server.registry import ALWAYS, LIVE, STOPPED, State, request
+from nncdbg.engine.errors import UsageError
 
 if TYPE_CHECKING:
+    from nncdbg.dap_server.debuggee import Verb
     from nncdbg.dap_server.protocol.requests import (
+        CancelArguments,
         ContinueArguments,
         NextArguments,
         PauseArguments,
+        RestartFrameArguments,
+        ReverseContinueArguments,
+        StepBackArguments,
         StepInArguments,
         StepOutArguments,
+        TerminateThreadsArguments,
     )
     from nncdbg.dap_server.session import Session
+    from nncdbg.engine.control import Stop
+
+
+class ReverseArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Of the requests to go back that the protocol does not have."""
+
+    thread_id: int = MAIN_THREAD
 
 
 @request("threads", when=LIVE, anytime=True)
@@ -25,28 +44,141 @@ def threads(session: Session, arguments: object) -> ThreadsBody:
     return ThreadsBody(threads=[Thread(id=MAIN_THREAD, name="main")])
 
 
-@request("continue", when=STOPPED, moves=True)
+@request(
+    "terminateThreads",
+    when=frozenset({State.RUNNING, State.STOPPED}),
+    capability="supportsTerminateThreadsRequest",
+)
+def terminate_threads(session: Session, arguments: TerminateThreadsArguments) -> None:
+    """There is one stream of statements: without it nothing is left, so the program ends."""
+    if not arguments.thread_ids:
+        raise UsageError("no thread is named", hint=f"the only one is {MAIN_THREAD}")
+    for number in arguments.thread_ids:
+        _check_thread(number)
+    session.defer(lambda: session.program.terminate(session))
+
+
+# -- forward -------------------------------------------------------------------------------------
+
+
+@request("continue", when=STOPPED, moves=True, capability="supportsSingleThreadExecutionRequests")
 def continue_(session: Session, arguments: ContinueArguments) -> ContinueBody:
-    session.program.move(session, session.program.debugger.run)
+    _forward(session, arguments.thread_id, None)
     return ContinueBody(all_threads_continued=True)
 
 
-@request("next", when=STOPPED, moves=True)
+@request("next", when=STOPPED, moves=True, capability="supportsSteppingGranularity")
 def next_(session: Session, arguments: NextArguments) -> None:
-    session.program.move(session, session.program.debugger.step_over)
+    debugger = session.program.debugger
+    if arguments.granularity == "instruction" and _enters_micro_program(session):
+        _forward(session, arguments.thread_id, lambda: debugger.step_into(micro=True))
+    else:
+        _forward(session, arguments.thread_id, debugger.step_over)
+
+
+def _enters_micro_program(session: Session) -> bool:
+    """Inside a micro program an instruction is one of its statements; elsewhere those are inside the op."""
+    debugger = session.program.debugger
+    return debugger.machine.frames[-1].code.formula is None and debugger.micro_program() is not None
 
 
 @request("stepIn", when=STOPPED, moves=True)
 def step_in(session: Session, arguments: StepInArguments) -> None:
-    session.program.move(session, session.program.debugger.step_into)
+    if arguments.target_id is not None:
+        _check_thread(arguments.thread_id)
+        step_into_target(session, arguments.target_id)
+        return
+    debugger = session.program.debugger
+    micro = arguments.granularity == "instruction" and debugger.micro_program() is not None
+    _forward(session, arguments.thread_id, lambda: debugger.step_into(micro=micro))
 
 
 @request("stepOut", when=STOPPED, moves=True)
 def step_out(session: Session, arguments: StepOutArguments) -> None:
-    session.program.move(session, session.program.debugger.step_out)
+    _forward(session, arguments.thread_id, session.program.debugger.step_out)
+
+
+def _forward(session: Session, thread: int, verb: Verb | None) -> None:
+    """Move on, by a verb or as the program itself would; from the end, with the only way out, it ends."""
+    _check_thread(thread)
+    debuggee = session.program
+    if debuggee.debugger.machine.ended:
+        session.defer(lambda: debuggee.end(session, 0))
+    elif verb is None:
+        debuggee.go_on(session)
+    else:
+        debuggee.move(session, verb)
+
+
+# -- back ------------------------------------------------------------------------------------------
+
+
+@request("stepBack", when=STOPPED, moves=True, capability="supportsStepBack")
+def step_back(session: Session, arguments: StepBackArguments) -> None:
+    micro = arguments.granularity == "instruction"
+    debugger = session.program.debugger
+    _backward(session, arguments.thread_id, lambda: debugger.step_back(micro=micro))
+
+
+@request("reverseContinue", when=STOPPED, moves=True)
+def reverse_continue(session: Session, arguments: ReverseContinueArguments) -> None:
+    _backward(session, arguments.thread_id, session.program.debugger.reverse_continue)
+
+
+@request("nncdbg/reverseStepIn", when=STOPPED, moves=True, arguments=ReverseArguments)
+def reverse_step_in(session: Session, arguments: ReverseArguments) -> None:
+    _backward(session, arguments.thread_id, session.program.debugger.step_back_into, unasked=True)
+
+
+@request("nncdbg/reverseStepOut", when=STOPPED, moves=True, arguments=ReverseArguments)
+def reverse_step_out(session: Session, arguments: ReverseArguments) -> None:
+    _backward(session, arguments.thread_id, session.program.debugger.reverse_step_out, unasked=True)
+
+
+def _backward(session: Session, thread: int, verb: Verb, *, unasked: bool = False) -> None:
+    _check_thread(thread)
+    if session.program.debugger.machine.tick == 0:
+        raise UsageError("this is the start of the program", hint="there is nothing before it; step forward")
+    session.program.move(session, verb, unasked=unasked)
+
+
+@request("restartFrame", when=STOPPED, moves=True, capability="supportsRestartFrame")
+def restart_frame(session: Session, arguments: RestartFrameArguments) -> None:
+    depth = frame_depth(session, arguments.frame_id)
+    if depth is None:
+        raise UsageError("this frame is gone", hint="ask for the stack again")
+    debugger = session.program.debugger
+    tick = debugger.machine.frames[depth].entered
+
+    def rewind() -> Stop:
+        return replace(debugger.go_to(tick), reason="restart")
+
+    session.program.move(session, rewind)
+
+
+# -- breaking off ----------------------------------------------------------------------------------
 
 
 @request("pause", when=LIVE, anytime=True)
 def pause(session: Session, arguments: PauseArguments) -> None:
-    if session.moving:
-        session.program.debugger.pause()
+    def hold() -> None:
+        with session.turn:
+            if session.moving and session.debuggee is not None:
+                session.debuggee.pause()
+            elif session.attachment is not None and session.state is State.RUNNING:
+                session.attachment.pause_next()
+
+    session.defer(hold)
+
+
+@request("cancel", when=ALWAYS, capability="supportsCancelRequest", anytime=True)
+def cancel(session: Session, arguments: CancelArguments) -> None:
+    if arguments.request_id is not None:
+        session.cancel(arguments.request_id)
+    if arguments.progress_id is not None:
+        session.progress.cancel(arguments.progress_id)
+
+
+def _check_thread(number: int) -> None:
+    if number != MAIN_THREAD:
+        raise UsageError(f"there is no thread {number}", hint=f"the only one is {MAIN_THREAD}")

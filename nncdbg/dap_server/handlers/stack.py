@@ -1,1 +1,146 @@
-"""Frames, scopes, variables."""
+"""The stack: machine frames with their iteration, and between them the lines of the user's model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nncdbg.dap_server.events import MAIN_THREAD
+from nncdbg.dap_server.instructions import reference_of
+from nncdbg.dap_server.modules import module_of
+from nncdbg.dap_server.places import SourcePlace, frame_place, standing
+from nncdbg.dap_server.positions import column_for_client, line_for_client
+from nncdbg.dap_server.protocol.requests import StackTraceBody
+from nncdbg.dap_server.protocol.types import StackFrame
+from nncdbg.dap_server.registry import STILL, request
+from nncdbg.engine.errors import UsageError
+from nncdbg.engine.expression import spelled
+from nncdbg.terminal.titles import frame_title
+
+if TYPE_CHECKING:
+    from nncdbg.dap_server.protocol.requests import StackTraceArguments
+    from nncdbg.dap_server.protocol.types import StackFrameFormat
+    from nncdbg.dap_server.session import Session
+    from nncdbg.engine.graph import Location
+    from nncdbg.engine.machine import Frame
+
+FRAMES = 1000
+"""Frames of an answer to who does not say how many; `totalFrames` says what there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A line of the stack: a machine frame, or with `origin` a (file, line) of the user's model."""
+
+    depth: int
+    number: int = 0
+    origin: tuple[str, int] | None = None
+
+
+@request("stackTrace", when=STILL, capability="supportsDelayedStackTraceLoading", reads=True)
+def stack_trace(session: Session, arguments: StackTraceArguments) -> StackTraceBody:
+    if arguments.thread_id != MAIN_THREAD:
+        raise UsageError(
+            f"there is no thread {arguments.thread_id}",
+            hint=f"the one stream of the program is {MAIN_THREAD}",
+        )
+    first, levels = arguments.start_frame or 0, arguments.levels or FRAMES
+    if first < 0 or levels < 0:
+        raise UsageError("`startFrame` and `levels` are 0 or more")
+    entries = list(_entries(session))
+    frames = session.program.debugger.frames
+    shown = [
+        _source_frame(session, entry, entry.origin)
+        if entry.origin is not None
+        else _machine_frame(session, frames, entry.depth, arguments.format)
+        for entry in entries[first : first + min(levels, FRAMES)]
+    ]
+    return StackTraceBody(stack_frames=shown, total_frames=len(entries))
+
+
+def _entries(session: Session) -> Iterator[Entry]:
+    """The whole stack, innermost first.  What the user's model says once is not said again further out."""
+    frames = session.program.debugger.machine.frames
+    known: Sequence[tuple[str, int]] = ()
+    for depth in range(len(frames) - 1, -1, -1):
+        yield Entry(depth)
+        pc, _ = standing(session, depth)
+        nodes = frames[depth].code.nodes
+        origins = _origins(nodes[pc].location if pc < len(nodes) else None)
+        if origins and list(known[-len(origins) :]) != origins:
+            for number, origin in enumerate(origins):
+                yield Entry(depth, number, origin)
+            known = origins
+
+
+def _origins(location: Location | None) -> list[tuple[str, int]]:
+    """The lines of the user's model that a statement comes from, innermost first."""
+    if location is None:
+        return []
+    first = [(location.file, location.line)] if location.file and location.line is not None else []
+    listed: list[tuple[str, int]] = []
+    for origin in (*first, *location.stack):
+        if not listed or listed[-1] != origin:
+            listed.append(origin)
+    return listed
+
+
+def _machine_frame(
+    session: Session, frames: Sequence[Frame], depth: int, format: StackFrameFormat | None
+) -> StackFrame:
+    debugger = session.program.debugger
+    frame = debugger.machine.frames[depth]
+    pc, _ = standing(session, depth)
+    line = debugger.line_of(frame, pc)
+    assert line is not None, "every statement has its line"
+    place = frame_place(session, depth)
+    name = frame_title(frames, len(frames) - 1 - depth)
+    listing = debugger.listing_of(frame)
+    return StackFrame(
+        id=session.handles.number(place),
+        name=_formatted(session, name, frame, line, format),
+        source=session.program.sources.of_frame(frame),
+        line=line_for_client(session, line),
+        column=column_for_client(session, 1),
+        end_line=line_for_client(session, line),
+        end_column=column_for_client(session, len(listing.lines[line - 1]) + 1),
+        instruction_pointer_reference=reference_of(session, frame.code, pc),
+        module_id=module_of(session, frame.code),
+        presentation_hint="normal",
+    )
+
+
+def _formatted(session: Session, name: str, frame: Frame, line: int, format: StackFrameFormat | None) -> str:
+    """The name with what the client wants to have beside it."""
+    if format is None:
+        return name
+    if format.parameters:
+        name += f"({', '.join(_parameters(session, frame, format))})"
+    if format.module:
+        name = f"{session.program.debugger.program.entry}!{name}"
+    return f"{name}, line {line_for_client(session, line)}" if format.line else name
+
+
+def _parameters(session: Session, frame: Frame, format: StackFrameFormat) -> Iterator[str]:
+    """What the block was given, each with its name and type as far as they are wanted."""
+    for value in frame.code.graph.inputs:
+        known = frame.code.types.get(value.name) or value.type
+        parts = [spelled(value.name)] if format.parameter_names is not False else []
+        parts += [str(known)] if format.parameter_types and known is not None else []
+        if value.name:
+            yield ": ".join(parts)
+
+
+def _source_frame(session: Session, entry: Entry, origin: tuple[str, int]) -> StackFrame:
+    file, line = origin
+    return StackFrame(
+        id=session.handles.number(SourcePlace(frame_place(session, entry.depth), entry.number)),
+        name=f"{os.path.basename(file)}:{line}",
+        source=session.program.sources.of_model(file),
+        line=line_for_client(session, line),
+        column=column_for_client(session, 1),
+        can_restart=False,
+        presentation_hint="subtle",
+    )

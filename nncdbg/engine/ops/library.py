@@ -29,9 +29,12 @@ def load_op_library(path: str | os.PathLike[str]) -> tuple[str, ...]:
     A file is executed once per process.  Raises LoadError if it is missing, fails, declares no op,
     or declares one of a domain that is not its own; then none of its ops is entered.
     """
-    file = Path(path).resolve()
+    try:
+        file = Path(path).resolve()
+    except ValueError as error:  # a NUL
+        raise LoadError(f"{os.fspath(path)!r} is no path: {error}") from None
     if file not in _LOADED:
-        if not file.is_file():
+        if not os.path.isfile(file):  # False for a name that is too long, too
             raise LoadError(f"there is no op library {path}", hint="give the path of a Python file")
         with declared_together() as found:
             _execute(file)

@@ -137,6 +137,7 @@ def print_(session: Session, text: str) -> None:
 
     There are arithmetic, comparison, indexing, min max mean std sum abs any all isnan isinf isfinite
     count norm quantile shape dtype size argmax, prev(%h), stats(%h).nan, $iter, $op and $line.
+    A line that is no command but an expression is shown as well: `%h[0] * 2`.
     """
     session.screen.put(_shown(session, session.debugger.evaluate(needs("print", text))))
 

@@ -1,0 +1,160 @@
+"""How long an editor waits for the Debug Adapter Protocol server."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter, sleep
+from typing import Any
+
+import numpy as np
+from bench_machine import chain
+from dap_wire import Wire, wire
+from debugpy_wire import debugpy_wire
+
+BILLION = 10**9
+PAGE_BAR = 0.005
+"""Seconds for a page of variables of a tensor of any size."""
+STEP_BAR, STEP_BAR_P99, PAUSE_BAR = 0.003, 0.010, 0.020
+
+FOREVER = """graph @main(%x: f32[4]) -> (%y: f32[4]) {
+  while @spin (%s: f32[4] = %x) {
+    %a: f32[4] = Mul(%s, 0.5)
+    %b: f32[4] = Add(%a, 1.0)
+    next %s = %b
+  } -> (%y: f32[4] = %s)
+  return %y
+}
+"""
+
+
+def sparse_array(file: Path, count: int) -> None:
+    """Write a .npy file of `count` float32 zeros as a hole that takes no room on the disk."""
+    with file.open("wb") as stream:
+        header = {"descr": "<f4", "fortran_order": False, "shape": (count,)}
+        np.lib.format.write_array_header_1_0(stream, header)
+        stream.truncate(stream.tell() + 4 * count)
+
+
+def variables_page(runs: int = 101) -> list[dict[str, Any]]:
+    """The page of 100 elements somewhere in a tensor of 1e9, and the scope that lists the tensor."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        sparse_array(folder / "x.npy", BILLION)
+        kind = f"f32[{BILLION}]"
+        text = f"graph @main(%x: {kind}) -> (%y: {kind}) {{\n  %y: {kind} = Neg(%x)\n  return %y\n}}\n"
+        (folder / "large.nnc").write_text(f"#nncdbg 1\nopset 18\n\n{text}")
+        with wire(folder) as client:
+            client.start(folder / "large.nnc", inputs={"x": "x.npy"})
+            frame = client.request("stackTrace", {"threadId": 1})["stackFrames"][0]["id"]
+            scope = client.request("scopes", {"frameId": frame})["scopes"][0]["variablesReference"]
+            (whole,) = client.request("variables", {"variablesReference": scope})["variables"]
+            page = {"variablesReference": whole["variablesReference"], "filter": "indexed", "count": 100}
+            starts = np.random.default_rng(0).integers(0, BILLION - 100, runs).tolist()
+            pages = [_seconds(client, {**page, "start": start}) for start in starts]
+            scopes = [_seconds(client, {"variablesReference": scope}) for _ in range(runs)]
+    return [
+        _row("variables: a page of a tensor of 1e9 elements, p50 (s)", statistics.median(pages)),
+        _row("variables: a page of a tensor of 1e9 elements, p99 (s)", sorted(pages)[-2]),
+        _row("variables: the scope that lists it, p50 (s)", statistics.median(scopes)),
+    ]
+
+
+def _seconds(client: Any, arguments: dict[str, Any]) -> float:
+    before = perf_counter()
+    client.request("variables", arguments)
+    return perf_counter() - before
+
+
+def _row(figure: str, seconds: float, bar: float = PAGE_BAR) -> dict[str, Any]:
+    return {
+        "figure": figure,
+        "ours": seconds,
+        "peer": None,
+        "ratio": round(seconds / bar, 3),
+        "bar": 1.0,
+    }
+
+
+def step_round_trip(count: int = 10_000, runs: int = 300) -> list[dict[str, Any]]:
+    """`next` up to `stopped`, then stack, scopes, variables: in a chain of ops, and debugpy in Python lines.
+
+    Both in turn; `ratio` is against the bar in seconds, and last the median against debugpy's.
+    """
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "chain.nnc").write_text(str(chain(count)))
+        with wire(folder) as ours, debugpy_wire(folder, 2 * runs) as peer:
+            ours.start(folder / "chain.nnc", inputs={"v0": 1.0, "c": 0.5})
+            threads = peer.request("threads")["threads"]
+            thread = next(each["id"] for each in threads if each["name"] == "MainThread")
+            for _ in range(runs // 10):
+                _step(ours, 1)
+                _step(peer, thread)
+            pairs = [(_step(ours, 1), _step(peer, thread)) for _ in range(runs)]
+    mine, theirs = (sorted(times) for times in zip(*pairs, strict=True))
+    figure = f"next to stopped, stack, scopes and variables in {count} ops"
+    last = -(-runs // 100)
+    return [
+        _row(f"{figure}, p50 (s)", statistics.median(mine), STEP_BAR),
+        _row(f"{figure}, p99 (s)", mine[-last], STEP_BAR_P99),
+        {
+            "figure": f"{figure}, against debugpy without delay",
+            "ours": statistics.median(mine),
+            "peer": statistics.median(theirs),
+            "ratio": round(statistics.median(a / b for a, b in pairs), 3),
+            "bar": 1.0,
+        },
+    ]
+
+
+def _step(client: Wire, thread: int) -> float:
+    """The seconds of a step, until a client can show where the program stands and what it holds."""
+    before = perf_counter()
+    client.request("next", {"threadId": thread})
+    client.wait("stopped")
+    frame = client.request("stackTrace", {"threadId": thread, "startFrame": 0, "levels": 20})["stackFrames"][
+        0
+    ]
+    for scope in client.request("scopes", {"frameId": frame["id"]})["scopes"]:
+        if not scope["expensive"]:
+            client.request("variables", {"variablesReference": scope["variablesReference"]})
+    return perf_counter() - before
+
+
+def pause(runs: int = 31) -> list[dict[str, Any]]:
+    """`pause` up to `stopped` in a loop of cheap ops that never ends."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "forever.nnc").write_text(FOREVER)
+        with wire(folder) as client:
+            client.start(folder / "forever.nnc", inputs={"x": "ones"})
+            for _ in range(3):
+                _pause(client)
+            times = sorted(_pause(client) for _ in range(runs))
+    figure = "pause to stopped in a run of cheap ops"
+    return [
+        _row(f"{figure}, p50 (s)", statistics.median(times), PAUSE_BAR),
+        _row(f"{figure}, p95 (s)", times[-1 - runs // 20], PAUSE_BAR),
+    ]
+
+
+def _pause(client: Wire) -> float:
+    """The seconds until a program that has run for a while stands."""
+    client.request("continue", {"threadId": 1})
+    sleep(0.05)
+    before = perf_counter()
+    client.send("pause", {"threadId": 1})
+    client.wait("stopped")
+    return perf_counter() - before
+
+
+def measure() -> list[dict[str, Any]]:
+    return [*variables_page(), *step_round_trip(), *pause()]
+
+
+if __name__ == "__main__":
+    for row in measure():
+        print(json.dumps(row))

@@ -1,0 +1,79 @@
+"""A bare client of the Debug Adapter Protocol over stdio: it measures, and checks nothing but success."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+
+class Wire:
+    """Requests in, bodies out, one at a time; `events` holds what came beside."""
+
+    def __init__(self, reader: IO[bytes], writer: IO[bytes]) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._seq = 0
+        self.events: list[dict[str, Any]] = []
+
+    def send(self, command: str, arguments: Any = None) -> int:
+        """Send a request; its number."""
+        self._seq += 1
+        message = {"seq": self._seq, "type": "request", "command": command, "arguments": arguments or {}}
+        body = json.dumps(message).encode()
+        self._writer.write(b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
+        self._writer.flush()
+        return self._seq
+
+    def read(self) -> dict[str, Any]:
+        """The next message."""
+        length = 0
+        while (line := self._reader.readline()).strip():
+            length = int(line.partition(b":")[2])
+        message: dict[str, Any] = json.loads(self._reader.read(length))
+        return message
+
+    def request(self, command: str, arguments: Any = None) -> dict[str, Any]:
+        """The body of the response to a request."""
+        number = self.send(command, arguments)
+        while True:
+            message = self.read()
+            if message["type"] == "response" and message["request_seq"] == number:
+                if not message["success"]:
+                    raise RuntimeError(f"{command} failed: {message['message']}")
+                body: dict[str, Any] = message.get("body", {})
+                return body
+            self.events.append(message)
+
+    def wait(self, event: str) -> dict[str, Any]:
+        """The next event of a kind, one that has come already included."""
+        while True:
+            for index, message in enumerate(self.events):
+                if message.get("event") == event:
+                    return self.events.pop(index)
+            self.events.append(self.read())
+
+    def start(self, program: Path, **options: Any) -> None:
+        """Launch, and stop on entry."""
+        flags = {"supportsVariablePaging": True, "supportsVariableType": True}
+        self.request("initialize", {"adapterID": "nncdbg", **flags})
+        self.request("launch", {"program": str(program), "stopOnEntry": True, **options})
+        self.request("configurationDone")
+        self.wait("stopped")
+
+
+@contextmanager
+def wire(folder: Path) -> Iterator[Wire]:
+    """A client of a server of its own, in a folder."""
+    command = [sys.executable, "-m", "nncdbg", "dap"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=folder) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        client = Wire(process.stdout, process.stdin)
+        yield client
+        client.request("disconnect")
+        process.wait(30)

@@ -1,0 +1,130 @@
+"""Where a server can be reached: TCP on this machine, or a Unix socket that its owner alone can open."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import socket
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from nncdbg.engine.errors import UsageError
+
+Address: TypeAlias = "tuple[str, int] | str | Path"
+"""(host, port), where port 0 picks one, or the path of a Unix socket."""
+
+_WAITING = 16
+"""Connections that the system keeps until they are accepted."""
+
+_PROBE = 1.0
+"""Seconds in which a server that lives takes a connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A bound address: the socket that listens there, and how the address is given up."""
+
+    socket: socket.socket
+    address: tuple[str, int] | str
+    close: Callable[[], None]
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """The address in ``HOST:PORT`` or ``[IPv6]:PORT``.  Raises UsageError."""
+    host, colon, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise UsageError(f"{text!r} is no address", hint="an IPv6 host stands in brackets: [::1]:5679")
+    if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        raise UsageError(f"{text!r} is no address", hint="give HOST:PORT, such as 127.0.0.1:5679")
+    return host, int(port)
+
+
+def words(address: Address) -> str:
+    """An address as a person writes it."""
+    if not isinstance(address, tuple):
+        return f"unix:{address}"
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def bind(address: Address, *, guarded: bool) -> Place:
+    """Listen at an address; a place that other machines can reach must be `guarded` by a token.
+
+    Raises UsageError if it cannot be.
+    """
+    try:
+        return _bind_tcp(*address, guarded) if isinstance(address, tuple) else _bind_unix(str(address))
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UsageError(f"cannot listen on {words(address)}: {reason}") from None
+
+
+def _bind_tcp(host: str, port: int, guarded: bool) -> Place:
+    # The address that is checked is the one that is bound: a name is resolved once.
+    family, _, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    if not guarded and not ipaddress.ip_address(str(target[0]).partition("%")[0]).is_loopback:
+        raise UsageError(
+            f"{words((host, port))} can be reached from other machines, and no token is set",
+            hint="set --token or NNCDBG_DAP_TOKEN, or listen on 127.0.0.1",
+        )
+    listening = socket.create_server(target[:2], family=family, backlog=_WAITING)
+    bound = listening.getsockname()
+    return Place(listening, (bound[0], bound[1]), listening.close)
+
+
+def _bind_unix(path: str) -> Place:
+    if not path:
+        raise UsageError("a Unix socket needs a path")
+    _clear(path)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    # Nobody else may open it, not even between its making and a later change of its mode.
+    mask = os.umask(0o177)
+    try:
+        listening.bind(path)
+    except OSError as error:
+        listening.close()
+        if error.errno is None or "too long" in str(error):
+            raise UsageError(
+                f"the path of the socket is too long, with {len(os.fsencode(path))} bytes: {path}",
+                hint="about 100 bytes are the most; choose a folder nearer to the root, such as /tmp",
+            ) from None
+        raise
+    finally:
+        os.umask(mask)
+    made = os.lstat(path)
+    listening.listen(_WAITING)
+
+    def close() -> None:
+        listening.close()
+        with contextlib.suppress(FileNotFoundError):
+            # Another server may have its socket there by now.
+            if os.path.samestat(os.lstat(path), made):
+                os.unlink(path)
+
+    return Place(listening, path, close)
+
+
+def _clear(path: str) -> None:
+    """Remove the socket that a server which is no more has left; raises UsageError for anything else."""
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise UsageError(f"{path} exists, and is no socket", hint="choose another path, or remove it")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(_PROBE)
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
+            return
+        except TimeoutError:
+            pass  # it lives, and has much to do
+    raise UsageError(f"another server listens on {words(path)}", hint="choose another path")

@@ -1,0 +1,104 @@
+"""Debugging graphs inside a program of one's own, from an editor that attaches to it.
+
+import nncdbg
+
+nncdbg.listen(("127.0.0.1", 5679))
+nncdbg.wait_for_client()
+nncdbg.breakpoint()              # stops before the next statement of a graph
+nncdbg.Debugger(program).run()
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from nncdbg.engine.errors import UsageError
+
+if TYPE_CHECKING:
+    from nncdbg.dap_server.addresses import Address
+    from nncdbg.dap_server.attachment import Attachment
+    from nncdbg.dap_server.transport import Listener
+
+_attachment: Attachment | None = None
+_listener: Listener | None = None
+
+
+def listen(address: Address, token: str | None = None) -> Address:
+    """Let clients of the Debug Adapter Protocol attach to this process; the address, with the port picked.
+
+    `address` is (host, port), port 0 for a free one, or the path of a Unix socket.  A client must
+    show `token` if there is one, which there must be where other machines can connect.  Nothing
+    waits here, and without a client nothing changes for the program.  In an editor:
+    ``{"request": "attach", "connect": {"host": "127.0.0.1", "port": 5679}}``.
+
+    Raises UsageError where that cannot be had, and at a second call.
+    """
+    global _attachment, _listener
+    if _listener is not None:
+        raise UsageError(f"this process listens already, at {_listener}", hint="call nncdbg.listen once")
+    from nncdbg.dap_server import handlers  # noqa: F401  enters the handlers into the table
+    from nncdbg.dap_server.attachment import Attachment
+    from nncdbg.dap_server.connection import Connection
+    from nncdbg.dap_server.runner import Runner
+    from nncdbg.dap_server.session import Session
+    from nncdbg.dap_server.transport import Listener
+    from nncdbg.engine.session import Debugger
+
+    attachment = Attachment()
+
+    def make_session(connection: Connection) -> Session:
+        return Session(connection, Runner(), attachment)
+
+    _listener = Listener(address, make_session, token)
+    _attachment = attachment
+    Debugger.supervisor = attachment.supervise
+    atexit.register(_ended)
+    os.register_at_fork(after_in_child=_forked)
+    return _listener.address
+
+
+def wait_for_client(timeout: float | None = None) -> bool:
+    """Wait until a client is attached and has set its breakpoints, at most so many seconds; whether one is.
+
+    Ctrl-C ends the waiting.  Raises UsageError before `listen`.
+    """
+    if _attachment is None:
+        raise UsageError("nobody can attach to this process", hint="call nncdbg.listen first")
+    return _attachment.wait(timeout)
+
+
+def is_client_connected() -> bool:
+    """Whether a client is attached."""
+    return _attachment is not None and _attachment.session is not None
+
+
+def breakpoint() -> None:  # noqa: A001  as debugpy has it
+    """Stop before the next statement of a graph that this thread runs.  Does nothing without a client.
+
+    In a kernel that is the statement after the kernel's own.
+    """
+    if _attachment is not None:
+        _attachment.stop_here()
+
+
+def _ended() -> None:
+    """At the end of the process.  What `sys.exit` was given is not known here, only an uncaught error."""
+    if _attachment is not None and _listener is not None:
+        _attachment.ended(1 if getattr(sys, "last_value", None) is not None else 0)
+        _listener.close()
+
+
+def _forked() -> None:
+    """A forked child has none of the threads that serve: nobody is attached to it."""
+    global _attachment, _listener
+    if _attachment is None or _listener is None:
+        return
+    from nncdbg.engine.session import Debugger
+
+    Debugger.supervisor = None
+    _attachment.forget()
+    _listener.let_go()
+    _attachment = _listener = None

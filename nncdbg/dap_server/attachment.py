@@ -1,0 +1,274 @@
+"""A process of the user's own, in which a client looks into the debuggers that the user's code moves.
+
+The user's thread does all the work.  While it is inside a verb of a `Debugger`, that is what the
+client sees: its breakpoints are on it, and a stop that concerns the client holds the thread in
+there, where it does what the client asks for.  The user's own stops return to his code as ever;
+one that concerns both holds first.  Between two verbs plain Python runs, of which the client sees
+nothing: what it sets then is put on the next debugger that moves.
+
+One debugger at a time: while a client is attached, a second thread that wants to move one waits
+until the first comes back from its verb.  A debugger that a kernel of another one moves is not
+looked into.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nncdbg.dap_server.attached import Attached
+from nncdbg.dap_server.events import report_continued, report_end, report_process, report_start
+from nncdbg.dap_server.registry import State
+from nncdbg.engine.errors import UsageError
+
+if TYPE_CHECKING:
+    from nncdbg.dap_server.debuggee import Verb
+    from nncdbg.dap_server.session import Session
+    from nncdbg.engine.control import Stop
+    from nncdbg.engine.session import Debugger
+
+
+class Attachment:
+    """`session` is the one whose client is attached now.
+
+    `suspended`: the client has gone, and the program is to stand until another one lets it go.
+    """
+
+    def __init__(self) -> None:
+        self.session: Session | None = None
+        self.suspended = False
+        self._turn = threading.Condition()
+        """Guards all of these."""
+        self._moving: dict[int, Debugger] = {}
+        """By thread the debugger that it moves; the outermost, where kernels move others."""
+        self._seen: int | None = None
+        """The thread whose debugger the client sees."""
+        self._debuggee: Attached | None = None
+        """What the client sees, or has seen last."""
+        self._to_stop: set[int | None] = set()
+        """Threads that are to stop when they move a debugger next; None stands for any."""
+
+    # -- on the user's threads ---------------------------------------------------------------
+
+    def supervise(self, debugger: Debugger, verb: Verb) -> Stop:
+        """Move a debugger, and hold where it concerns the client; see `Debugger.supervisor`."""
+        thread = threading.get_ident()
+        with self._turn:
+            inner = thread in self._moving
+            if not inner:
+                self._turn.wait_for(lambda: self._seen is None or not self._wanted)
+                self._moving[thread] = debugger
+                if self._wanted:
+                    self._seen = thread
+        if inner:
+            return verb()
+        try:
+            return self._supervised(debugger, verb)
+        finally:
+            self._leave(thread)
+
+    @property
+    def _wanted(self) -> bool:
+        """Whether debuggers that move are to be looked into."""
+        return self.session is not None or self.suspended
+
+    def _supervised(self, debugger: Debugger, verb: Verb) -> Stop:
+        self._look_into(debugger)
+        before = self._stop_before(debugger)
+        if before is not None:
+            self._hold(debugger, before)
+        stop = verb()
+        while self._concerns(stop):
+            rest = debugger.control.journey
+            owed = self._hold(debugger, stop)
+            stop = debugger.stop
+            if rest is None or owed:
+                break
+            stop = debugger.proceed(rest)
+        return stop
+
+    def _look_into(self, debugger: Debugger) -> None:
+        """Let the client see this debugger; on the thread that moves it, between two statements."""
+        session = self.session
+        if session is None or self._seen != threading.get_ident() or session.debuggee is not None:
+            return
+        with session.turn:
+            session.turn.wait_for(lambda: not session.serving or session.closing)
+            session.moving = True
+        debuggee = self._debuggee
+        known = debuggee is not None and debuggee.debugger is debugger and debuggee.session is session
+        if debuggee is not None and known and not session.unbound:
+            debuggee.enter()
+            session.debuggee = debuggee
+        else:
+            if debuggee is not None:
+                debuggee.release()
+            self._adopt(debugger, session)
+        session.serve_waiting()
+
+    def _adopt(self, debugger: Debugger, session: Session) -> None:
+        debuggee = self._debuggee = Attached(debugger, session, self._debuggee)
+        session.unbound = False
+        debuggee.enter()
+        with debuggee.requested():
+            session.adopt(debuggee)
+        for note in debuggee.sources.notes:
+            session.say(note)
+
+    def _stop_before(self, debugger: Debugger) -> Stop | None:
+        """The stop that is due before the verb: asked for, or a breakpoint at the very first statement."""
+        thread = threading.get_ident()
+        if self._seen != thread:
+            return None
+        if self.suspended or self._to_stop & {thread, None}:
+            self._to_stop -= {thread, None}
+            return debugger.here("pause")
+        if self._debuggee is None or debugger.machine.tick:
+            return None
+        return debugger.stop_here(self._debuggee.numbers)
+
+    def _concerns(self, stop: Stop) -> bool:
+        if self._seen != threading.get_ident() or stop.reason == "end":
+            return False
+        return self.suspended or (self._debuggee is not None and self._debuggee.concerns(stop))
+
+    def _hold(self, debugger: Debugger, stop: Stop) -> bool:
+        """Hold until the client lets go, or is gone without suspending the program.
+
+        Whether the user is to hear of the stop at which the program stands then.
+        """
+        while True:
+            with self._turn:
+                self._turn.wait_for(lambda: self.session is not None or not self.suspended)
+                session, self.suspended = self.session, False
+            if session is None:
+                return False
+            self._look_into(debugger)
+            debuggee = self._debuggee
+            assert debuggee is not None
+            debuggee.hold(stop)
+            stop = debugger.stop
+            owed = debuggee.owes(stop)
+            with self._turn:
+                if self.session is session:
+                    return owed
+                debuggee.release()
+                if not self.suspended:
+                    return owed
+
+    def _leave(self, thread: int) -> None:
+        """The thread comes back from a verb, to plain Python."""
+        with self._turn:
+            del self._moving[thread]
+            self._turn.notify_all()
+            if self._seen != thread:
+                return
+            self._seen = None
+            debuggee, session = self._debuggee, self.session
+            if debuggee is None:
+                return
+            if debuggee.session is not session:
+                self._debuggee = None
+                debuggee.release()
+                return
+            debuggee.leave()
+        with session.turn:
+            stopped = session.state is State.STOPPED
+            session.debuggee, session.moving, session.state = None, False, State.RUNNING
+            session.turn.notify_all()
+        if stopped:
+            # Ctrl-C, which the client has not asked for.
+            report_continued(session)
+
+    def stop_here(self) -> None:
+        """Stop this thread before the next statement that it runs, if a client is attached."""
+        thread = threading.get_ident()
+        with self._turn:
+            if self.session is None:
+                return
+            if self._seen == thread and self._debuggee is not None:
+                self._debuggee.pause()
+            else:
+                self._to_stop.add(thread)
+
+    def wait(self, timeout: float | None) -> bool:
+        """Wait until a client is attached; whether one is."""
+        with self._turn:
+            return self._turn.wait_for(lambda: self.session is not None, timeout)
+
+    # -- on the client's threads ---------------------------------------------------------------
+
+    def attach(self, session: Session) -> None:
+        """Let the client of a session look into what moves now, and what will, once it is answered."""
+        session.state = State.RUNNING
+        session.defer(lambda: self._begin(session))
+
+    def _begin(self, session: Session) -> None:
+        with self._turn:
+            # Told within the turn: whoever moves a debugger once the client knows is looked into.
+            report_process(session, Path(sys.argv[0]).name or "python", "attach")
+            report_start(session)
+            self.session = session
+            if self._seen is None:
+                self._seen = next(iter(self._moving), None)
+            moving = self._moving.get(self._seen) if self._seen is not None else None
+            self._turn.notify_all()
+        if moving is not None:
+            moving.between_statements(lambda: self._look_into(moving))
+        if session.closing:
+            self.detach(session)
+
+    def pause_next(self) -> None:
+        """Stop whichever thread moves a debugger next."""
+        with self._turn:
+            self._to_stop.add(None)
+
+    def detach(self, session: Session) -> None:
+        """The client is gone: what it has set goes too, and the program goes on, unless it is `suspended`."""
+        with self._turn:
+            if self.session is not session:
+                return
+            self.session = None
+            self._to_stop.clear()
+            debuggee = self._debuggee
+            if self._seen is None:
+                self._debuggee = None
+                if debuggee is not None:
+                    debuggee.release()
+            elif debuggee is not None:
+                debuggee.between_statements(debuggee.release)
+                if self.suspended:
+                    debuggee.debugger.pause()
+            self._turn.notify_all()
+
+    def go_to_start(self, session: Session) -> None:
+        """Answer the request at hand, and go back to the first statement of the graph that stands."""
+        if session.state is not State.STOPPED:
+            hint = "where a graph stands, this goes back to its start"
+            raise UsageError("the program is not ours to start again", hint=hint)
+        session.program.move(session, session.program.debugger.restart)
+
+    def interrupt(self) -> None:
+        """Interrupt the program as Ctrl-C does, and let go of it where it is held."""
+        session = self.session
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        if session is not None and self._seen != threading.main_thread().ident:
+            session.runner.stop()
+
+    def forget(self) -> None:
+        """In a forked child: what the parent's client has set is not for this process."""
+        self._turn = threading.Condition()  # the parent's may be held by a thread that is not here
+        self.session, self.suspended = None, False
+        if self._debuggee is not None:
+            self._debuggee.between_statements(self._debuggee.release)
+
+    def ended(self, exit_code: int) -> None:
+        """The program has ended: tell the client."""
+        session = self.session
+        if session is not None:
+            session.state = State.ENDED
+            report_end(session, exit_code)
+            session.vanished()

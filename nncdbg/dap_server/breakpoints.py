@@ -1,0 +1,183 @@
+"""What the client asked to stop at, kept for the session, and the engine's breakpoints that stand for it.
+
+A wish is a record of what was asked for.  It is put on the program that there is, on each later
+one again, and says what became of it.  As long as a client asks for the same, the breakpoint
+stays the same, with its number and its count of hits.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from nncdbg.dap_server.protocol.events import BreakpointEventBody
+from nncdbg.dap_server.protocol.types import Breakpoint
+from nncdbg.engine.errors import NncdbgError
+
+if TYPE_CHECKING:
+    from nncdbg.dap_server.session import Session
+    from nncdbg.engine import breakpoints as engine
+
+PENDING = "the program is not loaded yet"
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """When a place that is reached counts, and what is printed there instead of stopping."""
+
+    when: str | None = None
+    hits: str | None = None
+    log: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """The engine's breakpoint, and the fields of the protocol's record that say where it is."""
+
+    found: engine.Breakpoint
+    where: dict[str, Any] = field(default_factory=dict)
+
+
+class Wish(Protocol):
+    """What was asked for; equal wishes are the same breakpoint."""
+
+    def put(self, session: Session, before: engine.Breakpoint | None) -> Placed:
+        """Set it on the session's program.  `before` stood for it on an earlier program.
+
+        Raises NncdbgError that says why it cannot be.
+        """
+
+    def asked(self, session: Session) -> dict[str, Any]:
+        """The fields that say where it was asked for."""
+
+
+@dataclass(slots=True, eq=False)
+class Kept:
+    """One breakpoint of the client; `found` stands for it in the program, None if nothing does."""
+
+    id: int
+    kind: str
+    wish: Wish
+    found: engine.Breakpoint | None = None
+    told: Breakpoint = field(default_factory=lambda: Breakpoint(verified=False))
+
+
+class Breakpoints:
+    """The table.  A group is what one request replaces: a file's lines, the functions, the data ..."""
+
+    def __init__(self) -> None:
+        self._groups: dict[Hashable, list[Kept]] = {}
+        self._by_number: dict[int, Kept] = {}
+        self._last_id = 0
+
+    def new_id(self) -> int:
+        self._last_id += 1
+        return self._last_id
+
+    def replace(
+        self, session: Session, kind: str, group: Hashable, wishes: Sequence[Wish]
+    ) -> list[Breakpoint]:
+        """Let these be the breakpoints of a group, which is of a `kind`; what is told of each, in order."""
+        spare: dict[Wish, list[Kept]] = defaultdict(list)
+        for kept in self._groups.get(group, ()):
+            spare[kept.wish].append(kept)
+        stays = [spare[wish].pop(0) if spare[wish] else None for wish in wishes]
+        with _together(session):
+            self._drop(session, (kept for rest in spare.values() for kept in rest))
+            now = [kept or Kept(self.new_id(), kind, wish) for kept, wish in zip(stays, wishes, strict=True)]
+            for kept in now:
+                if not _stands(session, kept):
+                    self._put(session, kept)
+        self._groups[group] = now
+        return [kept.told for kept in now]
+
+    def _drop(self, session: Session, dropped: Iterable[Kept]) -> None:
+        for kept in dropped:
+            if kept.found is None:
+                continue
+            self._by_number.pop(kept.found.number, None)
+            if _stands(session, kept):
+                session.program.debugger.delete(kept.found.number)
+
+    def _put(self, session: Session, kept: Kept) -> None:
+        before, kept.found = kept.found, None
+        if session.debuggee is None:
+            asked = kept.wish.asked(session)
+            kept.told = Breakpoint(id=kept.id, verified=False, message=PENDING, reason="pending", **asked)
+            return
+        try:
+            placed = kept.wish.put(session, before)
+        except NncdbgError as error:
+            asked = kept.wish.asked(session)
+            kept.told = Breakpoint(
+                id=kept.id, verified=False, message=reason(error), reason="failed", **asked
+            )
+            return
+        kept.found = placed.found
+        self._by_number[placed.found.number] = kept
+        kept.told = Breakpoint(id=kept.id, verified=True, **placed.where)
+
+    def bind(self, session: Session) -> None:
+        """Put all of them on another program than before, and tell what changed."""
+        self._by_number.clear()
+        with _together(session):
+            for kept in [each for group in self._groups.values() for each in group]:
+                told = kept.told
+                self._put(session, kept)
+                if kept.told != told:
+                    changed = BreakpointEventBody(reason="changed", breakpoint=kept.told)
+                    session.send_event("breakpoint", changed)
+
+    def enter(
+        self,
+        session: Session,
+        group: Hashable,
+        kind: str,
+        wish: Wish,
+        found: engine.Breakpoint,
+        where: dict[str, Any],
+    ) -> Breakpoint:
+        """Take in one that was set by a command of the client's console; what is told of it."""
+        kept = Kept(self.new_id(), kind, wish, found)
+        kept.told = Breakpoint(id=kept.id, verified=True, **where)
+        self._by_number[found.number] = kept
+        self._groups.setdefault(group, []).append(kept)
+        return kept.told
+
+    def take_deleted(self, session: Session) -> list[Kept]:
+        """Give up those that a command of the client's console has deleted."""
+        gone = [kept for kept in self._by_number.values() if not _stands(session, kept)]
+        for kept in gone:
+            assert kept.found is not None
+            del self._by_number[kept.found.number]
+            for group in self._groups.values():
+                if kept in group:
+                    group.remove(kept)
+        return gone
+
+    def kept(self, numbers: Iterable[int]) -> list[Kept]:
+        """The client's breakpoints that the engine's `numbers` stand for; others are not the client's."""
+        return [self._by_number[number] for number in numbers if number in self._by_number]
+
+
+def reason(error: NncdbgError) -> str:
+    """Why something is not verified, in a line: what is wrong, and what to do."""
+    return f"{error.message} ({error.hint})" if error.hint else error.message
+
+
+def _stands(session: Session, kept: Kept) -> bool:
+    """Whether the engine has it: commands of the client's console delete breakpoints too."""
+    if kept.found is None or session.debuggee is None:
+        return False
+    return session.debuggee.debugger.control.breakpoints.get(kept.found.number) is kept.found
+
+
+def _together(session: Session) -> ExitStack:
+    """Let changes of breakpoints take effect all at once, where there is a program."""
+    stack = ExitStack()
+    if session.debuggee is not None:
+        stack.enter_context(session.debuggee.debugger.breakpoints_together())
+    return stack

@@ -1,0 +1,154 @@
+"""What a program prints, on the descriptors 1 and 2, by Python or by C, told as it comes."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import ctypes
+import faulthandler
+import fcntl
+import os
+import select
+import sys
+import threading
+from collections.abc import Callable
+from io import TextIOWrapper
+from types import TracebackType
+from typing import TypeAlias
+
+Tell: TypeAlias = "Callable[[str, str], None]"
+"""``tell(text, category)``; the category is "stdout" or "stderr"."""
+
+_CATEGORIES = {1: "stdout", 2: "stderr"}
+
+_PIPE_BYTES = 1 << 20
+"""Room asked for, so that a kernel that keeps Python's lock can print that much before we read."""
+
+_CHUNK = 1 << 16
+
+_PATIENCE = 2.0
+"""Seconds at the end in which a client takes what is left."""
+
+
+class Capture:
+    """While entered, what is written to the descriptors 1 and 2 goes to `tell`, on a thread of its own.
+
+    The order is kept within each of the two.  `errors` is the descriptor of the standard error
+    that was there before: a crash of the process writes its last words there.
+    """
+
+    def __init__(self, tell: Tell) -> None:
+        self._tell = tell
+        self._saved: dict[int, int] = {}
+        self._pipes: dict[int, int] = {}
+        self._decoders = {
+            number: codecs.getincrementaldecoder("utf-8")(errors="replace") for number in _CATEGORIES
+        }
+        self._had_faults = False
+        self._asked = threading.Condition()
+        self._wanted = self._done = 0
+        self._ending = False
+        self._woken, self._wake = os.pipe()
+        self._thread = threading.Thread(target=self._read, name="nncdbg-dap-output", daemon=True)
+
+    @property
+    def errors(self) -> int:
+        return self._saved[2]
+
+    def __enter__(self) -> Capture:
+        flush_printed()
+        for number in _CATEGORIES:
+            self._saved[number] = os.dup(number)
+            self._pipes[number] = _pipe_in_place_of(number)
+        _by_line(True)
+        self._had_faults = faulthandler.is_enabled()
+        faulthandler.enable(self.errors)
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        flush_printed()
+        if self._had_faults:
+            faulthandler.enable()
+        else:
+            faulthandler.disable()
+        _by_line(False)
+        for number, saved in self._saved.items():
+            # Closes the end that is written to, too.
+            os.dup2(saved, number)
+        with self._asked:
+            self._ending = True
+        self._rouse()
+        self._thread.join(_PATIENCE)
+        if self._thread.is_alive():
+            return  # it waits for a client that takes nothing; its descriptors are still in use
+        for descriptor in (*self._saved.values(), *self._pipes.values(), self._woken, self._wake):
+            os.close(descriptor)
+
+    def flush(self) -> None:
+        """Come back when all that was printed until now has been told."""
+        flush_printed()
+        with self._asked:
+            self._wanted += 1
+            wanted = self._wanted
+            self._rouse()
+            self._asked.wait_for(lambda: self._done >= wanted or self._ending)
+
+    def _rouse(self) -> None:
+        os.write(self._wake, b"!")
+
+    def _read(self) -> None:
+        poll = select.poll()
+        for descriptor in (*self._pipes.values(), self._woken):
+            poll.register(descriptor, select.POLLIN)
+        while True:
+            ready = [descriptor for descriptor, _ in poll.poll()]
+            with self._asked:
+                wanted, ending = self._wanted, self._ending
+            if self._woken in ready:
+                os.read(self._woken, _CHUNK)
+            for number, pipe in self._pipes.items():
+                self._drain(number, pipe)
+            with self._asked:
+                self._done = wanted
+                self._asked.notify_all()
+            if ending:
+                return
+
+    def _drain(self, number: int, pipe: int) -> None:
+        """Tell what is in a pipe now; not what a program that prints without end adds meanwhile."""
+        for _ in range(_PIPE_BYTES // _CHUNK + 1):
+            try:
+                data = os.read(pipe, _CHUNK)
+            except BlockingIOError:
+                return
+            # An end in the midst of a character is told as such.
+            text = self._decoders[number].decode(data, final=not data)
+            if text:
+                self._tell(text, _CATEGORIES[number])
+            if not data:
+                return
+
+
+def flush_printed() -> None:
+    """Write out what Python and C still keep of what was printed."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    ctypes.CDLL(None).fflush(None)
+
+
+def _pipe_in_place_of(number: int) -> int:
+    """Let a descriptor lead into a pipe; the end to read from, which never blocks."""
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    with contextlib.suppress(AttributeError, OSError):  # only Linux has it, and it has a limit
+        fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+    os.dup2(writer, number)
+    os.close(writer)
+    return reader
+
+
+def _by_line(wanted: bool) -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(line_buffering=wanted)

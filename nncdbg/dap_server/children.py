@@ -1,0 +1,331 @@
+"""What a variable opens into: a tensor along its first axis, a sequence item by item.
+
+Named children come first, then the elements.  A tensor's own are `shape`, `dtype`, `statistics`
+and, of what a loop carries, `prev`; a slice has statistics only, unless it shows its elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from nncdbg.dap_server.definitions import definition_reference, model_reference
+from nncdbg.dap_server.memory_references import memory_reference
+from nncdbg.dap_server.places import (
+    AskedPlace,
+    Container,
+    ContentPlace,
+    StatisticsPlace,
+    content_at,
+    depth_of,
+    evaluate_name,
+)
+from nncdbg.dap_server.presentation import (
+    GLANCE,
+    UNKNOWN,
+    Glance,
+    is_tensor,
+    statistics_text,
+    type_text,
+)
+from nncdbg.dap_server.protocol.types import Variable, VariablePresentationHint
+from nncdbg.engine.code import UNSET, Code
+from nncdbg.engine.errors import NotComputed
+from nncdbg.engine.expression import spelled
+from nncdbg.engine.timeline import EVICTED
+from nncdbg.terminal.look import SMALL, is_text
+
+if TYPE_CHECKING:
+    from nncdbg.dap_server.protocol.types import ValueFormat
+    from nncdbg.dap_server.session import Session
+    from nncdbg.engine.machine import Frame
+
+Make: TypeAlias = Callable[[int, int], Iterator[Variable]]
+
+READ_ONLY = VariablePresentationHint(kind="virtual", attributes=["readOnly"])
+LAZY = VariablePresentationHint(kind="virtual", attributes=["readOnly"], lazy=True)
+
+
+def _none(start: int, stop: int) -> Iterator[Variable]:
+    return iter(())
+
+
+@dataclass(frozen=True, slots=True)
+class Children:
+    """How many there are of each kind, and what makes those from `start` to `stop`."""
+
+    named: int = 0
+    make_named: Make = _none
+    indexed: int = 0
+    make_indexed: Make = _none
+
+
+@dataclass(slots=True)
+class View:
+    """Makes the variables of one answer."""
+
+    session: Session
+    format: ValueFormat | None = None
+    glance: Glance = field(init=False)
+    typed: bool = field(init=False)
+    """Whether the client shows types."""
+    addressed: bool = field(init=False)
+    """Whether it takes memory references."""
+
+    def __post_init__(self) -> None:
+        base16 = self.format is not None and bool(self.format.hex)
+        self.typed = self._client("supports_variable_type")
+        self.addressed = self._client("supports_memory_references")
+        self.glance = Glance(self.session.program.shown, base16, self.session.check_cancelled)
+
+    # -- variables -----------------------------------------------------------------------------
+
+    def variable(
+        self,
+        name: str,
+        value: str,
+        *,
+        type: str | None = None,
+        place: Container | None = None,
+        opens: tuple[int, int] = (0, 0),
+        evaluate_name: str | None = None,
+        hint: VariablePresentationHint | None = READ_ONLY,
+        memory: str | None = None,
+        defined: tuple[int | None, int | None] = (None, None),
+    ) -> Variable:
+        """A variable; `opens` is how many named and indexed children `place` has."""
+        named, indexed = opens
+        number = self.session.handles.number(place) if place is not None and (named or indexed) else 0
+        return Variable(
+            name=name,
+            value=value,
+            type=type if self.typed else None,
+            presentation_hint=hint,
+            evaluate_name=evaluate_name,
+            variables_reference=number,
+            named_variables=named or None,
+            indexed_variables=indexed or None,
+            memory_reference=memory,
+            declaration_location_reference=defined[0],
+            value_location_reference=defined[1],
+        )
+
+    def _client(self, flag: str) -> bool:
+        return bool(getattr(self.session.client, flag, False))
+
+    def in_slot(self, frame: Frame, slot: int, place: ContentPlace, name: str) -> Variable:
+        """The value in a slot of a frame on the stack."""
+        content = frame.slots[slot]
+        if content is EVICTED:
+            declared = frame.code.types.get(frame.code.names[slot])
+            told = f"{declared} " if declared is not None else ""
+            return self.variable(
+                name,
+                f"{told}was dropped to keep within the history budget: open it to compute it again",
+                type=str(declared) if declared is not None else None,
+                place=AskedPlace(place),
+                opens=(1, 0),
+                evaluate_name=evaluate_name(place),
+                hint=LAZY,
+            )
+        gone = self.session.program.debugger.timeline.standing(content)
+        if gone is not None:
+            kind = type_text(content)
+            return self.variable(name, f"{kind} stands no more: {gone}", type=kind)
+        shown, stamp = self.glance.shown, (self.glance.hex, self.typed, self.addressed, frame.iteration > 0)
+        known = shown.variable(place, content, stamp)
+        if known is not None and self._stands(known, place, content):
+            return known
+        variable = self.content(name, place, content, (frame.code, slot))
+        if not variable.value.endswith(UNKNOWN):
+            shown.keep_variable(place, content, stamp, variable)
+        return variable
+
+    def _stands(self, known: Variable, place: ContentPlace, content: Any) -> bool:
+        """Whether the numbers in a variable still are those of their places."""
+        handles, number = self.session.handles, known.variables_reference
+        if number and handles.number(place) != number:
+            return False
+        defined = (known.declaration_location_reference, known.value_location_reference)
+        if any(each is not None and handles.place(each) is None for each in defined):
+            return False
+        return known.memory_reference == self._memory(place, content)
+
+    def content(
+        self, name: str, place: ContentPlace, content: Any, origin: tuple[Code, int] | None = None
+    ) -> Variable:
+        """What stands at a place; `origin` is the slot that holds it, if it is a whole value."""
+        return self.variable(
+            name,
+            self.glance.text(content, origin),
+            type=type_text(content),
+            place=place,
+            opens=self.opens(place, content),
+            evaluate_name=evaluate_name(place),
+            hint=VariablePresentationHint(kind="data"),
+            memory=self._memory(place, content),
+            defined=self._defined(origin),
+        )
+
+    def _defined(self, origin: tuple[Code, int] | None) -> tuple[int | None, int | None]:
+        """For `locations`: the line that defines a value, and the one of the user's model."""
+        if origin is None or not origin[0].names[origin[1]]:
+            return None, None
+        code, name = origin[0], origin[0].names[origin[1]]
+        return definition_reference(self.session, code, name), model_reference(self.session, code, name)
+
+    def _memory(self, place: ContentPlace, content: Any) -> str | None:
+        if place.index or place.kind != "value" or not self.addressed:
+            return None
+        return memory_reference(self.session, self.session.handles.number(place.frame), place.text, content)
+
+    # -- children --------------------------------------------------------------------------------
+
+    def opens(self, place: ContentPlace, content: Any) -> tuple[int, int]:
+        """How many named and indexed children a value has."""
+        if isinstance(content, list):
+            return 0, len(content)
+        if not is_tensor(content):
+            return 0, 0
+        return len(self._named(place, content)), content.shape[0] if content.shape else 0
+
+    def _named(self, place: ContentPlace, content: Any) -> list[str]:
+        """The names of a tensor's named children."""
+        found = [] if place.index or not content.shape else ["shape", "dtype"]
+        if (
+            content.shape
+            and not is_text(content)
+            and content.size
+            and (not place.index or content.size > SMALL)
+        ):
+            found.append("statistics")
+        if self._has_previous(place):
+            found.append("prev")
+        return found
+
+    def _has_previous(self, place: ContentPlace) -> bool:
+        """Whether it is what a loop carries, in its second iteration or a later one."""
+        depth = depth_of(self.session, place.frame)
+        if place.kind != "value" or place.index or depth is None:
+            return False
+        frame = self.session.program.debugger.machine.frames[depth]
+        return frame.iteration > 0 and any(each.name == place.text for each in frame.code.graph.inputs)
+
+    def children(self, place: ContentPlace) -> Children:
+        """What a value opens into; nothing, if it is gone."""
+        content = content_at(self.session, place)
+        if isinstance(content, list):
+            return Children(
+                indexed=len(content),
+                make_indexed=lambda start, stop: self._items(place, content, start, stop),
+            )
+        if content is UNSET or not is_tensor(content):
+            return Children()
+        names = self._named(place, content)
+        return Children(
+            len(names),
+            lambda start, stop: (self._child(place, content, name) for name in names[start:stop]),
+            content.shape[0] if content.shape else 0,
+            lambda start, stop: self._slices(place, content, start, stop),
+        )
+
+    def _items(self, place: ContentPlace, content: Any, start: int, stop: int) -> Iterator[Variable]:
+        for index, item in enumerate(content[start:stop], start):
+            inner = replace(place, index=(*place.index, index), sequence=True)
+            yield self.content(f"[{index}]", inner, item)
+
+    def _slices(self, place: ContentPlace, content: Any, start: int, stop: int) -> Iterator[Variable]:
+        part = content[start:stop]
+        if part.size <= GLANCE:
+            # One transfer for all of them where the tensor is on a device.
+            part = self.glance.host(part)
+        element_type = type_text(content).partition("[")[0]
+        if content.ndim > 1:
+            for index, inner in enumerate(part, start):
+                yield self.content(f"[{index}]", replace(place, index=(*place.index, index)), inner)
+            return
+        path = evaluate_name(replace(place, index=(*place.index, 0)))
+        stem = path.removesuffix("0]") if path is not None else None
+        for index, element in enumerate(part, start):
+            yield self.variable(
+                f"[{index}]",
+                self.glance.element(element),
+                type=element_type,
+                evaluate_name=f"{stem}{index}]" if stem is not None else None,
+                hint=None,
+            )
+
+    def _child(self, place: ContentPlace, content: Any, name: str) -> Variable:
+        whole = evaluate_name(place)
+        path = f"{whole}.{name}" if whole is not None else None
+        if name == "shape":
+            return self.variable(name, str(list(content.shape)), evaluate_name=path)
+        if name == "dtype":
+            return self.variable(name, type_text(content).partition("[")[0], evaluate_name=path)
+        if name == "statistics":
+            return self.statistics(place, content, self.glance.summary(content))
+        return self._previous(replace(place, kind="previous"))
+
+    def _previous(self, place: ContentPlace) -> Variable:
+        try:
+            content = content_at(self.session, place)
+        except NotComputed as error:
+            return self.variable("prev", error.message)
+        return self.content("prev", place, content)
+
+    def statistics(self, place: ContentPlace, content: Any, summary: Any) -> Variable:
+        """The statistics of a tensor, to be computed when they are opened if `summary` is None."""
+        of = StatisticsPlace(place)
+        if summary is None:
+            return self.variable("statistics", UNKNOWN, place=AskedPlace(of), opens=(1, 0), hint=LAZY)
+        whole = evaluate_name(place)
+        return self.variable(
+            "statistics",
+            statistics_text(content, summary),
+            place=of,
+            opens=(10, 0),
+            evaluate_name=f"stats({whole})" if whole is not None else None,
+        )
+
+    # -- what is asked for -------------------------------------------------------------------------
+
+    def asked(self, place: AskedPlace) -> Children:
+        """The one child that stands for what was not computed; none, if it is gone."""
+        of = place.of if isinstance(place.of, ContentPlace) else place.of.of
+        try:
+            content = content_at(self.session, of)
+        except NotComputed as error:
+            found = self.variable(_title(of), error.message)
+        else:
+            if content is UNSET:
+                return Children()
+            if isinstance(place.of, ContentPlace):
+                found = self.content(_title(of), of, content)
+            else:
+                found = self.statistics(of, content, self.glance.full_summary(content))
+        return Children(1, lambda start, stop: iter([found][start:stop]))
+
+    def numbers(self, place: StatisticsPlace) -> Children:
+        """The ten numbers of a tensor."""
+        content = content_at(self.session, place.of)
+        if content is UNSET or not is_tensor(content):
+            return Children()
+        whole = evaluate_name(place.of)
+        numbers = list(self.glance.full_summary(content).as_dict().items())
+        found = [
+            self.variable(
+                name,
+                "none" if number is None else str(number) if isinstance(number, int) else f"{number:.9g}",
+                evaluate_name=f"stats({whole}).{name}" if whole is not None else None,
+            )
+            for name, number in numbers
+        ]
+        return Children(len(found), lambda start, stop: iter(found[start:stop]))
+
+
+def _title(place: ContentPlace) -> str:
+    """What the variable at a place is called."""
+    if place.index:
+        return f"[{place.index[-1]}]"
+    return spelled(place.text) if place.kind == "value" else place.text

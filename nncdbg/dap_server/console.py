@@ -1,0 +1,187 @@
+"""The client's debug console: the terminal's own commands, with what they print as the answer.
+
+What moves the program goes the runner's way: the request is answered first, then the program moves,
+what the terminal would print goes out as output, and `stopped` follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from io import StringIO
+from typing import TYPE_CHECKING
+
+from nncdbg.dap_server.console_breakpoints import tell_breakpoints
+from nncdbg.dap_server.events import report_change
+from nncdbg.dap_server.places import frame_depth
+from nncdbg.dap_server.registry import State
+from nncdbg.engine.errors import UsageError
+from nncdbg.terminal.commands import find
+from nncdbg.terminal.recording import close_recording
+from nncdbg.terminal.screen import Screen
+from nncdbg.terminal.session import Session as Terminal
+from nncdbg.terminal.session import is_expression, read_commands, split_command
+
+if TYPE_CHECKING:
+    from nncdbg.dap_server.session import Session
+    from nncdbg.engine.control import Stop
+
+WIDTH = 100
+"""Cells of pictures and grids: a console says nothing of its width."""
+
+MAX_TEXT = 60 << 10
+"""Bytes of one answer; what is longer is cut, and says so."""
+
+
+class Console(Terminal):
+    """One client's console over one program."""
+
+    def __init__(self, session: Session) -> None:
+        self._written = StringIO()
+        color = session.client is not None and bool(session.client.supports_ansi_styling)
+        screen = Screen(self._written, self._written, width=WIDTH, color=color)
+        super().__init__(session.program.debugger, session.program.sources.name, screen)
+        self.session = session
+        self._playing = False
+        """The runner is at work on lines of a file, and what they do is done at once."""
+        self._seen_from: tuple[int | None, Stop] | None = None
+
+    def enter(self, text: str) -> str:
+        """Do what was typed, one line or several; what there is to read of it at once.
+
+        Raises NncdbgError where a single line cannot be done.
+        """
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        if len(lines) > 1:
+            self._on_runner(lambda: self.play_lines(lines, "the input", echo=True))
+        else:
+            self._enter_line(lines[0] if lines else self._repeated)
+        return self.take()
+
+    def _enter_line(self, line: str) -> None:
+        if not line or line.startswith("#"):
+            return
+        if self.session.state is State.RUNNING and not is_expression(self.debugger, line):
+            group = find(split_command(line)[0]).group
+            if group in ("moving", "changing"):
+                raise UsageError(State.RUNNING.value)
+        self._record(line)
+        self._watched(lambda: self.dispatch(line))
+        if self.over:
+            self.session.defer(self._quit)
+
+    def _watched(self, action: Callable[[], None]) -> None:
+        """Do something, and tell the client what that changed in values and breakpoints."""
+        timeline = self.debugger.timeline
+        branch, numbers = timeline.branch, {found.number for found in self.debugger.breakpoints}
+        try:
+            action()
+        finally:
+            if timeline.branch != branch and not self._playing:
+                self.session.defer(lambda: report_change(self.session))
+            tell_breakpoints(self.session, numbers)
+
+    def take(self) -> str:
+        """What was written since the last time, bounded."""
+        text = self._written.getvalue()
+        self._written.seek(0)
+        self._written.truncate()
+        return bounded(text.rstrip("\n"))
+
+    def look_from(self, frame: int | None) -> None:
+        """Look from the frame that the client shows, until `up` and `down` choose another one."""
+        seen = frame, self.debugger.stop
+        if seen == self._seen_from or self._playing:
+            return
+        self._seen_from = seen
+        depth = None if frame is None else frame_depth(self.session, frame)
+        frames = len(self.debugger.machine.frames)
+        self.debugger.selected = -1 if depth is None else frames - 1 - depth
+
+    # -- what moves --------------------------------------------------------------------------
+
+    def move(self, verb: Callable[[], Stop], times: int = 1, *, forward: bool = True) -> None:
+        def several() -> None:
+            stop = verb()
+            for _ in range(times - 1):
+                if stop.reason != "step":
+                    break
+                stop = verb()
+            self.arrived(stop, written=forward and stop.reason == "step")
+
+        if self._playing:
+            several()
+            self._say()
+        else:
+            self._on_runner(several)
+
+    def play(self, path: str, *, echo: bool) -> None:
+        if self._playing:
+            super().play(path, echo=echo)
+            return
+        lines = read_commands(path)
+        self._on_runner(lambda: self.play_lines(lines, path, echo=echo))
+
+    def _on_runner(self, action: Callable[[], None]) -> None:
+        """Have something done by the runner, once the request at hand is answered."""
+        state = self.session.state
+        if state is not State.STOPPED:
+            raise UsageError(state.value)
+
+        def perform() -> Stop:
+            self._playing = True
+            try:
+                self._watched(action)
+            finally:
+                self._playing = False
+                self._say()
+            if self.over:
+                self._quit()
+            return self.debugger.stop
+
+        self.session.program.move(self.session, perform, unasked=True)
+
+    def _say(self) -> None:
+        text = self.take()
+        if text:
+            self.session.say(text)
+            if self.session.window is not None:
+                self.session.window.show(text)
+
+    def _quit(self) -> None:
+        """End a launched program; an attached process goes on, without this client."""
+        if self.session.attachment is None:
+            self.session.program.terminate(self.session)
+        else:
+            self.session.vanished()
+
+    def close(self) -> None:
+        """No more lines come."""
+        if self.recording is not None:
+            close_recording(self.recording)
+
+
+def console_of(session: Session) -> Console:
+    """The console of a session, made anew for a program that is another one than before."""
+    if session.console is None or session.console.debugger is not session.program.debugger:
+        if session.console is not None:
+            session.console.close()
+        else:
+            session.at_end.append(_close)
+        session.console = Console(session)
+    return session.console
+
+
+def _close(session: Session) -> None:
+    if session.console is not None:
+        session.console.close()
+
+
+def bounded(text: str) -> str:
+    """A text of `MAX_TEXT` bytes at most; a longer one is cut, and says so."""
+    if len(text) <= MAX_TEXT // 4:
+        return text
+    data = text.encode("utf-8", "replace")
+    if len(data) <= MAX_TEXT:
+        return text
+    shown = data[:MAX_TEXT].decode("utf-8", "ignore")
+    return f"{shown}\n… and {len(data) - MAX_TEXT} more bytes; ask for a part: an index, a slice"

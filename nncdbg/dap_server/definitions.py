@@ -1,0 +1,91 @@
+"""Where a value is defined: in the text of the program, and in the user's own model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nncdbg.dap_server.instructions import address_of, statement_at_address
+from nncdbg.textual_repr.lexemes import name_text
+
+if TYPE_CHECKING:
+    from nncdbg.dap_server.protocol.types import Source
+    from nncdbg.dap_server.session import Session
+    from nncdbg.engine.code import Code
+
+
+@dataclass(frozen=True, slots=True)
+class DefinitionPlace:
+    """The place where the value `name` is defined, as seen from the block that begins at `address`.
+
+    `model`: in the user's own model, not in the text of the program.
+    """
+
+    address: int
+    name: str
+    model: bool
+
+
+def definition_reference(session: Session, code: Code, name: str) -> int:
+    """A reference for `locations`: the line that defines a value which is visible in a block."""
+    return session.handles.number(DefinitionPlace(address_of(session, code, 0), name, model=False))
+
+
+def model_reference(session: Session, code: Code, name: str) -> int | None:
+    """A reference for `locations`: the line of the user's model that a value comes from, if it is known."""
+    home = _home(code, name)
+    if home is None:
+        return None
+    location = _location(home, name)
+    if location is None or session.program.sources.of_model(location[0]).path is None:
+        return None
+    return session.handles.number(DefinitionPlace(address_of(session, code, 0), name, model=True))
+
+
+def definition_at(session: Session, reference: int) -> tuple[Source, int] | None:
+    """The text and the line, counted from 1, of a reference; None if it is one no more."""
+    place = session.handles.place(reference)
+    if not isinstance(place, DefinitionPlace):
+        return None
+    found = statement_at_address(session, place.address)
+    home = None if found is None else _home(found[0], place.name)
+    if home is None:
+        return None
+    sources = session.program.sources
+    if not place.model:
+        return sources.of_code(home), _line(session, home, place.name)
+    location = _location(home, place.name)
+    return None if location is None else (sources.of_model(location[0]), location[1])
+
+
+def _home(code: Code, name: str) -> Code | None:
+    """The block that defines a value visible in `code`, not one that only captures it."""
+    found: Code | None = code
+    while found is not None:
+        slot = found.slot_of.get(name)
+        if slot is not None and all(inner != slot for _, inner in found.captures):
+            return found
+        found = found.parent
+    return None
+
+
+def _location(home: Code, name: str) -> tuple[str, int] | None:
+    """(file, line) in the user's model of the statement that defines a value."""
+    pc = home.definition[home.slot_of[name]]
+    location = home.nodes[pc].location if pc >= 0 else None
+    if location is None or location.file is None or location.line is None:
+        return None
+    return location.file, location.line
+
+
+def _line(session: Session, home: Code, name: str) -> int:
+    listing = session.program.debugger.listing_in(home)
+    pc = home.definition[home.slot_of[name]]
+    if pc >= 0:
+        return listing.line(home.path, pc)
+    header = listing.header_line(home.path)
+    first = listing.line(home.path, 0)
+    # Constants stand between the header and the first statement, inputs in the header.
+    starts = (f"%{name_text(name)}:", f"%{name_text(name)} =")
+    lines = range(header + 1, first)
+    return next((line for line in lines if listing.lines[line - 1].lstrip().startswith(starts)), header)

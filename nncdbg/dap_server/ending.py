@@ -1,0 +1,60 @@
+"""How a server's process ends when it is told to by a signal."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+GRACE = 2.0
+"""Seconds in which an op comes to its end after the signal to end; then the process ends without it."""
+
+_ENDING = (signal.SIGINT, signal.SIGTERM)
+_OVER = 0
+"""Written in place of a signal: there is nothing more to wait for."""
+
+
+@contextlib.contextmanager
+def told_to_end(end: Callable[[int], None]) -> Iterator[list[int]]:
+    """Call `end` with the exit code when SIGINT or SIGTERM comes, even while an op keeps the main thread.
+
+    Yields the list of the signals that came.  A process that has not ended `GRACE` later is ended.
+    The first signal is heard by a thread, through the descriptor that Python writes signals to.
+    """
+    caught: list[int] = []
+    heard, told = os.pipe()
+    os.set_blocking(told, False)
+    over = threading.Event()
+
+    def watch() -> None:
+        while (number := os.read(heard, 1)[0]) not in ends:
+            pass
+        if number == _OVER:
+            return
+        caught.append(number)
+        threading.Thread(target=end, args=(128 + number,), name="nncdbg-dap-end", daemon=True).start()
+        if not over.wait(GRACE):
+            os._exit(128 + number)
+
+    def nothing(number: int, frame: FrameType | None) -> None:
+        """Python only writes to the descriptor for a signal that has a handler of its own."""
+
+    ends = (_OVER, *_ENDING)
+    before = {number: signal.signal(number, nothing) for number in _ENDING}
+    descriptor = signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+    watcher = threading.Thread(target=watch, name="nncdbg-dap-signals", daemon=True)
+    watcher.start()
+    try:
+        yield caught
+    finally:
+        over.set()
+        signal.set_wakeup_fd(descriptor)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.write(told, bytes([_OVER]))
+        watcher.join()
+        os.close(heard)
+        os.close(told)

@@ -1,0 +1,157 @@
+"""The kinds of findings that a client can have the program stopped at, and those it asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from nncdbg.dap_server.breakpoints import PENDING, reason
+from nncdbg.dap_server.protocol.events import BreakpointEventBody, CapabilitiesEventBody
+from nncdbg.dap_server.protocol.types import Breakpoint, Capabilities, ExceptionBreakpointsFilter
+from nncdbg.engine.errors import NncdbgError, UsageError
+from nncdbg.engine.findings import KINDS
+
+if TYPE_CHECKING:
+    from nncdbg.dap_server.session import Session
+    from nncdbg.engine.session import Debugger
+
+_CONDITION = "an expression, such as $iter > 3 or max(abs(%h)) > 100"
+
+_KINDS = (
+    ("nan", "NaN is born", "An op makes a NaN out of operands without one", False),
+    ("inf", "Inf is born", "An op makes an infinity out of operands without one", False),
+    ("uninitialized", "Uninitialized memory", "An op reads, or leaves, memory that nobody wrote", True),
+    ("overflow", "Overflow", "An infinity out of finite operands, with no division by zero", False),
+    ("guard", "Write out of bounds", "A kernel writes beyond the buffer of its result", True),
+    ("race", "Race", "Two streams touch one value, and nothing orders them", False),
+    ("assertion", "Failed assertion", "An assertion of the program does not hold", False),
+    (
+        "micro",
+        "Kernel and micro program differ",
+        "An op's kernel gives another result than its formula",
+        True,
+    ),
+)
+"""(filter, label, description, whether it is on at first)."""
+
+
+def _filters(*but: str) -> list[ExceptionBreakpointsFilter]:
+    """All filters but these."""
+    return [
+        ExceptionBreakpointsFilter(
+            filter=name,
+            label=label,
+            description=description,
+            default=default,
+            supports_condition=True,
+            condition_description=_CONDITION,
+        )
+        for name, label, description, default in _KINDS
+        if name not in but
+    ]
+
+
+FILTERS = _filters("micro")
+"""What there is for every program; `micro` is for one whose micro programs run beside its kernels."""
+
+LABELS = {name: label for name, label, _, _ in _KINDS}
+
+NEVER = {
+    "race": "it never comes: the program runs on one stream, so nothing can race",
+    "assertion": "it never comes: no op of the program asserts; a breakpoint with a condition does",
+}
+"""What cannot be found, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class FilterWish:
+    """One filter of `setExceptionBreakpoints`, with its condition."""
+
+    kind: str
+    condition: str | None = None
+
+
+@dataclass(slots=True)
+class ExceptionFilters:
+    """What the client asked to stop at; before it has said anything (None) the engine's own choice holds."""
+
+    wishes: list[FilterWish] | None = None
+    told: list[Breakpoint] = field(default_factory=list)
+    _ids: dict[FilterWish, int] = field(default_factory=dict)
+    _micro: bool = False
+    """Whether the client was told of the filter `micro`."""
+
+    def replace(self, session: Session, wishes: Sequence[FilterWish]) -> list[Breakpoint]:
+        """Stop at these and no others; what is told of each, in order."""
+        self.wishes = list(wishes)
+        for wish in wishes:
+            self._ids.setdefault(wish, session.breakpoints.new_id())
+        self.told = self._applied(session)
+        return self.told
+
+    def bind(self, session: Session) -> None:
+        """Apply them to a new program, and tell what changed."""
+        self._offer(session)
+        if self.wishes is None:
+            return
+        before, self.told = self.told, self._applied(session)
+        for now, then in zip(self.told, before, strict=True):
+            if now != then:
+                session.send_event("breakpoint", BreakpointEventBody(reason="changed", breakpoint=now))
+
+    def _offer(self, session: Session) -> None:
+        """Tell the client where a program has other filters than were told before."""
+        micro = session.program.debugger.micro is not None
+        if micro != self._micro:
+            self._micro = micro
+            offered = Capabilities(exception_breakpoint_filters=_filters() if micro else FILTERS)
+            session.send_event("capabilities", CapabilitiesEventBody(capabilities=offered))
+
+    def _applied(self, session: Session) -> list[Breakpoint]:
+        wishes = self.wishes or []
+        ids = [self._ids[wish] for wish in wishes]
+        if session.debuggee is None:
+            return [Breakpoint(id=id, verified=False, message=PENDING, reason="pending") for id in ids]
+        debugger = session.debuggee.debugger
+        refused = [_refusal(debugger, wish) for wish in wishes]
+        _catch(debugger, [wish for wish, why in zip(wishes, refused, strict=True) if why is None])
+        return [
+            Breakpoint(id=id, verified=True)
+            if why is None
+            else Breakpoint(id=id, verified=False, message=why, reason="failed")
+            for id, why in zip(ids, refused, strict=True)
+        ]
+
+    def ids(self, kind: str) -> list[int]:
+        """The ids of what stops at findings of a kind."""
+        verified = {told.id for told in self.told if told.verified}
+        return [
+            self._ids[wish] for wish in self.wishes or () if wish.kind == kind and self._ids[wish] in verified
+        ]
+
+
+def _refusal(debugger: Debugger, wish: FilterWish) -> str | None:
+    """Why a filter cannot be, None if it can: it is tried."""
+    try:
+        if wish.kind not in LABELS:
+            raise UsageError(f"there is no filter {wish.kind!r}", hint=f"one of: {', '.join(LABELS)}")
+        if wish.kind in NEVER:
+            return NEVER[wish.kind]
+        debugger.catch(wish.kind, when=wish.condition)
+    except NncdbgError as error:
+        return reason(error)
+    return None
+
+
+def _catch(debugger: Debugger, wishes: Sequence[FilterWish]) -> None:
+    """Catch these kinds; one asked for twice stops when either condition holds."""
+    offered = [kind for kind in LABELS if kind in KINDS]
+    debugger.uncatch(*offered)
+    for kind in offered:
+        conditions = [wish.condition for wish in wishes if wish.kind == kind]
+        if not conditions:
+            continue
+        either = " or ".join(f"({each})" for each in conditions)
+        one = conditions[0] if len(conditions) == 1 else either
+        debugger.catch(kind, when=None if None in conditions else one)

@@ -1,0 +1,126 @@
+"""Lines, functions and instructions to stop at."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from nncdbg.dap_server.breakpoints import Terms
+from nncdbg.dap_server.events import report_message
+from nncdbg.dap_server.positions import line_for_client, line_of_client
+from nncdbg.dap_server.protocol.requests import (
+    BreakpointLocationsBody,
+    SetBreakpointsBody,
+    SetFunctionBreakpointsBody,
+    SetInstructionBreakpointsBody,
+)
+from nncdbg.dap_server.protocol.types import Breakpoint, BreakpointLocation, SourceBreakpoint
+from nncdbg.dap_server.registry import CONFIGURABLE, LIVE, each_program, request
+from nncdbg.dap_server.sources import path_in
+from nncdbg.dap_server.wishes import FunctionWish, InstructionWish, LineWish, columns
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nncdbg.dap_server.protocol.requests import (
+        BreakpointLocationsArguments,
+        SetBreakpointsArguments,
+        SetFunctionBreakpointsArguments,
+        SetInstructionBreakpointsArguments,
+    )
+    from nncdbg.dap_server.session import Session
+
+
+@each_program
+def bind(session: Session) -> None:
+    """Set on a new program what the client asked for, and tell the client what its logpoints say."""
+    session.program.debugger.said = lambda message: report_message(session, message)
+    session.breakpoints.bind(session)
+    session.exception_filters.bind(session)
+
+
+@request(
+    "setBreakpoints",
+    when=CONFIGURABLE,
+    capability={
+        "supportsConditionalBreakpoints": True,
+        "supportsHitConditionalBreakpoints": True,
+        "supportsLogPoints": True,
+    },
+)
+def set_breakpoints(session: Session, arguments: SetBreakpointsArguments) -> SetBreakpointsBody:
+    source = arguments.source
+    path = path_in(source.path) if source.path else None
+    wanted: Sequence[SourceBreakpoint] = arguments.breakpoints or [
+        SourceBreakpoint(line=line) for line in arguments.lines or ()
+    ]
+    reference = source.source_reference or 0
+    wishes = [
+        LineWish(
+            None if reference else path,
+            reference,
+            line_of_client(session, each.line),
+            each.column is not None,
+            Terms(each.condition or None, each.hit_condition or None, each.log_message or None),
+        )
+        for each in wanted
+    ]
+    group = ("line", reference or (os.path.realpath(path) if path else None))
+    told = session.breakpoints.replace(session, "line", group, wishes)
+    if arguments.source_modified and path is not None:
+        told = [_with_note(each, "the program has the text as it was loaded") for each in told]
+    return SetBreakpointsBody(breakpoints=told)
+
+
+def _with_note(told: Breakpoint, note: str) -> Breakpoint:
+    return replace(told, message=f"{told.message}; {note}" if told.message else note)
+
+
+@request("setFunctionBreakpoints", when=CONFIGURABLE, capability="supportsFunctionBreakpoints")
+def set_function_breakpoints(
+    session: Session, arguments: SetFunctionBreakpointsArguments
+) -> SetFunctionBreakpointsBody:
+    wishes = [
+        FunctionWish(each.name, Terms(each.condition or None, each.hit_condition or None))
+        for each in arguments.breakpoints
+    ]
+    told = session.breakpoints.replace(session, "function", "function", wishes)
+    return SetFunctionBreakpointsBody(breakpoints=told)
+
+
+@request("setInstructionBreakpoints", when=CONFIGURABLE, capability="supportsInstructionBreakpoints")
+def set_instruction_breakpoints(
+    session: Session, arguments: SetInstructionBreakpointsArguments
+) -> SetInstructionBreakpointsBody:
+    wishes = [
+        InstructionWish(
+            each.instruction_reference,
+            each.offset or 0,
+            Terms(each.condition or None, each.hit_condition or None),
+        )
+        for each in arguments.breakpoints
+    ]
+    told = session.breakpoints.replace(session, "instruction", "instruction", wishes)
+    return SetInstructionBreakpointsBody(breakpoints=told)
+
+
+@request("breakpointLocations", when=LIVE, capability="supportsBreakpointLocationsRequest")
+def breakpoint_locations(
+    session: Session, arguments: BreakpointLocationsArguments
+) -> BreakpointLocationsBody:
+    first = line_of_client(session, arguments.line)
+    last = line_of_client(session, arguments.end_line) if arguments.end_line is not None else first
+    listing = session.program.sources.listing(arguments.source)
+    if listing is not None:
+        lines = [line for line in listing.statement_lines if first <= line <= last]
+        found = [
+            BreakpointLocation(line=line_for_client(session, line), **columns(session, listing, line))
+            for line in lines
+        ]
+    else:
+        origin = session.program.debugger.origin(path_in(arguments.source.path or ""))
+        lines = sorted(line for line in origin if first <= line <= last)
+        found = [BreakpointLocation(line=line_for_client(session, line)) for line in lines]
+    return BreakpointLocationsBody(breakpoints=found)

@@ -1,0 +1,74 @@
+"""Values to stop at: where one is written, or makes a condition true."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nncdbg.dap_server.breakpoints import Terms
+from nncdbg.dap_server.places import child_place, values_from
+from nncdbg.dap_server.protocol.requests import DataBreakpointInfoBody, SetDataBreakpointsBody
+from nncdbg.dap_server.registry import CONFIGURABLE, STOPPED, request
+from nncdbg.dap_server.wishes import DataWish, data_id
+from nncdbg.engine.errors import NncdbgError
+from nncdbg.engine.expression import nodes, parse, spelled
+from nncdbg.engine.search import candidates
+
+if TYPE_CHECKING:
+    from nncdbg.dap_server.protocol.requests import DataBreakpointInfoArguments, SetDataBreakpointsArguments
+    from nncdbg.dap_server.session import Session
+
+
+@request("dataBreakpointInfo", when=STOPPED, capability="supportsDataBreakpoints")
+def data_breakpoint_info(session: Session, arguments: DataBreakpointInfoArguments) -> DataBreakpointInfoBody:
+    if arguments.as_address or arguments.bytes is not None:
+        return _refused("a value has no address that it keeps; watch it by its name")
+    if arguments.variables_reference:
+        place = child_place(session, arguments.variables_reference, arguments.name)
+        if place is None or place.kind not in ("value", "previous"):
+            return _refused(f"{arguments.name} is no value that a statement writes")
+        return _watched(session, place.text)
+    try:
+        scope = values_from(session, arguments.frame_id)
+        expression = parse(arguments.name, scope.has, scope.names)
+    except NncdbgError as error:
+        return _refused(error.message)
+    if len(expression.names) != 1:
+        count = len(expression.names) or "no"
+        return _refused(f"{arguments.name} names {count} values; a data breakpoint watches one")
+    name = next(iter(expression.names))
+    return _watched(session, name, arguments.name if _is_condition(expression.root) else None)
+
+
+def _is_condition(root: nodes.Node) -> bool:
+    """Whether an expression is one that is true or false; it need not be computed yet."""
+    match root:
+        case nodes.Compare() | nodes.Boolean() | nodes.Unary(symbol="not"):
+            return True
+        case nodes.Call(function=name):
+            return name in ("any", "all")
+    return False
+
+
+def _watched(session: Session, name: str, when: str | None = None) -> DataBreakpointInfoBody:
+    if name not in candidates(session.program.debugger.program, "value"):
+        return _refused(f"{spelled(name)} is a constant, or of a micro program: no statement writes it")
+    value = spelled(name)
+    return DataBreakpointInfoBody(
+        data_id=data_id(value, when),
+        description=f"{value} is written, and {when}" if when else f"{value} is written",
+        access_types=["write"],
+        can_persist=True,
+    )
+
+
+def _refused(why: str) -> DataBreakpointInfoBody:
+    return DataBreakpointInfoBody(data_id=None, description=why)
+
+
+@request("setDataBreakpoints", when=CONFIGURABLE)
+def set_data_breakpoints(session: Session, arguments: SetDataBreakpointsArguments) -> SetDataBreakpointsBody:
+    wishes = [
+        DataWish(each.data_id, each.access_type, Terms(each.condition or None, each.hit_condition or None))
+        for each in arguments.breakpoints
+    ]
+    return SetDataBreakpointsBody(breakpoints=session.breakpoints.replace(session, "data", "data", wishes))

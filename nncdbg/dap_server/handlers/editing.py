@@ -1,0 +1,112 @@
+"""Values that are changed: a variable, a part of it, or what an expression names.
+
+What depends on the value is computed again, in a new branch; the course without the change stays.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nncdbg.dap_server.children import View
+from nncdbg.dap_server.events import report_change
+from nncdbg.dap_server.places import (
+    ContentPlace,
+    child_place,
+    content_at,
+    depth_of,
+    evaluate_name,
+    values_from,
+)
+from nncdbg.dap_server.protocol.requests import SetExpressionBody, SetVariableBody
+from nncdbg.dap_server.registry import STILL, request
+from nncdbg.dap_server.results import result_of
+from nncdbg.engine.errors import UsageError
+from nncdbg.engine.expression import evaluate, evaluate_index, parse, split_target
+
+if TYPE_CHECKING:
+    from nncdbg.dap_server.protocol.requests import SetExpressionArguments, SetVariableArguments
+    from nncdbg.dap_server.protocol.types import ValueFormat, Variable
+    from nncdbg.dap_server.session import Session
+    from nncdbg.engine.values import Values
+
+
+@request("setVariable", when=STILL, capability="supportsSetVariable")
+def set_variable(session: Session, arguments: SetVariableArguments) -> SetVariableBody:
+    if session.handles.place(arguments.variables_reference) is None:
+        raise UsageError("these variables are gone", hint="ask for the scopes again")
+    place = child_place(session, arguments.variables_reference, arguments.name)
+    if place is None:
+        raise UsageError(
+            f"{arguments.name} cannot be set",
+            hint="values and their elements can; the rest follows from them",
+        )
+    depth = depth_of(session, place.frame)
+    if depth is None:
+        raise UsageError("the frame of these variables is gone", hint="ask for the stack again")
+    scope = values_from(session, session.handles.number(place.frame))
+    name, index = _target(scope, place)
+    _set(session, scope, name, index, arguments.value)
+    shown = _shown(session, place, arguments.format)
+    return SetVariableBody(
+        value=shown.value,
+        type=shown.type,
+        variables_reference=shown.variables_reference,
+        named_variables=shown.named_variables,
+        indexed_variables=shown.indexed_variables,
+        memory_reference=shown.memory_reference,
+    )
+
+
+def _target(scope: Values, place: ContentPlace) -> tuple[str, Any]:
+    """(name, index) of what stands at a place; UsageError for what cannot be set."""
+    if place.kind == "previous":
+        raise UsageError("the value of an iteration that is over cannot be set", hint="go back to it")
+    if place.sequence:
+        raise UsageError("an item of a sequence cannot be set", hint="set the tensor that it comes from")
+    if place.kind == "value":
+        return place.text, place.index or None
+    if place.kind == "expression":
+        name, index = split_target(place.text, scope.has, scope.names)
+        if index is None:
+            return name, place.index or None
+    raise UsageError(
+        f"{evaluate_name(place) or 'what has no name'} cannot be set by itself",
+        hint="set an element of a value, as in %h[0, 2]",
+    )
+
+
+@request("setExpression", when=STILL, capability="supportsSetExpression")
+def set_expression(session: Session, arguments: SetExpressionArguments) -> SetExpressionBody:
+    scope = values_from(session, arguments.frame_id)
+    name, index = split_target(arguments.expression, scope.has, scope.names)
+    _set(session, scope, name, None if index is None else evaluate_index(index, scope), arguments.value)
+    shown = result_of(session, scope, arguments.expression, arguments.format)
+    return SetExpressionBody(
+        value=shown.value,
+        type=shown.type,
+        presentation_hint=shown.presentation_hint,
+        variables_reference=shown.variables_reference,
+        named_variables=shown.named_variables,
+        indexed_variables=shown.indexed_variables,
+        memory_reference=shown.memory_reference,
+    )
+
+
+def _set(session: Session, scope: Values, name: str, index: Any, text: str) -> None:
+    """Set a value, or the part at a NumPy index, to what an expression gives.
+
+    Raises ExpressionError, NotComputed, and UsageError where shape or type do not fit.
+    """
+    given = evaluate(parse(text, scope.has, scope.names), scope)
+    session.program.debugger.set_value(name, given, index, scope=scope)
+    session.defer(lambda: report_change(session))
+
+
+def _shown(session: Session, place: ContentPlace, format: ValueFormat | None) -> Variable:
+    """A value of a frame as its variable shows it, or an element as its row does."""
+    view = View(session, format)
+    content = content_at(session, place)
+    if place.index and content.ndim == 0:
+        element = view.glance.element(view.glance.host(content)[()])
+        return view.variable("", element, type=str(view.content("", place, content).type))
+    return view.content("", place, content)

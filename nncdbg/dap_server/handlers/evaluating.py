@@ -1,0 +1,119 @@
+"""Expressions and commands: hover, watches, the debug console, the clipboard, completion."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from nncdbg.dap_server.clipboard import python_text
+from nncdbg.dap_server.console import bounded, console_of
+from nncdbg.dap_server.places import values_from
+from nncdbg.dap_server.positions import column_for_client, line_of_client
+from nncdbg.dap_server.protocol.requests import CompletionsBody, EvaluateBody
+from nncdbg.dap_server.protocol.types import CompletionItem, CompletionItemType
+from nncdbg.dap_server.registry import LIVE, State, request
+from nncdbg.dap_server.results import result_of
+from nncdbg.engine.errors import UsageError
+from nncdbg.engine.expression import evaluate as value_of
+from nncdbg.engine.expression import parse
+from nncdbg.terminal.completion import candidates
+from nncdbg.terminal.session import is_expression
+
+if TYPE_CHECKING:
+    from nncdbg.dap_server.protocol.requests import CompletionsArguments, EvaluateArguments
+    from nncdbg.dap_server.session import Session
+
+MAX_COMPLETIONS = 200
+
+
+class _Context(msgspec.Struct):
+    context: str | None = None
+
+
+def _is_read(arguments: bytes | None) -> bool:
+    """Whether nothing is lost if it is not done: what was typed is done, whatever is typed next."""
+    try:
+        return msgspec.json.decode(arguments or b"{}", type=_Context).context != "repl"
+    except msgspec.DecodeError:
+        return False
+
+
+@request(
+    "evaluate",
+    when=LIVE,
+    capability={
+        "supportsEvaluateForHovers": True,
+        "supportsClipboardContext": True,
+        "supportsANSIStyling": True,
+    },
+    reads=_is_read,
+)
+def evaluate(session: Session, arguments: EvaluateArguments) -> EvaluateBody:
+    text = arguments.expression
+    if arguments.context == "repl":
+        console = console_of(session)
+        console.look_from(arguments.frame_id)
+        line = text.strip()
+        if line[:1] in ("", "#") or not is_expression(console.debugger, line):
+            return EvaluateBody(result=console.enter(text), variables_reference=0)
+        scope = console.debugger.values
+    else:
+        scope = values_from(session, arguments.frame_id)
+    if session.state is State.RUNNING:
+        raise UsageError(State.RUNNING.value)
+    if arguments.context == "clipboard":
+        content = value_of(parse(text, scope.has, scope.names), scope)
+        return EvaluateBody(result=python_text(text, content), variables_reference=0)
+    shown = result_of(session, scope, text, arguments.format)
+    return EvaluateBody(
+        result=bounded(shown.value),
+        type=shown.type,
+        presentation_hint=shown.presentation_hint,
+        variables_reference=shown.variables_reference,
+        named_variables=shown.named_variables,
+        indexed_variables=shown.indexed_variables,
+        memory_reference=shown.memory_reference,
+    )
+
+
+@request(
+    "completions",
+    when=LIVE,
+    capability={"supportsCompletionsRequest": True, "completionTriggerCharacters": ["%", "@", "$", "."]},
+    reads=True,
+)
+def completions(session: Session, arguments: CompletionsArguments) -> CompletionsBody:
+    lines = arguments.text.split("\n")
+    row = 0 if arguments.line is None else line_of_client(session, arguments.line) - 1
+    line = lines[min(max(0, row), len(lines) - 1)]
+    first = column_for_client(session, 1)
+    before = _first_units(line, arguments.column - first)
+    word, names = candidates(console_of(session), before)
+    start = _units(before) - _units(word) + first
+    return CompletionsBody(
+        targets=[
+            CompletionItem(label=name, type=_kind(name), start=start, length=_units(word))
+            for name in names[:MAX_COMPLETIONS]
+        ]
+    )
+
+
+def _units(text: str) -> int:
+    """The length as the protocol measures it, in UTF-16 code units."""
+    return len(text.encode("utf-16-le", "surrogatepass")) // 2
+
+
+def _first_units(text: str, count: int) -> str:
+    data = text.encode("utf-16-le", "surrogatepass")[: 2 * max(0, count)]
+    return data.decode("utf-16-le", "ignore")
+
+
+def _kind(name: str) -> CompletionItemType:
+    if name.startswith("%"):
+        return "value"
+    if name.startswith("@"):
+        return "module"
+    if name.startswith("$"):
+        return "variable"
+    return "function" if name.endswith("(") else "keyword"

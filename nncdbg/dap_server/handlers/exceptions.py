@@ -1,0 +1,90 @@
+"""What goes wrong in a program: what to stop at, and what is known where it has stopped."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nncdbg.dap_server.exception_filters import FILTERS, FilterWish
+from nncdbg.dap_server.protocol.requests import ExceptionInfoBody, SetExceptionBreakpointsBody
+from nncdbg.dap_server.protocol.types import ExceptionDetails
+from nncdbg.dap_server.registry import CONFIGURABLE, STOPPED, request
+from nncdbg.engine.errors import MemoryFault, NncdbgError, UsageError
+from nncdbg.engine.expression import spelled
+
+if TYPE_CHECKING:
+    from nncdbg.dap_server.protocol.requests import (
+        ExceptionInfoArguments,
+        SetExceptionBreakpointsArguments,
+    )
+    from nncdbg.dap_server.session import Session
+    from nncdbg.engine.control import Stop
+    from nncdbg.engine.findings import Finding
+
+
+@request(
+    "setExceptionBreakpoints",
+    when=CONFIGURABLE,
+    capability={"exceptionBreakpointFilters": FILTERS, "supportsExceptionFilterOptions": True},
+)
+def set_exception_breakpoints(
+    session: Session, arguments: SetExceptionBreakpointsArguments
+) -> SetExceptionBreakpointsBody:
+    wishes = [FilterWish(kind) for kind in arguments.filters]
+    wishes += [FilterWish(each.filter_id, each.condition or None) for each in arguments.filter_options or ()]
+    return SetExceptionBreakpointsBody(breakpoints=session.exception_filters.replace(session, wishes))
+
+
+@request("exceptionInfo", when=STOPPED, capability="supportsExceptionInfoRequest", reads=True)
+def exception_info(session: Session, arguments: ExceptionInfoArguments) -> ExceptionInfoBody:
+    stop = session.program.debugger.stop
+    if stop.finding is not None:
+        return _finding_info(session, stop, stop.finding)
+    if stop.error is not None:
+        return _failure_info(session, stop, stop.error)
+    raise UsageError(
+        "the program has not stopped at an exception", hint="ask after a stop with the reason `exception`"
+    )
+
+
+def _finding_info(session: Session, stop: Stop, finding: Finding) -> ExceptionInfoBody:
+    code, pc = finding.binding.code, finding.binding.pc
+    outputs = code.nodes[pc].outputs
+    name = outputs[finding.output].name if finding.output is not None else ""
+    return ExceptionInfoBody(
+        exception_id=finding.kind,
+        description=stop.detail or finding.detail,
+        break_mode="always",
+        details=ExceptionDetails(
+            message=stop.detail or finding.detail,
+            type_name=finding.kind,
+            full_type_name=f"nncdbg.{finding.kind}",
+            evaluate_name=spelled(name) if name else None,
+            stack_trace=_origin(session, stop, finding.output),
+        ),
+    )
+
+
+def _failure_info(session: Session, stop: Stop, error: BaseException) -> ExceptionInfoBody:
+    cause = error.__cause__ or error
+    message = error.message if isinstance(error, NncdbgError) else str(error)
+    inner = None
+    if cause is not error:
+        inner = [ExceptionDetails(message=str(cause), type_name=type(cause).__name__)]
+    return ExceptionInfoBody(
+        exception_id=error.kind if isinstance(error, MemoryFault) else type(cause).__name__,
+        description=str(error),
+        break_mode="unhandled",
+        details=ExceptionDetails(
+            message=message,
+            type_name=type(cause).__name__,
+            full_type_name=f"{type(cause).__module__}.{type(cause).__qualname__}",
+            stack_trace=_origin(session, stop, None),
+            inner_exception=inner,
+        ),
+    )
+
+
+def _origin(session: Session, stop: Stop, output: int | None) -> str:
+    from nncdbg.dap_server.origin_slice import origin_lines
+
+    return "\n".join(origin_lines(session, stop, output))

@@ -1,0 +1,131 @@
+"""The bytes of tensors: their elements in C order, however they lie in memory or on a device.
+
+4-bit and 2-bit elements take a byte each, as NumPy holds them.  Strings have no bytes to look at.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nncdbg.dap_server.events import report_change
+from nncdbg.dap_server.memory_references import address_of, resolved
+from nncdbg.dap_server.places import values_from
+from nncdbg.dap_server.presentation import is_tensor
+from nncdbg.dap_server.protocol.requests import ReadMemoryBody, WriteMemoryBody
+from nncdbg.dap_server.registry import STILL, request
+from nncdbg.engine import dtypes
+from nncdbg.engine.errors import UsageError
+from nncdbg.engine.expression import spelled
+
+if TYPE_CHECKING:
+    from nncdbg.dap_server.protocol.requests import ReadMemoryArguments, WriteMemoryArguments
+    from nncdbg.dap_server.session import Session
+    from nncdbg.engine.values import Values
+
+MAX_READ = 1 << 20
+"""Bytes of one answer; who asks for more gets these, and asks on from there."""
+
+_NARROW = frozenset(dtypes.NUMPY[name] for name in ("bool", "u4", "i4", "u2", "i2", "f4e2m1fn"))
+"""Element types of which not every byte is one."""
+
+
+def _tensor(scope: Values, name: str) -> Any:
+    """The tensor at this moment, where it stands.  Raises UsageError, NotComputed if it does not."""
+    array = scope.content(name)
+    if not is_tensor(array) or array.dtype.kind in "OUST":
+        raise UsageError(f"{spelled(name)} has no bytes: it is no tensor of numbers")
+    return array
+
+
+@request("readMemory", when=STILL, capability="supportsReadMemoryRequest", reads=True)
+def read_memory(session: Session, arguments: ReadMemoryArguments) -> ReadMemoryBody:
+    place, offset = resolved(session, arguments.memory_reference, arguments.offset)
+    if arguments.count < 0:
+        raise UsageError(f"{arguments.count} bytes cannot be read", hint="give a count of 0 or more")
+    scope = values_from(session, place.frame)
+    array = _tensor(scope, place.name)
+    session.read_memory[arguments.memory_reference] = array.nbytes
+    address = address_of(session, place, offset)
+    if not 0 <= offset < array.nbytes:
+        before = min(arguments.count, -offset) if offset < 0 else arguments.count
+        return ReadMemoryBody(address=address, unreadable_bytes=before)
+    data = _bytes_at(scope, array, offset, min(arguments.count, MAX_READ))
+    # Behind the end of the value nothing follows; behind `MAX_READ` it goes on.
+    behind = max(0, offset + arguments.count - array.nbytes)
+    return ReadMemoryBody(
+        address=address,
+        data=base64.b64encode(data).decode("ascii"),
+        unreadable_bytes=behind if offset + len(data) == array.nbytes and behind else None,
+    )
+
+
+def _bytes_at(scope: Values, array: Any, offset: int, count: int) -> bytes:
+    """Bytes of the elements in C order, as many as there are; only what is asked for is copied."""
+    first, within = divmod(offset, array.dtype.itemsize)
+    elements = _elements(scope, array, first, -(-(offset + count) // array.dtype.itemsize))
+    return elements.tobytes()[within : within + count]
+
+
+def _elements(scope: Values, array: Any, start: int, stop: int) -> npt.NDArray[Any]:
+    """The elements at these positions in C order, on the host."""
+    if isinstance(array, np.ndarray) and not array.flags.c_contiguous:
+        return np.asarray(array.flat[start:stop])
+    return np.asarray(scope.to_host(array.reshape(-1)[start:stop]))
+
+
+@request("writeMemory", when=STILL, capability="supportsWriteMemoryRequest")
+def write_memory(session: Session, arguments: WriteMemoryArguments) -> WriteMemoryBody:
+    place, offset = resolved(session, arguments.memory_reference, arguments.offset)
+    data = _decoded(arguments.data)
+    scope = values_from(session, place.frame)
+    array = _tensor(scope, place.name)
+    first, stop = max(0, offset), min(array.nbytes, offset + len(data))
+    if (first, stop) != (offset, offset + len(data)) and not arguments.allow_partial:
+        raise UsageError(
+            f"bytes {offset} to {offset + len(data)} are not all in {spelled(place.name)}, "
+            f"which has {array.nbytes}",
+            hint="write within it, or with `allowPartial`",
+        )
+    inside = data[first - offset : max(first, stop) - offset]
+    if inside:
+        _write(session, scope, place.name, array, first, inside)
+        session.defer(lambda: report_change(session))
+    return WriteMemoryBody(offset=first - offset if inside else 0, bytes_written=len(inside))
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise UsageError(f"the data is not base64: {error}") from None
+
+
+def _write(session: Session, scope: Values, name: str, array: Any, offset: int, data: bytes) -> None:
+    """Set the elements that the bytes touch, as any other edit: history and dependents stay right."""
+    size = array.dtype.itemsize
+    start, stop = offset // size, -(-(offset + len(data)) // size)
+    raw = bytearray(_elements(scope, array, start, stop).tobytes())
+    within = offset - start * size
+    raw[within : within + len(data)] = data
+    given = np.frombuffer(bytes(raw), array.dtype)
+    _check_bits(name, given)
+    index = np.unravel_index(np.arange(start, stop), array.shape) if array.ndim else None
+    value = given if array.ndim else given[0]
+    session.program.debugger.set_value(name, value, index, scope=scope)
+
+
+def _check_bits(name: str, given: npt.NDArray[Any]) -> None:
+    """UsageError for bytes that are no element, as of a bool there are two, of an i4 sixteen."""
+    if given.dtype not in _NARROW:
+        return
+    sound = given.astype(np.float32).astype(given.dtype)
+    if not np.array_equal(sound.view(np.uint8), given.view(np.uint8)):
+        raise UsageError(
+            f"these bytes are no {given.dtype.name} elements, as {spelled(name)} has",
+            hint="a bool is 0 or 1; a narrow number stands in the low bits of its byte, the others 0",
+        )

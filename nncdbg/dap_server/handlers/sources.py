@@ -1,0 +1,59 @@
+"""The texts of a program, where values are defined, and the modules."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nncdbg.dap_server.definitions import definition_at
+from nncdbg.dap_server.modules import COLUMNS, loaded_sources, modules
+from nncdbg.dap_server.positions import line_for_client
+from nncdbg.dap_server.protocol.requests import LoadedSourcesBody, LocationsBody, ModulesBody, SourceBody
+from nncdbg.dap_server.protocol.types import Source
+from nncdbg.dap_server.registry import LIVE, request
+from nncdbg.dap_server.sources import MIME_TYPE
+from nncdbg.engine.errors import UsageError
+
+if TYPE_CHECKING:
+    from nncdbg.dap_server.protocol.requests import (
+        LoadedSourcesArguments,
+        LocationsArguments,
+        ModulesArguments,
+        SourceArguments,
+    )
+    from nncdbg.dap_server.session import Session
+
+
+@request("source", when=LIVE, reads=True)
+def source_text(session: Session, arguments: SourceArguments) -> SourceBody:
+    # `sourceReference` is there for old clients; what a new one means is in `source`.
+    source = arguments.source or Source(source_reference=arguments.source_reference)
+    return SourceBody(content=session.program.sources.text(source), mime_type=MIME_TYPE)
+
+
+@request("loadedSources", when=LIVE, capability="supportsLoadedSourcesRequest", reads=True)
+def sources(session: Session, arguments: LoadedSourcesArguments) -> LoadedSourcesBody:
+    return LoadedSourcesBody(sources=loaded_sources(session))
+
+
+@request(
+    "modules",
+    when=LIVE,
+    capability={"supportsModulesRequest": True, "additionalModuleColumns": COLUMNS},
+    reads=True,
+)
+def listed_modules(session: Session, arguments: ModulesArguments) -> ModulesBody:
+    found = modules(session)
+    start = arguments.start_module or 0
+    if start < 0 or (arguments.module_count or 0) < 0:
+        raise UsageError("`startModule` and `moduleCount` are 0 or more")
+    end = start + arguments.module_count if arguments.module_count else len(found)
+    return ModulesBody(modules=found[start:end], total_modules=len(found))
+
+
+@request("locations", when=LIVE, reads=True)
+def locations(session: Session, arguments: LocationsArguments) -> LocationsBody:
+    found = definition_at(session, arguments.location_reference)
+    if found is None:
+        raise UsageError("this location is known no more", hint="ask for the variables again")
+    source, line = found
+    return LocationsBody(source=source, line=line_for_client(session, line))

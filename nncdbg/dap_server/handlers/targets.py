@@ -1,0 +1,190 @@
+"""Where one can step into, and go to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from nncdbg.dap_server.child import can_step_into_kernel, step_into_kernel
+from nncdbg.dap_server.events import MAIN_THREAD
+from nncdbg.dap_server.instructions import address_of, reference_of
+from nncdbg.dap_server.places import frame_depth
+from nncdbg.dap_server.positions import line_for_client, line_of_client
+from nncdbg.dap_server.protocol.requests import GotoTargetsBody, StepInTargetsBody
+from nncdbg.dap_server.protocol.types import GotoTarget, StepInTarget
+from nncdbg.dap_server.registry import STILL, STOPPED, request
+from nncdbg.engine.errors import UsageError
+
+if TYPE_CHECKING:
+    from nncdbg.dap_server.protocol.requests import (
+        GotoArguments,
+        GotoTargetsArguments,
+        StepInTargetsArguments,
+    )
+    from nncdbg.dap_server.session import Session
+    from nncdbg.engine.code import Code
+    from nncdbg.engine.control import Stop
+    from nncdbg.textual_repr.listing import Listing, Site
+
+
+# -- into -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class IntoPlace:
+    """What of the statement at an address one steps into: its block, its micro program, or its kernel."""
+
+    address: int
+    what: str
+
+
+@request("stepInTargets", when=STOPPED, capability="supportsStepInTargetsRequest", reads=True)
+def step_in_targets(session: Session, arguments: StepInTargetsArguments) -> StepInTargetsBody:
+    frames = session.program.debugger.machine.frames
+    if frame_depth(session, arguments.frame_id) != len(frames) - 1:
+        return StepInTargetsBody(targets=[])  # the statement of an outer frame is under way already
+    frame = frames[-1]
+    address = address_of(session, frame.code, frame.pc)
+    listing = session.program.debugger.listing_of(frame)
+    line = line_for_client(session, listing.line(frame.code.path, frame.pc))
+    return StepInTargetsBody(
+        targets=[
+            StepInTarget(id=session.handles.number(IntoPlace(address, what)), label=label, line=line)
+            for what, label in _ways_in(session)
+        ]
+    )
+
+
+def _ways_in(session: Session) -> Iterator[tuple[str, str]]:
+    debugger = session.program.debugger
+    code, pc = debugger.machine.frames[-1].code, debugger.machine.frames[-1].pc
+    if debugger.machine.ended or pc == len(code.nodes):
+        return
+    node = code.nodes[pc]
+    if node.op.startswith("@"):
+        yield "block", node.op
+    elif node.op in ("if", "while"):
+        names = " or ".join(f"@{graph.name}" for graph in node.subgraphs if graph.name)
+        yield "block", f"{'branch' if node.op == 'if' else 'loop'} {names}".rstrip()
+    if debugger.micro_program() is not None:
+        yield "micro", f"micro program of {node.op}"
+    if can_step_into_kernel(session):
+        yield "kernel", f"kernel of {node.op} (Python)"
+
+
+def step_into_target(session: Session, number: int) -> None:
+    """Step into one of the targets.  Raises UsageError if the program does not stand before it."""
+    debugger = session.program.debugger
+    frame = debugger.machine.frames[-1]
+    place = session.handles.place(number)
+    if (
+        not isinstance(place, IntoPlace)
+        or place.address != address_of(session, frame.code, frame.pc)
+        or place.what not in dict(_ways_in(session))
+    ):
+        raise UsageError("there is no such target here", hint="ask for stepInTargets again")
+    if place.what == "kernel":
+        step_into_kernel(session)
+        return
+    micro = place.what == "micro"
+    session.program.move(session, lambda: debugger.step_into(micro=micro))
+
+
+# -- to ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ToPlace:
+    """A statement of a text (the program's, or a micro program by its number) to go back or forward to."""
+
+    source_reference: int
+    site: Site
+    back: bool
+
+
+@request("gotoTargets", when=STILL, capability="supportsGotoTargetsRequest", reads=True)
+def goto_targets(session: Session, arguments: GotoTargetsArguments) -> GotoTargetsBody:
+    listing = session.program.sources.listing(arguments.source)
+    if listing is None:
+        raise UsageError("this source is no text of the program", hint="loadedSources lists those there are")
+    found = listing.next_site(line_of_client(session, arguments.line))
+    if found is None:
+        return GotoTargetsBody(targets=[])
+    line, site = found
+    reference = arguments.source.source_reference or 0
+    ways = [ToPlace(reference, site, back) for back in _directions(session, listing, site)]
+    return GotoTargetsBody(
+        targets=[
+            GotoTarget(
+                id=session.handles.number(place),
+                label=_label(line, place, listing),
+                line=line_for_client(session, line),
+                instruction_pointer_reference=_reference(session, listing, site),
+            )
+            for place in ways
+        ]
+    )
+
+
+def _label(line: int, place: ToPlace, listing: Listing) -> str:
+    text = listing.lines[line - 1].strip()
+    way = "back to when it last ran" if place.back else "forward, running up to it"
+    return f"line {line}, {way}: {text}"
+
+
+def _reference(session: Session, listing: Listing, site: Site) -> str | None:
+    code = next(
+        (code for code in session.program.debugger.control.codes if _is_of(session, code, listing, site)),
+        None,
+    )
+    return None if code is None else reference_of(session, code, site.pc)
+
+
+def _is_of(session: Session, code: Code, listing: Listing, site: Site) -> bool:
+    """Whether a block is the one of `site` in the text `listing`."""
+    return code.path == site.path and session.program.debugger.listing_in(code).lines == listing.lines
+
+
+def _directions(session: Session, listing: Listing, site: Site) -> list[bool]:
+    """Whether there is a way back, and one forward; the one that a person means first.
+
+    In a loop there may be both: the statement ran in the last iteration, and runs again in this one.
+    """
+    debugger = session.program.debugger
+    back = debugger.last_visit(lambda code: _is_of(session, code, listing, site), site.pc) is not None
+    within = [frame for frame in debugger.machine.frames if _is_of(session, frame.code, listing, site)]
+    # A micro program is entered by hand only, so one that is not open is not come to by running.
+    forward = not debugger.machine.ended and (listing is debugger.listing or bool(within))
+    ways = [*([True] if back else []), *([False] if forward else [])]
+    ahead = bool(within) and within[-1].pc < site.pc
+    return ways[::-1] if ahead else ways
+
+
+@request("goto", when=STOPPED, moves=True)
+def goto(session: Session, arguments: GotoArguments) -> None:
+    if arguments.thread_id != MAIN_THREAD:
+        raise UsageError(f"there is no thread {arguments.thread_id}", hint=f"the only one is {MAIN_THREAD}")
+    place = session.handles.place(arguments.target_id)
+    if not isinstance(place, ToPlace):
+        raise UsageError("there is no such target", hint="ask for gotoTargets again")
+    debugger = session.program.debugger
+    listing = session.program.sources.numbered(place.source_reference)
+    if listing is None:
+        raise UsageError("there is no such target", hint="ask for gotoTargets again")
+
+    def there(code: Code) -> bool:
+        return _is_of(session, code, listing, place.site)
+
+    if not place.back:
+        session.program.move(session, lambda: debugger.move_to(there, place.site.pc))
+        return
+    tick = debugger.last_visit(there, place.site.pc)
+    if tick is None:
+        raise UsageError("this statement has not run before", hint="ask for gotoTargets again")
+    session.program.move(session, lambda: _went(debugger.go_to(tick)))
+
+
+def _went(stop: Stop) -> Stop:
+    """At the very start too the reason is that one was asked to go there."""
+    return replace(stop, reason="goto") if stop.reason == "entry" else stop

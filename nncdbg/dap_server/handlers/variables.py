@@ -1,0 +1,146 @@
+"""What is in a frame: scopes, and variables page by page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from nncdbg.dap_server.children import READ_ONLY, Children, Make, View
+from nncdbg.dap_server.places import (
+    AskedPlace,
+    ContentPlace,
+    FramePlace,
+    MorePlace,
+    ScopePlace,
+    StatisticsPlace,
+)
+from nncdbg.dap_server.protocol.requests import ScopesBody, VariablesBody
+from nncdbg.dap_server.protocol.types import Scope
+from nncdbg.dap_server.registry import STILL, request
+from nncdbg.dap_server.scopes import SCOPES, here
+from nncdbg.dap_server.scopes import scope_children as children_of_scope
+from nncdbg.engine.errors import NotComputed, UsageError
+
+if TYPE_CHECKING:
+    from nncdbg.dap_server.protocol.requests import ScopesArguments, VariablesArguments
+    from nncdbg.dap_server.protocol.types import Variable
+    from nncdbg.dap_server.session import Session
+
+CHILDREN = 100
+"""Variables of an answer to who does not say how many."""
+
+ANSWER_BYTES = 60 << 10
+"""Bytes of such an answer, of 64 KiB with all around it."""
+
+MOST = 10_000
+"""Variables that may be asked for at a time."""
+
+
+@request("scopes", when=STILL, reads=True)
+def scopes(session: Session, arguments: ScopesArguments) -> ScopesBody:
+    """Of a frame that is gone, or a line of the user's model, there are none."""
+    place = session.handles.place(arguments.frame_id)
+    found = here(View(session), place) if isinstance(place, FramePlace) else None
+    if found is None:
+        return ScopesBody(scopes=[])
+    listed = []
+    for name, kind in SCOPES.items():
+        if kind.fits(found):
+            listed.append(
+                Scope(
+                    name=name,
+                    presentation_hint=kind.hint,
+                    variables_reference=session.handles.number(ScopePlace(found.place, name)),
+                    named_variables=kind.children(found).named,
+                    expensive=kind.expensive,
+                )
+            )
+    return ScopesBody(scopes=listed)
+
+
+@request("variables", when=STILL, capability="supportsValueFormattingOptions", reads=True)
+def variables(session: Session, arguments: VariablesArguments) -> VariablesBody:
+    for name in ("start", "count"):
+        number = getattr(arguments, name)
+        if number is not None and number < 0:
+            raise UsageError(f"`{name}` cannot be {number}", hint="give 0 or more, or leave it out")
+    place = session.handles.place(arguments.variables_reference)
+    view = View(session, arguments.format)
+    total, make = _chosen(view, place, arguments.filter)
+    start, count = arguments.start or 0, arguments.count or 0
+    left = max(0, total - start)
+    if count:
+        count = min(count, left)
+        if count > MOST:
+            raise UsageError(f"{count} variables are too many for one answer", hint=f"ask for {MOST} at most")
+        return VariablesBody(variables=list(_watched(session, make(start, start + count))))
+    return VariablesBody(variables=_bounded(view, place, arguments.filter, start, left, make))
+
+
+def _children(view: View, place: Any) -> Children:
+    """What the container at a place holds; of what is gone, nothing."""
+    try:
+        match place:
+            case ScopePlace():
+                return children_of_scope(view, place)
+            case ContentPlace():
+                return view.children(place)
+            case StatisticsPlace():
+                return view.numbers(place)
+            case AskedPlace():
+                return view.asked(place)
+    except NotComputed:
+        return Children()
+    return Children()
+
+
+def _chosen(view: View, place: Any, kind: str | None) -> tuple[int, Make]:
+    """How many children there are of a kind (None: of both, the named first), and what makes them."""
+    if isinstance(place, MorePlace):
+        if kind is not None and place.filter is not None and kind != place.filter:
+            return 0, lambda start, stop: iter(())
+        count, make = _chosen(view, place.of, place.filter)
+        skipped = place.start
+        return max(0, count - skipped), lambda start, stop: make(start + skipped, stop + skipped)
+    found = _children(view, place)
+    if kind == "named":
+        return found.named, found.make_named
+    if kind == "indexed":
+        return found.indexed, found.make_indexed
+    named = found.named
+
+    def both(start: int, stop: int) -> Iterator[Variable]:
+        yield from found.make_named(min(start, named), min(stop, named))
+        yield from found.make_indexed(max(start - named, 0), max(stop - named, 0))
+
+    return named + found.indexed, both
+
+
+def _watched(session: Session, made: Iterator[Variable]) -> Iterator[Variable]:
+    for each in made:
+        session.check_cancelled()
+        yield each
+
+
+def _bounded(view: View, place: Any, kind: Any, start: int, left: int, make: Make) -> list[Variable]:
+    """All that are left, if they are few and short; else the first ones, and one that opens into the next."""
+    room = left if left <= CHILDREN else CHILDREN - 1
+    listed: list[Variable] = []
+    size = 0
+    for each in _watched(view.session, make(start, start + room)):
+        size += len(msgspec.json.encode(each)) + 1
+        if size > ANSWER_BYTES and listed:
+            break
+        listed.append(each)
+    if len(listed) < left:
+        listed.append(_more(view, place, kind, start + len(listed), left - len(listed)))
+    return listed
+
+
+def _more(view: View, place: Any, kind: Any, start: int, left: int) -> Variable:
+    if isinstance(place, MorePlace):
+        place, kind, start = place.of, place.filter, place.start + start
+    text = f"{left} more: open this for the next, or print a part such as %h[1000:1050]"
+    return view.variable("…", text, place=MorePlace(place, kind, start), opens=(left, 0), hint=READ_ONLY)

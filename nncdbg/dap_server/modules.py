@@ -1,0 +1,171 @@
+"""The modules of a program: its graphs, its stores of weights, micro programs, and the libraries at work."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nncdbg.dap_server.protocol.events import LoadedSourceEventBody, ModuleEventBody
+from nncdbg.dap_server.protocol.types import ColumnDescriptor, Module
+
+if TYPE_CHECKING:
+    from nncdbg.dap_server.protocol.types import Source
+    from nncdbg.dap_server.session import Session
+    from nncdbg.engine.code import Code
+
+ENTERED, NOT_ENTERED = "compiled", "not entered yet"
+
+COLUMNS = [
+    ColumnDescriptor(attribute_name="nncdbgKind", label="Kind", type="string"),
+    ColumnDescriptor(attribute_name="nncdbgStatements", label="Statements", type="number"),
+]
+"""What our modules tell beside the protocol's own properties."""
+
+_LIBRARIES = ("numpy", "onnx", "onnxruntime", "cupy")
+
+
+class ProgramModule(Module, frozen=True, kw_only=True):
+    """`nncdbg_statements` counts those of a graph, without those of its branches and loops."""
+
+    nncdbg_kind: str
+    nncdbg_statements: int | None = None
+
+
+@dataclass(eq=False)
+class Modules:
+    """What a client has been told of one program's modules and sources."""
+
+    _codes: int = 0
+    _entered: set[str] = field(default_factory=set)
+    _told: bool = False
+    _sources: list[Source] = field(default_factory=list)
+
+    def announce(self, session: Session) -> None:
+        """Tell the client what is new since the last time; cheap where nothing is."""
+        if not self._told:
+            self._told = True
+            self._look(session)
+            for module in modules(session):
+                session.send_event("module", ModuleEventBody(reason="new", module=module))
+            for source in loaded_sources(session):
+                session.send_event("loadedSource", LoadedSourceEventBody(reason="new", source=source))
+            self._sources = session.program.sources.micro_programs()
+            return
+        self._announce_graphs(session)
+        self._announce_micro_program(session)
+
+    def _look(self, session: Session) -> set[str]:
+        """The graphs entered for the first time since the last look."""
+        codes = session.program.debugger.control.codes
+        arrived = {str(code.path[0]) for code in codes[self._codes :] if code.formula is None}
+        self._codes = len(codes)
+        fresh = arrived - self._entered
+        self._entered |= fresh
+        return fresh
+
+    def _announce_graphs(self, session: Session) -> None:
+        fresh = self._look(session)
+        for module in _graphs(session) if fresh else ():
+            if module.name.removeprefix("@") in fresh:
+                session.send_event("module", ModuleEventBody(reason="changed", module=module))
+
+    def _announce_micro_program(self, session: Session) -> None:
+        frames = session.program.debugger.machine.frames
+        if not frames or frames[-1].code.formula is None:
+            return
+        source = session.program.sources.of_frame(frames[-1])
+        if source not in self._sources:
+            self._sources.append(source)
+            session.send_event("loadedSource", LoadedSourceEventBody(reason="new", source=source))
+            session.send_event("module", ModuleEventBody(reason="new", module=_micro_program(source)))
+
+
+def loaded_sources(session: Session) -> list[Source]:
+    """The texts there are: the program's, micro programs shown so far, and the files of the user's model."""
+    sources = session.program.sources
+    return [sources.of_program, *sources.micro_programs(), *sources.of_models]
+
+
+def modules(session: Session) -> list[Module]:
+    """All modules, graphs first."""
+    sources = session.program.sources
+    return [
+        *_graphs(session),
+        *map(_micro_program, sources.micro_programs()),
+        *_stores(session),
+        *_libraries(session),
+    ]
+
+
+def module_of(session: Session, code: Code) -> str:
+    """The id of the module that a block belongs to."""
+    if code.formula is None:
+        return f"graph:{code.path[0]}"
+    return f"micro:{session.program.sources.of_code(code).source_reference}"
+
+
+def _graphs(session: Session) -> Iterator[ProgramModule]:
+    debugger = session.program.debugger
+    entered = {code.path[0] for code in debugger.control.codes if code.formula is None}
+    path = session.program.sources.of_program.path
+    for name, graph in debugger.program.graphs.items():
+        yield ProgramModule(
+            id=f"graph:{name}",
+            name=f"@{name}",
+            path=path,
+            is_user_code=True,
+            symbol_status=ENTERED if name in entered else NOT_ENTERED,
+            symbol_file_path=debugger.program.source,
+            nncdbg_kind="entry graph" if name == debugger.program.entry else "graph",
+            nncdbg_statements=len(graph.nodes) + 1,
+        )
+
+
+def _micro_program(source: Source) -> ProgramModule:
+    return ProgramModule(
+        id=f"micro:{source.source_reference}",
+        name=f"micro program {source.name}",
+        is_user_code=False,
+        symbol_status=ENTERED,
+        nncdbg_kind="micro program",
+    )
+
+
+def _stores(session: Session) -> Iterator[ProgramModule]:
+    program = session.program.debugger.program
+    for number, path in enumerate(program.stores):
+        opened = number < len(program.readers)
+        yield ProgramModule(
+            id=f"store:{number}",
+            name=Path(path).name,
+            path=path,
+            is_user_code=True,
+            symbol_status="open" if opened else "not open",
+            nncdbg_kind="store",
+        )
+
+
+def _libraries(session: Session) -> Iterator[ProgramModule]:
+    chosen = session.program.debugger.backend.name
+    yield ProgramModule(
+        id="library:nncdbg",
+        name="nncdbg",
+        version=version("nncdbg"),
+        is_user_code=False,
+        nncdbg_kind="library",
+    )
+    found = {name: sys.modules[name] for name in _LIBRARIES if name in sys.modules}
+    for name in dict.fromkeys((chosen, *found)):
+        library = found.get(name)
+        yield ProgramModule(
+            id=f"library:{name}",
+            name=name,
+            version=None if library is None else library.__version__,
+            path=None if library is None else library.__file__,
+            is_user_code=False,
+            nncdbg_kind="backend" if name == chosen else "library",
+        )

@@ -1,0 +1,66 @@
+"""What led to a finding or a failure: the backward slice with statistics, bounded, as lines of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from nncdbg.dap_server.presentation import Glance, is_tensor
+from nncdbg.engine.expression import spelled
+from nncdbg.terminal.slices import slice_lines, slicing_of, statement_line
+
+if TYPE_CHECKING:
+    from nncdbg.dap_server.session import Session
+    from nncdbg.engine.code import Code
+    from nncdbg.engine.control import Stop
+    from nncdbg.stats import Summary
+
+_LINES = 20
+"""Lines that are told at most."""
+
+_DEPTH = 20
+"""Statements that it goes back at most."""
+
+
+def origin_lines(session: Session, stop: Stop, output: int | None) -> list[str]:
+    """The statement of a stop, then what it was computed from, nearest first, with statistics.
+
+    `output` is the result of the statement that is meant; None where it has none, as it failed.
+    """
+    lines = list(islice(_slice(session, stop, output), _LINES + 1))
+    if len(lines) > _LINES:
+        lines[_LINES - 1 :] = ["..."]
+    return lines
+
+
+class _Glancing:
+    """Statistics as far as one answer may compute them."""
+
+    def __init__(self, session: Session) -> None:
+        self.glance = Glance(session.program.shown, hex=False, between=session.check_cancelled)
+
+    def line(self, name: str, content: Any, code: Code, slot: int) -> Text:
+        return Text(f"{spelled(name)} {self.glance.text(content, (code, slot))}")
+
+    def summary(self, content: Any, code: Code, slot: int) -> Summary | None:
+        return self.glance.summary(content, (code, slot)) if is_tensor(content) else None
+
+
+def _slice(session: Session, stop: Stop, output: int | None) -> Iterator[str]:
+    debugger = session.program.debugger
+    assert stop.frame is not None
+    frame, slicing = stop.frame, slicing_of(debugger)
+    code, visit = frame.code, slicing.visit_of_frame(frame)
+    pc = next((pc for pc, node in enumerate(code.nodes) if node is stop.node), len(code.nodes))
+    if output is not None and pc < len(code.nodes):
+        target = code.targets[pc]
+        slots = [target.start + output] if isinstance(target, slice) else [target or 0]
+    else:
+        yield statement_line(debugger, visit, pc).plain
+        slots = list(dict.fromkeys(code.operands[pc]))
+    named = (each for each in slicing.origins(visit, slots, _DEPTH) if each.name)
+    for line in slice_lines(debugger, named, _Glancing(session)):
+        yield line.plain

@@ -1,0 +1,253 @@
+"""How a value reads in a list of variables: its type, then its few elements or its statistics.
+
+    %h    f32[1,64,56,56] min -0.1 mean 0.4 max 6.1 std 0.9 nan 0
+    %i    i64[] 5
+
+Never more than a glance: statistics are kept per array, taken from what the engine logged where
+they cannot be computed at once, and else left out until somebody asks.
+"""
+
+from __future__ import annotations
+
+import weakref
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from nncdbg.engine import dtypes
+from nncdbg.engine.graph import TensorType
+from nncdbg.engine.npy import read_part
+from nncdbg.engine.statistics_log import CAPACITY, COLUMNS
+from nncdbg.stats import Summary
+from nncdbg.stats.inspection import summary_of
+from nncdbg.stats.piecewise import summarize_by_pieces
+from nncdbg.terminal.look import SMALL, elements, is_text
+
+if TYPE_CHECKING:
+    from nncdbg.dap_server.places import ContentPlace
+    from nncdbg.dap_server.protocol.types import Variable
+    from nncdbg.engine.code import Code
+    from nncdbg.engine.graph import Array
+    from nncdbg.engine.session import Debugger
+
+Stamp: TypeAlias = "tuple[bool, ...]"
+"""What beside place and content decides how a variable reads."""
+
+GLANCE = 1 << 22
+"""Elements of which one answer computes statistics: some 2 ms."""
+
+PART = 1 << 20
+"""Bytes up to which a part of a file is read by itself, without what stands around it."""
+
+UNKNOWN = "…"
+"""Stands for statistics that are computed when somebody asks."""
+
+LONGEST = 1024
+"""Characters of one element that are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """The slots of a block that have names, in the order in which they are written."""
+
+    written: tuple[int, ...]
+    definition: tuple[int, ...]
+    """The pc that writes each of them."""
+    given: tuple[int, ...]
+    """What is there when the block begins: its inputs, and what it takes from the block around."""
+    constants: tuple[int, ...]
+
+    def before(self, pc: int) -> int:
+        """How many are written by the statements before `pc`."""
+        return bisect_left(self.definition, pc)
+
+
+def slots_of(code: Code) -> Slots:
+    """The slots of a block, by when they are written."""
+    constants = {constant.value.name for constant in code.graph.constants}
+    named = [(slot, pc) for slot, pc in enumerate(code.definition) if code.names[slot]]
+    written = [(slot, pc) for slot, pc in named if pc >= 0]
+    given = [slot for slot, pc in named if pc < 0]
+    return Slots(
+        tuple(slot for slot, _ in written),
+        tuple(pc for _, pc in written),
+        tuple(slot for slot in given if code.names[slot] not in constants),
+        tuple(slot for slot in given if code.names[slot] in constants),
+    )
+
+
+@dataclass(eq=False)
+class Shown:
+    """What is remembered of one program's values: the slots of its blocks, the statistics of its arrays."""
+
+    debugger: Debugger
+    _slots: dict[Code, Slots] = field(default_factory=dict)
+    _summaries: dict[int, tuple[weakref.ref[Any], Summary]] = field(default_factory=dict)
+    _variables: dict[ContentPlace, tuple[weakref.ref[Any], Stamp, Variable]] = field(default_factory=dict)
+
+    def slots(self, code: Code) -> Slots:
+        """The slots of a block."""
+        found = self._slots.get(code)
+        if found is None:
+            found = self._slots[code] = slots_of(code)
+        return found
+
+    def summary(self, content: Any) -> Summary | None:
+        """The statistics of an array, if they are known."""
+        known = self._summaries.get(id(content))
+        return known[1] if known is not None and known[0]() is content else None
+
+    def keep(self, content: Any, summary: Summary) -> None:
+        """Remember the statistics of an array as long as it lives."""
+        if self.debugger.timeline.retains:
+            # Where memory is used again, an array may come to hold something else.
+            key = id(content)
+            self._summaries[key] = weakref.ref(content, partial(self._summaries.pop, key)), summary
+
+    def variable(self, place: ContentPlace, content: Any, stamp: Stamp) -> Variable | None:
+        """How an array was shown at a place, if it was, and would be again.
+
+        A step changes few of the values on the screen, and clients ask for all of them again.
+        """
+        known = self._variables.get(place)
+        if known is None or known[0]() is not content or known[1] != stamp:
+            return None
+        return known[2]
+
+    def keep_variable(self, place: ContentPlace, content: Any, stamp: Stamp, variable: Variable) -> None:
+        """Remember how an array is shown, as long as it lives."""
+        if self.debugger.timeline.retains and is_tensor(content) and not isinstance(content, np.generic):
+            gone = partial(self._variables.pop, place)
+            self._variables[place] = weakref.ref(content, gone), stamp, variable
+
+    def logged(self, content: Any, code: Code, slot: int) -> Summary | None:
+        """What the engine logged when the slot was written, where that is beyond doubt.
+
+        It is if the log reaches back to the start, all it has of the statement is the same, and nothing
+        was set by hand or computed by a micro program.
+        """
+        debugger, pc = self.debugger, code.definition[slot]
+        log = debugger.log
+        if log is None or pc < 0 or debugger.timeline.edits or log.positions.written > CAPACITY:
+            return None
+        target = code.targets[pc]
+        rows = log.history(code, pc, slot - target.start if isinstance(target, slice) else 0)
+        if not rows or any(not np.array_equal(row, rows[0], equal_nan=True) for row in rows):
+            return None
+        summary = summary_of(rows[0], dtypes.name_of(content.dtype))
+        return summary if summary.count == content.size else None
+
+
+@dataclass(slots=True)
+class Glance:
+    """What one answer shows of contents.  `hex`: integers in base 16; `between` raises to give up."""
+
+    shown: Shown
+    hex: bool
+    between: Callable[[], None]
+    room: int = GLANCE
+    """Elements whose statistics this answer may still compute."""
+
+    def text(self, content: Any, origin: tuple[Code, int] | None = None) -> str:
+        """A value in a line.  `origin` is the slot that holds it, if it is a whole value."""
+        if not is_tensor(content):
+            return plain_text(content)
+        head = type_text(content)
+        if content.size == 0:
+            return f"{head} (empty)"
+        if content.size <= SMALL or is_text(content):
+            return f"{head} {self.elements(self.host(content))}"
+        summary = self.summary(content, origin)
+        return f"{head} {statistics_text(content, summary)}" if summary is not None else f"{head} {UNKNOWN}"
+
+    def elements(self, array: Array) -> str:
+        """The elements of a small tensor, or the first ones of one of strings."""
+        if self.hex and dtypes.name_of(array.dtype) in dtypes.INTEGERS:
+            return self._nested(array)
+        return elements(array)
+
+    def _nested(self, array: Array) -> str:
+        if array.ndim == 0:
+            return self.element(array[()])
+        return f"[{' '.join(map(self._nested, array))}]"
+
+    def element(self, value: Any) -> str:
+        """One element in full, as NumPy spells it; strings quoted."""
+        if isinstance(value, str | bytes):
+            text = repr(value)
+            return text if len(text) <= LONGEST else text[: LONGEST - 2] + "…" + text[0]
+        if self.hex and isinstance(value, np.generic) and dtypes.name_of(value.dtype) in dtypes.INTEGERS:
+            return hex(int(value))
+        return str(value)
+
+    def host(self, content: Any) -> Array:
+        """A tensor where one can look at it."""
+        array = np.asarray(self.shown.debugger.backend.to_host(content))
+        return read_part(array) if array.nbytes <= PART else array
+
+    def summary(self, content: Any, origin: tuple[Code, int] | None = None) -> Summary | None:
+        """The statistics of a tensor if they are known, or can be had at once."""
+        known = self.shown.summary(content)
+        if known is not None:
+            return known
+        if content.size > self.room:
+            return self.shown.logged(content, *origin) if origin is not None else None
+        self.room -= content.size
+        return self.full_summary(content)
+
+    def full_summary(self, content: Any) -> Summary:
+        """The statistics of a tensor, however long it takes; `between` is asked now and then."""
+        summary = self.shown.summary(content)
+        if summary is None:
+            if isinstance(content, (np.ndarray, np.generic)):
+                summary = summarize_by_pieces(np.asarray(content), self.between)
+            else:
+                summary = self._summary_on_device(content)
+            self.shown.keep(content, summary)
+        return summary
+
+    def _summary_on_device(self, content: Any) -> Summary:
+        backend = self.shown.debugger.backend
+        row = backend.to_device(np.zeros(COLUMNS))
+        backend.summarize(content, row)
+        return summary_of(backend.to_host(row).tolist(), dtypes.name_of(content.dtype))
+
+
+def is_tensor(content: Any) -> bool:
+    """Whether it is an array, of whichever library, or one of its elements."""
+    return hasattr(content, "dtype") and hasattr(content, "shape")
+
+
+def type_text(content: Any) -> str:
+    """`f32[1,64]`; `seq(f32[...])` of a list of tensors; `none` of an optional that is absent."""
+    if is_tensor(content):
+        return str(TensorType(dtypes.name_of(content.dtype), tuple(content.shape)))
+    if content is None:
+        return "none"
+    if isinstance(content, list):
+        found = {type_text(item) for item in content[:SMALL]}
+        kinds = {text.partition("[")[0] for text in found}
+        common = found.pop() if len(found) == 1 else f"{kinds.pop()}[...]" if len(kinds) == 1 else ""
+        return f"seq({common})"
+    return type(content).__name__
+
+
+def plain_text(content: Any) -> str:
+    """What is no tensor: a sequence, an absent optional, or what an expression gives beside tensors."""
+    if isinstance(content, list):
+        return f"{type_text(content)} {len(content)} {'item' if len(content) == 1 else 'items'}"
+    if isinstance(content, bool):
+        return "true" if content else "false"
+    text = "none" if content is None else str(content)
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+
+
+def statistics_text(content: Any, summary: Summary) -> str:
+    """The statistics in a line; of bools how many are true."""
+    if content.dtype.kind == "b":
+        return f"{summary.count - summary.zero} of {summary.count} true"
+    return str(summary)

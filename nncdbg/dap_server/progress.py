@@ -1,0 +1,211 @@
+"""What takes long is told: begun after half a second, then at a calm pace, and always ended.
+
+Whoever works says so once (`under_way`); a thread looks now and then how far it has come.  Where
+nothing is told, because all is quick or the client wants to hear nothing, that thread rests.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from nncdbg.dap_server.protocol.events import (
+    ProgressEndEventBody,
+    ProgressStartEventBody,
+    ProgressUpdateEventBody,
+)
+
+if TYPE_CHECKING:
+    from nncdbg.dap_server.session import Session
+    from nncdbg.engine.session import Debugger
+
+PATIENCE = 0.5
+"""Seconds before something is worth a word."""
+
+PACE = 0.25
+"""Seconds between two looks, and so at least between two updates."""
+
+TITLES = {
+    "launch": "Loading the program",
+    "restart": "Loading the program",
+    "evaluate": "Evaluating",
+    "variables": "Reading values",
+    "scopes": "Reading values",
+    "setVariable": "Computing again what depends on it",
+    "setExpression": "Computing again what depends on it",
+    "writeMemory": "Computing again what depends on it",
+    "nncdbg/histogram": "Computing a histogram",
+    "nncdbg/stats": "Computing statistics",
+    "nncdbg/slice": "Reading values",
+}
+"""What serving a request is called; others by their command."""
+
+Look: TypeAlias = "Callable[[], tuple[str | None, float | None]]"
+"""``look() -> (message, percentage)``, called by the thread that tells; None for what is not known."""
+
+
+@dataclass(eq=False, slots=True)
+class Work:
+    """Something that may take long.  `number` is None as long as the client has not been told of it."""
+
+    title: str
+    look: Look
+    cancel: Callable[[], None] | None
+    request: int | None
+    began: float
+    number: str | None = None
+    told: tuple[str | None, float | None] = (None, None)
+
+
+def _nothing_known() -> tuple[str | None, float | None]:
+    return None, None
+
+
+class Progress:
+    """Tells one client of what is under way; it hears nothing unless it said that it can show it."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._lock = threading.Lock()
+        """Guards what follows, and keeps the events of one work in order."""
+        self._works: list[Work] = []
+        self._numbers = itertools.count(1)
+        self._thread: threading.Thread | None = None
+        self._awake = threading.Event()
+        self._resting = False
+        self._over = threading.Event()
+
+    @contextmanager
+    def under_way(
+        self,
+        title: str,
+        *,
+        look: Look = _nothing_known,
+        cancel: Callable[[], None] | None = None,
+        request: int | None = None,
+    ) -> Iterator[None]:
+        """The time of some work.  `cancel` asks for its end, from any thread; without, nobody can.
+
+        `request` is the number of the request that is answered only when it is done.
+        """
+        client = self._session.client
+        if client is None or not client.supports_progress_reporting:
+            yield
+            return
+        work = Work(title, look, cancel, request, time.monotonic())
+        self._add(work)
+        try:
+            yield
+        finally:
+            with self._lock:
+                if work in self._works:
+                    self._works.remove(work)
+                    self._end(work)
+
+    def cancel(self, progress_id: str) -> bool:
+        """Have the work with an id come to its end soon; False if there is none that can."""
+        with self._lock:
+            found = next((work for work in self._works if work.number == progress_id), None)
+        if found is None or found.cancel is None:
+            return False
+        found.cancel()
+        return True
+
+    def end_all(self) -> None:
+        """Nothing is told any more of what goes on."""
+        with self._lock:
+            for work in self._works:
+                self._end(work)
+            self._works.clear()
+
+    def close(self) -> None:
+        """The session is over."""
+        self._over.set()
+        self._awake.set()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    # -- telling -----------------------------------------------------------------------------
+
+    def _add(self, work: Work) -> None:
+        with self._lock:
+            self._works.append(work)
+            if self._thread is None and not self._over.is_set():
+                self._thread = threading.Thread(target=self._tell, name="nncdbg-dap-progress", daemon=True)
+                self._thread.start()
+            resting = self._resting
+        if resting:
+            self._awake.set()
+
+    def _tell(self) -> None:
+        while not self._over.wait(PACE):
+            with self._lock:
+                for work in self._works:
+                    self._tell_of(work)
+                # Steps in quick succession find it awake, and so cost nothing here.
+                self._resting = not self._works
+                self._awake.clear()
+                resting = self._resting
+            if resting and not self._over.is_set():
+                self._awake.wait()
+                self._resting = False
+
+    def _tell_of(self, work: Work) -> None:
+        if work.number is None:
+            if time.monotonic() - work.began < PATIENCE:
+                return
+            work.number = f"progress-{next(self._numbers)}"
+            work.told = message, percentage = work.look()
+            start = ProgressStartEventBody(
+                progress_id=work.number,
+                title=work.title,
+                request_id=work.request,
+                cancellable=work.cancel is not None,
+                message=message,
+                percentage=percentage,
+            )
+            self._session.send_event("progressStart", start)
+            return
+        told = message, percentage = work.look()
+        if told != work.told:
+            work.told = told
+            update = ProgressUpdateEventBody(progress_id=work.number, message=message, percentage=percentage)
+            self._session.send_event("progressUpdate", update)
+
+    def _end(self, work: Work) -> None:
+        if work.number is not None:
+            self._session.send_event("progressEnd", ProgressEndEventBody(progress_id=work.number))
+
+
+_FEWEST = 20
+"""Statements of the entry graph below which a percentage would say nothing."""
+
+
+def how_far(debugger: Debugger) -> Look:
+    """Looks at a program that moves: the statements executed, and the part of the entry graph that is done.
+
+    The part is known on the way forward only.
+    """
+    machine = debugger.machine
+    start = machine.tick
+
+    def look() -> tuple[str | None, float | None]:
+        # The machine counts at the end of a block; this has it come out of the one that it is in, so that
+        # the next look finds the true count.
+        debugger.between_statements(_do_nothing)
+        tick, frame = machine.tick, machine.frames[0]
+        count = len(frame.code.nodes)
+        percentage = None if tick < start or count < _FEWEST else round(100 * frame.pc / count, 1)
+        return f"statement {tick}", percentage
+
+    return look
+
+
+def _do_nothing() -> None:
+    """Stands for an action between two statements."""

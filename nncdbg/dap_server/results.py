@@ -1,0 +1,66 @@
+"""What an expression gives, as a client shows it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nncdbg.dap_server.children import View
+from nncdbg.dap_server.memory_references import memory_reference
+from nncdbg.dap_server.places import ContentPlace, computed, frame_place
+from nncdbg.dap_server.presentation import type_text
+from nncdbg.dap_server.protocol.types import VariablePresentationHint
+from nncdbg.engine.expression import evaluate, parse
+from nncdbg.engine.expression.nodes import Name
+
+if TYPE_CHECKING:
+    from nncdbg.dap_server.protocol.types import ValueFormat, Variable
+    from nncdbg.dap_server.session import Session
+    from nncdbg.engine.values import Values
+
+
+def result_of(session: Session, scope: Values, text: str, format: ValueFormat | None) -> Variable:
+    """The value of an expression seen from a frame, as a variable that can be opened.
+
+    Raises ExpressionError, NotComputed.
+    """
+    expression = parse(text, scope.has, scope.names)
+    name = expression.root.name if isinstance(expression.root, Name) else None
+    # What a name alone means is only looked at, where it stands, however large it is.
+    content = evaluate(expression, scope) if name is None else scope.content(name)
+    depth = scope.depth if scope.depth >= 0 else len(scope.machine.frames) - 1
+    frame, place = scope.machine.frames[depth], frame_place(session, depth)
+    view = View(session, format)
+    slot = frame.code.slot_of.get(name) if name is not None else None
+    if name is not None and slot is not None and computed(frame, slot, scope.machine.ended):
+        return view.content(text, ContentPlace(place, name), content, (frame.code, slot))
+    whole = ContentPlace(place, text.strip(), kind="expression")
+    return view.variable(
+        text,
+        _text(view, content),
+        type=type_text(content),
+        place=whole,
+        opens=view.opens(whole, content),
+        evaluate_name=text,
+        hint=VariablePresentationHint(kind="data" if name is not None else "virtual"),
+        memory=_memory(session, place, name, content),
+    )
+
+
+def _memory(session: Session, frame: Any, name: str | None, content: Any) -> str | None:
+    client = session.client
+    if name is None or client is None or not client.supports_memory_references:
+        return None
+    return memory_reference(session, session.handles.number(frame), name, content)
+
+
+def _text(view: View, content: Any) -> str:
+    """A scalar that an expression gives plain; everything else as a variable shows it."""
+    if isinstance(content, (np.bool_, bool)):
+        return "true" if content else "false"
+    if view.glance.hex and isinstance(content, int):
+        return hex(content)
+    if isinstance(content, np.generic):
+        return view.glance.element(content)
+    return view.glance.text(content)

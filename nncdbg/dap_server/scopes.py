@@ -1,0 +1,209 @@
+"""The groups in which a frame's values are shown, and what is in each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nncdbg.dap_server.children import Children, View
+from nncdbg.dap_server.places import ContentPlace, FramePlace, ScopePlace, computed, depth_of, standing
+from nncdbg.engine.expression import spelled
+from nncdbg.engine.memory.buffers import address_of
+from nncdbg.terminal.look import type_of
+
+if TYPE_CHECKING:
+    from nncdbg.dap_server.protocol.types import Variable
+    from nncdbg.engine.code import Code
+    from nncdbg.engine.machine import Frame
+
+BUFFERS = "buffers"
+"""Not a scope of its own: where the values of a frame stand in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """The frame that is looked at: the statement at `pc`, which has run or comes next."""
+
+    view: View
+    place: FramePlace
+    depth: int
+    frame: Frame
+    pc: int
+    done: bool
+
+    @property
+    def code(self) -> Code:
+        return self.frame.code
+
+    @property
+    def ended(self) -> bool:
+        return self.view.session.program.debugger.machine.ended
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeKind:
+    """`hint` is the protocol's presentation hint; `fits` says which frames have it."""
+
+    children: Callable[[Here], Children]
+    hint: str | None = None
+    expensive: bool = False
+    fits: Callable[[Here], bool] = lambda here: True
+
+
+def here(view: View, place: FramePlace) -> Here | None:
+    """The frame at a place; None if it is gone."""
+    depth = depth_of(view.session, place)
+    if depth is None:
+        return None
+    frame = view.session.program.debugger.machine.frames[depth]
+    return Here(view, place, depth, frame, *standing(view.session, depth))
+
+
+def scope_children(view: View, place: ScopePlace) -> Children:
+    """What is in a scope; nothing, if its frame is gone or no such frame any more."""
+    found = here(view, place.frame)
+    if found is None:
+        return Children()
+    if place.scope == BUFFERS:
+        return _buffers(found)
+    kind = SCOPES.get(place.scope)
+    return kind.children(found) if kind is not None and kind.fits(found) else Children()
+
+
+# -- values in slots -----------------------------------------------------------------------------
+
+
+def _listed(here: Here, slots: Sequence[int]) -> Children:
+    """The values in these slots, as far as they are computed, each once."""
+    shown = [slot for slot in dict.fromkeys(slots) if slot and computed(here.frame, slot, here.ended)]
+    return Children(len(shown), lambda start, stop: (_value(here, slot) for slot in shown[start:stop]))
+
+
+def _value(here: Here, slot: int) -> Variable:
+    name = here.code.names[slot]
+    if name:
+        return here.view.in_slot(here.frame, slot, ContentPlace(here.place, name), spelled(name))
+    place = ContentPlace(here.place, str(slot), kind="slot")
+    pc = here.pc
+    position = here.code.operands[pc].index(slot) if slot in here.code.operands[pc] else 0
+    return here.view.in_slot(here.frame, slot, place, f"operand {position + 1}")
+
+
+def _inputs(here: Here) -> Children:
+    """What the statement reads, and what the blocks inside it read."""
+    slots = list(here.code.operands[here.pc])
+    return _listed(here, [*slots, *sorted(here.code.reads(here.pc) - set(slots))])
+
+
+def _outputs(here: Here) -> Children:
+    """What the statement that ran last in this frame wrote; at its beginning, what it was given."""
+    if here.ended and here.depth == 0:
+        return _listed(here, here.code.operands[-1])
+    pc = here.pc if here.done else here.frame.pc - 1
+    if pc < 0:
+        inputs = [value.name for value in here.code.graph.inputs if value.name]
+        return _listed(here, [here.code.slot_of[name] for name in inputs])
+    target = here.code.targets[pc]
+    slots = range(target.start, target.stop) if isinstance(target, slice) else [target or 0]
+    return _listed(here, [slot for slot in slots if here.code.names[slot]])
+
+
+def _values(here: Here) -> Children:
+    """All that is computed in this frame, the newest first, then what it was given."""
+    slots = here.view.session.program.shown.slots(here.code)
+    written = len(slots.written) if here.ended else slots.before(here.frame.pc)
+    total = written + len(slots.given)
+
+    def make(start: int, stop: int) -> Iterator[Variable]:
+        for index in range(start, stop):
+            newest = index < written
+            slot = slots.written[written - 1 - index] if newest else slots.given[index - written]
+            yield _value(here, slot)
+
+    return Children(total, make)
+
+
+def _parameters(here: Here) -> Children:
+    return _listed(here, here.view.session.program.shown.slots(here.code).constants)
+
+
+def _loop(here: Here) -> Children:
+    """Where the loop stands: its iteration, what it carries, how much it has collected."""
+    frame, view = here.frame, here.view
+    facts = [("iteration", str(frame.iteration), "$iter")]
+    if frame.times is not None:
+        facts.append(("times", str(frame.times), ""))
+    facts += [(f"collect[{n}]", f"{len(items)} values so far", "") for n, items in enumerate(frame.collected)]
+    makers: list[Callable[[], Variable]] = [
+        lambda fact=fact: view.variable(fact[0], fact[1], evaluate_name=fact[2] or None)  # type: ignore[misc]
+        for fact in facts
+    ]
+    carried = [here.code.slot_of[value.name] for value in here.code.graph.inputs[1:] if value.name]
+    makers[1:1] = [lambda slot=slot: _value(here, slot) for slot in carried]  # type: ignore[misc]
+    return Children(len(makers), lambda start, stop: (make() for make in makers[start:stop]))
+
+
+# -- memory --------------------------------------------------------------------------------------
+
+
+def _memory(here: Here) -> Children:
+    debugger, view = here.view.session.program.debugger, here.view
+    timeline = debugger.timeline
+    facts = [
+        ("allocator", debugger.allocation.name),
+        ("backend", debugger.backend.name),
+        ("live", f"{debugger.allocation.live_bytes()} bytes in buffers"),
+        ("budget", f"{timeline.budget} bytes for old values"),
+        ("undo", f"{timeline.tick - debugger.machine.floor} of {timeline.tick} statements without a replay"),
+    ]
+    buffers = _buffers(here)
+
+    def make(start: int, stop: int) -> Iterator[Variable]:
+        for index in range(start, stop):
+            if index < len(facts):
+                yield view.variable(*facts[index])
+            else:
+                opens = (buffers.named, 0)
+                place = ScopePlace(here.place, BUFFERS)
+                yield view.variable(BUFFERS, f"of {buffers.named} values", place=place, opens=opens)
+
+    return Children(len(facts) + 1, make)
+
+
+def _buffers(here: Here) -> Children:
+    slots = here.view.session.program.shown.slots(here.code)
+    written = len(slots.written) if here.ended else slots.before(here.frame.pc)
+
+    def make(start: int, stop: int) -> Iterator[Variable]:
+        for slot in (*reversed(slots.written[:written]), *slots.given, *slots.constants)[start:stop]:
+            yield here.view.variable(spelled(here.code.names[slot]), _buffer(here, slot))
+
+    return Children(written + len(slots.given) + len(slots.constants), make)
+
+
+def _buffer(here: Here, slot: int) -> str:
+    """Address, size and origin of the memory that a value stands in."""
+    content: Any = here.frame.slots[slot]
+    if not isinstance(content, np.ndarray):
+        return f"no memory of the host ({type(content).__name__})"
+    pc = here.code.definition[slot]
+    if pc >= 0:
+        line = here.view.session.program.debugger.line_in(here.code, pc)
+        origin = f"made by {here.code.nodes[pc].op} in line {line}"
+    else:
+        origin = "given"
+    return f"{address_of(content):#x}, {content.nbytes} bytes, {type_of(content)}, {origin}"
+
+
+SCOPES = {
+    "Inputs": ScopeKind(_inputs, "arguments"),
+    "Outputs": ScopeKind(_outputs, "returnValue"),
+    "Values": ScopeKind(_values, "locals"),
+    "Loop": ScopeKind(_loop, fits=lambda here: here.frame.is_loop),
+    "Parameters": ScopeKind(_parameters, expensive=True, fits=lambda here: bool(here.code.graph.constants)),
+    "Memory": ScopeKind(_memory, "registers", expensive=True),
+}
+"""By the name that a person reads, in the order in which they are shown."""

@@ -1,0 +1,43 @@
+"""The server over TCP or a Unix socket: one client after the other, until it is told to end."""
+
+from __future__ import annotations
+
+import sys
+from queue import SimpleQueue
+
+from nncdbg.dap_server import handlers  # noqa: F401  enters the handlers into the table
+from nncdbg.dap_server.addresses import Address
+from nncdbg.dap_server.capture import Capture
+from nncdbg.dap_server.connection import Connection
+from nncdbg.dap_server.ending import told_to_end
+from nncdbg.dap_server.runner import Runner
+from nncdbg.dap_server.session import Session
+from nncdbg.dap_server.transport import Listener
+
+
+def serve_clients(address: Address, token: str | None) -> int:
+    """Serve until SIGINT or SIGTERM; the exit code.  The address is told on standard error."""
+    sessions: SimpleQueue[Session | None] = SimpleQueue()
+
+    def make_session(connection: Connection) -> Session:
+        session = Session(connection, Runner())
+        sessions.put(session)
+        return session
+
+    listener = Listener(address, make_session, token)
+    session: Session | None = None
+
+    def end(exit_code: int) -> None:
+        if session is not None:
+            session.interrupted(exit_code)
+        listener.close()
+        sessions.put(None)
+
+    with told_to_end(end) as caught:
+        print(f"nncdbg dap: listening on {listener}", file=sys.stderr, flush=True)
+        # This thread moves the program of each.
+        while (session := sessions.get()) is not None:
+            with Capture(session.told_by_program) as capture:
+                session.flush_output = capture.flush
+                session.runner.run()
+    return 128 + caught[0]

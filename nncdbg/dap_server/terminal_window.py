@@ -1,0 +1,233 @@
+"""A prompt beside the client's windows: a terminal that the client opens, in which `nncdbg repl` runs.
+
+It is a second front-end of the same program: what is typed there goes the way of the client's
+own requests, in turn with them, and what stops the program is shown there too.  It talks over a
+private Unix socket, one JSON document a line:
+
+    to the server   {"line": "p %h"}, {"complete": "p %"}, {"pause": true}
+    from it         {"title": ...} first; in the order of the questions {"answer": ...}, {"error": ...} and
+                    {"completions": [[text, length], ...], "of": ...}; {"shown": ...} at each stop
+
+The terminal may go without a loss to the session; the session's end ends the terminal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+from struct import pack
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from nncdbg.dap_server.addresses import bind
+from nncdbg.dap_server.messages import Request
+from nncdbg.dap_server.protocol.requests import RunInTerminalRequestArguments
+from nncdbg.dap_server.registry import each_program
+from nncdbg.engine.errors import NncdbgError
+from nncdbg.terminal.screen import Screen
+from nncdbg.terminal.stops import place_of, show_stop
+
+if TYPE_CHECKING:
+    from nncdbg.dap_server.messages import Answer
+    from nncdbg.dap_server.session import Session
+    from nncdbg.engine.control import Stop
+
+WIDTH = 100
+"""Cells of pictures and grids: nobody says how wide the terminal is."""
+
+_TIME_TO_SEND = pack("ll", 1, 0)
+"""One second, as a socket option has it: how long a terminal may take nothing."""
+
+_KINDS: dict[str, Literal["integrated", "external"]] = {
+    "integratedTerminal": "integrated",
+    "externalTerminal": "external",
+}
+
+
+class _Asked(msgspec.Struct):
+    line: str | None = None
+    complete: str | None = None
+    pause: bool = False
+
+
+class TerminalWindow:
+    """The server's end.  Raises UsageError if there can be no socket."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._folder = Path(tempfile.mkdtemp(prefix="nncdbg-"))
+        try:
+            self._place = bind(str(self._folder / "terminal"), guarded=False)
+        except NncdbgError:
+            shutil.rmtree(self._folder)
+            raise
+        self.path = str(self._place.address)
+        self._sending = threading.Lock()
+        self._connected: socket.socket | None = None
+        self._closed = False
+        self._before: object = None
+        self._console_spoke = False
+        self._thread = threading.Thread(target=self._serve, name="nncdbg-dap-terminal", daemon=True)
+        self._thread.start()
+
+    # -- what comes from the terminal ------------------------------------------------------------
+
+    def _serve(self) -> None:
+        try:
+            connected, _ = self._place.socket.accept()
+        except OSError:  # closed before anybody came
+            return
+        finally:
+            self._place.close()
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIME_TO_SEND)
+        self._connected = connected
+        program = self._session.debuggee
+        self._send({"title": program.sources.name if program is not None else ""})
+        # Where it stands already, the terminal begins with that.
+        if program is not None and not self._session.moving:
+            self._submit({"expression": "list", "context": "repl"}, self._shown_first)
+        with contextlib.suppress(OSError), connected.makefile("rb") as lines:
+            for line in lines:
+                self._take(line)
+        with self._sending:
+            connected.close()
+            self._connected = None
+
+    def _take(self, line: bytes) -> None:
+        try:
+            asked = msgspec.json.decode(line, type=_Asked)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            self._send({"error": f"the message is malformed: {error}"})
+            return
+        if asked.pause:
+            self._pause()
+        elif asked.complete is not None:
+            self._complete(asked.complete)
+        else:
+            self._submit({"expression": asked.line or "", "context": "repl"}, self._answer)
+
+    def _pause(self) -> None:
+        session = self._session
+        with session.turn:
+            if session.moving:
+                session.program.pause()
+
+    def _complete(self, text: str) -> None:
+        client = self._session.client
+        first = 0 if client is not None and client.columns_start_at1 is False else 1
+        column = len(text.encode("utf-16-le")) // 2 + first
+
+        def answered(body: Any, error: NncdbgError | None) -> None:
+            targets = body.targets if error is None else []
+            found = [(each.text or each.label, each.length or 0) for each in targets]
+            self._send({"completions": found, "of": text})
+
+        self._submit({"text": text, "column": column}, answered, "completions")
+
+    def _submit(
+        self,
+        arguments: dict[str, Any],
+        answered: Callable[[Any, NncdbgError | None], None],
+        command: str = "evaluate",
+    ) -> None:
+        """Ask as a client does, in turn with it; `answered` hears the answer."""
+        self._session.submit(Request(0, command, msgspec.json.encode(arguments), answered=answered))
+
+    def _answer(self, body: Any, error: NncdbgError | None) -> None:
+        self._send({"answer": body.result} if error is None else {"error": str(error)})
+
+    def _shown_first(self, body: Any, error: NncdbgError | None) -> None:
+        """Where the program stands when the terminal comes; nothing before it has begun."""
+        if error is None:
+            self._send({"shown": body.result})
+
+    # -- what goes to it ---------------------------------------------------------------------------
+
+    def _send(self, message: dict[str, Any]) -> None:
+        with self._sending:
+            if self._connected is not None:
+                try:
+                    self._connected.sendall(msgspec.json.encode(message) + b"\n")
+                except OSError:
+                    # It has gone, or takes nothing: the session does not wait for it.
+                    with contextlib.suppress(OSError):
+                        self._connected.shutdown(socket.SHUT_RDWR)
+
+    def show(self, text: str) -> None:
+        """Show what the console has to say of a move that was typed, in either place."""
+        self._console_spoke = True
+        self._send({"shown": text})
+
+    def arrived(self, stop: Stop) -> None:
+        """Show where the program stands now, unless the console has just shown it."""
+        spoke, self._console_spoke = self._console_spoke, False
+        if self._connected is None:
+            return
+        debugger = self._session.program.debugger
+        before = self._before
+        self._before = None if stop.reason == "end" else place_of(debugger.machine.frames[-1])
+        if not spoke:
+            written = StringIO()
+            show_stop(Screen(written, written, width=WIDTH), debugger, stop, before, stop.reason == "step")
+            self._send({"shown": written.getvalue().rstrip("\n")})
+
+    # -- its life ----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End the terminal, and leave nothing behind."""
+        if self._closed:
+            return
+        self._closed = True
+        # Wakes the thread, whichever of the two it waits in.
+        with contextlib.suppress(OSError):
+            self._place.socket.shutdown(socket.SHUT_RDWR)
+        with self._sending:
+            if self._connected is not None:
+                with contextlib.suppress(OSError):
+                    self._connected.shutdown(socket.SHUT_RDWR)
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+@each_program
+def open_window(session: Session) -> None:
+    """Have the client open a terminal, once, if its configuration asks for one."""
+    launched = session.launched
+    kind = _KINDS.get(launched.console) if launched is not None else None
+    if launched is None or kind is None or session.window is not None:
+        return
+    if session.client is None or not session.client.supports_run_in_terminal_request:
+        session.say(f"there is no terminal: this client cannot open one (`console` is {launched.console})")
+        return
+    try:
+        window = TerminalWindow(session)
+    except NncdbgError as error:
+        session.say(f"there is no terminal: {error}", "important")
+        return
+    session.window = window
+    session.at_end.append(lambda session: window.close())
+    arguments = RunInTerminalRequestArguments(
+        kind=kind,
+        title=f"nncdbg {session.program.sources.name}",
+        cwd=str(Path(launched.cwd or ".").expanduser().absolute()),
+        # Not from the working folder: a file there may be called as one of ours.
+        args=[sys.executable, "-P", "-m", "nncdbg.terminal.main", "repl", "--connect", window.path],
+    )
+
+    def answered(answer: Answer) -> None:
+        if not answer.success:
+            session.say(
+                f"there is no terminal: {answer.message or 'the client did not open it'}", "important"
+            )
+            window.close()
+
+    session.defer(lambda: session.ask("runInTerminal", arguments, answered))

@@ -1,0 +1,467 @@
+"""Attaching to a user's own program, over TCP, in a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import re
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.dap_server.client import TIMEOUT, Client, socket_client
+
+PROGRAM = """#nncdbg 1
+
+graph @main(%x: f32[2]) -> (%y: f32[2]) {
+  %a: f32[2] = Add(%x, 1.0)
+  %b: f32[2] = Mul(%a, 2.0)
+  %c: f32[2] = Sub(%b, 3.0)
+  %y: f32[2] = Abs(%c)
+  return %y
+}
+"""
+
+HEAD = """
+import sys
+import numpy as np
+import nncdbg
+
+x = np.array([1, 2], "f4")
+host, port = nncdbg.listen(("127.0.0.1", 0))
+print("port", port, flush=True)
+
+def debugger():
+    return nncdbg.Debugger(nncdbg.load("graph.nnc"), {"x": x})
+
+def say(*words):
+    print(*words, flush=True)
+"""
+
+
+class Program:
+    """A user's script that is running, and clients of it."""
+
+    def __init__(self, process: subprocess.Popen[str], graph: Path) -> None:
+        self.process = process
+        self.graph = graph
+        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        threading.Thread(target=self._read, daemon=True).start()
+        self.port = int(self.line().removeprefix("port "))
+
+    def line(self) -> str:
+        """The next line that it prints."""
+        return self._lines.get(timeout=TIMEOUT)
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.put(line.rstrip("\n"))
+
+    def break_at(self, client: Client, *lines: int) -> Any:
+        """Set the client's breakpoints in the graph; what is told of them."""
+        wanted = [{"line": line} for line in lines]
+        arguments = {"source": {"path": str(self.graph)}, "breakpoints": wanted}
+        return client.request("setBreakpoints", arguments)["breakpoints"]
+
+    def go(self) -> None:
+        """Let it come back from `input()`."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+    @contextlib.contextmanager
+    def client(self, lines: tuple[int, ...] = (), filters: tuple[str, ...] = ()) -> Iterator[Client]:
+        """A client that has attached, with these breakpoints and filters."""
+        with socket_client(socket.create_connection(("127.0.0.1", self.port), TIMEOUT)) as client:
+            client.request("initialize", {"adapterID": "nncdbg"})
+            client.request("attach", {})
+            client.expect_event("initialized")
+            self.break_at(client, *lines)
+            client.request("setExceptionBreakpoints", {"filters": list(filters)})
+            client.request("configurationDone")
+            client.expect_event("process", startMethod="attach")
+            yield client
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Iterator[Any]:
+    """Runs a script; at the end the process must have ended by itself, with the code that is told."""
+    (tmp_path / "graph.nnc").write_text(PROGRAM)
+    with contextlib.ExitStack() as stack:
+
+        def run(script: str, code: int = 0) -> Program:
+            (tmp_path / "script.py").write_text(HEAD + textwrap.dedent(script))
+            process = stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "script.py"],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    cwd=tmp_path,
+                )
+            )
+
+            def check() -> None:
+                try:
+                    found = process.wait(TIMEOUT)
+                    assert process.stderr is not None
+                    assert found == code, process.stderr.read()
+                finally:
+                    process.kill()
+
+            stack.callback(check)
+            return Program(process, tmp_path / "graph.nnc")
+
+        yield run
+
+
+def go_on(client: Client) -> None:
+    client.request("continue", {"threadId": 1})
+
+
+def test_without_a_breakpoint_nothing_holds_it_and_its_end_is_told(program: Any) -> None:
+    running = program(
+        """
+        nncdbg.wait_for_client()
+        d = debugger()
+        stop = d.run()
+        say(nncdbg.is_client_connected(), stop.reason, d.value("%y").tolist(), len(d.breakpoints))
+        """
+    )
+    with running.client() as client:
+        client.expect_event("exited", exitCode=0)
+        client.expect_event("terminated")
+        client.none_of("stopped")
+    assert running.line() == "True end [1.0, 3.0] 0"
+
+
+def test_a_breakpoint_of_the_client_holds_the_call_until_it_lets_go(program: Any) -> None:
+    running = program(
+        """
+        nncdbg.wait_for_client()
+        d = debugger()
+        own = d.break_at(line=7)
+        stop = d.run()
+        say(stop.reason, stop.line, stop.breakpoints == (own.number,))
+        stop = d.run()
+        say(stop.reason, d.value("%y").tolist())
+        """
+    )
+    with running.client((5,)) as client:
+        client.expect_stop("breakpoint")
+        assert client.top_frame()["line"] == 5
+        client.move("next")
+        client.move("stepBack")
+        client.move("next")
+        client.request("setExpression", {"expression": "%b", "value": "10"})
+        go_on(client)
+        # The user's own breakpoint is his.
+        assert running.line() == "breakpoint 7 True"
+        assert running.line() == "end [7.0, 7.0]"
+        client.expect_event("exited", exitCode=0)
+
+
+def test_a_verb_that_was_broken_off_comes_to_its_own_end(program: Any) -> None:
+    running = program(
+        """
+        nncdbg.wait_for_client()
+        d = debugger()
+        say(d.run_to(line=7).reason, d.stop.line)
+        say(d.step_over().line if not d.machine.ended else "ended")
+        """
+    )
+    with running.client((5,)) as client:
+        client.expect_stop("breakpoint")
+        go_on(client)
+        assert running.line() == "goto 7"
+        assert running.line() == "8"
+        client.expect_event("exited")
+
+
+def test_both_have_a_breakpoint_at_one_place(program: Any) -> None:
+    running = program(
+        """
+        nncdbg.wait_for_client()
+        d = debugger()
+        d.break_at(line=5)
+        say(d.run().line)
+        say(d.run().reason)
+        """
+    )
+    with running.client((5,)) as client:
+        client.expect_stop("breakpoint")
+        go_on(client)
+        assert running.line() == "5"
+        assert running.line() == "end"
+
+
+def test_the_first_statement_a_stop_asked_for_and_a_pause_of_plain_python(program: Any) -> None:
+    running = program(
+        """
+        nncdbg.breakpoint()  # nobody is there: nothing happens
+        debugger().run()
+        nncdbg.wait_for_client()
+        nncdbg.breakpoint()
+        say(debugger().run().reason)
+        say(debugger().run().reason)
+        input()
+        say(debugger().run().reason)
+        """
+    )
+    with running.client() as client:
+        client.expect_stop("pause")
+        assert client.top_frame()["line"] == 4
+        running.break_at(client, 4)
+        go_on(client)
+        assert running.line() == "end"
+        client.expect_stop("breakpoint")
+        assert client.top_frame()["line"] == 4
+        go_on(client)
+        assert running.line() == "end"
+        client.request("threads")
+        assert "pause it first" in client.refused("stackTrace", {"threadId": 1})
+        # What is set now is kept for the next debugger.
+        assert not running.break_at(client, 6)[0]["verified"]
+        client.request("pause", {"threadId": 1})
+        running.go()
+        client.expect_event("breakpoint", reason="changed")
+        client.expect_stop("pause")
+        go_on(client)
+        client.expect_stop("breakpoint")
+        assert client.top_frame()["line"] == 6
+        go_on(client)
+        assert running.line() == "end"
+
+
+def test_detach_and_attach_again_many_times(program: Any) -> None:
+    running = program(
+        """
+        d = debugger()
+        d.catch("inf")
+        for _ in range(4):
+            input()
+            d.restart()
+            say(d.run().reason, len(d.breakpoints), sorted(d.catches.conditions))
+        """
+    )
+    catches = "['guard', 'inf', 'uninitialized']"
+    for _ in range(3):
+        with running.client((5,), ("nan",)) as client:
+            running.go()
+            client.expect_stop("breakpoint")
+            client.request("disconnect", {"terminateDebuggee": False})
+            client.expect_end()
+            assert running.line() == f"end 0 {catches}"
+    running.go()
+    assert running.line() == f"end 0 {catches}"
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_a_client_that_is_killed_leaves_the_program_alone(program: Any, held: bool) -> None:
+    running = program(
+        """
+        nncdbg.wait_for_client()
+        d = debugger()
+        say(d.run().reason, len(d.breakpoints))
+        input()
+        say(debugger().run().reason)
+        """
+    )
+    arguments = [str(running.port), str(running.graph), "5" if held else "99"]
+    client = subprocess.Popen([sys.executable, "-c", KILLED, *arguments])
+    try:
+        if held:
+            assert client.wait(TIMEOUT) == -signal.SIGKILL
+        assert running.line() == "end 0"
+    finally:
+        client.kill()
+        client.wait()
+    with running.client() as again:
+        running.go()
+        assert running.line() == "end"
+        again.expect_event("terminated")
+
+
+KILLED = """
+import os, signal, socket, sys
+from tests.dap_server.client import socket_client
+with socket_client(socket.create_connection(("127.0.0.1", int(sys.argv[1])))) as client:
+    client.request("initialize", {"adapterID": "nncdbg"})
+    client.request("attach", {})
+    wanted = [{"line": int(sys.argv[3])}]
+    client.request("setBreakpoints", {"source": {"path": sys.argv[2]}, "breakpoints": wanted})
+    client.request("configurationDone")
+    if sys.argv[3] == "5":
+        client.expect_stop("breakpoint")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_suspended_it_stands_until_somebody_attaches_again(program: Any) -> None:
+    running = program(
+        """
+        nncdbg.wait_for_client()
+        say(debugger().run().reason)
+        """
+    )
+    with running.client((5,)) as client:
+        client.expect_stop("breakpoint")
+        client.request("disconnect", {"suspendDebuggee": True})
+        client.expect_end()
+    with running.client((6,)) as client:
+        client.expect_stop("breakpoint")
+        assert client.top_frame()["line"] == 5
+        go_on(client)
+        client.expect_stop("breakpoint")
+        assert client.top_frame()["line"] == 6
+        go_on(client)
+        assert running.line() == "end"
+
+
+def test_a_client_comes_in_the_middle_of_a_run(program: Any, tmp_path: Path) -> None:
+    (tmp_path / "graph.nnc").write_text(ENDLESS)
+    running = program(
+        """
+        d = debugger()
+        try:
+            d.run()
+        except KeyboardInterrupt:
+            say("interrupted")
+        """
+    )
+    with running.client((7,)) as client:
+        client.expect_stop("breakpoint")
+        running.break_at(client)
+        go_on(client)
+        client.request("pause", {"threadId": 1})
+        client.expect_stop("pause")
+        go_on(client)
+        client.request("disconnect", {"terminateDebuggee": True})
+        client.expect_end()
+    assert running.line() == "interrupted"
+
+
+ENDLESS = """#nncdbg 1
+
+graph @main(%x: f32[2]) -> (%y: f32[2]) {
+  while @spin (%h: f32[2] = %x) count %i: i64[] {
+    %go: bool[] = GreaterOrEqual(%i, 0)
+    break unless %go
+    %h.1: f32[2] = Abs(%h)
+    next %h = %h.1
+  } -> (%y: f32[2] = %h)
+  return %y
+}
+"""
+
+
+def test_what_goes_wrong_in_the_program_is_its_own(program: Any) -> None:
+    running = program(
+        """
+        import nncdbg.engine.errors
+        nncdbg.wait_for_client()
+        d = nncdbg.Debugger(nncdbg.parse(open("graph.nnc").read()), {"x": x})
+        d.run()
+        try:
+            d.run()
+        except nncdbg.UsageError as error:
+            say(error.message)
+        raise ValueError("mine")
+        """,
+        code=1,
+    )
+    with running.client() as client:
+        client.expect_event("exited", exitCode=1)
+    assert running.line() == "the program has ended"
+    assert not (running.graph.parent / ".nncdbg" / "graph.nnc").exists()
+    assert (running.graph.parent / ".nncdbg" / "main.nnc").read_text().startswith("#nncdbg 1")
+
+
+def test_two_threads_take_turns_and_a_forked_child_is_free(program: Any) -> None:
+    running = program(
+        """
+        import os, threading
+        nncdbg.wait_for_client()
+        stops = []
+        threads = [threading.Thread(target=lambda: stops.append(debugger().run().reason)) for _ in range(2)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        say(stops)
+        child = os.fork()
+        if child == 0:
+            say(debugger().run().reason, nncdbg.is_client_connected())
+            os._exit(0)
+        say(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        """
+    )
+    with running.client((5,)) as client:
+        for _ in range(2):
+            client.expect_stop("breakpoint")
+            client.none_of("stopped")
+            go_on(client)
+        assert running.line() == "['end', 'end']"
+        assert running.line() == "end False"
+        assert running.line() == "0"
+        client.expect_event("terminated")
+
+
+def test_ctrl_c_while_it_waits_and_while_it_is_held(program: Any) -> None:
+    running = program(
+        """
+        try:
+            nncdbg.wait_for_client()
+        except KeyboardInterrupt:
+            say("no client")
+        say(nncdbg.wait_for_client(0.01))
+        nncdbg.wait_for_client()
+        try:
+            debugger().run()
+        except KeyboardInterrupt:
+            say("held")
+        say(debugger().run().reason)
+        """
+    )
+    os.kill(running.process.pid, signal.SIGINT)
+    assert running.line() == "no client"
+    assert running.line() == "False"
+    with running.client((5,)) as client:
+        client.expect_stop("breakpoint")
+        os.kill(running.process.pid, signal.SIGINT)
+        assert running.line() == "held"
+        client.expect_event("continued")
+        client.expect_stop("breakpoint")
+        go_on(client)
+        assert running.line() == "end"
+
+
+def test_what_cannot_be_is_refused() -> None:
+    script = """
+    import nncdbg
+    for call in (
+        nncdbg.wait_for_client,
+        lambda: nncdbg.listen(("127.0.0.1", 0)) and nncdbg.listen(("127.0.0.1", 0)),
+        lambda: nncdbg.listen(("0.0.0.0", 0)),
+    ):
+        try:
+            call()
+        except nncdbg.UsageError as error:
+            print(error.message)
+    nncdbg.breakpoint()
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert told[0] == "nobody can attach to this process"
+    assert re.match(r"this process listens already, at 127.0.0.1:\d+$", told[1])

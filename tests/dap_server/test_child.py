@@ -1,0 +1,254 @@
+"""A Python debugger of kernels: a real client of debugpy, attached to the process of the session."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.dap_server.client import Client, read_body, stdio_client
+
+pytest.importorskip("debugpy")
+
+OPS = '''"""Kernels of a user."""
+
+import functools
+import sys
+import nncdbg
+
+
+def loud(kernel):
+    @functools.wraps(kernel)
+    def wrapped(*arguments, **attributes):
+        return kernel(*arguments, **attributes)
+
+    return wrapped
+
+
+@nncdbg.op("child.Twice")
+@loud
+def twice(xp, x, *, by=2):
+    """x, so many times."""
+    factor = by
+    return x * factor
+
+
+@nncdbg.op("child.Traced")
+def traced(xp, x):
+    """1 if this thread is traced, which is slow, else 0."""
+    return xp.full(2, sys.gettrace() is not None, xp.float32)
+'''
+FIRST_LINE = 20
+
+MODEL = """#nncdbg 1
+graph @main(%x: f32[2]) -> (%t) {
+  %a: f32[2] = Add(%x, %x)
+  %y: f32[2] = child.Twice(%a, by=3)
+  %s: f32[2] = Softmax(%y)
+  %z: f32[2] = child.Twice(%y)
+  %t: f32[2] = child.Traced(%z)
+  return %t
+}
+"""
+
+ABLE = {"supportsStartDebuggingRequest": True}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    """(model, library)."""
+    model, library = tmp_path / "model.nnc", tmp_path / "ops.py"
+    model.write_text(MODEL)
+    library.write_text(OPS)
+    return model, library
+
+
+def start(client: Client, files: tuple[Path, Path], **flags: Any) -> None:
+    model, library = files
+    client.launch(model, initialize=flags, opLibrary=[str(library)], inputs={"x": "ones"}, stopOnEntry=True)
+    client.request("configurationDone")
+    client.expect_stop("entry")
+
+
+def ways_in(client: Client) -> dict[str, int]:
+    frame = client.top_frame()
+    targets = client.request("stepInTargets", {"frameId": frame["id"]})["targets"]
+    return {each["label"]: each["id"] for each in targets}
+
+
+class Child:
+    """A client of debugpy, as an editor starts one when it is asked to."""
+
+    def __init__(self, configuration: dict[str, Any]) -> None:
+        address = configuration["connect"]["host"], configuration["connect"]["port"]
+        self.socket = socket.create_connection(address, timeout=30)
+        self.reader = self.socket.makefile("rb")
+        self.seq = 0
+        self.send("initialize", {"adapterID": "debugpy", "pathFormat": "path"})
+        self.send("attach", {"justMyCode": configuration["justMyCode"]})
+        self.event("initialized")
+
+    def send(self, command: str, arguments: Any = None) -> int:
+        self.seq += 1
+        message = {"seq": self.seq, "type": "request", "command": command, "arguments": arguments or {}}
+        body = json.dumps(message).encode()
+        self.socket.sendall(b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
+        return self.seq
+
+    def next(self) -> dict[str, Any]:
+        body = read_body(self.reader)  # type: ignore[arg-type]
+        assert body is not None, "debugpy has gone"
+        message: dict[str, Any] = json.loads(body)
+        return message
+
+    def event(self, event: str) -> dict[str, Any]:
+        while (message := self.next()).get("event") != event:
+            pass
+        body: dict[str, Any] = message.get("body", {})
+        return body
+
+    def request(self, command: str, arguments: Any = None) -> dict[str, Any]:
+        seq = self.send(command, arguments)
+        while (message := self.next()).get("request_seq") != seq:
+            pass
+        assert message["success"], message
+        body: dict[str, Any] = message.get("body", {})
+        return body
+
+    def stopped(self) -> tuple[int, dict[str, Any]]:
+        """(thread, innermost frame) of the next stop."""
+        thread = self.event("stopped")["threadId"]
+        return thread, self.request("stackTrace", {"threadId": thread})["stackFrames"][0]
+
+    def close(self) -> None:
+        self.reader.close()
+        self.socket.close()
+
+
+@contextlib.contextmanager
+def child_of(client: Client) -> Iterator[Child]:
+    """What the client is asked to start; it is ready, and told so."""
+    asked = client.expect_request("startDebugging")
+    assert asked["arguments"]["request"] == "attach"
+    assert asked["arguments"]["configuration"]["type"] == "debugpy"
+    child = Child(asked["arguments"]["configuration"])
+    client.answer(asked)
+    try:
+        yield child
+    finally:
+        child.close()
+
+
+def test_the_kernel_stops_at_its_first_line_and_the_session_after_the_statement(
+    client: Client, files: tuple[Path, Path]
+) -> None:
+    start(client, files, **ABLE)
+    assert "kernel of Add (Python)" not in ways_in(client)  # NumPy's own function
+    client.move("next")
+    target = ways_in(client)["kernel of child.Twice (Python)"]
+    client.request("stepIn", {"threadId": 1, "targetId": target})
+    with child_of(client) as child:
+        child.request("configurationDone")
+        thread, frame = child.stopped()
+        assert (frame["name"], frame["line"]) == ("twice", FIRST_LINE)
+        assert Path(frame["source"]["path"]) == files[1]
+        # Its threads are the program's; those of the server go on, and are not shown.
+        assert len(child.request("threads")["threads"]) == 1
+        assert client.request("threads")["threads"] == [{"id": 1, "name": "main"}]
+        value = child.request("evaluate", {"expression": "x.sum() + by", "frameId": frame["id"]})
+        assert value["result"].endswith("7.0)") or value["result"] == "7.0", value
+        child.request("next", {"threadId": thread})
+        child.stopped()
+        child.request("continue", {"threadId": thread})
+        client.expect_stop("step")
+        assert client.top_frame()["line"] == 5
+        # As long as it is attached its breakpoints hold, and nobody is asked again.
+        child.request(
+            "setBreakpoints",
+            {"source": {"path": str(files[1])}, "breakpoints": [{"line": FIRST_LINE + 1}]},
+        )
+        client.move("next")
+        client.request("next", {"threadId": 1})
+        thread, frame = child.stopped()
+        assert frame["line"] == FIRST_LINE + 1
+        child.request("disconnect", {"terminateDebuggee": False})
+    client.expect_stop("step")
+    assert client.top_frame()["line"] == 7
+    # It can be attached again.
+    client.move("stepBack")
+    target = ways_in(client)["kernel of child.Twice (Python)"]
+    client.request("stepIn", {"threadId": 1, "targetId": target})
+    with child_of(client) as child:
+        child.request("configurationDone")
+        thread, frame = child.stopped()
+        assert frame["line"] == FIRST_LINE
+        child.request("continue", {"threadId": thread})
+        client.expect_stop("step")
+        child.request("disconnect", {"terminateDebuggee": False})
+    client.move("next")
+    assert client.evaluate("sum(%t)") == "0.0"
+    (server,) = [each for each in psutil.Process().children() if "dap" in each.cmdline()]
+    adapters = server.children(recursive=True)
+    client.send("disconnect")
+    client.expect_end()
+    assert psutil.wait_procs([server, *adapters], 10)[1] == []
+
+
+def test_our_own_kernels_are_python_too(client: Client, files: tuple[Path, Path]) -> None:
+    start(client, files, **ABLE)
+    for _ in range(2):
+        client.move("next")
+    target = ways_in(client)["kernel of Softmax (Python)"]
+    client.request("stepIn", {"threadId": 1, "targetId": target})
+    with child_of(client) as child:
+        child.request("configurationDone")
+        thread, frame = child.stopped()
+        assert Path(frame["source"]["path"]).name == "softmax.py"
+        child.request("continue", {"threadId": thread})
+        client.expect_stop("step")
+
+
+def test_a_client_that_cannot_start_sessions_is_offered_no_kernel(
+    client: Client, files: tuple[Path, Path]
+) -> None:
+    start(client, files)
+    client.move("next")
+    assert not any("Python" in label for label in ways_in(client))
+
+
+def test_a_refusal_and_a_pause_end_the_waiting(client: Client, files: tuple[Path, Path]) -> None:
+    start(client, files, **ABLE)
+    client.move("next")
+    target = {"threadId": 1, "targetId": ways_in(client)["kernel of child.Twice (Python)"]}
+    client.request("stepIn", target)
+    client.answer(client.expect_request("startDebugging"), success=False)
+    told = client.wait_for(lambda m: "did not start" in m.get("body", {}).get("output", ""))
+    assert told["body"]["category"] == "important"
+    client.expect_event("stopped")
+    assert client.top_frame()["line"] == 4
+    client.request("stepIn", target)
+    client.answer(client.expect_request("startDebugging"))
+    client.request("pause", {"threadId": 1})
+    client.wait_for(lambda m: "waited for no more" in m.get("body", {}).get("output", ""))
+    client.expect_event("stopped")
+    client.move("next")
+    assert client.top_frame()["line"] == 5
+
+
+def test_a_missing_debugpy_is_told(files: tuple[Path, Path], tmp_path: Path) -> None:
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "debugpy.py").write_text("raise ImportError\n")
+    with stdio_client(cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(hidden)}) as client:
+        start(client, files, **ABLE)
+        client.move("next")
+        target = {"threadId": 1, "targetId": ways_in(client)["kernel of child.Twice (Python)"]}
+        assert "debugpy is not installed" in client.refused("stepIn", target)
+        client.move("next")

@@ -1,0 +1,96 @@
+"""Variables that are shown again: the same record as long as all it refers to is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nncdbg.dap_server import handles
+from nncdbg.dap_server.connection import Connection
+from nncdbg.dap_server.handlers.variables import scopes, variables
+from nncdbg.dap_server.launching import LaunchArguments, launch
+from nncdbg.dap_server.places import child_place, content_at, frame_place
+from nncdbg.dap_server.protocol.requests import (
+    InitializeRequestArguments,
+    ScopesArguments,
+    VariablesArguments,
+)
+from nncdbg.dap_server.protocol.types import Variable
+from nncdbg.dap_server.runner import Runner
+from nncdbg.dap_server.session import Session
+from nncdbg.engine.code import UNSET
+from tests.dap_server.conftest import EXAMPLES
+
+
+def nothing(*_: object) -> None:
+    """The other end of a connection over which nothing goes."""
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Session:
+    """A session with a program in it, without a client at the other end."""
+    runner = Runner()
+    found = Session(Connection(nothing, nothing, nothing), runner)  # type: ignore[arg-type]
+    found.client = InitializeRequestArguments(adapter_id="nncdbg", supports_memory_references=True)
+    arguments = LaunchArguments(program=str(EXAMPLES / "attention.nnc"), cwd=str(tmp_path))
+    found.debuggee = launch(arguments, runner, nothing)
+    return found
+
+
+def container(session: Session, scope: str) -> int:
+    frame = session.handles.number(frame_place(session, 0))
+    listed = scopes(session, ScopesArguments(frame_id=frame)).scopes
+    return next(each.variables_reference for each in listed if each.name == scope)
+
+
+def listed(session: Session, scope: str) -> dict[str, Variable]:
+    arguments = VariablesArguments(variables_reference=container(session, scope))
+    return {each.name: each for each in variables(session, arguments).variables}
+
+
+def test_what_a_step_did_not_change_is_not_made_again(session: Session) -> None:
+    session.program.debugger.step_over()
+    before = listed(session, "Values")
+    session.program.debugger.step_over()
+    after = listed(session, "Values")
+    assert all(after[name] is variable for name, variable in before.items())
+    session.program.debugger.set_value("wq", 0.0, "0, 0")
+    assert listed(session, "Values")["%wq"].value != before["%wq"].value
+    assert listed(session, "Values")["%wq"].variables_reference == before["%wq"].variables_reference
+
+
+def test_a_variable_is_made_again_once_its_numbers_are_forgotten(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handles, "KEPT", 40)
+    session.program.debugger.step_over()
+    before = listed(session, "Values")["%wq"]
+    for number in range(100):
+        session.handles.number(("something else", number))
+    assert session.handles.place(before.variables_reference) is None
+    after = listed(session, "Values")["%wq"]
+    assert after.variables_reference != before.variables_reference
+    opened = variables(session, VariablesArguments(variables_reference=after.variables_reference))
+    assert len(opened.variables) == 3 + 8
+
+
+def test_children_by_name(session: Session) -> None:
+    session.program.debugger.step_over()
+    values = container(session, "Values")
+    whole = child_place(session, values, "%wq")
+    assert whole is not None
+    number = session.handles.number(whole)
+    row = child_place(session, number, "[2]")
+    assert row is not None
+    element = child_place(session, session.handles.number(row), "[7]")
+    assert element is not None
+    assert element.index == (2, 7)
+    assert content_at(session, element) == session.program.debugger.value("wq")[2, 7]
+    outside = child_place(session, number, "[8]")
+    assert outside is not None
+    assert content_at(session, outside) is UNSET
+    for name in ("%nothing", "wq", "statistics", "[x]", ""):
+        assert child_place(session, values, name) is None
+        assert child_place(session, number, name) is None
+    assert child_place(session, 424242, "%wq") is None

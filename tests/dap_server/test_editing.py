@@ -1,0 +1,178 @@
+"""Values that are changed from the variables view and by expression, and what follows from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.dap_server import odd_values
+from tests.dap_server.client import Client, Message
+from tests.dap_server.conftest import EXAMPLES
+
+
+def scope_reference(client: Client, name: str) -> int:
+    scopes = client.request("scopes", {"frameId": client.top_frame()["id"]})["scopes"]
+    reference: int = next(each["variablesReference"] for each in scopes if each["name"] == name)
+    return reference
+
+
+def set_variable(client: Client, reference: int, name: str, value: str) -> Message:
+    return client.request("setVariable", {"variablesReference": reference, "name": name, "value": value})
+
+
+def test_a_variable_a_slice_and_an_element_are_set(client: Client, tmp_path: Path) -> None:
+    odd_values.start(client, tmp_path)
+    values = scope_reference(client, "Values")
+    whole = set_variable(client, values, '%"odd name"', "%x + 1")
+    assert whole["value"] == "f32[2,3] [[1. 2. 3.] [4. 5. 6.]]"
+    assert whole["type"] == "f32[2,3]"
+    assert whole["memoryReference"].startswith("0x")
+    client.expect_event("invalidated", areas=["variables"])
+    assert client.evaluate("%twice") == "f32[2,3] [[2. 4. 6.] [8. 10. 12.]]", "what depends on it follows"
+    row = set_variable(client, whole["variablesReference"], "[1]", "[nan, -inf, 0.5]")
+    assert row["value"] == "f32[3] [nan -inf 0.5]"
+    assert client.evaluate("%y[1, 1]") == "inf"
+    element = set_variable(client, row["variablesReference"], "[0]", "max(%x) * 2")
+    assert (element["value"], element["type"]) == ("10.0", "f32[]")
+    assert element.get("variablesReference", 0) == 0
+    assert client.evaluate("%twice[1, 0]") == "20.0"
+
+
+KINDS = {
+    '%"größe/1"': ("-inf", "f32[] -inf"),
+    "%narrow[0, 0]": ("1.5", "1.5"),
+    "%small[0]": ("-8", "i4[3] [-8 -8 -8]"),
+    "%flags[1]": ("[true, false, true]", "bool[3] [true false true]"),
+    "%words[0]": ('"other"', "other"),
+    "%x[isnan(%x)]": ("0", "f32[0] (empty)"),
+    "%x[:, 1:]": ("%x[:, :2]", "f32[2,2] [[0. 1.] [3. 4.]]"),
+    "x[-1, -1]": ("nan", "nan"),
+}
+
+
+def test_expressions_of_every_kind_of_value_are_set(client: Client, tmp_path: Path) -> None:
+    odd_values.start(client, tmp_path)
+    for expression, (value, result) in KINDS.items():
+        arguments = {"expression": expression, "value": value, "frameId": client.top_frame()["id"]}
+        assert client.request("setExpression", arguments)["value"] == result, expression
+        client.expect_event("invalidated")
+
+
+REFUSED: list[tuple[str, str, str]] = [
+    ("%small", "8", "not a number of this type"),
+    ("%small[0]", "0.5", "not a number of this type"),
+    ("%flags", "2", "not a number of this type"),
+    ("%x", '"text"', "text is not a number"),
+    ("%words", "1", "text is needed"),
+    ("%x", "[1, 2]", "the new value has shape [2]"),
+    ("%x[5]", "1", "out of bounds"),
+    ("%x[0]", "[1, 2]", "cannot be set so"),
+    ("%x * 2", "1", ""),
+    ("%nope", "1", "%nope"),
+    ("%x", "%nope", "%nope"),
+    ("%x", "", "expected"),
+    ("%rows", "1", "only tensors can be set"),
+    ("$line", "1", ""),
+    ("%x.shape", "1", ""),
+]
+
+
+def test_what_does_not_fit_is_refused_and_changes_nothing(client: Client, tmp_path: Path) -> None:
+    odd_values.start(client, tmp_path)
+    before = client.evaluate("branches", "repl")
+    for expression, value, words in REFUSED:
+        message = client.refused("setExpression", {"expression": expression, "value": value})
+        assert words in message, (expression, message)
+        assert "internal error" not in message, expression
+    values = scope_reference(client, "Values")
+    whole = client.variables("Values")['%"odd name"']["variablesReference"]
+    rows = client.variables("Values")["%rows"]["variablesReference"]
+    wrong: list[tuple[int, str, str]] = [
+        (whole, "shape", "cannot be set"),
+        (whole, "statistics", "cannot be set"),
+        (whole, "[9]", ""),
+        (rows, "[0]", "an item of a sequence cannot be set"),
+        (values, "%nope", "cannot be set"),
+        (values, "", "cannot be set"),
+        (999_999, "[0]", "these variables are gone"),
+        (0, "[0]", "these variables are gone"),
+    ]
+    for reference, name, words in wrong:
+        arguments = {"variablesReference": reference, "name": name, "value": "1"}
+        message = client.refused("setVariable", arguments)
+        assert words in message, (name, message)
+        assert "internal error" not in message, name
+    assert client.evaluate("branches", "repl") == before
+    client.none_of("invalidated")
+
+
+def test_children_of_a_watched_expression_are_set_in_the_value_it_names(client: Client) -> None:
+    client.start(EXAMPLES / "first_steps.nnc")
+    client.move("next")
+    named = client.request("evaluate", {"expression": "%h"})["variablesReference"]
+    assert set_variable(client, named, "[0]", "7")["value"] == "f32[4] [7. 7. 7. 7.]"
+    doubled = client.request("evaluate", {"expression": "%h * 2"})["variablesReference"]
+    arguments = {"variablesReference": doubled, "name": "[0]", "value": "7"}
+    assert "internal error" not in client.refused("setVariable", arguments)
+
+
+def test_a_value_of_an_outer_frame_reaches_the_inner_one(client: Client) -> None:
+    client.start(EXAMPLES / "first_steps.nnc")
+    client.move("stepIn")
+    client.move("next")
+    outer = client.request("stackTrace", {"threadId": 1})["stackFrames"][1]["id"]
+    arguments = {"expression": "%x", "value": "[[1, 2, 3, 4], [5, 6, 7, 8]]", "frameId": outer}
+    client.request("setExpression", arguments)
+    assert client.evaluate("%a[1, 3]") == "8.0"
+    assert client.evaluate("%mean") == "f32[2,1] [[2.5] [6.5]]"
+
+
+def test_what_stands_after_the_change_is_not_what_was_there_before(client: Client) -> None:
+    client.start(EXAMPLES / "first_steps.nnc")
+    client.move("next")
+    left = client.evaluate("%centred[0, 0]")
+    client.request("setExpression", {"expression": "%x", "value": "%x * 100"})
+    message = client.refused("evaluate", {"expression": "%centred[0, 0]"})
+    assert "does not stand here" in message, f"{left} belongs to the course that was left"
+    client.move("stepBack", reason="entry")
+    client.move("next")
+    assert client.evaluate("%centred[0, 0]") == left, "back before the change, as it was"
+
+
+def test_nothing_is_set_while_the_program_runs(client: Client, tmp_path: Path) -> None:
+    (tmp_path / "long.nnc").write_text(LOOP)
+    client.start("long.nnc")
+    reference = scope_reference(client, "Values")
+    client.request("continue", {"threadId": 1})
+    wrong: dict[str, Any] = {
+        "setExpression": {"expression": "%x", "value": "1"},
+        "setVariable": {"variablesReference": reference, "name": "%x", "value": "1"},
+        "writeMemory": {"memoryReference": "0x0", "data": ""},
+    }
+    for command, arguments in wrong.items():
+        assert "pause it first" in client.refused(command, arguments)
+
+
+LOOP = """#nncdbg 1
+opset 18
+
+graph @main(%x: f32[4]) -> (%y: f32[4]) {
+  while @long (%a: f32[4] = %x) count %i: i64[] times 100000000 {
+    %b: f32[4] = Neg(%a)
+    next %a = %b
+  } -> (%y: f32[4] = %a)
+  return %y
+}
+"""
+
+
+@pytest.mark.parametrize("allocator", ["debug", "arena", "plain"])
+def test_the_program_goes_on_with_the_new_value(client: Client, allocator: str) -> None:
+    client.start(EXAMPLES / "first_steps.nnc", allocator=allocator, stopOnExit=True)
+    client.move("next")
+    client.request("setExpression", {"expression": "%h", "value": "0"})
+    client.request("continue", {"threadId": 1})
+    client.expect_stop("exit")
+    assert client.evaluate("%probs") == "f32[2,3] [[0.3333 0.3333 0.3333] [0.3333 0.3333 0.3333]]"

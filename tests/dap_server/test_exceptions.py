@@ -1,0 +1,148 @@
+"""Findings and failures: which filters stop the program, and what is told of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.dap_server.client import Client, Message
+from tests.dap_server.conftest import EXAMPLES
+
+NAN = EXAMPLES / "nan_softmax.nnc"
+
+FAILS = """#nncdbg 1
+opset 18
+
+graph @main(%x: f32[2,3]) -> (%out: f32[?,?]) {
+  %wide: i64[2] = [3, 5]
+  %h: f32[2,3] = Relu(%x)
+  %out: f32[?,?] = Reshape(%h, %wide)
+  return %out
+}
+"""
+
+
+def catch(client: Client, *filters: str, options: list[Message] | None = None) -> list[Message]:
+    arguments: Message = {"filters": list(filters)}
+    if options is not None:
+        arguments["filterOptions"] = options
+    told: list[Message] = client.request("setExceptionBreakpoints", arguments)["breakpoints"]
+    return told
+
+
+def test_the_filters_are_told_with_words_for_people(client: Client) -> None:
+    filters = client.request("initialize", {"adapterID": "nncdbg"})["exceptionBreakpointFilters"]
+    names = [each["filter"] for each in filters]
+    assert names == ["nan", "inf", "uninitialized", "overflow", "guard", "race", "assertion"]
+    assert all(each["label"] and each["description"] and each["supportsCondition"] for each in filters)
+    assert [each["filter"] for each in filters if each["default"]] == ["uninitialized", "guard"]
+
+
+def test_a_nan_is_told_at_its_birth_with_what_it_came_from(client: Client) -> None:
+    client.start(NAN)
+    told = catch(client, "nan", "race", "assertion", "fire")
+    assert [each["verified"] for each in told] == [True, False, False, False]
+    assert "one stream" in told[1]["message"]
+    assert "no op of the program asserts" in told[2]["message"]
+    assert "there is no filter 'fire'" in told[3]["message"]
+    assert "has not stopped at an exception" in client.refused("exceptionInfo", {"threadId": 1})
+    stop = client.move("continue", "exception")
+    assert stop["hitBreakpointIds"] == [told[0]["id"]]
+    assert stop["description"] == "NaN is born"
+    assert stop["text"] == "the first NaN is in %terms: Mul made it out of inputs without NaN"
+    info = client.request("exceptionInfo", {"threadId": 1})
+    assert info["exceptionId"] == "nan"
+    assert info["breakMode"] == "always"
+    assert info["description"] == stop["text"]
+    details = info["details"]
+    assert (details["typeName"], details["evaluateName"]) == ("nan", "%terms")
+    lines = details["stackTrace"].splitlines()
+    assert lines[0] == "line 22: %terms: f32[3,4] = Mul(%q, %logq)"
+    assert lines[1].endswith("nan 5  <- NaN is born here")
+    # The slice goes on through the layer that gave the probabilities, to the input of the program.
+    assert any("%p: f32[3,4] = Softmax(%z, axis=-1)" in line for line in lines)
+    assert any(line.endswith("-inf 5  <- Inf is born here") for line in lines)
+    assert any(line.strip().startswith("%logits") for line in lines)
+    assert len(lines) <= 20
+
+
+def test_conditions_of_filters_and_one_filter_asked_for_twice(client: Client) -> None:
+    client.start(NAN)
+    (wrong,) = catch(client, options=[{"filterId": "inf", "condition": "max(%nothing) > 1"}])
+    assert not wrong["verified"]
+    assert "there is no value `%nothing`" in wrong["message"]
+    options = [
+        {"filterId": "inf", "condition": "$line == 99"},
+        {"filterId": "inf", "condition": "any(%q == 0)"},
+        {"filterId": "nan", "condition": "$line == 99"},
+    ]
+    told = catch(client, options=options)
+    assert all(each["verified"] for each in told)
+    again = catch(client, options=options)
+    assert [each["id"] for each in again] == [each["id"] for each in told]
+    stop = client.move("continue", "exception")
+    assert stop["hitBreakpointIds"] == [told[0]["id"], told[1]["id"]]
+    assert client.request("exceptionInfo", {"threadId": 1})["exceptionId"] == "inf"
+    client.request("continue", {"threadId": 1})
+    client.expect_event("exited", exitCode=0)
+
+
+def test_filters_set_before_the_launch_hold_and_none_means_none(client: Client) -> None:
+    client.request("initialize", {"adapterID": "nncdbg"})
+    (told,) = catch(client, "overflow")
+    assert (told["verified"], told["reason"]) == (False, "pending")
+    options = {"program": str(EXAMPLES / "overflow_f16.nnc"), "inputs": {"x": "ones"}}
+    client.request("launch", options)
+    assert client.expect_event("breakpoint", reason="changed")["breakpoint"]["verified"]
+    client.expect_event("initialized")
+    client.request("configurationDone")
+    assert client.expect_stop("exception")["hitBreakpointIds"] == [told["id"]]
+    assert client.request("exceptionInfo", {"threadId": 1})["exceptionId"] == "overflow"
+    assert catch(client) == []
+    client.request("continue", {"threadId": 1})
+    client.expect_event("exited", exitCode=0)
+
+
+def test_uninitialized_memory_is_found_unless_the_client_wants_none(client: Client) -> None:
+    client.launch(EXAMPLES / "uninitialized.nnc")
+    client.request("configurationDone")
+    client.expect_stop("exception")
+    info = client.request("exceptionInfo", {"threadId": 1})
+    assert info["exceptionId"] == "uninitialized"
+    assert "Relu" in info["details"]["stackTrace"].splitlines()[0]
+
+
+def test_a_failing_kernel_is_explained_and_ends_the_program_the_second_time(
+    client: Client, tmp_path: Path
+) -> None:
+    program = tmp_path / "fails.nnc"
+    program.write_text(FAILS)
+    client.launch(program)
+    catch(client)
+    client.request("configurationDone")
+    stop = client.expect_stop("exception")
+    assert stop["description"] == "The statement failed"
+    assert "Reshape" in stop["text"]
+    info = client.request("exceptionInfo", {"threadId": 1})
+    assert info["breakMode"] == "unhandled"
+    assert "with %h: f32[2,3]" in info["description"]
+    assert "  hint: " in info["description"]
+    lines = info["details"]["stackTrace"].splitlines()
+    assert lines[0] == "line 7: %out: f32[?,?] = Reshape(%h, %wide)"
+    assert any("%h: f32[2,3] = Relu(%x)" in line for line in lines)
+    assert any(line.strip() == "%wide i64[2] [3 5]  (constant)" for line in lines)
+    client.request("continue", {"threadId": 1})
+    client.expect_event("exited", exitCode=4)
+    client.expect_event("terminated")
+
+
+@pytest.mark.parametrize("options", [{"allocator": "arena"}, {"allocator": "plain"}, {"history": 0}])
+def test_what_stands_no_more_is_said_to(client: Client, options: Message) -> None:
+    client.start(NAN, **options)
+    catch(client, "nan")
+    client.move("continue", "exception")
+    lines = client.request("exceptionInfo", {"threadId": 1})["details"]["stackTrace"].splitlines()
+    assert lines[0] == "line 22: %terms: f32[3,4] = Mul(%q, %logq)"
+    assert "nan 5" in lines[1]
+    assert all("born" not in line for line in lines if "does not stand" in line)

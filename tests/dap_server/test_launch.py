@@ -1,0 +1,137 @@
+"""What a launch configuration may say, and what is answered where it is wrong."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.dap_server.client import Client
+
+TWICE = """#nncdbg 1
+
+graph @main(%x: f32[2]) -> (%y: f32[2]) {
+  %a: f32[2] = com.example.Twice(%x)
+  %y: f32[2] = com.example.Twice(%a)
+  return %y
+}
+"""
+
+LIBRARY = '''
+import nncdbg
+
+@nncdbg.op("com.example.Twice")
+def twice(xp, x):
+    """x and x again."""
+    return x + x
+'''
+
+PROGRAM = """#nncdbg 1
+
+graph @main(%x: f32[N,2], %k: i64[]) -> (%y: f32[N,2]) {
+  %r: f32[N,2] = Relu(%x)
+  %y: f32[N,2] = Softmax(%r)
+  return %y
+}
+"""
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"program": "none.nnc"}, "there is no file"),
+    ({"program": ""}, "is a folder"),
+    ({"program": "."}, "is a folder"),
+    ({"program": "~nobody-at-all/g.nnc"}, "is no path"),
+    ({"program": "plain.txt"}, "plain.txt"),
+    ({"program": 3}, "arguments.program"),
+    ({"program": None}, "arguments.program"),
+    ({"inputs": ["x"]}, "arguments.inputs"),
+    ({"inputs": {"q": "zeros"}}, 'has no input "q"'),
+    ({"inputs": {"x": "none.npy"}}, "none.npy"),
+    ({"inputs": {"x": "zeroes"}}, "did you mean zeros?"),
+    ({"inputs": {"x": "text.npy"}}, "text.npy"),
+    ({"inputs": {"x": "flat.npy"}}, "needs 2 axes, not 1"),
+    ({"inputs": {"x": "double.npy"}}, "it needs f32, not f64"),
+    ({"dims": {"M": 3}}, 'has the size "M"'),
+    ({"dims": {"N": -1}}, "cannot be -1"),
+    ({"dims": {"N": "3"}}, "arguments.dims"),
+    ({"seed": 1.5}, "arguments.seed"),
+    ({"stopOnEntry": "yes"}, "arguments.stopOnEntry"),
+    ({"backend": "abacus"}, "there is no backend 'abacus'"),
+    ({"allocator": "heap"}, "heap"),
+    ({"history": "plenty"}, "'plenty' is not a size"),
+    ({"history": [1]}, "arguments.history"),
+    ({"check": "all"}, "there is no check 'all'"),
+    ({"maxOps": 0}, "max_ops cannot be 0"),
+    ({"opLibrary": ["none.py"]}, "there is no op library"),
+    ({"opLibrary": ["raises.py"]}, "ZeroDivisionError"),
+    ({"cwd": "nowhere"}, "there is no folder"),
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "graph.nnc").write_text(PROGRAM)
+    (tmp_path / "plain.txt").write_text("no graph")
+    (tmp_path / "text.npy").write_text("no array")
+    (tmp_path / "raises.py").write_text("1 / 0\n")
+    np.save(tmp_path / "x.npy", np.ones((3, 2), "f4"))
+    np.save(tmp_path / "flat.npy", np.ones(2, "f4"))
+    np.save(tmp_path / "double.npy", np.ones((3, 2)))
+    return tmp_path
+
+
+def test_each_wrong_value_is_told_and_the_next_launch_works(client: Client, folder: Path) -> None:
+    client.request("initialize", {"adapterID": "nncdbg"})
+    for wrong, words in WRONG:
+        response = client.expect_response(client.send("launch", {"program": "graph.nnc", **wrong}))
+        assert not response["success"], wrong
+        error = response["body"]["error"]
+        assert words in error["variables"]["text"] + response["message"], (wrong, response)
+        assert error["showUser"], wrong
+        assert "Traceback" not in response["message"]
+    client.request("launch", {"program": "graph.nnc", "stopOnEntry": True, "aKeyOfTheClient": 1})
+    client.expect_event("initialized")
+    client.request("configurationDone")
+    client.expect_stop("entry")
+
+
+def test_all_that_may_be_said(client: Client, folder: Path) -> None:
+    below = folder / "below"
+    below.mkdir()
+    client.start(
+        "../graph.nnc",
+        cwd=str(below),
+        inputs={"x": "../x.npy", "%k": 4},
+        dims={"N": 3},
+        seed=7,
+        backend="numpy",
+        allocator="arena",
+        history="100MB",
+        flat=True,
+        maxOps=50,
+    )
+    assert client.evaluate("%k").endswith(" 4")
+    assert client.evaluate("sum(%x)") == "6.0"
+    client.none_of("output")
+
+
+def test_inputs_that_are_drawn_are_told_of(client: Client, folder: Path) -> None:
+    client.start("graph.nnc", inputs={"k": 1})
+    told = client.expect_event("output", category="console")["output"]
+    assert "size N of input %x" in told
+    assert "drawn at random from seed 0" in client.expect_event("output", category="console")["output"]
+
+
+@pytest.mark.skipif(find_spec("onnxruntime") is None, reason="onnxruntime is not installed")
+def test_what_ran_on_numpy_is_told_once_per_op(client: Client, tmp_path: Path) -> None:
+    (tmp_path / "twice.nnc").write_text(TWICE)
+    (tmp_path / "twice.py").write_text(LIBRARY)
+    client.launch("twice.nnc", backend="onnxruntime", fallback=True, opLibrary=["twice.py"])
+    client.request("configurationDone")
+    client.expect_event("exited", exitCode=0)
+    told = [each["body"]["output"] for each in client.messages if each.get("event") == "output"]
+    fallen = [text for text in told if "runs on numpy" in text]
+    assert len(fallen) == 1, told
+    assert fallen[0].startswith("com.example.Twice has no kernel on onnxruntime")

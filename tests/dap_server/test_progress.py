@@ -1,0 +1,193 @@
+"""What takes long is told, at a calm pace, always to its end, and can be broken off."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.dap_server.client import Client, Message
+
+ABLE = {"supportsProgressReporting": True}
+
+LOOP = """#nncdbg 1
+graph @main(%x: f32[1]) -> (%y) {
+  while @spin (%i: i64[] = 0, %s: f32[1] = %x) {
+    %go: bool[] = Less(%i, 100000000)
+    break unless %go
+    %s.1: f32[1] = Sin(%s)
+    %i.1: i64[] = Add(%i, 1)
+    next %i = %i.1, %s = %s.1
+  } -> (%y = %s)
+  return %y
+}
+"""
+
+SLOW = """
+import time
+import nncdbg
+
+@nncdbg.op("progress.Wait")
+def wait(xp, x):
+    time.sleep(0.02)
+    return x
+
+@nncdbg.op("progress.Long")
+def long(xp, x):
+    time.sleep(1.0)
+    raise ValueError("no")
+"""
+
+
+def events(client: Client) -> list[tuple[str, Message]]:
+    return [
+        (message["event"], message["body"])
+        for message in client.messages
+        if message.get("event", "").startswith("progress")
+    ]
+
+
+def ended_once(client: Client) -> None:
+    """What has begun has ended, after its updates, and only then."""
+    open_now: set[str] = set()
+    seen: set[str] = set()
+    for event, body in events(client):
+        number = body["progressId"]
+        if event == "progressStart":
+            assert number not in seen
+            seen.add(number)
+            open_now.add(number)
+        else:
+            assert number in open_now, (event, body)
+        if event == "progressEnd":
+            open_now.remove(number)
+    assert open_now == set()
+
+
+def straight(folder: Path, count: int, op: str) -> Path:
+    lines = [f"  %v{i}: f32[1] = {op}({'%x' if i == 0 else f'%v{i - 1}'})" for i in range(count)]
+    text = "\n".join(lines)
+    model = folder / "model.nnc"
+    model.write_text(
+        f"#nncdbg 1\ngraph @main(%x: f32[1]) -> (%v{count - 1}) {{\n{text}\n  return %v{count - 1}\n}}\n"
+    )
+    (folder / "ops.py").write_text(SLOW)
+    return model
+
+
+@pytest.fixture
+def loop(tmp_path: Path) -> Path:
+    model = tmp_path / "loop.nnc"
+    model.write_text(LOOP)
+    return model
+
+
+def start(client: Client, model: Path, **options: object) -> None:
+    client.launch(model, initialize=ABLE, inputs={"x": "ones"}, stopOnEntry=True, **options)
+    client.request("configurationDone")
+    client.expect_stop("entry")
+
+
+def test_a_run_tells_which_part_of_the_graph_is_done(client: Client, tmp_path: Path) -> None:
+    start(client, straight(tmp_path, 100, "progress.Wait"), opLibrary=["ops.py"])
+    client.move("next")
+    assert events(client) == []
+    client.request("continue", {"threadId": 1})
+    begun = client.expect_event("progressStart")
+    assert (begun["title"], begun["cancellable"]) == ("Running", True)
+    assert "requestId" not in begun
+    client.expect_event("terminated")
+    told = [body for event, body in events(client) if event == "progressUpdate"]
+    percentages = [body["percentage"] for body in told]
+    assert percentages == sorted(percentages)
+    assert len(percentages) >= 3, events(client)
+    assert percentages[0] > 10
+    assert percentages[-1] <= 100
+    assert len(told) <= 12, "at most four a second"
+    # The part that is told is the part that is done.
+    for body in told:
+        assert body["message"] == f"statement {round(body['percentage'])}"
+    ended_once(client)
+
+
+def test_a_run_is_cancelled_by_its_progress(client: Client, loop: Path) -> None:
+    start(client, loop)
+    client.request("continue", {"threadId": 1})
+    begun = client.expect_event("progressStart")
+    assert "percentage" not in begun, "nobody knows how far a loop has come"
+    first = client.expect_event("progressUpdate")
+    second = client.expect_event("progressUpdate")
+    assert int(second["message"].split()[1]) > int(first["message"].split()[1]) > 0
+    client.request("cancel", {"progressId": begun["progressId"]})
+    client.expect_event("progressEnd", progressId=begun["progressId"])
+    client.expect_stop("pause")
+    ended_once(client)
+    client.request("cancel", {"progressId": begun["progressId"]})
+    client.request("cancel", {"progressId": "no such thing"})
+    assert client.move("next")["reason"] == "step"
+
+
+def test_going_back_tells_no_part(client: Client, loop: Path) -> None:
+    start(client, loop)
+    client.request("continue", {"threadId": 1})
+    client.expect_event("progressUpdate")
+    client.request("pause", {"threadId": 1})
+    client.expect_stop("pause")
+    client.request("reverseContinue", {"threadId": 1})
+    begun = client.expect_event("progressStart")
+    assert "percentage" not in begun
+    client.request("cancel", {"progressId": begun["progressId"]})
+    client.expect_event("stopped")
+    ended_once(client)
+
+
+def test_a_failure_ends_it_and_an_op_that_takes_long_is_told(client: Client, tmp_path: Path) -> None:
+    start(client, straight(tmp_path, 1, "progress.Long"), opLibrary=["ops.py"])
+    client.request("continue", {"threadId": 1})
+    client.expect_event("progressStart")
+    client.expect_event("progressEnd")
+    client.expect_stop("exception")
+    ended_once(client)
+
+
+@pytest.mark.parametrize("word", ["disconnect", "terminate"])
+def test_the_end_of_a_session_ends_it(client: Client, loop: Path, word: str) -> None:
+    start(client, loop)
+    client.request("continue", {"threadId": 1})
+    client.expect_event("progressStart")
+    client.request(word)
+    client.expect_event("progressEnd")
+    if word == "terminate":
+        client.expect_event("terminated")
+    ended_once(client)
+
+
+def test_a_client_that_cannot_show_it_hears_nothing(client: Client, loop: Path) -> None:
+    client.start(loop, inputs={"x": "ones"})
+    client.request("continue", {"threadId": 1})
+    time.sleep(1.2)
+    client.request("pause", {"threadId": 1})
+    client.expect_stop("pause")
+    assert events(client) == []
+
+
+def test_a_launch_that_takes_long_is_told_and_can_be_abandoned(client: Client, tmp_path: Path) -> None:
+    model = straight(tmp_path, 2, "progress.Wait")
+    slow = tmp_path / "slow.py"
+    slow.write_text("import time\ntime.sleep(1.5)\n" + SLOW.replace("progress.", "other."))
+    client.request("initialize", {"adapterID": "nncdbg", **ABLE})
+    options = {"program": str(model), "inputs": {"x": "ones"}, "stopOnEntry": True}
+    seq = client.send("launch", {**options, "opLibrary": ["slow.py", "ops.py"]})
+    begun = client.expect_event("progressStart")
+    assert (begun["title"], begun["requestId"]) == ("Loading the program", seq)
+    client.request("cancel", {"progressId": begun["progressId"]})
+    response = client.expect_response(seq)
+    assert (response["success"], response["message"]) == (False, "cancelled")
+    client.expect_event("progressEnd")
+    ended_once(client)
+    # Nothing of it is left, and the next launch is like a first one.
+    client.request("launch", {**options, "opLibrary": ["ops.py"]})
+    client.expect_event("initialized")
+    client.request("configurationDone")
+    client.expect_stop("entry")

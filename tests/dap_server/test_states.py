@@ -1,0 +1,191 @@
+"""Every request in every state: one answer each, and what does not fit is refused with a way on."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nncdbg.dap_server.protocol import REQUESTS
+from nncdbg.dap_server.registry import HANDLERS, State
+from tests.dap_server.client import Client, Message
+from tests.dap_server.conftest import EXAMPLES
+from tests.dap_server.conversations import conversation
+from tests.dap_server.test_lifecycle import ENDLESS
+
+STATES = ("NEW", "INITIALIZED", "CONFIGURING", "RUNNING", "STOPPED", "ENDED")
+
+# `+` does what is asked for, `-` is refused.  The program stands before the call of a layer where it is
+# stopped, and has not stopped at an exception.
+TABLE = """
+                            NEW  INITIALIZED  CONFIGURING  RUNNING  STOPPED  ENDED
+initialize                   +        -            -          -        -       -
+launch                       -        +            -          -        -       -
+attach                       -        -            -          -        -       -
+configurationDone            -        -            +          -        -       -
+disconnect                   +        +            +          +        +       +
+terminate                    -        -            +          +        +       +
+restart                      -        -            +          +        +       +
+cancel                       +        +            +          +        +       +
+setBreakpoints               -        +            +          +        +       +
+setFunctionBreakpoints       -        +            +          +        +       +
+setExceptionBreakpoints      -        +            +          +        +       +
+setDataBreakpoints           -        +            +          +        +       +
+setInstructionBreakpoints    -        +            +          +        +       +
+breakpointLocations          -        -            +          +        +       +
+dataBreakpointInfo           -        -            -          -        +       -
+exceptionInfo                -        -            -          -        -       -
+threads                      -        -            +          +        +       +
+terminateThreads             -        -            -          +        +       -
+pause                        -        -            +          +        +       +
+continue                     -        -            -          -        +       -
+next                         -        -            -          -        +       -
+stepIn                       -        -            -          -        +       -
+stepOut                      -        -            -          -        +       -
+stepBack                     -        -            -          -        +       -
+reverseContinue              -        -            -          -        +       -
+nncdbg/reverseStepIn         -        -            -          -        +       -
+nncdbg/reverseStepOut        -        -            -          -        +       -
+restartFrame                 -        -            -          -        +       -
+stepInTargets                -        -            -          -        +       -
+gotoTargets                  -        -            +          -        +       +
+goto                         -        -            -          -        +       -
+stackTrace                   -        -            +          -        +       +
+scopes                       -        -            +          -        +       +
+variables                    -        -            +          -        +       +
+setVariable                  -        -            +          -        +       +
+setExpression                -        -            +          -        +       +
+evaluate                     -        -            +          -        +       +
+completions                  -        -            +          +        +       +
+readMemory                   -        -            +          -        +       +
+writeMemory                  -        -            +          -        +       +
+disassemble                  -        -            +          -        +       +
+source                       -        -            +          +        +       +
+loadedSources                -        -            +          +        +       +
+modules                      -        -            +          +        +       +
+locations                    -        -            +          +        +       +
+nncdbg/slice                 -        -            +          -        +       +
+nncdbg/histogram             -        -            +          -        +       +
+nncdbg/stats                 -        -            +          -        +       +
+nncdbg/marks                 -        -            +          +        +       +
+"""
+
+ROWS = {line.split()[0]: line.split()[1:] for line in TABLE.splitlines()[2:]}
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+    """By state the program to get there with."""
+    monkeypatch.chdir(tmp_path)
+    endless = tmp_path / "endless.nnc"
+    endless.write_text(ENDLESS, encoding="utf-8")
+    first = EXAMPLES / "first_steps.nnc"
+    return {"CONFIGURING": first, "RUNNING": endless, "STOPPED": first, "ENDED": first}
+
+
+def bring(client: Client, state: str, programs: dict[str, Path]) -> Message:
+    """Bring a session into a state; numbers for the arguments of what is asked there."""
+    numbers: Message = {"frame": 1000, "inputs": 1000, "location": 1, "memory": "%x", "goto": 1000}
+    if state == "NEW":
+        return numbers
+    if state == "INITIALIZED":
+        client.request("initialize", {"adapterID": "nncdbg"})
+        return numbers
+    flags = {"supportsMemoryReferences": True}
+    client.launch(programs[state], initialize=flags, stopOnEntry=state == "STOPPED")
+    frame = client.top_frame()
+    value = client.variables("Outputs", frame)["%x"]
+    scope = client.request("scopes", {"frameId": frame["id"]})["scopes"][1]
+    target = client.request("gotoTargets", {"source": frame["source"], "line": frame["line"]})["targets"][0]
+    numbers = {
+        "frame": frame["id"],
+        "inputs": scope["variablesReference"],
+        "location": value["declarationLocationReference"],
+        "memory": value["memoryReference"],
+        "address": frame["instructionPointerReference"],
+        "source": frame["source"],
+        "goto": target["id"],
+    }
+    if state == "CONFIGURING":
+        return numbers
+    client.request("configurationDone")
+    if state == "STOPPED":
+        client.expect_stop("entry")
+        client.move("next")
+        client.move("next")
+    elif state == "ENDED":
+        client.expect_event("terminated")
+    return numbers
+
+
+def arguments_of(command: str, numbers: Message) -> Any:
+    """Arguments that fit where the request does."""
+    source = numbers.get("source", {"path": "x.nnc"})
+    thread, frame = {"threadId": 1}, {"frameId": numbers["frame"]}
+    return {
+        "initialize": {"adapterID": "nncdbg"},
+        "launch": {"program": str(EXAMPLES / "first_steps.nnc"), "stopOnEntry": True},
+        "attach": {},
+        "cancel": {"requestId": 1},
+        "setBreakpoints": {"source": source, "breakpoints": [{"line": 9}]},
+        "setFunctionBreakpoints": {"breakpoints": [{"name": "Softmax"}]},
+        "setExceptionBreakpoints": {"filters": ["nan"]},
+        "setDataBreakpoints": {"breakpoints": [{"dataId": "%h"}]},
+        "setInstructionBreakpoints": {"breakpoints": []},
+        "breakpointLocations": {"source": source, "line": 1, "endLine": 40},
+        "dataBreakpointInfo": {"name": "%h"},
+        "terminateThreads": {"threadIds": [1]},
+        "restartFrame": frame,
+        "stepInTargets": frame,
+        "gotoTargets": {"source": source, "line": 9},
+        "goto": {**thread, "targetId": numbers["goto"]},
+        "scopes": frame,
+        "variables": {"variablesReference": numbers["inputs"]},
+        "setVariable": {"variablesReference": numbers["inputs"], "name": "%x", "value": "1"},
+        "setExpression": {"expression": "%x", "value": "2"},
+        "evaluate": {"expression": "mean(%x)"},
+        "completions": {"text": "p %", "column": 4},
+        "readMemory": {"memoryReference": numbers["memory"], "count": 4},
+        "writeMemory": {"memoryReference": numbers["memory"], "data": "AACAPw=="},
+        "disassemble": {"memoryReference": numbers.get("address", "0x1000"), "instructionCount": 3},
+        "source": {"sourceReference": 0, "source": source},
+        "locations": {"locationReference": numbers["location"]},
+        "nncdbg/slice": {"expression": "%x"},
+        "nncdbg/histogram": {"expression": "%x"},
+        "nncdbg/stats": {"expressions": ["%x"]},
+        "nncdbg/marks": {"action": "list"},
+    }.get(command, thread if "thread_id" in fields_of(command) else {})
+
+
+def fields_of(command: str) -> tuple[str, ...]:
+    record = HANDLERS[command].arguments or REQUESTS[command].arguments
+    fields: tuple[str, ...] = () if record is None else record.__struct_fields__
+    return fields
+
+
+def test_the_table_has_every_request() -> None:
+    assert ROWS.keys() == HANDLERS.keys()
+    assert TABLE.splitlines()[1].split() == list(STATES) == [state.name for state in State]
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_one_answer_each(state: str, programs: dict[str, Path]) -> None:
+    wrong = []
+    for command, row in ROWS.items():
+        with conversation() as client:
+            numbers = bring(client, state, programs)
+            answer = client.expect_response(client.send(command, arguments_of(command, numbers)))
+            if command != "disconnect":
+                # Served in turn: whatever the request above still has to say comes before.
+                client.expect_response(client.send("setFunctionBreakpoints", {"breakpoints": []}))
+                client.expect_response(client.send("cancel", {}))
+                client.expect_response(client.send("disconnect"))
+            client.expect_end()
+        taken = row[STATES.index(state)] == "+"
+        if answer["success"] != taken:
+            wrong.append((command, answer.get("message", "was taken")))
+        elif not taken and not re.search(r": \w+ |\(\w+ .*\)", answer["message"]):
+            wrong.append((command, f"no way on: {answer['message']}"))
+    assert not wrong

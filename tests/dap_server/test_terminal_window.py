@@ -1,0 +1,220 @@
+"""A prompt in a terminal that the client opens, beside its own windows."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.dap_server.client import Client, Message
+
+pexpect = pytest.importorskip("pexpect")
+
+ABLE = {"supportsRunInTerminalRequest": True, "supportsInvalidatedEvent": True}
+
+MODEL = """#nncdbg 1
+graph @main(%x: f32[3]) -> (%y) {
+  %h: f32[3] = Add(%x, %x)
+  %g: f32[3] = Mul(%h, %h)
+  while @spin (%i: i64[] = 0, %s: f32[3] = %g) {
+    %go: bool[] = Less(%i, 100000000)
+    break unless %go
+    %s.1: f32[3] = Sin(%s)
+    %i.1: i64[] = Add(%i, 1)
+    next %i = %i.1, %s = %s.1
+  } -> (%y = %s)
+  return %y
+}
+"""
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    file = tmp_path / "model.nnc"
+    file.write_text(MODEL)
+    return file
+
+
+def start(client: Client, model: Path, console: str = "integratedTerminal") -> Message:
+    """The arguments of `runInTerminal`, after a stop on entry."""
+    options = {"inputs": {"x": "ones"}, "stopOnEntry": True, "console": console}
+    client.launch(model, initialize=ABLE, **options)
+    client.request("configurationDone")
+    client.expect_stop("entry")
+    asked = client.expect_request("runInTerminal")
+    client.answer(asked, {"processId": 1})
+    arguments: Message = asked["arguments"]
+    return arguments
+
+
+class Terminal:
+    """What a client would open."""
+
+    def __init__(self, arguments: Message) -> None:
+        command, *rest = arguments["args"]
+        self.process = pexpect.spawn(
+            command, rest, cwd=arguments["cwd"], timeout=20, encoding="utf-8", dimensions=(40, 120)
+        )
+
+    def expect(self, text: str) -> None:
+        self.process.expect_exact(text)
+
+    def type(self, text: str) -> None:
+        self.process.sendline(text)
+
+    def gone(self) -> None:
+        self.process.expect(pexpect.EOF)
+        self.process.wait()
+
+
+@pytest.fixture
+def terminals() -> Iterator[list[Terminal]]:
+    opened: list[Terminal] = []
+    yield opened
+    for each in opened:
+        each.process.close(force=True)
+
+
+def test_two_front_ends_of_one_program(client: Client, model: Path, terminals: list[Terminal]) -> None:
+    arguments = start(client, model)
+    assert arguments["kind"] == "integrated"
+    assert "model.nnc" in arguments["title"]
+    path = Path(arguments["args"][-1])
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    terminal = Terminal(arguments)
+    terminals.append(terminal)
+    terminal.expect("model.nnc: beside the editor")
+    terminal.expect("Add(%x, %x)")
+    terminal.expect("(nncdbg)")
+    # Nobody else can come.
+    assert not path.exists()
+
+    # What is typed here moves the program there.
+    terminal.type("next")
+    client.expect_stop("step")
+    terminal.expect("Mul(%h, %h)")
+    assert client.top_frame()["line"] == 4
+    # What the client does is shown here.
+    client.move("next")
+    terminal.expect("while @spin")
+    terminal.type("p sum(%g)")
+    terminal.expect("12")
+    # Completion, and what fails.
+    terminal.process.send("stats %g\t")
+    terminal.expect("%go")
+    terminal.type("")
+    terminal.expect("%g f32[3] [4. 4. 4.]")
+    terminal.expect("max       4")
+    terminal.type("p %nothing")
+    terminal.expect("error:")
+    terminal.expect("nothing")
+    # A value that is set here is told there.
+    terminal.type("set %h[0] = 7")
+    client.expect_event("invalidated")
+    # Ctrl-C pauses.
+    terminal.type("continue")
+    client.expect_event("continued")
+    time.sleep(0.3)
+    terminal.process.sendintr()
+    client.expect_stop("pause")
+    terminal.expect("Paused")
+    # It may leave, and the session goes on.
+    terminal.type("quit")
+    terminal.gone()
+    assert terminal.process.exitstatus == 0
+    client.move("next")
+
+
+def test_the_end_of_the_session_ends_the_terminal(
+    client: Client, model: Path, terminals: list[Terminal]
+) -> None:
+    arguments = start(client, model, "externalTerminal")
+    assert arguments["kind"] == "external"
+    terminal = Terminal(arguments)
+    terminals.append(terminal)
+    terminal.expect("(nncdbg)")
+    client.request("disconnect")
+    client.expect_end()
+    terminal.expect("the session is over")
+    terminal.gone()
+    assert terminal.process.exitstatus == 0
+    assert not Path(arguments["args"][-1]).parent.exists()
+
+
+def test_a_terminal_that_is_killed_does_no_harm(
+    client: Client, model: Path, terminals: list[Terminal]
+) -> None:
+    terminal = Terminal(start(client, model))
+    terminals.append(terminal)
+    terminal.expect("(nncdbg)")
+    os.kill(terminal.process.pid, signal.SIGKILL)
+    terminal.gone()
+    for _ in range(2):
+        client.move("next")
+
+
+def test_a_terminal_that_reads_nothing_does_not_hold_the_session(client: Client, model: Path) -> None:
+    arguments = start(client, model)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:
+        silent.connect(arguments["args"][-1])
+        silent.sendall(b"no JSON\n" + b'{"line": 5}\n' + b'{"line": "help"}\n' * 2000)
+        client.move("next")
+        client.move("next")
+
+
+def test_a_client_without_terminals_is_told(client: Client, model: Path) -> None:
+    client.launch(model, inputs={"x": "ones"}, stopOnEntry=True, console="integratedTerminal")
+    client.request("configurationDone")
+    client.expect_stop("entry")
+    said = [m["body"]["output"] for m in client.messages if m.get("event") == "output"]
+    assert any("this client cannot open one" in each for each in said), said
+
+
+def test_a_client_that_fails_to_open_it_is_told(client: Client, model: Path) -> None:
+    client.launch(
+        model, initialize=ABLE, inputs={"x": "ones"}, console="integratedTerminal", stopOnEntry=True
+    )
+    asked = client.expect_request("runInTerminal")
+    client.answer(asked, success=False)
+    client.wait_for(lambda m: "there is no terminal" in m.get("body", {}).get("output", ""))
+    gone = Path(asked["arguments"]["args"][-1]).parent
+    deadline = time.monotonic() + 10
+    while gone.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    client.request("configurationDone")
+    client.expect_stop("entry")
+
+
+def test_a_wrong_word_for_the_console(client: Client, model: Path) -> None:
+    client.request("initialize", {"adapterID": "nncdbg"})
+    assert "console" in client.refused("launch", {"program": str(model), "console": "window"})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"), [((), 2, "--connect"), (("--connect", "nowhere"), 2, "terminal")]
+)
+def test_the_command_without_a_session(arguments: tuple[str, ...], code: int, words: str) -> None:
+    command: list[Any] = [sys.executable, "-m", "nncdbg.terminal.main", "repl", *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+    assert (ended.returncode, words in ended.stderr) == (code, True), ended.stderr
+
+
+def test_the_command_when_the_session_is_over(tmp_path: Path) -> None:
+    arguments = ["-m", "nncdbg.terminal.main", "repl", "--connect", str(tmp_path / "gone")]
+    process = pexpect.spawn(sys.executable, arguments, timeout=20, encoding="utf-8")
+    process.expect_exact("no session listens")
+    process.expect(pexpect.EOF)
+    process.close()
+    assert process.exitstatus == 3

@@ -1,0 +1,124 @@
+"""The sessions of tests/transcripts again, typed into the debug console: it says what the terminal says."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nncdbg.dap_server import console
+from nncdbg.terminal.session import PROMPT
+from tests.dap_server.client import Client, Message
+from tests.dap_server.conversations import conversation
+from tests.terminal.transcripts import alike
+
+FOLDER = Path(__file__).parents[1] / "transcripts"
+
+NO_SESSION = {"diff_f16": "it is `nncdbg diff`, which debugs two programs side by side"}
+
+DIFFERENT = {
+    (
+        "attention",
+        "info program",
+    ): "the server knows a program by its file, not by the words of a command line",
+}
+"""What a command answers otherwise by nature, and why."""
+
+TITLE = "in @main\n"
+
+FILES = [path for path in sorted(FOLDER.glob("*.txt")) if path.stem not in NO_SESSION]
+
+
+def parts(transcript: str) -> tuple[list[str], list[tuple[str, str]]]:
+    """The words of the command line, and each command with what was answered."""
+    header, *lines = transcript.splitlines()
+    typed: list[tuple[str, list[str]]] = []
+    for line in lines:
+        if line.startswith(PROMPT):
+            typed.append((line.removeprefix(PROMPT), []))
+        elif typed:
+            typed[-1][1].append(line)
+    return shlex.split(header.removeprefix("$ nncdbg ")), [(line, "\n".join(said)) for line, said in typed]
+
+
+def configuration(words: list[str]) -> tuple[dict[str, Any], list[str]]:
+    """The launch configuration of a command line, and what is typed first instead of `--break`."""
+    program, *options = words
+    known: dict[str, Any] = {"program": program, "stopOnExit": True}
+    first = []
+    for option, value in zip(options[::2], options[1::2], strict=True):
+        match option:
+            case "--input":
+                name, _, given = value.partition("=")
+                known.setdefault("inputs", {})[name] = given
+            case "--seed":
+                known["seed"] = int(value)
+            case "--history":
+                known["history"] = value
+            case "--break":
+                first.append(f"break {value}")
+            case _:
+                raise AssertionError(f"{option} has no key in a launch configuration")
+    return known, first
+
+
+def typed(client: Client, line: str) -> str:
+    """What the console answers to a line, and prints until the program stands again."""
+    seen = len(client.messages)
+    response = client.expect_response(client.send("evaluate", {"expression": line, "context": "repl"}))
+    # Served in turn: after it all that the line has set off has begun.
+    client.request("loadedSources")
+    if any(each.get("event") == "continued" for each in client.messages[seen:]):
+        client.wait_for(lambda m: m["type"] == "event" and m["event"] == "stopped")
+    if response["success"]:
+        said = [response["body"]["result"]]
+    else:
+        said = [f"error: {response['body']['error']['variables']['text']}"]
+    said += [printed(each["body"]) for each in client.messages[seen:] if each.get("event") == "output"]
+    return without_gaps("\n".join(said))
+
+
+def printed(body: Message) -> str:
+    """What is refused once the answer is out comes as important output: clients show it as an error."""
+    text: str = body["output"]
+    return f"error: {text}" if body["category"] == "important" else text
+
+
+def without_gaps(text: str) -> str:
+    return "\n".join(line.rstrip() for line in text.splitlines() if line.strip())
+
+
+@pytest.fixture
+def desk(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder with the examples in it, and a console as wide as the terminal was."""
+    (tmp_path / "examples").symlink_to(repository / "examples")
+    (tmp_path / "transcripts").symlink_to(FOLDER)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(console, "WIDTH", 80)
+    return tmp_path
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_the_console_says_what_the_terminal_says(path: Path, desk: Path) -> None:
+    words, expected = parts(path.read_text(encoding="utf-8"))
+    options, first = configuration(words)
+    with conversation() as client:
+        client.start(options.pop("program"), **options)
+        for line in first:
+            typed(client, line)
+        titled = False
+        for line, wanted in expected:
+            said, wanted = typed(client, line).replace(str(desk), "FOLDER"), without_gaps(wanted)
+            if not titled and TITLE in said:
+                # The terminal has shown it before the first command.
+                titled, said = True, said if TITLE in wanted else said.replace(TITLE, "", 1)
+            same = alike(said, wanted)
+            assert same is ((path.stem, line) not in DIFFERENT), f"{line}\n{said}\n\ninstead of\n\n{wanted}"
+
+
+def test_what_differs_is_there() -> None:
+    assert all((FOLDER / f"{stem}.txt").exists() for stem in NO_SESSION)
+    for stem, line in DIFFERENT:
+        assert f"{PROMPT}{line}\n" in (FOLDER / f"{stem}.txt").read_text(encoding="utf-8")
