@@ -6,11 +6,13 @@ EXAMPLE := examples/first_steps.nnc
 STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 CLIENT := tests/dap_server/testsupport
+EXTENSION := vscode-extension
+EDITOR_TESTS := tests/vscode
 
-.PHONY: help demo test conformance e2e check bench sizes docs format clean
+.PHONY: help demo test conformance e2e e2e-editor vsix check bench sizes docs format clean
 
 help:  ## show these targets
-	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(STAMP)  ## be inside a computation graph: own venv, install, an example to step through
 	@if [ -t 0 ] && [ -t 1 ]; then $(BIN)/nncdbg $(EXAMPLE); \
@@ -24,6 +26,13 @@ conformance: $(DEV_STAMP)  ## run every ONNX backend case, three ways
 
 e2e: $(DEV_STAMP) $(CLIENT)/node_modules  ## drive the DAP server with the client of VS Code's adapters
 	$(BIN)/python -m pytest -m e2e -rs
+
+e2e-editor: $(DEV_STAMP) vsix $(EDITOR_TESTS)/node_modules/.installed  ## the extension in a real VS Code (code-server, chromium)
+	$(BIN)/python -m pytest -m editor -rs $(EDITOR_TESTS)
+
+vsix: $(EXTENSION)/node_modules  ## dist/nncdbg.vsix, the extension for VS Code
+	@if command -v npm >/dev/null; then mkdir -p dist && cd $(EXTENSION) && npm run --silent check && npm test --silent && npm run --silent package; \
+	else echo "there is no npm: the extension is not built"; fi
 
 check: $(DEV_STAMP)  ## lint, format, types, import direction, generated docs
 	$(BIN)/ruff check .
@@ -60,6 +69,13 @@ $(STAMP): pyproject.toml | $(BIN)/python
 $(CLIENT)/node_modules: $(CLIENT)/package.json
 	@if command -v npm >/dev/null; then cd $(CLIENT) && npm install --no-package-lock --no-audit --no-fund && touch node_modules; \
 	else echo "there is no npm: the tests that need it are skipped"; fi
+
+$(EXTENSION)/node_modules: $(EXTENSION)/package.json
+	@if command -v npm >/dev/null; then cd $(EXTENSION) && npm install --no-package-lock --no-audit --no-fund && touch node_modules; fi
+
+$(EDITOR_TESTS)/node_modules/.installed: $(EDITOR_TESTS)/package.json $(EDITOR_TESTS)/install.sh
+	@if command -v npm >/dev/null && command -v rg >/dev/null; then $(EDITOR_TESTS)/install.sh; \
+	else echo "there is no npm, or no ripgrep: the tests that need them are skipped"; fi
 
 $(DEV_STAMP): pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'

@@ -3,7 +3,7 @@
     python benchmarks/soak_dap.py [SESSIONS [SEED]]
 
 The server is `nncdbg dap --listen` as a user starts it, in a process that also counts its objects when
-asked.  A tenth of the sessions warms it up, then it is counted before and after the rest.
+asked.  Some sessions warm it up, then it is counted before and after those that count.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ import psutil
 from soak_session import RandomSession, Tally, write_programs
 
 SESSIONS = 200
+WARM_UP = 200
+"""Sessions before the first count: libraries are loaded late, and compiled code is kept."""
 BARS = {"threads": 0, "descriptors": 0, "processes": 0, "objects": 0, "MB": 20, "hangs": 0, "crashes": 0}
 
 _KEPT = ("Session", "Connection", "Handles", "Debuggee", "Debugger", "Machine", "Console")
@@ -79,8 +81,8 @@ def soak(sessions: int = SESSIONS, seed: int = 0) -> list[dict[str, Any]]:
         with serving(folder) as server:
             before = server.held()
             start = time.monotonic()
-            for number in range(sessions):
-                if number == sessions // 10:
+            for number in range(WARM_UP + sessions):
+                if number == WARM_UP:
                     before = server.held()
                 RandomSession(Random(f"{seed} {number}"), server.port, programs, tally).play()
                 if number % 50 == 49:

@@ -128,14 +128,15 @@ class RandomSession:
         options = {"stopOnEntry": self.random.random() < 0.7, "seed": self.random.randrange(3)}
         options |= {"stopOnExit": self.random.random() < 0.3, "noDebug": self.random.random() < 0.05}
         options |= {"allocator": self.random.choice([None, "debug", "arena", "poison"])}
-        self.ask("launch", {"program": str(self.program), **options})
+        if self.ask("launch", {"program": str(self.program), **options}) is None:
+            return
         for command in ("setBreakpoints", "setFunctionBreakpoints", "setExceptionBreakpoints"):
             if self.random.random() < 0.5:
                 self.ask(command, CONFIGURING[command](self))
         if self.random.random() < 0.97:
             self.state = "running"
-            self.ask("configurationDone", {})
-            self._settle()
+            if self.ask("configurationDone", {}) is not None:
+                self._settle()
 
     def _one(self) -> None:
         if self.state == "running":

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -44,3 +46,43 @@ def test_the_targets_of_the_readme_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"^make (\w+)", (ROOT / "README.md").read_text(), re.MULTILINE):
         assert re.search(rf"^{target}:.*## ", makefile, re.MULTILINE), target
+
+
+def test_the_page_of_the_protocol_names_every_request_and_key() -> None:
+    from nncdbg.dap_server import handlers  # noqa: F401  enters the handlers into the table
+    from nncdbg.dap_server.launching import LaunchArguments
+    from nncdbg.dap_server.registry import HANDLERS
+    from nncdbg.dap_server.relay import AttachArguments
+
+    page = (ROOT / "docs" / "DAP.md").read_text()
+    named = set(re.findall(r"`([^`\n]+)`", page))
+    assert set(HANDLERS) - named == set()
+    for heading, record in (("launch", LaunchArguments), ("attach", AttachArguments)):
+        table = page.split(f"## `{heading}`")[1].split("\n## ")[0]
+        rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.+?) \|", table, re.MULTILINE)
+        assert [name for name, _, _ in rows] == list(record.__struct_encode_fields__)
+        for (name, _, default), field in zip(rows, msgspec.structs.fields(record), strict=True):
+            if field.default not in (msgspec.NODEFAULT, None):
+                assert default == f"`{json.dumps(field.default)}`", name
+
+
+def test_the_page_of_the_protocol_has_the_limits() -> None:
+    from nncdbg.dap_server import backlog, clipboard, framing
+    from nncdbg.dap_server.handlers import disassembly, evaluating, lines, memory, stack, tensors, variables
+
+    page = (ROOT / "docs" / "DAP.md").read_text()
+    for words in (
+        f"| body of a message | {framing.MAX_BODY >> 20} MiB |",
+        f"| variables without `count` | {variables.CHILDREN}, and {variables.ANSWER_BYTES >> 10} KiB;",
+        f"| variables with `count` | {variables.MOST:,} |",
+        f"| frames in an answer | {stack.FRAMES:,};",
+        f"| bytes of `readMemory` | {memory.MAX_READ >> 20} MiB;",
+        f"| instructions of `disassemble` | {disassembly.MOST:,} |",
+        f"| elements in the clipboard | {clipboard.MAX_ELEMENTS:,} |",
+        f"| completions | {evaluating.MAX_COMPLETIONS} |",
+        f"| requests that wait | {backlog.MOST:,}, and {backlog.MOST_BYTES >> 20} MiB;",
+        f"at most {tensors.MAX_ELEMENTS})",
+        f"at most {tensors.MAX_BINS})",
+        f"at most {lines.MAX_LINES} lines)",
+    ):
+        assert words in page, words

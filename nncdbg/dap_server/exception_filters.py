@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -36,7 +36,7 @@ _KINDS = (
 """(filter, label, description, whether it is on at first)."""
 
 
-def _filters(*but: str) -> list[ExceptionBreakpointsFilter]:
+def _filters(but: Collection[str]) -> list[ExceptionBreakpointsFilter]:
     """All filters but these."""
     return [
         ExceptionBreakpointsFilter(
@@ -52,8 +52,11 @@ def _filters(*but: str) -> list[ExceptionBreakpointsFilter]:
     ]
 
 
-FILTERS = _filters("micro")
-"""What there is for every program; `micro` is for one whose micro programs run beside its kernels."""
+_BEYOND = frozenset({"micro"})
+"""What a program launched without any options cannot find."""
+
+FILTERS = _filters(_BEYOND)
+"""What is offered before there is a program."""
 
 LABELS = {name: label for name, label, _, _ in _KINDS}
 
@@ -79,8 +82,8 @@ class ExceptionFilters:
     wishes: list[FilterWish] | None = None
     told: list[Breakpoint] = field(default_factory=list)
     _ids: dict[FilterWish, int] = field(default_factory=dict)
-    _micro: bool = False
-    """Whether the client was told of the filter `micro`."""
+    _left_out: frozenset[str] = _BEYOND
+    """The kinds of which the client was told no filter."""
 
     def replace(self, session: Session, wishes: Sequence[FilterWish]) -> list[Breakpoint]:
         """Stop at these and no others; what is told of each, in order."""
@@ -101,11 +104,11 @@ class ExceptionFilters:
                 session.send_event("breakpoint", BreakpointEventBody(reason="changed", breakpoint=now))
 
     def _offer(self, session: Session) -> None:
-        """Tell the client where a program has other filters than were told before."""
-        micro = session.program.debugger.micro is not None
-        if micro != self._micro:
-            self._micro = micro
-            offered = Capabilities(exception_breakpoint_filters=_filters() if micro else FILTERS)
+        """Tell the client where a program can find other kinds than were offered before."""
+        left_out = frozenset(session.program.debugger.beyond())
+        if left_out != self._left_out:
+            self._left_out = left_out
+            offered = Capabilities(exception_breakpoint_filters=_filters(left_out))
             session.send_event("capabilities", CapabilitiesEventBody(capabilities=offered))
 
     def _applied(self, session: Session) -> list[Breakpoint]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -13,6 +14,9 @@ from nncdbg.dap_server.debuggee import Debuggee
 from nncdbg.dap_server.runner import Runner
 from nncdbg.dap_server.sources import sources_of
 from nncdbg.engine.errors import LoadError, UsageError
+
+if TYPE_CHECKING:
+    from nncdbg.engine.inputs import Note
 
 
 class LaunchArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -85,6 +89,15 @@ def launch(arguments: LaunchArguments, runner: Runner, check: Callable[[], None]
         stop_on_exit=arguments.stop_on_exit,
         no_debug=arguments.no_debug,
     )
+
+
+def words_of(note: Note) -> str:
+    """A note on a program, with how to give what is missing in a launch configuration."""
+    if note.missing is None:
+        return note.fact
+    kind, name = note.missing
+    value = f"{name}.npy" if kind == "input" else 4
+    return f'{note.fact} (give "{kind}s": {json.dumps({name: value}, ensure_ascii=False)})'
 
 
 def _folder(cwd: str | None) -> Path:

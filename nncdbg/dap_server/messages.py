@@ -45,6 +45,7 @@ class Answer:
     success: bool
     message: str | None
     body: Any
+    seq: int
 
 
 class _Envelope(msgspec.Struct):
@@ -68,7 +69,7 @@ def parse_message(body: bytes) -> Request | Answer:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MessageError(_words(error), *_identity(body)) from None
     if envelope.type == "response":
-        return Answer(envelope.request_seq, envelope.success, envelope.message, envelope.body)
+        return Answer(envelope.request_seq, envelope.success, envelope.message, envelope.body, envelope.seq)
     if envelope.type != "request":
         raise MessageError(
             f"a message of type {quoted(envelope.type)} is neither request nor response", envelope.seq

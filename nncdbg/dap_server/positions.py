@@ -8,6 +8,10 @@ if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
 
 
+MAX_NUMBER = 2**53 - 1
+"""The largest number that the protocol can say."""
+
+
 def line_of_client(session: Session, line: int) -> int:
     """A client's line, counted from 1."""
     return line + _first_line(session)

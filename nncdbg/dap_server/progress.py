@@ -32,6 +32,7 @@ PACE = 0.25
 
 TITLES = {
     "launch": "Loading the program",
+    "attach": "Attaching",
     "restart": "Loading the program",
     "evaluate": "Evaluating",
     "variables": "Reading values",

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from nncdbg.dap_server.debuggee import Debuggee
     from nncdbg.dap_server.launching import LaunchArguments
     from nncdbg.dap_server.protocol.requests import InitializeRequestArguments
+    from nncdbg.dap_server.relay import Relay
     from nncdbg.dap_server.runner import Runner
     from nncdbg.dap_server.terminal_window import TerminalWindow
 
@@ -91,6 +92,8 @@ class Session:
         """Come back when all that the program has printed until now has been told."""
         self.token: str | None = None
         """What the client has to show before it is served; None once it has, or where none is set."""
+        self.relay: Relay | None = None
+        """What the client's requests go to in place of the handlers, where it is attached through us."""
         self.progress = Progress(self)
         self.window: TerminalWindow | None = None
         """The terminal beside the client, where one was asked for."""
@@ -171,13 +174,11 @@ class Session:
 
     def _accept(self, request: Request) -> None:
         handler = HANDLERS.get(request.command)
-        if handler is None:
-            self.fail(request, NncdbgError(f"there is no request {quoted(request.command)}"))
-        elif handler.anytime and self._fits_now(handler):
+        if self.relay is None and self._fits_now(handler):
             self._handle(request)
         else:
             with self.turn:
-                if handler.moves:
+                if handler is not None and handler.moves:
                     self._cancel_reads()
                 room = self.waiting.append(request)
                 debuggee = self.debuggee if self.moving else None
@@ -187,8 +188,10 @@ class Session:
             elif debuggee is not None:
                 debuggee.between_statements(self.serve_waiting)
 
-    def _fits_now(self, handler: Handler) -> bool:
-        """Whether there is nothing that waits to be served before, and would make the state fit."""
+    def _fits_now(self, handler: Handler | None) -> bool:
+        """Whether it is served at once: it may be, and nothing waits that would make the state fit."""
+        if handler is None or not handler.anytime:
+            return handler is None
         with self.turn:
             return self.state in handler.when or not (self.waiting or self.serving)
 
@@ -219,7 +222,10 @@ class Session:
                 request = self.waiting.popleft()
                 self.serving = True
             try:
-                self._handle(request)
+                # In turn, so that no request overtakes the `attach` before it.
+                relay = self.relay
+                if relay is None or not relay.forward(request):
+                    self._handle(request)
             finally:
                 with self.turn:
                     self.serving = False
@@ -235,7 +241,10 @@ class Session:
             self._handle(request)
 
     def _handle(self, request: Request) -> None:
-        handler = HANDLERS[request.command]
+        handler = HANDLERS.get(request.command)
+        if handler is None:
+            self.fail(request, NncdbgError(f"there is no request {quoted(request.command)}"))
+            return
         if not handler.anytime:
             self.at_hand = request
         deferred = self._own.deferred = []

@@ -37,7 +37,14 @@ def serve_clients(address: Address, token: str | None) -> int:
         print(f"nncdbg dap: listening on {listener}", file=sys.stderr, flush=True)
         # This thread moves the program of each.
         while (session := sessions.get()) is not None:
-            with Capture(session.told_by_program) as capture:
-                session.flush_output = capture.flush
-                session.runner.run()
+            _move_program(session)
+            # What is left of it, tensors too, need not wait for the next client.
+            session = None
     return 128 + caught[0]
+
+
+def _move_program(session: Session) -> None:
+    """Move the program of a session until that is over; what it prints is told to the client."""
+    with Capture(session.told_by_program) as capture:
+        session.flush_output = capture.flush
+        session.runner.run()

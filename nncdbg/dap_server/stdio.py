@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import select
 import threading
+from io import BufferedReader, RawIOBase
+from typing import TYPE_CHECKING
 
 from nncdbg.dap_server import handlers  # noqa: F401  enters the handlers into the table
 from nncdbg.dap_server.capture import Capture
@@ -12,6 +14,9 @@ from nncdbg.dap_server.connection import Connection
 from nncdbg.dap_server.ending import told_to_end
 from nncdbg.dap_server.runner import Runner
 from nncdbg.dap_server.session import Session
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 GRACE = 5.0
 """Seconds in which an op comes to its end after the client has gone; then the process ends without it."""
@@ -23,9 +28,9 @@ ABANDONED = 1
 
 def serve_stdio() -> int:
     """One session; returns when it is over: 0, or 128 and the number of the signal that ended it."""
-    reader = os.fdopen(os.dup(0), "rb")
     descriptor = os.dup(1)
     writer = PipeWriter(descriptor)
+    reader = BufferedReader(PipeReader(os.dup(0), writer.over))
     # A program that reads must find the end, not the client's messages.
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
@@ -57,21 +62,40 @@ class PipeWriter:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._over, self._ending = os.pipe()
+        self.over, self._ending = os.pipe()
+        """The descriptor that can be read from the end on."""
         self._poll = select.poll()
         self._poll.register(descriptor, select.POLLOUT)
-        self._poll.register(self._over, select.POLLIN)
+        self._poll.register(self.over, select.POLLIN)
 
     def write(self, data: bytes) -> None:
         """Write all of it.  Raises OSError where the other side is gone, or `end` was called."""
         rest = memoryview(data)
         while rest:
             ready = dict(self._poll.poll())
-            if self._over in ready:
+            if self.over in ready:
                 raise BrokenPipeError("the session is over")
             # So much can be taken at once where something can be.
             rest = rest[os.write(self._descriptor, rest[: select.PIPE_BUF]) :]
 
     def end(self, reading: bool) -> None:
-        """Write no more.  Who reads goes with the process."""
+        """Write no more, nor read."""
         os.write(self._ending, b"!")
+
+
+class PipeReader(RawIOBase):
+    """Reads from a descriptor until its end, or until the descriptor `over` has something to say."""
+
+    def __init__(self, descriptor: int, over: int) -> None:
+        self._descriptor = descriptor
+        self._over = over
+        self._poll = select.poll()
+        self._poll.register(descriptor, select.POLLIN)
+        self._poll.register(over, select.POLLIN)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        ready = dict(self._poll.poll())
+        return 0 if self._over in ready else os.readv(self._descriptor, [buffer])

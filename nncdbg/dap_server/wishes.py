@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from nncdbg.dap_server.breakpoints import Placed, Terms
 from nncdbg.dap_server.instructions import reference_of, statement_at
-from nncdbg.dap_server.positions import column_for_client, line_for_client
+from nncdbg.dap_server.positions import MAX_NUMBER, column_for_client, line_for_client
 from nncdbg.dap_server.protocol.types import Source
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.search import candidates
@@ -41,7 +41,9 @@ class LineWish:
     terms: Terms
 
     def asked(self, session: Session) -> dict[str, Any]:
-        return {"line": line_for_client(session, self.line), "source": self._source()}
+        line = line_for_client(session, self.line)
+        where = {"line": line} if 0 <= line <= MAX_NUMBER else {}
+        return {**where, "source": self._source()}
 
     def _source(self) -> Source:
         if self.reference:
@@ -189,7 +191,8 @@ class InstructionWish:
     terms: Terms
 
     def asked(self, session: Session) -> dict[str, Any]:
-        return {"instruction_reference": self.reference, "offset": self.offset}
+        where = {"offset": self.offset} if abs(self.offset) <= MAX_NUMBER else {}
+        return {**where, "instruction_reference": self.reference}
 
     def put(self, session: Session, before: engine.Breakpoint | None) -> Placed:
         debugger = session.program.debugger

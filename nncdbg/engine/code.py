@@ -205,7 +205,7 @@ class Compiler:
             code.know(value.name, given or value.type)
         for constant in code.graph.constants:
             code.kept.append(code.new_slot(constant.value.name, self.read(constant), -1))
-            code.types[constant.value.name] = constant.value.type or _type_of(code.template[-1])
+            code.types[constant.value.name] = constant.value.type or type_of_array(code.template[-1])
         for pc, node in enumerate(code.nodes):
             try:
                 yield from self._statement(code, pc, node)
@@ -233,7 +233,7 @@ class Compiler:
             if value.name in code.slot_of:
                 raise GraphError(f"%{value.name} is defined twice", hint="every value is defined once")
             code.new_slot(value.name, UNSET, pc)
-            code.know(value.name, _agreed(value.name, value.type, inferred))
+            code.know(value.name, agreed(value.name, value.type, inferred))
         last = len(code.template)
         code.targets.append(first if last == first + 1 else slice(first, last))
 
@@ -295,21 +295,21 @@ class Compiler:
             return 0
         if isinstance(operand, Literal):
             dtype = literal_dtype(operand, node, index, types, code.opsets)
-            return code.new_slot("", _array_of(operand, dtype), -1)
+            return code.new_slot("", literal_array(operand, dtype), -1)
         slot = code.find(operand)
         if slot is None:
             raise GraphError(f"%{operand} is not defined", hint="a value is defined before it is used")
         return slot
 
 
-def _array_of(literal: Literal, dtype: str) -> Array:
+def literal_array(literal: Literal, dtype: str) -> Array:
     try:
         return np.array(literal.data, dtype=NUMPY[dtype])
     except (OverflowError, ValueError, TypeError) as error:
         raise GraphError(f"an operand in place is not of type {dtype}: {error}") from error
 
 
-def _type_of(array: Array) -> TensorType:
+def type_of_array(array: Array) -> TensorType:
     from nncdbg.engine.dtypes import name_of
 
     return TensorType(name_of(array.dtype), tuple(array.shape))
@@ -317,14 +317,14 @@ def _type_of(array: Array) -> TensorType:
 
 def _slot_type(code: Code, slot: int) -> TensorType | None:
     content = code.template[slot]
-    return _type_of(content) if isinstance(content, np.ndarray) else None
+    return type_of_array(content) if isinstance(content, np.ndarray) else None
 
 
-def _agreed(name: str, declared: Type | None, inferred: Type | None) -> Type | None:
+def agreed(name: str, declared: Type | None, inferred: Type | None) -> Type | None:
     """The type that the text and the op's rule agree on; the more exact of the two per size."""
     if declared is None or inferred is None:
         return declared or inferred
-    found = _common(declared, inferred)
+    found = common_type(declared, inferred)
     if found is None:
         raise GraphError(
             f"%{name} is declared {declared} but the op gives {inferred}",
@@ -333,17 +333,17 @@ def _agreed(name: str, declared: Type | None, inferred: Type | None) -> Type | N
     return found
 
 
-def _common(declared: Type, inferred: Type) -> Type | None:
+def common_type(declared: Type, inferred: Type) -> Type | None:
     """What both say; None where they contradict each other."""
     if isinstance(declared, TensorType) and isinstance(inferred, TensorType):
         return _common_tensor(declared, inferred)
     if isinstance(declared, OptionalType) != isinstance(inferred, OptionalType):
         # A value that is there is an optional value too, and a loop may end with one.
         inner = [each.element if isinstance(each, OptionalType) else each for each in (declared, inferred)]
-        return declared if _common(*inner) is not None else None
+        return declared if common_type(*inner) is not None else None
     if isinstance(declared, TensorType) or isinstance(inferred, TensorType):
         return None
-    element = _common(declared.element, inferred.element)
+    element = common_type(declared.element, inferred.element)
     return declared.__class__(element) if element and isinstance(inferred, declared.__class__) else None
 
 

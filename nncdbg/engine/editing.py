@@ -68,7 +68,7 @@ def _is_text(array: Array) -> bool:
 def _fitting(given: Array, dtype: np.dtype[Any]) -> Array:
     """The new value in the type of the tensor.  Raises TypeError or ValueError for what that cannot hold.
 
-    Floats are rounded, but what is finite stays finite; everything else must be exact.
+    Floats are rounded, but what is finite stays finite; everything else must be exact, NaN and Inf too.
     """
     if given.size and _is_text(given) != (dtype.kind == "O"):
         raise TypeError("text is needed" if dtype.kind == "O" else "text is not a number")
@@ -81,7 +81,8 @@ def _fitting(given: Array, dtype: np.dtype[Any]) -> Array:
         cast, before = given.astype(dtype), given.astype(wide)
         after = cast.astype(wide)
     exact = dtype.kind == "b" or name_of(dtype) in INTEGERS
-    kept = after == before if exact else np.isfinite(after) | ~np.isfinite(before)
+    same = (after == before) | (np.isnan(after) & np.isnan(before))
+    kept = same if exact else np.where(np.isfinite(before), np.isfinite(after), same)
     if not kept.all():
         raise ValueError(f"{given[~kept].flat[0]} is not a number of this type")
     return cast

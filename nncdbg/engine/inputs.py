@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -24,6 +24,24 @@ _FORMS = "FILE.npy, FILE.npz:KEY, " + ", ".join(GENERATED)
 
 
 @dataclass(frozen=True, slots=True)
+class Note:
+    """What the user should know before a run.
+
+    Where that is of something that was not given, `missing` is its kind and its name, so that each
+    surface can say in its own words how to give it; `str(note)` says it for the command line.
+    """
+
+    fact: str
+    missing: tuple[Literal["input", "dim"], str] | None = None
+
+    def __str__(self) -> str:
+        if self.missing is None:
+            return self.fact
+        kind, name = self.missing
+        return f"{self.fact} (give --{kind} {name}={'FILE.npy' if kind == 'input' else 'SIZE'})"
+
+
+@dataclass(frozen=True, slots=True)
 class Bound:
     """One read-only, C-contiguous, native-endian array per graph input, in the graph's order.
 
@@ -34,7 +52,7 @@ class Bound:
 
     arrays: dict[str, Any]
     dims: dict[str, int]
-    notes: list[str] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
 
 
 def parse_spec(text: str) -> tuple[str, str]:
@@ -68,9 +86,11 @@ def bind(
     or zeros, ones, normal, uniform, arange.  A sequence is a list of those, or FILE.npz with all
     that it holds; an optional may be None.  `dims` gives symbolic sizes.
 
-    Raises UsageError for a name that is no input, a dtype, rank or size that does not fit, or a
-    spec that is none; LoadError for a file that cannot be read.
+    Raises UsageError for a name that is no input, a dtype, rank or size that does not fit, a spec
+    that is none, or a seed below 0; LoadError for a file that cannot be read.
     """
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise UsageError(f"the seed cannot be {seed!r}", hint="a seed is an integer from 0 on")
     inputs = {value.name: value for value in graph.inputs}
     named = {_input_name(name, inputs, graph): data for name, data in (specs or {}).items()}
     given = {
@@ -81,7 +101,7 @@ def bind(
     sizes = _Sizes(graph, dims or {})
     for name, array in given.items():
         sizes.match(inputs[name], array)
-    notes: list[str] = []
+    notes: list[Note] = []
     arrays = {}
     for name, value in inputs.items():
         if name in given:
@@ -130,20 +150,16 @@ class _Sizes:
                     raise _misfit(value, array, fact)
                 self._from.setdefault(dim, f"%{value.name}")
 
-    def shape(self, value: Value, notes: list[str]) -> tuple[int, ...]:
+    def shape(self, value: Value, notes: list[Note]) -> tuple[int, ...]:
         """The shape of an input that is made here; sizes that nobody said are 1, with a note."""
         sizes = []
         for axis, dim in enumerate(_dims(value)):
             if dim is None:
-                notes.append(
-                    f"axis {axis} of input %{value.name} {value.type} has an unknown size, 1 is taken"
-                    f" (give --input {value.name}=FILE.npy)"
-                )
+                fact = f"axis {axis} of input %{value.name} {value.type} has an unknown size, 1 is taken"
+                notes.append(Note(fact, ("input", value.name)))
             elif isinstance(dim, str) and dim not in self.known:
-                notes.append(
-                    f"size {dim} of input %{value.name} {value.type} is not given, 1 is taken"
-                    f" (give --dim {dim}=SIZE)"
-                )
+                fact = f"size {dim} of input %{value.name} {value.type} is not given, 1 is taken"
+                notes.append(Note(fact, ("dim", dim)))
                 self.known[dim] = 1
             sizes.append(1 if dim is None else dim if isinstance(dim, int) else self.known[dim])
         return tuple(sizes)
@@ -307,10 +323,10 @@ def _path(name: str, folder: Path | None) -> Path:
     return folder / name if folder else Path(name)
 
 
-def _generated(value: Value, kind: str | None, sizes: _Sizes, seed: int, notes: list[str]) -> Array | None:
+def _generated(value: Value, kind: str | None, sizes: _Sizes, seed: int, notes: list[Note]) -> Array | None:
     """Zeros, ones and so on, or, where nothing is asked for, random data with a note."""
     if isinstance(value.type, OptionalType) and kind is None:
-        notes.append(f"input %{value.name} {value.type} is absent (give --input {value.name}=FILE.npy)")
+        notes.append(Note(f"input %{value.name} {value.type} is absent", ("input", value.name)))
         return None
     known = tensor_only(value.type)
     if known is None or known.shape is None:
@@ -320,10 +336,8 @@ def _generated(value: Value, kind: str | None, sizes: _Sizes, seed: int, notes: 
         )
     type_ = TensorType(known.dtype, sizes.shape(value, notes))
     if kind is None:
-        notes.append(
-            f"input %{value.name} {type_} drawn at random from seed {seed}"
-            f" (give --input {value.name}=FILE.npy)"
-        )
+        fact = f"input %{value.name} {type_} drawn at random from seed {seed}"
+        notes.append(Note(fact, ("input", value.name)))
     return generate(value.name, type_, kind, seed)
 
 

@@ -26,7 +26,7 @@ from nncdbg.engine.explanation import explained, size_origins
 from nncdbg.engine.expression import Expression, condition, evaluate, evaluate_index, parse, parse_index
 from nncdbg.engine.findings import Finding, Report
 from nncdbg.engine.graph import Array, Program
-from nncdbg.engine.inputs import bind
+from nncdbg.engine.inputs import Note, bind
 from nncdbg.engine.launch import Loaded, generator_of
 from nncdbg.engine.limit import Limit
 from nncdbg.engine.linking import Allocation, Linker, walk
@@ -111,7 +111,7 @@ class Debugger:
         self._loaded = Loaded(program, self.listing, self._linker, self._code_arrived)
         self.black_box = black_box
         if black_box is not None:
-            self.notes = [*black_box.begin(program, self.backend), *self.notes]
+            self.notes = [*map(Note, black_box.begin(program, self.backend)), *self.notes]
             self._linker.record = lambda kernels, op, code, pc: black_box.cover(
                 kernels, op, code, pc, self.line_in(code, pc), running
             )
@@ -167,7 +167,7 @@ class Debugger:
                 ("line", line),
                 ("op", op),
                 ("graph", graph.lstrip("@") if graph is not None else None),
-                ("value", value.lstrip("%") if value is not None else None),
+                ("value", self._written(value) if value is not None else None),
                 ("source", f"{source[0]}:{source[1]}" if source is not None else None),
                 ("site", _site_words(site) if site is not None else None),
             )
@@ -192,7 +192,10 @@ class Debugger:
 
     def watch_value(self, value: str, when: str | None = None, hits: int | str | None = None) -> Breakpoint:
         """Stop after each statement that writes `value` (and makes `when` true)."""
-        return self._add("data", value.lstrip("%"), when, hits, None, False)
+        return self._add("data", self._written(value), when, hits, None, False)
+
+    def _written(self, value: str) -> str:
+        return _bare(value, self._names.__contains__)
 
     def _add(
         self,
@@ -255,14 +258,32 @@ class Debugger:
         return list(self.control.breakpoints.values())
 
     def catch(self, *kinds: str, when: str | None = None) -> None:
-        """Stop when a NaN is born (`nan`), an Inf (`inf`), a value overflows, memory is misused."""
+        """Stop when a NaN is born (`nan`), an Inf (`inf`), a value overflows, memory is misused.
+
+        Raises UsageError for a kind that is none, or that cannot be found here (see `beyond`).
+        """
         scope = self.values
         expression = parse(when, scope.has, scope.names) if when else None
-        if "micro" in kinds and self.micro is None:
-            raise UsageError("micro programs do not run beside the kernels", hint="--check micro runs them")
+        beyond = self.beyond()
         for kind in kinds:
+            if kind in beyond:
+                why, hint = beyond[kind]
+                raise UsageError(why, hint=hint)
             self.catches.add(kind, expression)
         self._link_observers()
+
+    def beyond(self) -> dict[str, tuple[str, str]]:
+        """The kinds of findings that cannot be found here, each with why, and what would find it."""
+        found = {}
+        if self.micro is None:
+            found["micro"] = "micro programs do not run beside the kernels", "--check micro runs them"
+        if not self.allocation.inspects:
+            why = f"the allocator {self.allocation.name} does not watch over memory"
+            hint = "debug, arena and poison do"
+            if not self.backend.on_host:
+                hint += f", with another backend than {self.backend.name}"
+            found |= dict.fromkeys(("uninitialized", "guard"), (why, hint))
+        return found
 
     def catch_only(self, conditions: Mapping[str, Expression | None]) -> None:
         """Catch exactly these kinds, each with its condition if it has one."""
@@ -465,7 +486,7 @@ class Debugger:
 
     def value(self, name: str) -> Array:
         """The array at this moment, read-only.  Raises NotComputed before its statement has run."""
-        return self.values.value(name.lstrip("%"))
+        return self.values.value(_bare(name, self.values.has))
 
     def stats(self, name: str) -> Summary:
         """The statistics of a value, over its finite elements, with counts of the others."""
@@ -483,8 +504,8 @@ class Debugger:
         (from the selected frame, if None).  The course of events without the edit stays: the branch
         that is returned is the new one.
         """
-        name = name.lstrip("%")
         scope = scope or self.values
+        name = _bare(name, scope.has)
         place = scope.place(name)
         if place.depth is None:
             raise UsageError(f"%{name} belongs to a block that is over", hint="go back into it to change it")
@@ -687,9 +708,15 @@ def _site_words(site: Place) -> str:
     return f"{pc} of @{name}"
 
 
+def _bare(name: str, known: Callable[[str], bool]) -> str:
+    """The name of a value that was given with its sigil or without; a name may begin with that sign too."""
+    return name[1:] if name.startswith("%") and not known(name) else name
+
+
 def _allocation_for(backend: Backend, allocator: str | Allocation | None) -> Allocation:
     """The allocation asked for; if none is, `debug`, or `plain` where it cannot manage the memory."""
-    chosen = allocation(allocator or ("debug" if backend.on_host else "plain"))
+    usual = "debug" if backend.on_host else "plain"
+    chosen = allocation(usual if allocator is None else allocator)
     if not backend.on_host and chosen.inspects:
         raise UsageError(
             f"the allocator {chosen.name} manages memory of the host, and {backend.name} has its own",

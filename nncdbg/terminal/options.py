@@ -139,4 +139,4 @@ def _each_once(pairs: Iterable[tuple[str, T]], option: str) -> dict[str, T]:
 def say_notes(screen: Screen, debugger: Debugger) -> None:
     """What the user should know of the inputs, on standard error."""
     for note in debugger.notes:
-        screen.note(note)
+        screen.note(str(note))

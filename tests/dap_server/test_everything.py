@@ -231,8 +231,8 @@ class Course:
 
     def type_commands(self) -> None:
         client = self.client
-        client.evaluate(f"break {WAIT}", "repl")
-        assert client.expect_event("breakpoint", reason="new")["breakpoint"]["line"] == WAIT
+        client.evaluate(f"break {BREAK}", "repl")
+        assert client.expect_event("breakpoint", reason="new")["breakpoint"]["line"] == BREAK
         client.evaluate("next", "repl")
         client.expect_event("continued")
         client.expect_stop("step")
@@ -244,8 +244,6 @@ class Course:
         info = client.request("exceptionInfo", {"threadId": 1})
         assert info["exceptionId"] == "nan"
         assert "Sub" in info["details"]["stackTrace"]
-        client.move("continue", "breakpoint")
-        assert self.line() == WAIT
 
     def enter_kernel(self) -> None:
         client = self.client
@@ -257,18 +255,25 @@ class Course:
         client.answer(asked, success=False)
         client.wait_for(lambda message: message.get("event") == "stopped")
 
+    def continued(self) -> str:
+        """Let the program run; the id of the progress that is told of it, not of what took long before."""
+        before = self.client.messages[-1]["seq"]
+        self.client.request("continue", {"threadId": 1})
+        started = self.client.wait_for(
+            lambda message: message.get("event") == "progressStart" and message["seq"] > before
+        )
+        number: str = started["body"]["progressId"]
+        return number
+
     def wait_and_pause(self) -> None:
         client = self.client
-        if self.line() == WAIT:
-            self.break_at(BREAK)
-        client.request("continue", {"threadId": 1})
-        started = client.expect_event("progressStart")
-        client.expect_event("progressEnd", progressId=started["progressId"])
+        assert self.line() == DIV, "nobody has debugged the kernel, so it did not run"
+        number = self.continued()
+        client.wait_for(lambda message: _is_progress(message, "progressEnd", number))
         client.expect_stop("breakpoint")
-        self.break_at()
-        client.request("continue", {"threadId": 1})
-        number = client.expect_event("progressStart")["progressId"]
-        client.expect_event("progressUpdate")
+        client.evaluate("delete", "repl")
+        number = self.continued()
+        client.wait_for(lambda message: _is_progress(message, "progressUpdate", number))
         client.request("cancel", {"progressId": number})
         client.expect_stop("pause")
         client.request("continue", {"threadId": 1})
@@ -288,6 +293,10 @@ class Course:
         client.expect_event("exited", exitCode=130)
         client.request("disconnect")
         client.expect_end()
+
+
+def _is_progress(message: Message, event: str, number: str) -> bool:
+    return message.get("event") == event and message["body"]["progressId"] == number
 
 
 def play(client: Client, folder: Path) -> None:
@@ -330,7 +339,7 @@ def test_every_request_event_and_reverse_request(
         if transport == "stdio":
             client = stack.enter_context(stdio_client(cwd=tmp_path))
         else:
-            where = ("--socket", "socket") if transport == "unix" else ()
+            where = ("--socket", str(tmp_path / "s")) if transport == "unix" else ()
             client = stack.enter_context(stack.enter_context(serving(*where, cwd=tmp_path)).client())
         play(client, tmp_path)
     seen.take(client)

@@ -146,3 +146,33 @@ def test_what_stands_no_more_is_said_to(client: Client, options: Message) -> Non
     assert lines[0] == "line 22: %terms: f32[3,4] = Mul(%q, %logq)"
     assert "nan 5" in lines[1]
     assert all("born" not in line for line in lines if "does not stand" in line)
+
+
+def offered(client: Client) -> list[str]:
+    """The filters of the next `capabilities` event."""
+    told = client.expect_event("capabilities")["capabilities"]
+    assert list(told) == ["exceptionBreakpointFilters"]
+    return [each["filter"] for each in told["exceptionBreakpointFilters"]]
+
+
+def test_filters_that_a_program_cannot_find_are_not_offered(client: Client) -> None:
+    client.request("initialize", {"adapterID": "nncdbg"})
+    catch(client, "guard", "nan")
+    plain = {"program": str(NAN), "allocator": "plain"}
+    client.request("launch", plain)
+    assert offered(client) == ["nan", "inf", "overflow", "race", "assertion"]
+    client.expect_event("breakpoint", reason="changed")
+    client.expect_event("breakpoint", reason="changed")
+    client.expect_event("initialized")
+    guard, nan = catch(client, "guard", "nan")
+    assert (guard["verified"], guard["reason"], nan["verified"]) == (False, "failed", True)
+    told = "the allocator plain does not watch over memory (debug, arena and poison do)"
+    assert guard["message"] == told
+    client.request("restart", {"arguments": {**plain, "allocator": "arena"}})
+    assert offered(client) == ["nan", "inf", "uninitialized", "overflow", "guard", "race", "assertion"]
+    assert client.expect_event("breakpoint", reason="changed")["breakpoint"]["verified"]
+    client.request("restart", {"arguments": {**plain, "check": "micro"}})
+    assert offered(client) == ["nan", "inf", "overflow", "race", "assertion", "micro"]
+    assert not client.expect_event("breakpoint", reason="changed")["breakpoint"]["verified"]
+    client.request("restart", {"arguments": {**plain, "check": "micro"}})
+    client.none_of("capabilities")

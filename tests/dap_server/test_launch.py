@@ -63,6 +63,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"history": "plenty"}, "'plenty' is not a size"),
     ({"history": [1]}, "arguments.history"),
     ({"check": "all"}, "there is no check 'all'"),
+    ({"seed": -1}, "the seed cannot be -1"),
     ({"maxOps": 0}, "max_ops cannot be 0"),
     ({"opLibrary": ["none.py"]}, "there is no op library"),
     ({"opLibrary": ["raises.py"]}, "ZeroDivisionError"),
@@ -121,7 +122,9 @@ def test_inputs_that_are_drawn_are_told_of(client: Client, folder: Path) -> None
     client.start("graph.nnc", inputs={"k": 1})
     told = client.expect_event("output", category="console")["output"]
     assert "size N of input %x" in told
-    assert "drawn at random from seed 0" in client.expect_event("output", category="console")["output"]
+    assert told.endswith('1 is taken (give "dims": {"N": 4})\n')
+    told = client.expect_event("output", category="console")["output"]
+    assert told.endswith('drawn at random from seed 0 (give "inputs": {"x": "x.npy"})\n')
 
 
 @pytest.mark.skipif(find_spec("onnxruntime") is None, reason="onnxruntime is not installed")

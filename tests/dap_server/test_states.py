@@ -69,6 +69,7 @@ locations                    -        -            +          +        +       +
 nncdbg/slice                 -        -            +          -        +       +
 nncdbg/histogram             -        -            +          -        +       +
 nncdbg/stats                 -        -            +          -        +       +
+nncdbg/lines                 -        -            +          -        +       +
 nncdbg/marks                 -        -            +          +        +       +
 """
 
@@ -155,6 +156,7 @@ def arguments_of(command: str, numbers: Message) -> Any:
         "nncdbg/slice": {"expression": "%x"},
         "nncdbg/histogram": {"expression": "%x"},
         "nncdbg/stats": {"expressions": ["%x"]},
+        "nncdbg/lines": {"start": 1, "end": 20},
         "nncdbg/marks": {"action": "list"},
     }.get(command, thread if "thread_id" in fields_of(command) else {})
 

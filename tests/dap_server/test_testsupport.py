@@ -1,4 +1,4 @@
-"""The client that the adapters of VS Code are tested with, `@vscode/debugadapter-testsupport`, drives the server.
+"""`@vscode/debugadapter-testsupport`, with which adapters of VS Code are tested, drives the server.
 
 `make e2e` installs it, and runs this.
 """

@@ -45,7 +45,9 @@ def test_what_is_not_given_is_drawn_and_noted(name):
     bound = bind(graph(x=TensorType(name, (64,))), seed=7)
     array = bound.arrays["x"]
     assert array.dtype == dtypes.NUMPY[name]
-    assert bound.notes == [f"input %x {name}[64] drawn at random from seed 7 (give --input x=FILE.npy)"]
+    (note,) = bound.notes
+    assert (note.fact, note.missing) == (f"input %x {name}[64] drawn at random from seed 7", ("input", "x"))
+    assert str(note) == f"{note.fact} (give --input x=FILE.npy)"
     if name == "str":
         assert set(array.tolist()) == {""}
     elif name in dtypes.INTEGERS:
@@ -69,8 +71,17 @@ def test_sizes_come_from_arrays_then_from_the_user_then_are_one():
     assert bound.arrays["y"].shape == (4, 5)
     assert bound.arrays["z"].shape == (1, 1)
     assert bound.dims == {"N": 4, "M": 5, "K": 1}
-    assert len(bound.notes) == 2
-    assert "size K of input %z f32[K,?] is not given, 1 is taken (give --dim K=SIZE)" in bound.notes
+    assert [*map(str, bound.notes)] == [
+        "size K of input %z f32[K,?] is not given, 1 is taken (give --dim K=SIZE)",
+        "axis 1 of input %z f32[K,?] has an unknown size, 1 is taken (give --input z=FILE.npy)",
+    ]
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, True, "7"])
+def test_a_seed_is_an_integer_from_0_on(seed):
+    with pytest.raises(UsageError, match="the seed cannot be") as caught:
+        bind(graph(x=F23), {"x": "ones"}, seed=seed)
+    assert caught.value.hint == "a seed is an integer from 0 on"
 
 
 def test_an_array_later_in_the_graph_sizes_an_input_before_it():

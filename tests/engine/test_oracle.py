@@ -105,6 +105,13 @@ def test_check_and_catch_say_what_they_need() -> None:
         nncdbg.Debugger(program, check="macro")
     with pytest.raises(UsageError, match="micro programs do not run"):
         nncdbg.Debugger(program).catch("micro")
+    plain = nncdbg.Debugger(program, allocator="plain")
+    assert {*plain.beyond()} == {"micro", "uninitialized", "guard"}
+    with pytest.raises(UsageError, match="the allocator plain does not watch over memory") as caught:
+        plain.catch("nan", "guard")
+    assert caught.value.hint == "debug, arena and poison do"
+    for allocator in ("debug", "arena", "poison"):
+        assert {*nncdbg.Debugger(program, allocator=allocator, check="micro").beyond()} == set()
     quiet = nncdbg.Debugger(
         program, {"x": x_of(2, 4)}, backend=Planted("Softmax", bumped), allocator="plain", check="micro"
     )

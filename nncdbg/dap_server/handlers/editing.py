@@ -11,6 +11,7 @@ from nncdbg.dap_server.children import View
 from nncdbg.dap_server.events import report_change
 from nncdbg.dap_server.places import (
     ContentPlace,
+    ScopePlace,
     child_place,
     content_at,
     depth_of,
@@ -32,17 +33,17 @@ if TYPE_CHECKING:
 
 @request("setVariable", when=STILL, capability="supportsSetVariable")
 def set_variable(session: Session, arguments: SetVariableArguments) -> SetVariableBody:
-    if session.handles.place(arguments.variables_reference) is None:
+    container = session.handles.place(arguments.variables_reference)
+    if container is None:
         raise UsageError("these variables are gone", hint="ask for the scopes again")
+    if isinstance(container, (ScopePlace, ContentPlace)) and depth_of(session, container.frame) is None:
+        raise UsageError("the frame of these variables is gone", hint="ask for the stack again")
     place = child_place(session, arguments.variables_reference, arguments.name)
     if place is None:
         raise UsageError(
             f"{arguments.name} cannot be set",
             hint="values and their elements can; the rest follows from them",
         )
-    depth = depth_of(session, place.frame)
-    if depth is None:
-        raise UsageError("the frame of these variables is gone", hint="ask for the stack again")
     scope = values_from(session, session.handles.number(place.frame))
     name, index = _target(scope, place)
     _set(session, scope, name, index, arguments.value)

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from nncdbg.dap_server.events import MAIN_THREAD, report_process
-from nncdbg.dap_server.launching import LaunchArguments, launch
+from nncdbg.dap_server.launching import LaunchArguments, launch, words_of
 from nncdbg.dap_server.protocol.events import ContinuedEventBody
 from nncdbg.dap_server.registry import ALWAYS, LIVE, State, capabilities, request
+from nncdbg.dap_server.relay import AttachArguments, Connect, Relay, end_relay
 from nncdbg.engine.errors import UsageError
 
 if TYPE_CHECKING:
@@ -27,20 +28,6 @@ if TYPE_CHECKING:
         TerminateArguments,
     )
     from nncdbg.dap_server.session import Session
-
-
-class Connect(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a process listens that called `nncdbg.listen`."""
-
-    port: int
-    host: str = "127.0.0.1"
-    token: str | None = None
-
-
-class AttachArguments(msgspec.Struct, frozen=True, kw_only=True):
-    """What an `attach` configuration may say.  By `connect` the client has found the process."""
-
-    connect: Connect | None = None
 
 
 @request("initialize", when=ALWAYS)
@@ -66,14 +53,24 @@ def launch_program(session: Session, arguments: LaunchArguments) -> None:
 def attach(session: Session, arguments: AttachArguments) -> None:
     _begins_once(session)
     if session.attachment is None:
-        there = arguments.connect
-        place = f"{there.host}:{there.port}" if there is not None else "the address that nncdbg.listen gave"
-        raise UsageError(
-            "this server launches programs; one that runs already serves its clients itself",
-            hint=f"let the client connect to {place}",
-        )
+        _attach_elsewhere(session, arguments.connect)
+        return
     session.state = State.CONFIGURING
     session.defer(lambda: session.send_event("initialized"))
+
+
+def _attach_elsewhere(session: Session, there: Connect | None) -> None:
+    if there is None:
+        raise UsageError(
+            "this server launches programs; one that runs already serves its clients itself",
+            hint='give `connect`, such as {"port": 5679}, the port that nncdbg.listen gave',
+        )
+    relay = Relay(session, there.address, there.token)
+    relay.connect()
+    if end_relay not in session.at_end:
+        session.at_end.append(end_relay)
+    session.relay = relay
+    session.defer(relay.begin)
 
 
 def _begins_once(session: Session) -> None:
@@ -89,7 +86,7 @@ def _load(session: Session, arguments: LaunchArguments) -> None:
     session.launched = arguments
     session.adopt(debuggee)
     report_process(session, debuggee.sources.name, "launch")
-    for note in (*debuggee.debugger.notes, *debuggee.sources.notes):
+    for note in (*map(words_of, debuggee.debugger.notes), *debuggee.sources.notes):
         session.say(note)
 
 

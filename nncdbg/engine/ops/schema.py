@@ -181,7 +181,7 @@ def complete(name: str, version: int, attributes: Mapping[str, Any]) -> dict[str
             f"{name} has no attribute {unknown[0]!r} in opset {version}", hint=f"its attributes are: {known}"
         )
     for key, value in given.items():
-        _check_kind(name, key, value, found.kinds.get(key, ""))
+        check_kind(name, key, value, found.kinds.get(key, ""))
     merged = {**found.attributes, **given}
     missing = [key for key, value in merged.items() if value is REQUIRED]
     if missing:
@@ -200,7 +200,7 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
 """ONNX's word for the type of an attribute to the types of its value, and how a person says it."""
 
 
-def _check_kind(name: str, key: str, value: Any, kind: str) -> None:
+def check_kind(name: str, key: str, value: Any, kind: str) -> None:
     """GraphError if an attribute is of another type than the schema says."""
     several = kind in ("INTS", "FLOATS", "STRINGS")
     types, words = _KINDS.get(kind[:-1] if several else kind, ((object,), ""))

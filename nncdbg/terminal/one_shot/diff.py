@@ -92,7 +92,8 @@ def _diff(options: Namespace, screen: Screen, arguments: Sequence[str]) -> int:
     with under_way(a, screen, lockstep.pause):
         report = lockstep.run()
     if options.json:
-        print(json.dumps(_document(options, report, time.perf_counter() - start, [*a.notes, *notes])))
+        notes = [*map(str, a.notes), *notes]
+        print(json.dumps(_document(options, report, time.perf_counter() - start, notes)))
     else:
         _print(screen, options, report, arguments)
     if report.equal:

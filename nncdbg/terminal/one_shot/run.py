@@ -121,7 +121,7 @@ def _document(
         "outputs": [_output(name, content, files) for name, content in outputs.items()],
         "seconds": seconds,
         "ops": debugger.timeline.tick if debugger else 0,
-        "notes": list(debugger.notes) if debugger else [],
+        "notes": [*map(str, debugger.notes)] if debugger else [],
         "fallbacks": [{"line": line, "op": op} for line, op in debugger.fallbacks] if debugger else [],
     }
     if error is not None:

@@ -1,0 +1,122 @@
+"""What stands at the ends of lines while stopped: the values that each line gives, with their statistics."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from nncdbg.dap_server.children import View
+from nncdbg.dap_server.places import ContentPlace, computed, frame_depth, frame_place
+from nncdbg.dap_server.positions import line_for_client, line_of_client
+from nncdbg.dap_server.registry import STILL, request
+from nncdbg.engine.errors import UsageError
+from nncdbg.engine.expression import spelled
+from nncdbg.engine.timeline import EVICTED
+
+if TYPE_CHECKING:
+    from nncdbg.dap_server.session import Session
+    from nncdbg.engine.code import Code
+    from nncdbg.textual_repr.listing import Listing
+
+MAX_LINES = 1000
+"""Lines of one answer; an editor shows some fifty."""
+
+LONGEST = 200
+"""Characters of what is said of one line."""
+
+
+class LinesArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The lines `start` to `end`, both counted, of the text of a frame (default: the innermost)."""
+
+    start: int
+    end: int
+    frame_id: int | None = None
+
+
+@request("nncdbg/lines", when=STILL, arguments=LinesArguments, reads=True)
+def lines(session: Session, arguments: LinesArguments) -> dict[str, Any]:
+    """What each of these lines has given so far: `line` and `text`.
+
+    Of all blocks on the stack from this frame outwards whose statements stand in its text.  Statistics
+    are those that a glance gives, see `Glance`; the type, which the line says already, is left out.
+    """
+    first, last = (line_of_client(session, each) for each in (arguments.start, arguments.end))
+    if last - first >= MAX_LINES:
+        raise UsageError(f"{last - first + 1} lines are too many for one answer", hint=f"ask for {MAX_LINES}")
+    depth = _depth(session, arguments.frame_id)
+    debugger, view = session.program.debugger, View(session)
+    listing = debugger.listing_of(debugger.machine.frames[depth])
+    found: dict[int, dict[str, str]] = {}
+    for outer in range(depth, -1, -1):
+        if debugger.listing_of(debugger.machine.frames[outer]) is listing:
+            for line, name, text in _given(view, listing, outer, first, last):
+                found.setdefault(line, {}).setdefault(name, text)
+    return {
+        "lines": [
+            {"line": line_for_client(session, line), "text": _text(found[line])} for line in sorted(found)
+        ]
+    }
+
+
+def _depth(session: Session, number: int | None) -> int:
+    if number is None:
+        return len(session.program.debugger.machine.frames) - 1
+    depth = frame_depth(session, number)
+    if depth is None:
+        raise UsageError("this frame is gone", hint="ask for the stack again")
+    return depth
+
+
+def _given(view: View, listing: Listing, depth: int, first: int, last: int) -> Iterator[tuple[int, str, str]]:
+    """(line, name, text) of the values that one block has, as far as they belong to these lines."""
+    debugger = view.session.program.debugger
+    frame = debugger.machine.frames[depth]
+    place = frame_place(view.session, depth)
+    for line, slot in _slots(frame.code, listing, first, last):
+        view.session.check_cancelled()
+        name = frame.code.names[slot]
+        if not computed(frame, slot, debugger.machine.ended) or frame.slots[slot] is EVICTED:
+            continue
+        variable = view.in_slot(frame, slot, ContentPlace(place, name), spelled(name))
+        yield line, variable.name, _untyped(variable.value)
+
+
+def _slots(code: Code, listing: Listing, first: int, last: int) -> Iterator[tuple[int, int]]:
+    """(line, slot) of what a block gives in these lines: its inputs in the line that opens it."""
+    header = listing.header_line(code.path)
+    if first <= header <= last:
+        yield from ((header, code.slot_of[value.name]) for value in code.graph.inputs if value.name)
+    placed = listing.statements[code.path]
+    # A branch or loop that begins above may end in these lines.
+    for pc in range(max(0, bisect_left(placed, first) - 1), min(bisect_right(placed, last), len(code.nodes))):
+        line = _result_line(code, listing, pc)
+        if first <= line <= last:
+            target = code.targets[pc]
+            slots = range(target.start, target.stop) if isinstance(target, slice) else (target or 0,)
+            yield from ((line, slot) for slot in slots if code.names[slot])
+
+
+def _result_line(code: Code, listing: Listing, pc: int) -> int:
+    """The line that names what a statement gives: of a branch or loop the one that closes it."""
+    blocks = [(*code.path, pc, number) for number in range(len(code.nodes[pc].subgraphs))]
+    line = listing.statements[code.path][pc]
+    if blocks:
+        line = 1 + max(listing.statements[block][-1] for block in blocks)
+        while not listing.lines[line - 1].lstrip().startswith("}"):
+            line += 1
+    return line
+
+
+def _untyped(text: str) -> str:
+    """What a list of variables says of a value, without the type in front; `min 0 …` of `f32[4] min 0 …`."""
+    head, blank, rest = text.partition(" ")
+    return rest if blank and head.endswith((")", "]")) else text
+
+
+def _text(values: dict[str, str]) -> str:
+    """The values of one line: a single one is not named, as its name is what the line begins with."""
+    text = next(iter(values.values())) if len(values) == 1 else ", ".join(map(" ".join, values.items()))
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"

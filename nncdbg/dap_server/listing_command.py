@@ -1,0 +1,37 @@
+"""`nncdbg listing`: the file in which an editor shows a model that is no text."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from nncdbg.engine.errors import UsageError
+from nncdbg.terminal.escaping import printable
+from nncdbg.terminal.options import Parser, add_model, load_program
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the listing where a debug session writes it, and print its path; a graph text is its own."""
+    from nncdbg.dap_server.listing_file import FOLDER, write_listing
+    from nncdbg.textual_repr.printer import listing
+
+    parser = Parser("nncdbg listing", f"Write a model's text below {FOLDER} in a workspace; print its path.")
+    add_model(parser)
+    parser.add_argument("--workspace", metavar="FOLDER", default=".", help="the editor's folder (.)")
+    options = parser.parse_args(arguments)
+    model, workspace = Path(options.model), Path(options.workspace)
+    program = load_program(options.model, flat=options.flat)
+    file, note = model.resolve(), None
+    if program.listing is None:
+        try:
+            file, note = write_listing(model, listing(program, locations=False), workspace)
+        except OSError as error:
+            raise UsageError(
+                f"the listing cannot be written below {workspace} ({error.strerror})",
+                hint="--workspace names a folder that can be written",
+            ) from None
+    if note is not None:
+        print(printable(note), file=sys.stderr)
+    print(file)
+    return 0

@@ -1,0 +1,327 @@
+"""A client of this server that attaches to a process elsewhere: from then on its messages pass through.
+
+Editors that know adapters only as commands start `nncdbg dap`, and send `attach` with `connect`.  So
+the session becomes a client itself, of the process that called `nncdbg.listen`: it introduces itself
+in the client's words, and forwards `attach` with the token.  If that succeeds the handlers of this
+process serve no more: requests go there under the client's own numbers, so that what refers to a
+request by its number holds at both ends; what comes from there gets the next number of this side.
+When the process is gone the session is again where it was before `attach`.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from nncdbg.dap_server.addresses import Address, words
+from nncdbg.dap_server.connection import Connection
+from nncdbg.dap_server.framing import FrameError
+from nncdbg.dap_server.messages import Answer, Request
+from nncdbg.dap_server.registry import capabilities
+from nncdbg.engine.errors import NncdbgError, UsageError
+
+if TYPE_CHECKING:
+    from nncdbg.dap_server.session import Session
+
+PATIENCE = 10.0
+"""Seconds in which the process has to take the client."""
+
+PACE = 0.05
+"""Seconds between two looks at whether the client still wants to attach."""
+
+Message = dict[str, Any]
+
+
+class Connect(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a process listens that called `nncdbg.listen`: `host` and `port`, or the path of a `socket`."""
+
+    host: str = "127.0.0.1"
+    port: int | None = None
+    socket: str | None = None
+    token: str | None = None
+
+    @property
+    def address(self) -> Address:
+        """As `nncdbg.listen` has it.  Raises UsageError."""
+        if (self.port is None) == (self.socket is None):
+            raise UsageError("`connect` needs a port, or the path of a socket", hint='{"port": 5679}, say')
+        if self.port is None:
+            return os.path.expanduser(self.socket or "")
+        if not 0 < self.port < 1 << 16:
+            raise UsageError(f"there is no port {self.port}", hint="a port is a number from 1 to 65535")
+        return self.host, self.port
+
+
+class AttachArguments(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What an `attach` configuration may say.  The process itself wants no more than the token."""
+
+    connect: Connect | None = None
+    token: str | None = None
+
+
+class Relay:
+    """Joins the client of `session` to the process that listens at `address`.
+
+    A thread of its own connects, introduces itself, and then passes on what comes from there.
+    """
+
+    def __init__(self, session: Session, address: Address, token: str | None) -> None:
+        request = session.at_hand
+        assert request is not None
+        self.place = words(address)
+        self._session = session
+        self._address = address
+        self._number = request.seq
+        self._token = token
+        self._lock = threading.Lock()
+        """Guards what follows."""
+        self._far: Connection | None = None
+        self._unanswered: dict[int, Request] = {}
+        self._closed = False
+        self._settled = threading.Event()
+        self._begun = threading.Event()
+        self._refusal: NncdbgError | None = None
+        self._early: list[Message] = []
+        """What came before the answer to `attach`."""
+        self._terminated = False
+        self._capabilities: Message = {}
+        """Those of the process."""
+        self._thread = threading.Thread(target=self._run, name="nncdbg-dap-relay", daemon=True)
+
+    # -- on the client's threads ---------------------------------------------------------------
+
+    def connect(self) -> None:
+        """Come back when the process has taken the client.  Raises UsageError if it does not."""
+        self._thread.start()
+        deadline = time.monotonic() + PATIENCE
+        try:
+            while not self._settled.wait(PACE):
+                self._session.check_cancelled()
+                if time.monotonic() > deadline:
+                    raise UsageError(
+                        f"{self.place} does not answer in {PATIENCE:.0f} s",
+                        hint="is that a process that called nncdbg.listen?",
+                    )
+            if self._refusal is not None:
+                raise self._refusal
+        except NncdbgError:
+            self.close()
+            raise
+
+    def begin(self) -> None:
+        """The client knows that it is attached: pass on what comes from there."""
+        _tell(self._session, _ours(), self._capabilities)
+        self._begun.set()
+
+    def forward(self, request: Request) -> bool:
+        """Pass a request on; False if the process is gone."""
+        with self._lock:
+            far = self._far
+            if self._closed or far is None:
+                return False
+            self._unanswered[request.seq] = request
+        message: Message = {"seq": request.seq, "type": "request", "command": request.command}
+        if request.arguments is not None:
+            message["arguments"] = msgspec.Raw(request.arguments)
+        far.send(message)
+        return True
+
+    def close(self) -> None:
+        """Let go of the process; what waits for it comes back."""
+        with self._lock:
+            self._closed, far = True, self._far
+        if far is not None:
+            far.close()
+        self._begun.set()
+
+    def join(self) -> None:
+        """Wait until nothing more is passed on."""
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    # -- on the thread of the process ----------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            connected = self._connected()
+        except NncdbgError as error:
+            self._refusal = error
+            self._settled.set()
+            return
+        with connected, connected.makefile("rb") as reader:
+            far = Connection(reader, connected.sendall, lambda reading: _shut(connected))
+            with self._lock:
+                self._far = far
+                closed = self._closed
+            if not closed:
+                self._serve(far)
+            far.close()
+
+    def _connected(self) -> socket.socket:
+        try:
+            if isinstance(self._address, tuple):
+                connected = socket.create_connection(self._address, PATIENCE)
+                connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            else:
+                connected = socket.socket(socket.AF_UNIX)
+                try:
+                    connected.settimeout(PATIENCE)
+                    connected.connect(str(self._address))
+                except OSError:
+                    connected.close()
+                    raise
+        except (OSError, UnicodeError) as error:
+            reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            raise UsageError(
+                f"cannot attach to {self.place}: {reason}",
+                hint="give what nncdbg.listen has returned in the process to debug as `connect`",
+            ) from None
+        connected.settimeout(None)
+        return connected
+
+    def _serve(self, far: Connection) -> None:
+        try:
+            self._introduce(far)
+        except NncdbgError as error:
+            self._refusal = error
+            return
+        finally:
+            self._settled.set()
+        self._begun.wait()
+        why = ""
+        try:
+            for message in self._early:
+                self._pass_on(far, message)
+            while (more := _read(far)) is not None:
+                self._pass_on(far, more)
+        except NncdbgError as error:
+            why = f": {error.message}"
+        self._gone(why)
+
+    def _introduce(self, far: Connection) -> None:
+        """Greet the process, and attach to it."""
+        self._capabilities = self._asked(far, self._number - 1, "initialize", self._session.client)
+        self._asked(far, self._number, "attach", AttachArguments(token=self._token))
+
+    def _asked(self, far: Connection, number: int, command: str, arguments: Any) -> Message:
+        """The body of the response to a request of our own."""
+        far.send({"seq": number, "type": "request", "command": command, "arguments": arguments})
+        while True:
+            try:
+                message = _read(far)
+            except NncdbgError as error:
+                raise UsageError(
+                    f"{self.place} is no server of the Debug Adapter Protocol: {error.message}",
+                    hint="give the port of a process that called nncdbg.listen",
+                ) from None
+            if message is None:
+                raise UsageError(f"{self.place} has closed the connection", hint="is the process at its end?")
+            if message["type"] != "response":
+                self._early.append(message)
+            elif message.get("success"):
+                body = message.get("body")
+                return body if isinstance(body, dict) else {}
+            else:
+                raise _refusal(self.place, message)
+
+    def _pass_on(self, far: Connection, message: Message) -> None:
+        """Give the client a message of the process."""
+        number, kind, command = message.pop("seq", 0), message["type"], str(message.get("command"))
+        if kind == "request":
+            arguments = message.get("arguments")
+            self._session.ask(command, arguments, lambda answer: _send_answer(far, number, command, answer))
+            return
+        self._terminated |= kind == "event" and message.get("event") == "terminated"
+        if kind == "response":
+            with self._lock:
+                self._unanswered.pop(message.get("request_seq", 0), None)
+        self._session.connection.send(message)
+        if kind == "response" and command == "disconnect" and message.get("success"):
+            self._session.vanished()
+
+    def _gone(self, why: str) -> None:
+        """The process has closed the connection: the session stands where it was before `attach`."""
+        session = self._session
+        with self._lock:
+            closed, self._closed = self._closed, True
+            unanswered = [*self._unanswered.values()]
+        if closed:
+            return
+        session.relay = None
+        for request in unanswered:
+            if request.command == "disconnect":
+                session.submit(request)
+            else:
+                hint = "attach again, or disconnect"
+                session.fail(request, UsageError(f"{self.place} is gone{why}", hint=hint))
+        if not self._terminated:
+            session.say(f"the connection to {self.place} has ended{why}", "important")
+            session.send_event("terminated")
+        _tell(session, self._capabilities, _ours())
+
+
+def end_relay(session: Session) -> None:
+    """At the end of a session: let go of the process that its client is attached to."""
+    relay = session.relay
+    if relay is not None:
+        relay.close()
+        relay.join()
+
+
+def _ours() -> Message:
+    told: Message = msgspec.to_builtins(capabilities())
+    return told
+
+
+def _tell(session: Session, before: Message, now: Message) -> None:
+    """Tell the client where capabilities are other ones than before."""
+    changed = {
+        name: now.get(name, [] if isinstance(before.get(name), list) else False)
+        for name in {**before, **now}
+        if before.get(name) != now.get(name)
+    }
+    if changed:
+        session.send_event("capabilities", {"capabilities": changed})
+
+
+def _read(far: Connection) -> Message | None:
+    """The next message; None at the end.  Raises NncdbgError for what is none."""
+    body = far.read()
+    if body is None:
+        return None
+    try:
+        message = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise FrameError(f"a message is malformed: {error}") from None
+    if not isinstance(message, dict) or not isinstance(message.get("type"), str):
+        raise FrameError("a message has no type")
+    return message
+
+
+def _refusal(place: str, message: Message) -> UsageError:
+    """The error of a failed response, with the hint that it has."""
+    why = str(message.get("message") or "no reason is given")
+    hint = None if why.endswith(")") else "see how nncdbg.listen was called there"
+    return UsageError(f"{place} refuses: {why}", hint=hint)
+
+
+def _send_answer(far: Connection, number: int, command: str, answer: Answer) -> None:
+    """Give the process the client's answer to its request `number`."""
+    message = {"seq": answer.seq, "type": "response", "request_seq": number, "command": command}
+    message |= {"success": answer.success}
+    if answer.message is not None:
+        message["message"] = answer.message
+    if answer.body is not None:
+        message["body"] = answer.body
+    far.send(message)
+
+
+def _shut(connected: socket.socket) -> None:
+    with suppress(OSError):  # it has gone by itself
+        connected.shutdown(socket.SHUT_RDWR)
