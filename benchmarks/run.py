@@ -7,6 +7,7 @@ import sys
 
 import bench_backends
 import bench_dap
+import bench_lsp
 import bench_machine
 import bench_models
 import bench_parse
@@ -26,6 +27,7 @@ def main() -> int:
         bench_models,
         bench_backends,
         bench_dap,
+        bench_lsp,
     ):
         figures = module.measure()
         for figure in figures if isinstance(figures, list) else [figures]:

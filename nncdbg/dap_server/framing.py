@@ -5,8 +5,9 @@ lines between frames.  Headers that we do not know are skipped.
 
 What is answered, and the session goes on: a frame that is whole, but whose body is no message
 (no JSON, not UTF-8, no object, nested too deeply, a field missing or of the wrong type, an unknown
-type or command, wrong arguments).  The response is a failed one; its `request_seq` is that of the
-message where it can be told, else 0.  Where a key comes twice in an object the last one counts.
+type or command, wrong arguments).  The response is a failed one; where the number of
+the message cannot be told, an `output` event stands for it.  Where a key comes twice in an object the
+last one counts.
 
 What ends the connection, with the reason as its last message (an `output` event): whatever leaves
 open where the next frame begins, or shows that the other side is no debugger's client.  That is a

@@ -15,7 +15,7 @@ from nncdbg.engine.errors import NncdbgError
 
 
 class MessageError(NncdbgError):
-    """A body that is no message; `request_seq` and `command` as far as they can be told."""
+    """A body that is no message; `request_seq` and `command` as far as they can be told, else 0 and empty."""
 
     def __init__(self, message: str, request_seq: int = 0, command: str = "") -> None:
         super().__init__(message)

@@ -160,7 +160,11 @@ class Session:
             elif self.token is None or admitted(self, message):
                 self._accept(message)
         except MessageError as error:
-            self.fail(Request(error.request_seq, error.command, None), error)
+            if error.request_seq:
+                self.fail(Request(error.request_seq, error.command, None), error)
+            else:
+                # There is no number that an answer could be to.
+                self.say(error.message, "important")
 
     def _hear(self, answer: Answer) -> None:
         with self.turn:

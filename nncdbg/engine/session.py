@@ -19,6 +19,7 @@ from nncdbg.engine.breakpoints import Breakpoint, Place, hit_rule
 from nncdbg.engine.budget import parse_bytes
 from nncdbg.engine.catching import Catches, holds_any
 from nncdbg.engine.code import Code, Path, Statement
+from nncdbg.engine.collector import collector_paused
 from nncdbg.engine.control import Control, Journey, Judged, LogMessage, Stop
 from nncdbg.engine.editing import apply_edit, edited
 from nncdbg.engine.errors import NncdbgError, UsageError
@@ -120,7 +121,8 @@ class Debugger:
         self._placement = Placement(program, self.listing, self.listing_in)
         self._link_observers(first=True)
         self.micro = self._micro_check(check)
-        entry = self._loaded.entry(list(bound.arrays.values()))
+        with collector_paused():
+            entry = self._loaded.entry(list(bound.arrays.values()))
         placed = [self.backend.to_device(array) for array in bound.arrays.values()]
         self.machine = Machine(entry, placed, self._loaded.call, running)
         self.timeline = Timeline(self.machine, parse_bytes(history), self.allocation)

@@ -31,12 +31,25 @@ _is_op = re.compile(OP).fullmatch
 class Flaw(Exception):
     """What is wrong at character `start` of a line (0-based), `width` characters wide."""
 
-    def __init__(self, message: str, start: int, width: int = 1, hint: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        start: int,
+        width: int = 1,
+        hint: str | None = None,
+        *,
+        code: str = "syntax",
+        related: int | None = None,
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.start = start
         self.width = width
         self.hint = hint
+        self.code = code
+        """The kind of fault, for an editor."""
+        self.related = related
+        """The line that the fault has to do with, such as that of the first definition."""
 
 
 _ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r", '"': '\\"', "\\": "\\\\"}

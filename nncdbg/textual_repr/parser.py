@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -41,17 +41,22 @@ def parse_with_listing(text: str, *, file: str | None = None) -> tuple[Program, 
     collecting = gc.isenabled()
     gc.disable()  # the collector would walk the growing graph again and again; nothing here is garbage
     try:
-        return _Parser(text, file).program()
+        return Parser(split_lines(text), file).program()
     finally:
         if collecting:
             gc.enable()
 
 
-class _Parser(Reading):
+def split_lines(text: str) -> list[str]:
+    """The lines of a text, without what ends them and without a byte order mark."""
+    return [line.removesuffix("\r") for line in text.removeprefix("\ufeff").split("\n")]
+
+
+class Parser(Reading):
     """The readers of the kinds of lines, by their first word."""
 
-    def __init__(self, text: str, file: str | None) -> None:
-        super().__init__(text, file)
+    def __init__(self, lines: Sequence[str], file: str | None, before: int = 0) -> None:
+        super().__init__(lines, file, before)
         self.stores: list[str] = []
         self.opsets: dict[str, int] = {}
         self.graph_lines: dict[str, int] = {}
@@ -180,9 +185,9 @@ class _Parser(Reading):
         first = self.graph_lines.setdefault(name, number)
         self.open(Block("graph", number, (name,), None, None, name, inputs, outputs, comment), names)
         if first != number:
-            self.report(
-                number, Flaw(f"two graphs are @{name}", start, width, f"the first is at line {first}")
-            )
+            hint = f"the first is at line {first}"
+            flaw = Flaw(f"two graphs are @{name}", start, width, hint, code="redefined", related=first)
+            self.report(number, flaw)
 
     def branches(self, cursor: Cursor, number: int) -> None:
         outer = self.inside(cursor)
@@ -290,24 +295,34 @@ class _Parser(Reading):
         values = read.outputs(cursor, names)
         start = cursor.blank()
         if not _call(cursor.line, start):
-            self.constant(block, cursor, values, start)
+            literal = self.constant(cursor, values, start)
+            if literal is None:
+                self.comment.clear()
+                self.define(names, number)
+            else:
+                self.enter_constant(block, literal, names, number)
         elif values and cursor.peek_word() == "data":
             cursor.position += len("data")
             cursor.expect("(")
-            block.constants.append(Constant(_only(values, cursor, start), read.reference(cursor)))
+            constant = Constant(_only(values, cursor, start), read.reference(cursor))
             cursor.end()
+            self.enter_constant(block, constant, names, number)
         else:
             self.op(block, cursor, values, names, number)
-            return
+
+    def enter_constant(self, block: Block, constant: Constant, names: Names, number: int) -> None:
+        """A constant has been read: take it into its block."""
+        block.constants.append(constant)
         self.comment.clear()
         self.define(names, number)
 
-    def constant(self, block: Block, cursor: Cursor, values: tuple[Value, ...], start: int) -> None:
+    def constant(self, cursor: Cursor, values: tuple[Value, ...], start: int) -> Constant | None:
+        """A literal with a type; None if the type itself was senseless, which has been noted."""
         if not values:
             raise cursor.flaw("not a statement", "a statement is such as %y: f32[2] = Op(%x, name=value)")
         value = _only(values, cursor, start)
         if cursor.flaws:
-            return
+            return None
         if value.type is None:
             if cursor.at("%"):
                 raise cursor.flaw("expected an op, a call or a literal", "a copy is Identity(%x)")
@@ -318,7 +333,7 @@ class _Parser(Reading):
             raise Flaw("only a tensor can be a constant", start, max(1, len(cursor.line.rstrip()) - start))
         array = cursor.array(value.type)
         cursor.end()
-        block.constants.append(Constant(value, Inline(array)))
+        return Constant(value, Inline(array))
 
     def op(self, block: Block, cursor: Cursor, values: tuple[Value, ...], names: Names, number: int) -> None:
         start = cursor.position
@@ -328,11 +343,17 @@ class _Parser(Reading):
         operands, attributes = read.arguments(cursor, names)
         location = cursor.location()
         cursor.end()
+        mark = Mark(op.removeprefix("@"), start, width)
+        self.enter(block, Node(op, operands, values, attributes, (), location), names, mark, number)
+
+    def enter(self, block: Block, node: Node, names: Names, mark: Mark, number: int) -> None:
+        """An op or a call has been read, its name at `mark`: take it into its block."""
         self.resolve(names, number)
         self.define(names, number)
-        if op.startswith("@"):
-            self.calls.append(Call(Mark(op[1:], start, width), number, len(operands), len(values)))
-        block.nodes.append(Node(op, operands, values, attributes, (), location, self.take_comment()))
+        if node.op.startswith("@"):
+            self.calls.append(Call(mark, number, len(node.inputs), len(node.outputs)))
+        comment = self.take_comment()
+        block.nodes.append(replace(node, comment=comment) if comment else node)
         block.lines.append(number)
 
     def leave(self, cursor: Cursor, number: int) -> None:

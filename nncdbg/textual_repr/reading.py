@@ -7,6 +7,7 @@ is read on, so that one mistake is not reported again at every line that depends
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from nncdbg.engine.errors import Excerpt, GraphError
 from nncdbg.engine.graph import Graph
@@ -20,13 +21,18 @@ from nncdbg.textual_repr.statements import Names
 DEEPEST = 1000
 """Blocks nest no deeper."""
 
+SUGGESTIONS = 20
+"""Undefined names of a graph for which the nearest name is looked up: it takes a millisecond each."""
+
 
 class Reading:
     """The lines, the errors, the graphs that are complete and the block that is open."""
 
-    def __init__(self, text: str, file: str | None) -> None:
+    def __init__(self, lines: Sequence[str], file: str | None, before: int = 0) -> None:
         self.file = file
-        self.lines = [line.removesuffix("\r") for line in text.removeprefix("\ufeff").split("\n")]
+        self.lines = lines
+        self.before = before
+        """How many lines of the text stand before these; messages count from the first of all."""
         self.errors: list[GraphError] = []
         self.block: Block | None = None
         self.comment: list[str] = []
@@ -37,8 +43,12 @@ class Reading:
         self.statements: dict[Path, tuple[int, ...]] = {}
         self.headers: dict[Path, int] = {}
 
+    def text_of(self, number: int) -> str:
+        """The line of this number, which is 1-based."""
+        return self.lines[number - 1 - self.before]
+
     def report(self, line: int, flaw: Flaw) -> None:
-        excerpt = Excerpt(self.lines[line - 1], line, flaw.start + 1, max(1, flaw.width), self.file)
+        excerpt = Excerpt(self.text_of(line), line, flaw.start + 1, max(1, flaw.width), self.file)
         self.errors.append(GraphError(flaw.message, excerpt=excerpt, hint=flaw.hint))
 
     def take_comment(self) -> str:
@@ -50,7 +60,7 @@ class Reading:
     def open(self, block: Block, names: Names) -> None:
         depth = len(block.path) // 2
         if depth >= DEEPEST:
-            raise Flaw("blocks nest too deep", 0, len(self.lines[block.line - 1]), f"at most {DEEPEST}")
+            raise Flaw("blocks nest too deep", 0, len(self.text_of(block.line)), f"at most {DEEPEST}")
         self.block = block
         self.blocks.append(block)
         self.headers[block.path] = block.line
@@ -79,8 +89,8 @@ class Reading:
             self.broken.add(block.name)
         elif block.name not in self.graphs:
             self.graphs[block.name] = block.graph()
-        for use in self.unresolved:
-            self.report(use.line, explain(use, self.blocks))
+        for count, use in enumerate(self.unresolved):
+            self.report(use.line, explain(use, self.blocks, suggest=count < SUGGESTIONS))
         self.unresolved.clear()
         self.blocks.clear()
 
@@ -89,7 +99,7 @@ class Reading:
         while self.block is not None:
             block = self.block
             if block.kind != "broken":
-                text = self.lines[block.line - 1]
+                text = self.text_of(block.line)
                 hint = f"}} is missing before line {number + 1}"
                 self.report(block.line, Flaw("this block is not closed", len(text.rstrip()) - 1, 1, hint))
             self.leave_block(block, broken=True)
@@ -113,7 +123,10 @@ class Reading:
             if line is not None:
                 fault = "is defined twice" if mark.name in block.names else "hides a value of the same name"
                 hint = f"it is defined at line {line}; a value is defined once, and loops rebind by next"
-                self.report(number, Flaw(f"{shown(mark.name)} {fault}", mark.start, mark.width, hint))
+                message = f"{shown(mark.name)} {fault}"
+                self.report(
+                    number, Flaw(message, mark.start, mark.width, hint, code="redefined", related=line)
+                )
             block.names.setdefault(mark.name, number)
 
     def salvage(self, text: str, number: int) -> None:

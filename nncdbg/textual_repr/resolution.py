@@ -14,7 +14,7 @@ from nncdbg.textual_repr.blocks import Block
 from nncdbg.textual_repr.lexemes import Flaw, name_text, nearest
 from nncdbg.textual_repr.statements import Mark
 
-_NEAR_LIMIT = 2000
+_NEAR_LIMIT = 500
 """Names that are compared for a hint; beyond it only those of about the same length."""
 
 
@@ -43,8 +43,11 @@ def shown(name: str) -> str:
     return "%" + name_text(name)
 
 
-def explain(use: Unresolved, blocks: Sequence[Block]) -> Flaw:
-    """Why the value is not there, after the graph that holds `blocks` has been read."""
+def explain(use: Unresolved, blocks: Sequence[Block], *, suggest: bool = True) -> Flaw:
+    """Why the value is not there, after the graph that holds `blocks` has been read.
+
+    With `suggest` the hint is the nearest name, if one is near.
+    """
     mark = use.mark
     name = shown(mark.name)
     later = next((b.names[mark.name] for b in use.block.outwards() if mark.name in b.names), None)
@@ -53,22 +56,19 @@ def explain(use: Unresolved, blocks: Sequence[Block]) -> Flaw:
         circle = _cycle(use, blocks)
         if circle:
             text = " needs ".join(map(shown, circle))
-            return Flaw(
-                f"cycle: {message}", mark.start, mark.width, f"{text}; a loop is written with while and next"
-            )
-        return Flaw(
-            message, mark.start, mark.width, "statements run from top to bottom: move its definition up"
-        )
+            hint = f"{text}; a loop is written with while and next"
+            return Flaw(f"cycle: {message}", mark.start, mark.width, hint, code="undefined", related=later)
+        hint = "statements run from top to bottom: move its definition up"
+        return Flaw(message, mark.start, mark.width, hint, code="undefined", related=later)
     inside = next((b.names[mark.name] for b in blocks if mark.name in b.names), None)
     if inside is not None:
         hint = f"it is defined at line {inside}, inside a block: pass it out by yield, next or collect"
-        return Flaw(f"{name} cannot be seen here", mark.start, mark.width, hint)
-    visible = [known for block in use.block.outwards() for known in block.names]
-    hint = (
-        nearest(mark.name, _near(mark.name, visible), "%")
-        or "define it above, or make it an input of the graph"
-    )
-    return Flaw(f"{name} is not defined", mark.start, mark.width, hint)
+        message = f"{name} cannot be seen here"
+        return Flaw(message, mark.start, mark.width, hint, code="undefined", related=inside)
+    visible = [known for block in use.block.outwards() for known in block.names] if suggest else []
+    near = nearest(mark.name, _near(mark.name, visible), "%")
+    hint = near or "define it above, or make it an input of the graph"
+    return Flaw(f"{name} is not defined", mark.start, mark.width, hint, code="undefined")
 
 
 def _near(name: str, names: list[str]) -> list[str]:
@@ -139,7 +139,8 @@ def wrong_calls(
         graph = graphs.get(mark.name)
         if graph is None and mark.name not in broken:
             hint = nearest(mark.name, graphs, "@") or "define it: graph @name(...) -> (...) {"
-            yield call.line, Flaw(f"no graph @{name_text(mark.name)}", mark.start, mark.width, hint)
+            message = f"no graph @{name_text(mark.name)}"
+            yield call.line, Flaw(message, mark.start, mark.width, hint, code="unknown-graph")
         if graph is None:
             continue
         for count, wanted, what in (
@@ -151,4 +152,4 @@ def wrong_calls(
                     f"@{name_text(mark.name)} has {wanted} {what}{'' if wanted == 1 else 's'}, not {count}"
                 )
                 hint = "_ stands for an output that nobody reads" if what == "output" else "give each input"
-                yield call.line, Flaw(message, mark.start, mark.width, hint)
+                yield call.line, Flaw(message, mark.start, mark.width, hint, code="arity")

@@ -95,7 +95,7 @@ ANSWERED: dict[str, tuple[bytes, int, str]] = {
     "a number of 5,000 digits": (b'{"seq":' + b"9" * 5000 + b"}", 0, "out of range"),
     "the largest body": (b"{" + b" " * (MAX_BODY - 1), 0, "malformed"),
 }
-"""Body of a frame, number of the request that is answered, what the answer says."""
+"""Body of a frame, number of the request that is answered (0: an `output` instead), what is said."""
 
 TAKEN: dict[str, tuple[bytes, int]] = {
     "negative seq": (initialize(seq=-7), -7),
@@ -135,11 +135,15 @@ CLOSED: dict[str, tuple[bytes, str]] = {
 
 def refused(client: Client, data: bytes, seq: int, told: str) -> None:
     client.send_bytes(frame(data))
-    answer = client.expect_response(seq)
-    client.forget(seq)
-    assert not answer["success"]
-    assert told in answer["message"]
-    assert len(answer["message"]) < 400, "an answer need not repeat what was wrong at length"
+    if seq:
+        answer = client.expect_response(seq)
+        client.forget(seq)
+        assert not answer["success"]
+        words = answer["message"]
+    else:
+        words = client.expect_event("output", category="important")["output"]
+    assert told in words
+    assert len(words) < 400, "an answer need not repeat what was wrong at length"
 
 
 def taken(client: Client, data: bytes, seq: int) -> None:
@@ -151,7 +155,7 @@ def taken(client: Client, data: bytes, seq: int) -> None:
 def closed(client: Client, data: bytes, told: str) -> None:
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         client.send_bytes(data)
-    assert told in client.expect_event("output", category="important")["output"]
+    client.wait_for(lambda message: told in message.get("body", {}).get("output", ""))
     client.expect_end()
 
 

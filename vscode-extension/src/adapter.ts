@@ -1,17 +1,13 @@
-// How the server is reached: a process of the chosen Python for a launch, a socket for an attach.
+// How the server is reached: a process of the chosen Python for a launch, a socket for an attach;
+// and what is said when it goes away in the middle of a session.
 
-import { execFile } from "node:child_process";
-import { promisify } from "node:util";
 import * as vscode from "vscode";
-import { pythonOf } from "./python";
+import { ENVIRONMENT, pythonOf } from "./python";
 
 const SERVER = ["-m", "nncdbg.terminal.main", "dap"];
-const VERSION = ["-c", "import nncdbg; print(nncdbg.__version__)"];
-const run = promisify(execFile);
 
-export async function adapterDescriptor(
-  session: vscode.DebugSession,
-): Promise<vscode.DebugAdapterDescriptor> {
+/** That nncdbg is there was seen to when the configuration was resolved. */
+export async function adapterDescriptor(session: vscode.DebugSession): Promise<vscode.DebugAdapterDescriptor> {
   const { request, connect } = session.configuration;
   if (request === "attach") {
     if (typeof connect?.port !== "number") {
@@ -19,17 +15,35 @@ export async function adapterDescriptor(
     }
     return new vscode.DebugAdapterServer(connect.port, connect.host ?? "127.0.0.1");
   }
-  const python = await pythonOf(session.workspaceFolder);
-  await checkInstalled(python);
-  return new vscode.DebugAdapterExecutable(python, SERVER, { cwd: session.workspaceFolder?.uri.fsPath });
+  const folder = session.workspaceFolder?.uri;
+  return new vscode.DebugAdapterExecutable(await pythonOf(folder), SERVER, { cwd: folder?.fsPath, env: ENVIRONMENT });
 }
 
-async function checkInstalled(python: string): Promise<void> {
-  try {
-    await run(python, VERSION, { timeout: 20_000 });
-  } catch (error) {
-    const missing = (error as NodeJS.ErrnoException).code === "ENOENT";
-    const what = missing ? `there is no Python at ${python}` : `nncdbg is not installed for ${python}`;
-    throw new Error(`${what}: run "pip install nncdbg" there, or set nncdbg.python to one that has it`);
+/** Offers to begin again when a launched server ends without having said so.  Breakpoints are the editor's. */
+export class EndWatcher implements vscode.DebugAdapterTracker {
+  private expected = false;
+
+  constructor(private readonly session: vscode.DebugSession) {}
+
+  onWillReceiveMessage(message: { command?: string }): void {
+    this.expected ||= message.command === "disconnect" || message.command === "terminate";
+  }
+
+  onDidSendMessage(message: { event?: string }): void {
+    this.expected ||= message.event === "terminated";
+  }
+
+  onExit(code: number | undefined, signal: string | undefined): void {
+    if (!this.expected) {
+      this.expected = true;
+      void this.offerRestart(signal ? `by ${signal}` : `with exit code ${code ?? "unknown"}`);
+    }
+  }
+
+  private async offerRestart(how: string): Promise<void> {
+    const words = `nncdbg ended ${how} while "${this.session.name}" was debugged. The debug console has what it said last.`;
+    if ((await vscode.window.showErrorMessage(words, "Restart")) === "Restart") {
+      await vscode.debug.startDebugging(this.session.workspaceFolder, this.session.configuration);
+    }
   }
 }

@@ -1,37 +1,76 @@
-// F5 without a launch.json debugs the file at hand.
+// F5 without a launch.json debugs the file at hand; a listing stands for its model.
 
+import * as path from "node:path";
 import * as vscode from "vscode";
+import { modelOfListing } from "./listing";
+import { Missing, offer, pythonWithNncdbg } from "./python";
 
 const MODELS = /\.(onnx|nnc)$/;
 
 export class Configurations implements vscode.DebugConfigurationProvider {
-  provideDebugConfigurations(): vscode.DebugConfiguration[] {
-    const file = currentModel();
+  async provideDebugConfigurations(): Promise<vscode.DebugConfiguration[]> {
+    const file = await currentModel();
     return file ? [launchOf(file)] : [];
   }
 
-  resolveDebugConfiguration(
+  async resolveDebugConfiguration(
     _folder: vscode.WorkspaceFolder | undefined,
     configuration: vscode.DebugConfiguration,
-  ): vscode.DebugConfiguration | undefined {
+  ): Promise<vscode.DebugConfiguration | undefined> {
     if (configuration.type || configuration.request || configuration.name) {
       return configuration;
     }
-    const file = currentModel();
+    const file = await currentModel();
     if (!file) {
       void vscode.window.showInformationMessage("nncdbg: open an .onnx model or graph text (.nnc) to debug it.");
       return undefined;
     }
     return launchOf(file);
   }
+
+  /** A session for which nncdbg is missing does not begin; what can be done is offered instead. */
+  async resolveDebugConfigurationWithSubstitutedVariables(
+    folder: vscode.WorkspaceFolder | undefined,
+    configuration: vscode.DebugConfiguration,
+  ): Promise<vscode.DebugConfiguration | undefined> {
+    if (configuration.request !== "launch") {
+      return configuration;
+    }
+    try {
+      await pythonWithNncdbg(folder?.uri);
+    } catch (error) {
+      if (error instanceof Missing) {
+        void offer(vscode.window.showErrorMessage, error);
+        return undefined;
+      }
+      throw error;
+    }
+    const program = await asModel(String(configuration.program));
+    return { ...configuration, program, cwd: configuration.cwd ?? folder?.uri.fsPath };
+  }
 }
 
-function currentModel(): string | undefined {
+/** Debugs a file, by default the one that is open.  A code lens of the language server gives the URI as text. */
+export async function debugGraph(place?: vscode.Uri | string): Promise<void> {
+  const uri = typeof place === "string" ? vscode.Uri.parse(place, true) : place;
+  const file = uri ? await asModel(uri.fsPath) : await currentModel();
+  if (!file) {
+    void vscode.window.showInformationMessage("nncdbg: open an .onnx model or graph text (.nnc) to debug it.");
+    return;
+  }
+  await vscode.debug.startDebugging(vscode.workspace.getWorkspaceFolder(vscode.Uri.file(file)), launchOf(file));
+}
+
+async function currentModel(): Promise<string | undefined> {
   const tab = vscode.window.tabGroups.activeTabGroup.activeTab?.input;
   const uri = (tab as { uri?: vscode.Uri } | undefined)?.uri;
-  return uri && MODELS.test(uri.fsPath) ? uri.fsPath : undefined;
+  return uri?.scheme === "file" && MODELS.test(uri.fsPath) ? asModel(uri.fsPath) : undefined;
+}
+
+async function asModel(file: string): Promise<string> {
+  return (await modelOfListing(file)) ?? file;
 }
 
 function launchOf(program: string): vscode.DebugConfiguration {
-  return { type: "nncdbg", request: "launch", name: "Debug this graph", program, stopOnEntry: true };
+  return { type: "nncdbg", request: "launch", name: `Debug ${path.basename(program)}`, program, stopOnEntry: true };
 }

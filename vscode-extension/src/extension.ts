@@ -1,19 +1,74 @@
-// What VS Code knows of nncdbg: the server is a Python process, started or connected to from here.
+// What VS Code knows of nncdbg.  The logic is in Python: a debug server and a language server, started from here.
 
 import * as vscode from "vscode";
-import { adapterDescriptor } from "./adapter";
-import { Configurations } from "./configurations";
+import { EndWatcher, adapterDescriptor } from "./adapter";
+import { registerSessionCommands } from "./commands";
+import { Configurations, debugGraph } from "./configurations";
+import { openExample } from "./example";
+import { Explanations } from "./explanations";
+import type { Language } from "./language";
+import { ModelEditor } from "./listing";
+import { selectPython } from "./python";
+import { EvaluatableValues, InlineValues } from "./values";
 
 const TYPE = "nncdbg";
+const NNC = "nnc";
+/** Texts in files, and those of micro programs, which the debug server gives. */
+const TEXTS = [
+  { language: NNC, scheme: "file" },
+  { language: NNC, scheme: "debug" },
+];
 
 export function activate(context: vscode.ExtensionContext): void {
+  const configurations = new Configurations();
+  const models = new ModelEditor();
+  const explanations = new Explanations();
+  const provide = () => configurations.provideDebugConfigurations();
+  const dynamic = vscode.DebugConfigurationProviderTriggerKind.Dynamic;
   context.subscriptions.push(
+    models,
+    explanations,
     vscode.debug.registerDebugAdapterDescriptorFactory(TYPE, { createDebugAdapterDescriptor: adapterDescriptor }),
-    vscode.debug.registerDebugConfigurationProvider(TYPE, new Configurations()),
-    vscode.debug.registerDebugConfigurationProvider(
-      TYPE,
-      new Configurations(),
-      vscode.DebugConfigurationProviderTriggerKind.Dynamic,
-    ),
+    vscode.debug.registerDebugAdapterTrackerFactory(TYPE, {
+      createDebugAdapterTracker: (session) =>
+        session.configuration.request === "launch" ? new EndWatcher(session) : undefined,
+    }),
+    vscode.debug.registerDebugConfigurationProvider(TYPE, configurations),
+    vscode.debug.registerDebugConfigurationProvider(TYPE, { provideDebugConfigurations: provide }, dynamic),
+    vscode.languages.registerInlineValuesProvider(TEXTS, new InlineValues()),
+    vscode.languages.registerEvaluatableExpressionProvider(TEXTS, new EvaluatableValues()),
+    vscode.window.registerCustomEditorProvider(ModelEditor.type, models),
+    ...registerSessionCommands(explanations),
+    vscode.commands.registerCommand("nncdbg.debugGraph", debugGraph),
+    vscode.commands.registerCommand("nncdbg.selectPython", selectPython),
+    vscode.commands.registerCommand("nncdbg.openExample", () => openExample(context.extensionUri)),
   );
+  startLanguage(context);
+}
+
+/** The client is a bundle of its own, loaded when there is a graph text and the workspace is trusted. */
+function startLanguage(context: vscode.ExtensionContext): void {
+  let language: Language | undefined;
+  const start = async (): Promise<void> => {
+    if (!vscode.workspace.isTrusted) {
+      return;
+    }
+    if (!language) {
+      const { Language: Made } = (await import("./language")) as typeof import("./language");
+      language = new Made();
+      context.subscriptions.push(language);
+    }
+    await language.restart();
+  };
+  const first = (document: vscode.TextDocument) => {
+    if (!language && document.languageId === NNC) {
+      void start();
+    }
+  };
+  context.subscriptions.push(
+    vscode.workspace.onDidOpenTextDocument(first),
+    vscode.workspace.onDidGrantWorkspaceTrust(() => vscode.workspace.textDocuments.forEach(first)),
+    vscode.commands.registerCommand("nncdbg.restartLanguageServer", start),
+  );
+  vscode.workspace.textDocuments.forEach(first);
 }

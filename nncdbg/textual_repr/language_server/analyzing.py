@@ -1,0 +1,231 @@
+"""From lines to an Analysis, again after every change, at the cost of what has changed.
+
+A text is cut where graphs begin.  A chunk whose lines are the same keeps what was read of it, and its
+types as long as the graphs that it calls keep their signatures.  Inside a chunk that has changed, every line
+that was read before is known.
+"""
+
+from __future__ import annotations
+
+import gc
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from nncdbg.engine.graph import Graph, Value
+from nncdbg.textual_repr.language_server.analysis import Analysis, Chunk
+from nncdbg.textual_repr.language_server.inferring import GraphTypes, Signature, infer
+from nncdbg.textual_repr.language_server.reading import Entry, GraphReader, GraphReading
+from nncdbg.textual_repr.language_server.records import Problem, Span
+from nncdbg.textual_repr.language_server.unused import unused_values
+from nncdbg.textual_repr.lexemes import Flaw, name_text
+from nncdbg.textual_repr.resolution import wrong_calls
+
+_begins_graph = re.compile(r"[ \t\r]*graph(?![A-Za-z0-9_])").match
+
+_SPARE = 10_000
+"""Lines that are remembered beyond those of the text, for undo."""
+
+
+@dataclass(slots=True, eq=False)
+class _Part:
+    """What is known of the lines of a chunk, wherever they stand."""
+
+    lines: list[str]
+    reading: GraphReading
+    asked: tuple[Signature | None, ...] | None = None
+    types: GraphTypes | None = None
+    signature: Signature | None = None
+    unused: tuple[Problem, ...] = ()
+
+
+class Analyzer:
+    """Keeps what was found in the last text, for the next."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Entry] = {}
+        self._parts: list[_Part] = []
+        self._opsets: Mapping[str, int] = {}
+
+    def analyze(self, lines: Sequence[str]) -> Analysis:
+        """All that can be said of these lines; nothing is raised."""
+        collecting = gc.isenabled()
+        gc.disable()  # as when a whole text is parsed: nothing here is garbage
+        try:
+            return self._analyze(lines)
+        finally:
+            if collecting:
+                gc.enable()
+
+    def _analyze(self, lines: Sequence[str]) -> Analysis:
+        placed = list(self._cut(lines))
+        self._parts = [part for _, part in placed]
+        opsets = self._parts[0].reading.opsets
+        if opsets != self._opsets:
+            self._forget_types(opsets)
+        names = _by_name(self._parts)
+        for part in _callees_first(self._parts, names):
+            self._infer(part, names)
+        self._prune(len(lines))
+        chunks = [
+            Chunk(start, p.lines, p.reading, p.types or GraphTypes(), p.signature) for start, p in placed
+        ]
+        return Analysis(lines, chunks, opsets, sorted(_problems(lines, chunks, self._parts), key=_place))
+
+    def _cut(self, lines: Sequence[str]) -> Iterator[tuple[int, _Part]]:
+        starts = [0, *(i for i, text in enumerate(lines) if i and "graph" in text and _begins_graph(text))]
+        old: dict[tuple[str, int], list[_Part]] = {}
+        for part in reversed(self._parts):
+            old.setdefault((part.lines[0], len(part.lines)), []).append(part)
+        for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
+            own = list(lines[start:end])
+            same = old.get((own[0], len(own)), [])
+            if same and same[-1].lines == own and not _has_moved(same[-1].reading, start):
+                yield start, same.pop()
+            else:
+                yield start, _Part(own, GraphReader(own, start, self._known).read())
+
+    def _forget_types(self, opsets: Mapping[str, int]) -> None:
+        self._opsets = dict(opsets)
+        for entry in self._known.values():
+            entry.asked = None
+        for part in self._parts:
+            part.asked = None
+            for event in part.reading.events:
+                if isinstance(event, Entry):
+                    event.asked = None
+
+    def _infer(self, part: _Part, names: Mapping[str, _Part]) -> None:
+        called = {call.mark.name: names.get(call.mark.name) for call in part.reading.calls}
+        signatures = {name: other.signature for name, other in called.items() if other is not None}
+        asked = tuple(signatures.values())
+        if part.asked != asked:
+            known = {name: signature for name, signature in signatures.items() if signature is not None}
+            part.types = infer(part.reading, part.lines, self._opsets, known)
+            part.signature = _signature(part.reading, part.types)
+            part.unused = tuple(unused_values(part.reading, part.lines))
+            part.asked = asked
+
+    def _prune(self, count: int) -> None:
+        """Forget lines that are long gone."""
+        if len(self._known) > 2 * count + _SPARE:
+            self._known = {
+                text: event
+                for part in self._parts
+                for text, event in zip(part.lines, part.reading.events, strict=True)
+                if isinstance(event, Entry) and text in self._known
+            }
+
+
+def _has_moved(reading: GraphReading, start: int) -> bool:
+    """True if its messages name lines that are others now."""
+    return bool(reading.problems) and reading.before != start
+
+
+def _signature(reading: GraphReading, types: GraphTypes) -> Signature | None:
+    """What the header says; an output without a type there has the one that was found."""
+    block = reading.header
+    if block is None or block.kind != "graph":
+        return None
+    outputs = tuple(Value(v.name, v.type or types.of(block, v.name)) for v in block.outputs)
+    return Signature(block.inputs, outputs)
+
+
+def _by_name(parts: Sequence[_Part]) -> dict[str, _Part]:
+    names: dict[str, _Part] = {}
+    for part in parts:
+        if part.reading.header is not None:
+            names.setdefault(part.reading.header.name, part)
+    return names
+
+
+def _callees_first(parts: Sequence[_Part], names: Mapping[str, _Part]) -> Iterator[_Part]:
+    """Every part once, those that it calls before it; a graph that calls itself has to be cut somewhere."""
+    seen: set[_Part] = set()
+    for root in parts:
+        stack = [root]
+        while stack:
+            part = stack[-1]
+            if part not in seen:
+                seen.add(part)
+                called = (names.get(call.mark.name) for call in part.reading.calls)
+                stack.extend(other for other in called if other is not None and other not in seen)
+            else:
+                stack.pop()
+                if part not in stack:
+                    yield part
+
+
+def _place(problem: Problem) -> tuple[int, int]:
+    return problem.span.line, problem.span.start
+
+
+def _problems(lines: Sequence[str], chunks: Sequence[Chunk], parts: Sequence[_Part]) -> Iterator[Problem]:
+    for chunk, part in zip(chunks, parts, strict=True):
+        for found in (chunk.reading.problems, chunk.types.problems, part.unused):
+            yield from (_moved(problem, chunk.start, lines) for problem in found)
+    yield from _problems_between(lines, chunks)
+
+
+def _moved(problem: Problem, by: int, lines: Sequence[str]) -> Problem:
+    """A problem of a chunk in the lines of the text."""
+    span = Span(problem.span.line + by, problem.span.start, problem.span.end)
+    related = tuple((_whole_line(lines, place.line + by), words) for place, words in problem.related)
+    return Problem(span, problem.message, problem.code, problem.severity, problem.hint, related)
+
+
+def _whole_line(lines: Sequence[str], line: int) -> Span:
+    text = lines[line]
+    return Span(line, len(text) - len(text.lstrip()), len(text.rstrip()))
+
+
+def _problems_between(lines: Sequence[str], chunks: Sequence[Chunk]) -> Iterator[Problem]:
+    """What only the whole text shows: graphs of one name, calls that cannot be made, graphs never called."""
+    graphs: dict[str, Chunk] = {}
+    broken: set[str] = set()
+    for chunk in chunks:
+        if chunk.block is None:
+            continue
+        first = graphs.setdefault(chunk.name, chunk)
+        if chunk.signature is None:
+            broken.add(chunk.name)
+        if first is not chunk and chunk.name:
+            span = _header(chunk)
+            message = f"two graphs are @{name_text(chunk.name)}"
+            hint = f"the first is at line {first.start + 1}"
+            yield Problem(
+                span, message, "redefined", "error", hint, ((_header(first), "it is defined here"),)
+            )
+    if not graphs:
+        hint = "a text holds at least one graph: graph @main() -> () {"
+        yield Problem(
+            Span(len(lines) - 1, 0, len(lines[-1])), "there is no graph in the text", "syntax", hint=hint
+        )
+    records = {
+        name: Graph(name, chunk.signature.inputs, chunk.signature.outputs)
+        for name, chunk in graphs.items()
+        if chunk.signature is not None
+    }
+    called: set[str] = set()
+    for chunk in chunks:
+        for number, flaw in wrong_calls(chunk.reading.calls, records, broken):
+            yield _of_flaw(flaw, chunk.line_of(number))
+        called.update(call.mark.name for call in chunk.reading.calls)
+    if any(chunk.reading.problems for chunk in chunks):
+        return
+    for name, chunk in list(graphs.items())[1:]:
+        if name not in called:
+            yield Problem(_header(chunk), f"@{name_text(name)} is never called", "unused", "hint")
+
+
+def _of_flaw(flaw: Flaw, line: int) -> Problem:
+    return Problem(
+        Span(line, flaw.start, flaw.start + max(1, flaw.width)), flaw.message, flaw.code, hint=flaw.hint
+    )
+
+
+def _header(chunk: Chunk) -> Span:
+    from nncdbg.textual_repr.language_server.tokens import tokens
+
+    found = next((t for t in tokens(chunk.lines[0]) if t.kind == "graph"), None)
+    return Span(chunk.start, found.start, found.end) if found else Span(chunk.start, 0, len(chunk.lines[0]))

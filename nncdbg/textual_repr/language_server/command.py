@@ -1,0 +1,25 @@
+"""`nncdbg lsp`: the language server over stdio."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+
+from nncdbg.terminal.options import Parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Serve one client; the exit code."""
+    parser = Parser("nncdbg lsp", "Serve the Language Server Protocol for graph text (.nnc), over stdio.")
+    parser.add_argument("--stdio", action="store_true", help="over stdio, which is so anyway; editors say it")
+    parser.parse_args(arguments)
+    # pygls logs failures of handlers with their traces; a client has them in the answer.
+    logging.getLogger("pygls").setLevel(logging.CRITICAL)
+    from nncdbg.textual_repr.language_server.server import NncServer
+
+    # The streams are the client's alone: whatever prints by mistake goes to stderr.
+    with os.fdopen(os.dup(0), "rb") as incoming, os.fdopen(os.dup(1), "wb") as outgoing:
+        os.dup2(2, 1)
+        NncServer().start_io(incoming, outgoing)
+    return 0

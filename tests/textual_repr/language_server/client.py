@@ -1,0 +1,103 @@
+"""A client of the real server over stdio: framing, requests, and the notifications that came."""
+
+from __future__ import annotations
+
+import json
+import queue
+import subprocess
+import sys
+import threading
+from typing import Any
+
+SECONDS = 60
+
+
+class Refused(Exception):
+    """The server answered with an error; `message` is its sentence."""
+
+    def __init__(self, error: dict[str, Any]) -> None:
+        super().__init__(error["message"])
+        self.message: str = error["message"]
+
+
+class Client:
+    """A running `nncdbg lsp`, initialized."""
+
+    def __init__(self, root: str | None = None, **capabilities: Any) -> None:
+        command = [sys.executable, "-m", "nncdbg", "lsp"]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._answers: dict[int, queue.Queue[dict[str, Any]]] = {}
+        self.told: queue.Queue[dict[str, Any]] = queue.Queue()
+        self._count = 0
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        self.capabilities = self.request(
+            "initialize", {"processId": None, "rootUri": root, "capabilities": capabilities}
+        )["capabilities"]
+        self.notify("initialized", {})
+
+    def _read(self) -> None:
+        out = self.process.stdout
+        assert out is not None
+        while (head := out.readline()).strip():
+            length = int(head.split(b":")[1]) if head.lower().startswith(b"content-length") else 0
+            while (line := out.readline()).strip():
+                if line.lower().startswith(b"content-length"):
+                    length = int(line.split(b":")[1])
+            message = json.loads(out.read(length))
+            if "method" in message:
+                self.told.put(message)
+            else:
+                self._answers[message["id"]].put(message)
+
+    def _send(self, message: dict[str, Any]) -> None:
+        body = json.dumps({"jsonrpc": "2.0", **message}).encode()
+        assert self.process.stdin is not None
+        self.process.stdin.write(b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+        self.process.stdin.flush()
+
+    def notify(self, method: str, params: Any) -> None:
+        self._send({"method": method, "params": params})
+
+    def request(self, method: str, params: Any) -> Any:
+        self._count += 1
+        answer: queue.Queue[dict[str, Any]] = queue.Queue()
+        self._answers[self._count] = answer
+        self._send({"id": self._count, "method": method, "params": params})
+        message = answer.get(timeout=SECONDS)
+        if "error" in message:
+            raise Refused(message["error"])
+        return message["result"]
+
+    def open(self, uri: str, text: str, version: int = 1) -> list[dict[str, Any]]:
+        """Open a document; its diagnostics."""
+        item = {"uri": uri, "languageId": "nnc", "version": version, "text": text}
+        self.notify("textDocument/didOpen", {"textDocument": item})
+        return self.diagnostics(uri, version)
+
+    def change(self, uri: str, version: int, *changes: dict[str, Any]) -> list[dict[str, Any]]:
+        """Change a document; the diagnostics of that version."""
+        document = {"uri": uri, "version": version}
+        self.notify("textDocument/didChange", {"textDocument": document, "contentChanges": changes})
+        return self.diagnostics(uri, version)
+
+    def diagnostics(self, uri: str, version: int | None) -> list[dict[str, Any]]:
+        """Wait for the diagnostics of this version."""
+        while True:
+            message = self.told.get(timeout=SECONDS)
+            params = message["params"]
+            if message["method"] != "textDocument/publishDiagnostics" or params["uri"] != uri:
+                continue
+            if version is None or params.get("version") == version:
+                return list(params["diagnostics"])
+
+    def ask(self, feature: str, uri: str, line: int, character: int, **more: Any) -> Any:
+        """A request about a place, such as ``hover``."""
+        place = {"textDocument": {"uri": uri}, "position": {"line": line, "character": character}}
+        return self.request(f"textDocument/{feature}", {**place, **more})
+
+    def close(self) -> int:
+        """Shut the server down; its exit code."""
+        self.request("shutdown", None)
+        self.notify("exit", None)
+        return self.process.wait(SECONDS)

@@ -1,0 +1,16 @@
+"""One server for all tests of a worker: every test opens a document of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from .client import Client
+
+
+@pytest.fixture(scope="session")
+def client() -> Iterator[Client]:
+    running = Client()
+    yield running
+    assert running.close() == 0

@@ -1,0 +1,36 @@
+"""Edits of the protocol applied to a text, and selections marked in one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lsprotocol import types
+
+
+def applied(text: str, edits: Sequence[types.TextEdit]) -> str:
+    """The text with edits that do not overlap, whose columns count ASCII or BMP characters."""
+    lines = text.split("\n")
+    starts = [0]
+    for line in lines:
+        starts.append(starts[-1] + len(line) + 1)
+
+    def offset(position: types.Position) -> int:
+        assert position.character <= len(lines[position.line])
+        return starts[position.line] + position.character
+
+    places = sorted(((offset(e.range.start), offset(e.range.end), e.new_text) for e in edits), reverse=True)
+    for (_, end, _), (start, _, _) in zip(places[1:], places, strict=False):
+        assert end <= start, "edits overlap"
+    for start, end, new in places:
+        text = text[:start] + new + text[end:]
+    return text
+
+
+def selected_lines(text: str) -> tuple[str, int, int]:
+    """The text without its marks; the first and last line between ``⟦`` and ``⟧``, or twice that of ``‸``."""
+    if "‸" in text:
+        line = text[: text.index("‸")].count("\n")
+        return text.replace("‸", ""), line, line
+    first = text[: text.index("⟦")].count("\n")
+    last = text[: text.index("⟧")].count("\n")
+    return text.replace("⟦", "").replace("⟧", ""), first, last

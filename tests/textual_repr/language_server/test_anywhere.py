@@ -1,0 +1,83 @@
+"""Features for typing hold at every place of every half typed line, and of lines that make no sense."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from lsprotocol import types
+
+from nncdbg.textual_repr.language_server.call_hierarchy import prepared
+from nncdbg.textual_repr.language_server.code_actions import code_actions
+from nncdbg.textual_repr.language_server.code_lens import code_lenses
+from nncdbg.textual_repr.language_server.completion import completions
+from nncdbg.textual_repr.language_server.document import Document
+from nncdbg.textual_repr.language_server.document_links import document_links
+from nncdbg.textual_repr.language_server.inlay_hints import inlay_hints
+from nncdbg.textual_repr.language_server.server import Place
+from nncdbg.textual_repr.language_server.signature_help import signature_help
+
+EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.nnc"))
+NOISE = [
+    "%",
+    '"',
+    "(",
+    ")",
+    "[",
+    "]",
+    "{",
+    "}",
+    ",",
+    "=",
+    ":",
+    "@",
+    "#",
+    "->",
+    "\\",
+    "\0",
+    "é",
+    "𝄞",
+    "if ",
+    "while ",
+    "next ",
+]
+
+
+def ask_all(document: Document, line: int, column: int) -> None:
+    place = Place(document, document.analysis, line, column)
+    width = document.units.outwards(document.lines[line], len(document.lines[line]))
+    for item in completions(place).items:
+        assert isinstance(item.text_edit, types.TextEdit)
+        where = item.text_edit.range
+        assert where.start.line == where.end.line == line
+        assert 0 <= where.start.character <= where.end.character <= width
+    signature_help(place)
+    prepared(place)
+    whole = types.Range(types.Position(max(0, line - 2), 0), types.Position(line, width))
+    list(code_actions(document, whole))
+    inlay_hints(document, whole)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_at_every_place_of_an_example(path: Path) -> None:
+    lines = path.read_text("utf-8").split("\n")
+    draw = random.Random(path.stem)
+    for line, text in enumerate(lines):
+        for column in draw.sample(range(len(text) + 1), min(6, len(text) + 1)):
+            cut = [*lines[:line], text[:column], *lines[line + 1 :]]
+            ask_all(Document("file:///a.nnc", "\n".join(cut)), line, column)
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_in_noise(seed: int) -> None:
+    draw = random.Random(seed)
+    text = EXAMPLES[seed % len(EXAMPLES)].read_text("utf-8")
+    for _ in range(draw.randrange(1, 12)):
+        at = draw.randrange(len(text))
+        text = text[:at] + draw.choice(NOISE) + text[at + draw.randrange(4) :]
+    document = Document("file:///a.nnc", text)
+    list(code_lenses(document))
+    list(document_links(document))
+    for line in draw.sample(range(len(document.lines)), min(8, len(document.lines))):
+        ask_all(document, line, draw.randrange(len(document.lines[line]) + 1))

@@ -1,0 +1,158 @@
+"""Whatever stands in a document, every request is answered and the server goes on."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from itertools import count
+from typing import Any
+
+import pytest
+
+from .client import Client
+
+_numbers = count()
+
+GOOD = "graph @main(%x: f32[2,3]) -> (%y: f32[2,3]) {\n  %y: f32[2,3] = Relu(%x)\n  return %y\n}\n"
+
+
+def chain(lines: int, of: str = "Relu") -> str:
+    """One graph of so many statements."""
+    body = "".join(f"  %h{n + 1}: f32[2,3] = {of}(%h{n})\n" for n in range(lines))
+    return f"graph @main(%h0: f32[2,3]) -> (%h{lines}: f32[2,3]) {{\n{body}  return %h{lines}\n}}\n"
+
+
+def nested(depth: int) -> str:
+    opening = "".join(f"if %c {{\n%a{n} = Relu(%x)\nyield %x\n}} else {{\n" for n in range(depth))
+    return (
+        f"graph @main(%x: f32[2], %c: bool[]) -> () {{\n{opening}yield %x\n" + "}\n" * depth + "return\n}\n"
+    )
+
+
+_junk = random.Random(0)
+
+TEXTS = {
+    "empty": "",
+    "blank": "\n\n  \n",
+    "crlf": GOOD.replace("\n", "\r\n"),
+    "cr": GOOD.replace("\n", "\r"),
+    "bom": "\ufeff#nncdbg 1\n" + GOOD,
+    "junk": bytes(_junk.randrange(256) for _ in range(20_000)).decode("latin-1"),
+    "unicode": "".join(
+        chr(_junk.choice([*range(0x80), *range(0x590, 0x600), 0x1F600, 0x202E])) for _ in range(5000)
+    ),
+    "names": 'graph @"a\\nb"(%"q\\"q": f32[2], %"שלום": f32[2]) -> () {\n'
+    '%"𝒳\\n" = Add(%"q\\"q", %"שלום")\nreturn\n}\n',
+    "open names": 'graph @"(%"x: f32["N) -> (\n%"a = Relu(%"\n%',
+    "escapes": 'graph @"\\q"(%"\\q": f32[2]) -> (%"\\q") {\nreturn %"\\q"\n}\n',
+    "braces": "}\n" * 500 + "{\n" * 500,
+    "unclosed": "graph @a() -> () {\nif %x {\nwhile (%s = %y) {\ngraph @b() -> () {\n",
+    "errors": chain(1000, "Rel u"),
+    "undefined": "graph @m() -> () {\n"
+    + "".join(f"%a{n} = Relu(%b{n})\n" for n in range(1000))
+    + "return\n}\n",
+    "deep": nested(300),
+    "too deep": nested(1100),
+    "long line": "graph @m() -> () {\n%a: f32[20000] = [" + ",".join(["1.5"] * 20_000) + "]\nreturn\n}\n",
+    "brackets": "f32[" * 20_000 + "\n" + "seq(" * 20_000 + "\n" + "[" * 20_000,
+    "recursion": "graph @a() -> () {\n@b()\nreturn\n}\ngraph @b() -> () {\n@a()\nreturn\n}\n",
+    "graphs": "graph @a() -> () {\nreturn\n}\n" * 500,
+}
+
+PLACED = ["hover", "definition", "documentHighlight", "prepareRename"]
+WHOLE = ["documentSymbol", "foldingRange", "semanticTokens/full"]
+
+
+def ask_everything(client: Client, uri: str, text: str) -> None:
+    lines = text.split("\n")
+    for line in {0, 1, len(lines) // 2, len(lines) - 1, len(lines) + 5}:
+        for character in (0, 3, 12, 100_000):
+            for feature in PLACED:
+                client.ask(feature, uri, line, character)
+            client.ask("references", uri, line, character, context={"includeDeclaration": True})
+    document: dict[str, Any] = {"textDocument": {"uri": uri}}
+    for feature in WHOLE:
+        client.request(f"textDocument/{feature}", document)
+    client.request("textDocument/selectionRange", {**document, "positions": [{"line": 1, "character": 4}]})
+    options = {"tabSize": 2, "insertSpaces": True}
+    client.request("textDocument/formatting", {**document, "options": options})
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_everything_is_answered(client: Client, name: str) -> None:
+    uri = f"file:///bad/{next(_numbers)}.nnc"
+    text = TEXTS[name]
+    before = client.open(uri, text)
+    ask_everything(client, uri, text)
+    start = {"start": {"line": 0, "character": 0}, "end": {"line": 0, "character": 0}}
+    end = {"start": {"line": 10**6, "character": 0}, "end": {"line": 10**6, "character": 9}}
+    client.change(uri, 2, {"range": start, "text": "# new\n"}, {"range": end, "text": "\n# end"})
+    ask_everything(client, uri, "# new\n" + text)
+    after = client.change(uri, 3, {"text": text})
+    assert after == before
+
+
+def test_good_texts_stay_good(client: Client) -> None:
+    for name in ("crlf", "cr", "bom"):
+        uri = f"file:///bad/{next(_numbers)}.nnc"
+        assert client.open(uri, TEXTS[name]) == []
+        assert client.ask("definition", uri, 1 + (name == "bom"), 24)["range"]["start"]["character"] == 12
+
+
+def test_every_error_of_many_is_told(client: Client) -> None:
+    found = client.open(f"file:///bad/{next(_numbers)}.nnc", TEXTS["undefined"])
+    assert sum(d["code"] == "undefined" for d in found) == 1000
+
+
+def test_a_hundred_thousand_lines(client: Client) -> None:
+    uri = f"file:///bad/{next(_numbers)}.nnc"
+    text = chain(100_000)
+    assert client.open(uri, text) == []
+    place = {"start": {"line": 50_000, "character": 28}, "end": {"line": 50_000, "character": 29}}
+    found = client.change(uri, 2, {"range": place, "text": "%zz"})
+    assert [d["code"] for d in found if d["severity"] == 1] != []
+    client.notify("textDocument/didClose", {"textDocument": {"uri": uri}})
+    assert client.diagnostics(uri, None) == []
+
+
+def test_a_closed_or_unknown_document_is_answered(client: Client) -> None:
+    uri = f"file:///bad/{next(_numbers)}.nnc"
+    client.open(uri, GOOD)
+    client.notify("textDocument/didClose", {"textDocument": {"uri": uri}})
+    ask_everything(client, uri, GOOD)
+    ask_everything(client, "untitled:Untitled-1", GOOD)
+    client.notify(
+        "textDocument/didChange",
+        {"textDocument": {"uri": uri, "version": 9}, "contentChanges": [{"text": ""}]},
+    )
+    assert client.ask("hover", uri, 0, 0) is None
+
+
+def test_typing_fast_tells_of_the_last_version(client: Client) -> None:
+    uri = f"file:///bad/{next(_numbers)}.nnc"
+    client.open(uri, GOOD)
+    for version, letter in enumerate("abcdefghij", start=2):
+        place = {"start": {"line": 1, "character": 24}, "end": {"line": 1, "character": 24}}
+        change = {"textDocument": {"uri": uri, "version": version}}
+        client.notify(
+            "textDocument/didChange", {**change, "contentChanges": [{"range": place, "text": letter}]}
+        )
+    assert [d["code"] for d in client.diagnostics(uri, 11)] == ["undefined"]
+
+
+@pytest.mark.parametrize("sent", [b"", b"Content-Length: 5\r\n\r\n{}...", b"garbage\r\n\r\n"])
+def test_a_client_that_goes_away_ends_the_server(sent: bytes) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "nncdbg", "lsp"], input=sent, capture_output=True, timeout=60
+    )
+    assert ended.returncode in (0, 1)
+    assert b"Traceback" not in ended.stderr
+
+
+def test_a_wrong_option_is_told() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "nncdbg", "lsp", "--tcp"], capture_output=True, timeout=60, text=True
+    )
+    assert ended.returncode == 2
+    assert "--tcp" in ended.stderr

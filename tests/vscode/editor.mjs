@@ -1,0 +1,100 @@
+// A VS Code of its own for one run: code-server on a free port, with its data in a folder of its own, in Chromium.
+
+import { spawn } from "node:child_process";
+import fs from "node:fs";
+import { createRequire } from "node:module";
+import net from "node:net";
+import path from "node:path";
+
+/** The folder that has `node_modules/` with code-server and playwright-core. */
+export const INSTALLED = process.env.NNCDBG_EDITOR ?? import.meta.dirname;
+
+const { chromium } = createRequire(path.join(INSTALLED, "package.json"))("playwright-core");
+const CODE_SERVER = path.join(INSTALLED, "node_modules", "code-server", "out", "node", "entry.js");
+
+const BROWSER = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"];
+
+function freePort() {
+  return new Promise((resolve) => {
+    const server = net.createServer().listen(0, "127.0.0.1", () => {
+      const { port } = server.address();
+      server.close(() => resolve(port));
+    });
+  });
+}
+
+function codeServer(data, extensions, ...more) {
+  const folders = ["--user-data-dir", data, "--extensions-dir", extensions, "--config", "/dev/null"];
+  const options = { stdio: ["ignore", "pipe", "pipe"], detached: true };
+  const child = spawn(process.execPath, [CODE_SERVER, ...folders, ...more], options);
+  child.said = "";
+  for (const stream of [child.stdout, child.stderr]) {
+    stream.on("data", (text) => (child.said += text));
+  }
+  return child;
+}
+
+function writeSettings(data, settings) {
+  // VS Code in a browser reads those of the machine from one file, those of the user from the other.
+  for (const name of ["User", "Machine"]) {
+    fs.mkdirSync(path.join(data, name), { recursive: true });
+    fs.writeFileSync(path.join(data, name, "settings.json"), JSON.stringify(settings));
+  }
+}
+
+async function install(data, extensions, vsix) {
+  const child = codeServer(data, extensions, "--install-extension", vsix);
+  const code = await new Promise((resolve) => child.on("exit", resolve));
+  if (code !== 0) {
+    throw new Error(`${vsix} cannot be installed:\n${child.said}`);
+  }
+}
+
+async function healthy(port, child) {
+  for (let tries = 0; tries < 120; tries++) {
+    try {
+      if ((await fetch(`http://127.0.0.1:${port}/healthz`)).ok) {
+        return;
+      }
+    } catch {
+      // not yet
+    }
+    await new Promise((resolve) => setTimeout(resolve, 250));
+  }
+  throw new Error(`code-server does not answer:\n${child.said}`);
+}
+
+/** Starts all, calls `use({ page, open, settings })`, and ends all. */
+export async function withEditor({ scratch, settings, vsix }, use) {
+  const data = path.join(scratch, "data");
+  const extensions = path.join(scratch, "extensions");
+  const quiet = { "workbench.startupEditor": "none", "security.workspace.trust.enabled": false };
+  const write = (more) => writeSettings(data, { ...quiet, ...settings, ...more });
+  write({});
+  if (vsix) {
+    await install(data, extensions, vsix);
+  }
+  const port = await freePort();
+  const place = ["--bind-addr", `127.0.0.1:${port}`, "--auth", "none", "--disable-telemetry", "--disable-update-check"];
+  const server = codeServer(data, extensions, ...place, "--disable-workspace-trust", "--disable-getting-started-override");
+  let browser;
+  try {
+    await healthy(port, server);
+    const options = { executablePath: process.env.NNCDBG_CHROMIUM, headless: true, args: BROWSER };
+    browser = await chromium.launchPersistentContext(path.join(scratch, "browser"), {
+      ...options,
+      viewport: { width: 1400, height: 900 },
+    });
+    const page = browser.pages()[0];
+    const host = `127.0.0.1:${port}`;
+    const open = async (folder, payload = []) => {
+      const query = new URLSearchParams({ folder, payload: JSON.stringify(payload) });
+      await page.goto(`http://${host}/?${query}`, { waitUntil: "domcontentloaded", timeout: 60_000 });
+      await page.waitForSelector(".monaco-workbench .part.editor", { timeout: 60_000 });
+    };
+    return await use({ page, open, host, settings: write });
+  } finally {
+    await browser?.close();
+    process.kill(-server.pid, "SIGTERM");
+  }
+}

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Installs VS Code for a browser (code-server) and what drives the browser, into node_modules/ beside this.
+# Needs Node.js 20, npm and a C++ compiler; Chromium and ripgrep come from the system.
+set -euo pipefail
+cd "$(dirname "$0")"
+
+# The post-install scripts of all packages would fetch more than is needed: those that matter are run below.
+npm install --ignore-scripts --no-package-lock --no-audit --no-fund
+prefix=$(dirname "$(dirname "$(command -v node)")")
+[ -f "$prefix/include/node/node.h" ] && export npm_config_nodedir="$prefix"
+npm rebuild argon2
+
+cd node_modules/code-server/lib/vscode
+npm install --ignore-scripts --omit=dev --no-package-lock --no-audit --no-fund
+ln -sfn node_modules node_modules.asar
+# node-pty builds with `npx node-gyp`, which asks before it installs anything.
+npm_config_yes=true npm rebuild @vscode/spdlog node-pty native-watchdog @parcel/watcher
+mkdir -p node_modules/@vscode/ripgrep/bin
+ln -sfn "$(command -v rg)" node_modules/@vscode/ripgrep/bin/rg
+touch ../../../../node_modules/.installed

@@ -1,0 +1,52 @@
+"""What the extension's manifest says fits the package, and the files that are there."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nncdbg
+from nncdbg.dap_server.launching import LaunchArguments
+
+EXTENSION = Path(__file__).parents[2] / "vscode-extension"
+MANIFEST: dict[str, Any] = json.loads((EXTENSION / "package.json").read_text(encoding="utf-8"))
+CONTRIBUTES = MANIFEST["contributes"]
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    assert MANIFEST["version"] == nncdbg.__version__
+
+
+def test_each_command_that_is_used_is_declared() -> None:
+    declared = {each["command"] for each in CONTRIBUTES["commands"]}
+    used = {each["command"] for menu in CONTRIBUTES["menus"].values() for each in menu}
+    used |= {each["command"] for each in CONTRIBUTES["keybindings"]}
+    used |= set(re.findall(r"command:(nncdbg\.\w+)", json.dumps(CONTRIBUTES["walkthroughs"])))
+    assert used <= declared
+    assert "nncdbg.reverseStepInto" in used
+
+
+def test_each_file_that_is_named_is_there() -> None:
+    named = list(_files(CONTRIBUTES))
+    assert [each for each in named if not (EXTENSION / each).is_file()] == []
+    assert len(named) > 10
+
+
+def _files(part: Any) -> Iterator[str]:
+    if isinstance(part, dict):
+        part = list(part.values())
+    if isinstance(part, list):
+        for each in part:
+            yield from _files(each)
+    elif isinstance(part, str) and re.fullmatch(r"(\./|media/)[\w./-]+", part):
+        yield part
+
+
+def test_a_launch_may_say_what_the_server_knows() -> None:
+    launch = CONTRIBUTES["debuggers"][0]["configurationAttributes"]["launch"]["properties"]
+    known = set(LaunchArguments.__struct_encode_fields__)
+    # The editor itself says `noDebug`.
+    assert set(launch) == known - {"noDebug"}

@@ -1,0 +1,103 @@
+// Commands of a session: the steps back that the protocol has no button for, and the menu of a variable.
+// All of them are lines of nncdbg's own console or requests of its own.
+
+import * as path from "node:path";
+import * as vscode from "vscode";
+import { Explanations } from "./explanations";
+
+/** What VS Code gives a command of the menu of a variable. */
+interface VariableContext {
+  sessionId?: string;
+  variable?: { name: string; evaluateName?: string };
+}
+
+export function registerSessionCommands(explanations: Explanations): vscode.Disposable[] {
+  const register = vscode.commands.registerCommand;
+  return [
+    register("nncdbg.reverseStepInto", () => told(() => reverse("nncdbg/reverseStepIn"))),
+    register("nncdbg.reverseStepOut", () => told(() => reverse("nncdbg/reverseStepOut"))),
+    register("nncdbg.breakWhenNaN", (of) => told(() => breakWhen(of, (value) => `any(isnan(${value}))`))),
+    register("nncdbg.breakWhen", (of) => told(() => breakWhen(of, askCondition))),
+    register("nncdbg.why", (of) => told(() => why(of, explanations))),
+    register("nncdbg.saveAsNpy", (of) => told(() => save(of))),
+  ];
+}
+
+/** What the server refuses is said, not thrown: VS Code would call it a failed command. */
+async function told(action: () => Promise<void>): Promise<void> {
+  try {
+    await action();
+  } catch (error) {
+    void vscode.window.showErrorMessage((error as Error).message);
+  }
+}
+
+function currentSession(): vscode.DebugSession {
+  const session = vscode.debug.activeDebugSession;
+  if (session?.type !== "nncdbg") {
+    throw new Error("no graph is being debugged");
+  }
+  return session;
+}
+
+async function reverse(request: string): Promise<void> {
+  await currentSession().customRequest(request, { threadId: vscode.debug.activeStackItem?.threadId });
+}
+
+/** A line of nncdbg's console, as seen from the frame that is shown; what it answers. */
+async function enter(expression: string): Promise<string> {
+  const item = vscode.debug.activeStackItem;
+  const frameId = item instanceof vscode.DebugStackFrame ? item.frameId : undefined;
+  return (await currentSession().customRequest("evaluate", { expression, context: "repl", frameId })).result;
+}
+
+async function valueOf(of: VariableContext | undefined): Promise<string | undefined> {
+  const named = of?.variable?.evaluateName;
+  if (named || of?.variable) {
+    return named ?? of.variable?.name;
+  }
+  const editor = vscode.window.activeTextEditor;
+  const range = editor?.document.getWordRangeAtPosition(editor.selection.active, /%(?:"(?:[^"\\]|\\.)*"|[\w/.$]+)/);
+  const value = range && editor?.document.getText(range);
+  return vscode.window.showInputBox({ prompt: "Which value?", value, placeHolder: "%h" });
+}
+
+type Condition = (value: string) => string | Thenable<string | undefined>;
+
+async function breakWhen(of: VariableContext | undefined, condition: Condition): Promise<void> {
+  const value = await valueOf(of);
+  const when = value && (await condition(value));
+  if (when) {
+    const answer = await enter(`watch ${value} if ${when}`);
+    void vscode.window.showInformationMessage(answer);
+  }
+}
+
+function askCondition(value: string): Thenable<string | undefined> {
+  return vscode.window.showInputBox({
+    prompt: `Break each time ${value} is written and this is true`,
+    value: `max(abs(${value})) > 10`,
+    valueSelection: [0, -1],
+  });
+}
+
+async function why(of: VariableContext | undefined, explanations: Explanations): Promise<void> {
+  const value = await valueOf(of);
+  if (value) {
+    await explanations.show(`why ${value}`, await enter(`why ${value}`));
+  }
+}
+
+async function save(of: VariableContext | undefined): Promise<void> {
+  const value = await valueOf(of);
+  if (!value) {
+    return;
+  }
+  const folder = currentSession().workspaceFolder?.uri ?? vscode.workspace.workspaceFolders?.[0]?.uri;
+  const name = `${value.replace(/[^\w.-]+/g, "_").replace(/^_+|_+$/g, "") || "value"}.npy`;
+  const defaultUri = folder ? vscode.Uri.joinPath(folder, name) : vscode.Uri.file(path.resolve(name));
+  const file = await vscode.window.showSaveDialog({ defaultUri, filters: { "NumPy array": ["npy"] } });
+  if (file) {
+    void vscode.window.showInformationMessage(await enter(`save ${value} ${JSON.stringify(file.fsPath)}`));
+  }
+}

@@ -1,0 +1,116 @@
+// The client of `nncdbg lsp`.  It starts with the first graph text, and again when another Python is chosen.
+// What goes wrong stands in the language status of the editor; the rest of the extension does without.
+
+import * as vscode from "vscode";
+import {
+  CloseAction,
+  ErrorAction,
+  LanguageClient,
+  RevealOutputChannelOn,
+  type LanguageClientOptions,
+  type Location,
+  type Position,
+} from "vscode-languageclient/node";
+import { ENVIRONMENT, Missing, offer, onPythonChange, pythonWithNncdbg } from "./python";
+
+const SERVER = ["-m", "nncdbg.terminal.main", "lsp"];
+const LANGUAGE = "nnc";
+const RESTART = { title: "Restart", command: "nncdbg.restartLanguageServer" };
+
+export class Language implements vscode.Disposable {
+  private readonly status = vscode.languages.createLanguageStatusItem("nncdbg.language", { language: LANGUAGE });
+  private readonly output = vscode.window.createOutputChannel("nncdbg language server");
+  private readonly listeners: vscode.Disposable[] = [
+    this.status,
+    this.output,
+    vscode.commands.registerCommand("nncdbg.showReferences", this.showReferences, this),
+  ];
+  private client: LanguageClient | undefined;
+  private turn: Promise<void> = Promise.resolve();
+  private told: string | undefined;
+
+  constructor() {
+    this.status.name = "nncdbg";
+    void onPythonChange(() => void this.restart()).then((listener) => this.listeners.push(listener));
+  }
+
+  /** One start after the other, however fast they are asked for. */
+  restart(): Promise<void> {
+    this.turn = this.turn.then(() => this.startAnew());
+    return this.turn;
+  }
+
+  private async startAnew(): Promise<void> {
+    try {
+      await this.stop();
+      this.say("starting …", vscode.LanguageStatusSeverity.Information, true);
+      this.client = clientOf(await pythonWithNncdbg(vscode.workspace.workspaceFolders?.[0]?.uri), this.output, (how) =>
+        this.say(how, vscode.LanguageStatusSeverity.Error),
+      );
+      await this.client.start();
+      this.told = undefined;
+      this.say("running", vscode.LanguageStatusSeverity.Information);
+    } catch (error) {
+      this.fail(error as Error);
+    }
+  }
+
+  private fail(error: Error): void {
+    this.output.appendLine(error.message);
+    this.say(error.message, vscode.LanguageStatusSeverity.Error);
+    if (error instanceof Missing && vscode.workspace.isTrusted && this.told !== error.message) {
+      this.told = error.message;
+      void offer(vscode.window.showWarningMessage, error);
+    }
+  }
+
+  private say(what: string, severity: vscode.LanguageStatusSeverity, busy = false): void {
+    Object.assign(this.status, { text: "nncdbg", detail: `language server: ${what}`, severity, busy, command: RESTART });
+  }
+
+  /** Of a code lens: what the protocol says, in the editor's own terms. */
+  private async showReferences(uri: string, position: Position, locations: Location[]): Promise<void> {
+    const convert = this.client?.protocol2CodeConverter;
+    if (convert) {
+      const found = await convert.asReferences(locations);
+      const place = [convert.asUri(uri), convert.asPosition(position)];
+      await vscode.commands.executeCommand("editor.action.showReferences", ...place, found);
+    }
+  }
+
+  private async stop(): Promise<void> {
+    const client = this.client;
+    this.client = undefined;
+    if (client?.needsStop()) {
+      await client.stop();
+    }
+    await client?.dispose();
+  }
+
+  dispose(): void {
+    this.listeners.forEach((each) => each.dispose());
+    void this.stop();
+  }
+}
+
+function clientOf(python: string, outputChannel: vscode.OutputChannel, ended: (how: string) => void): LanguageClient {
+  const cwd = vscode.workspace.workspaceFolders?.[0]?.uri.fsPath;
+  const options: LanguageClientOptions = {
+    documentSelector: [
+      { language: LANGUAGE, scheme: "file" },
+      { language: LANGUAGE, scheme: "untitled" },
+    ],
+    outputChannel,
+    revealOutputChannelOn: RevealOutputChannelOn.Never,
+    initializationFailedHandler: () => false,
+    errorHandler: {
+      error: () => ({ action: ErrorAction.Continue, handled: true }),
+      closed: () => {
+        ended("it has ended; the output channel has what it said last");
+        return { action: CloseAction.DoNotRestart, handled: true };
+      },
+    },
+  };
+  const env = { ...process.env, ...ENVIRONMENT };
+  return new LanguageClient("nncdbg", "nncdbg", { command: python, args: SERVER, options: { cwd, env } }, options);
+}

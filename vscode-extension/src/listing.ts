@@ -1,0 +1,104 @@
+// A model opens as text: its listing, written by nncdbg where a debug session writes it, is shown in its place.
+
+import { readFile } from "node:fs/promises";
+import * as path from "node:path";
+import * as vscode from "vscode";
+import { Missing, offer, pythonWithNncdbg, run } from "./python";
+
+const LISTING = ["-m", "nncdbg.terminal.main", "listing"];
+const FOLDER = ".nncdbg";
+const OWNER = "## the listing of ";
+const SETTLED = 300;
+
+/** The model that the last line of a listing names; undefined of any other file. */
+export async function modelOfListing(file: string): Promise<string | undefined> {
+  const folder = path.dirname(file);
+  if (path.basename(folder) !== FOLDER) {
+    return undefined;
+  }
+  const last = (await readFile(file, "utf8")).trimEnd().split("\n").at(-1) ?? "";
+  return last.startsWith(OWNER) ? path.resolve(path.dirname(folder), last.slice(OWNER.length)) : undefined;
+}
+
+/** Opens models: each gives way to the text editor with its listing, or says why it cannot. */
+export class ModelEditor implements vscode.CustomReadonlyEditorProvider, vscode.Disposable {
+  static readonly type = "nncdbg.model";
+  private readonly watchers = new Map<string, vscode.Disposable>();
+
+  openCustomDocument(uri: vscode.Uri): vscode.CustomDocument {
+    return { uri, dispose: () => undefined };
+  }
+
+  async resolveCustomEditor(document: vscode.CustomDocument, panel: vscode.WebviewPanel): Promise<void> {
+    panel.webview.html = page("Reading the model …");
+    try {
+      await this.show(document.uri, panel.viewColumn);
+      panel.dispose();
+    } catch (error) {
+      panel.webview.html = page(wordsOf(error));
+      if (error instanceof Missing) {
+        void offer(vscode.window.showErrorMessage, error);
+      }
+    }
+  }
+
+  /** Shows the listing of a model, which follows the model's file from now on. */
+  async show(model: vscode.Uri, column?: vscode.ViewColumn): Promise<void> {
+    const listing = vscode.Uri.file(await write(model));
+    const document = await vscode.workspace.openTextDocument(listing);
+    await vscode.window.showTextDocument(document, { viewColumn: column, preview: false });
+    this.follow(model);
+  }
+
+  private follow(model: vscode.Uri): void {
+    if (this.watchers.has(model.fsPath)) {
+      return;
+    }
+    const folder = vscode.Uri.file(path.dirname(model.fsPath));
+    const pattern = new vscode.RelativePattern(folder, path.basename(model.fsPath).replace(/[[\]{}*?]/g, "[$&]"));
+    const watcher = vscode.workspace.createFileSystemWatcher(pattern, false, false, true);
+    let waiting: NodeJS.Timeout | undefined;
+    const changed = () => {
+      clearTimeout(waiting);
+      waiting = setTimeout(() => void this.update(model), SETTLED);
+    };
+    watcher.onDidChange(changed);
+    watcher.onDidCreate(changed);
+    this.watchers.set(model.fsPath, vscode.Disposable.from(watcher, { dispose: () => clearTimeout(waiting) }));
+  }
+
+  private async update(model: vscode.Uri): Promise<void> {
+    try {
+      await write(model);
+    } catch (error) {
+      const words = `${path.basename(model.fsPath)} has changed, but its listing is as before: ${wordsOf(error)}`;
+      void vscode.window.showWarningMessage(words);
+    }
+  }
+
+  dispose(): void {
+    this.watchers.forEach((each) => each.dispose());
+    this.watchers.clear();
+  }
+}
+
+/** Has nncdbg write a model's listing; its path. */
+async function write(model: vscode.Uri): Promise<string> {
+  const folder = vscode.workspace.getWorkspaceFolder(model) ?? vscode.workspace.workspaceFolders?.[0];
+  const workspace = folder?.uri.fsPath ?? path.dirname(model.fsPath);
+  const python = await pythonWithNncdbg(folder?.uri);
+  return (await run(python, [...LISTING, model.fsPath, "--workspace", workspace])).stdout.replace(/\r?\n$/, "");
+}
+
+function wordsOf(error: unknown): string {
+  const { stderr } = error as { stderr?: string };
+  return stderr?.trim() || (error as Error).message;
+}
+
+function page(text: string): string {
+  const escaped = text.replace(/[&<>]/g, (each) => `&#${each.charCodeAt(0)};`);
+  const policy = "default-src 'none'; style-src 'unsafe-inline'";
+  const style = "white-space: pre-wrap; overflow-wrap: anywhere; padding: 1em; font-family: var(--vscode-editor-font-family)";
+  return `<!DOCTYPE html><html lang="en"><head><meta http-equiv="Content-Security-Policy" content="${policy}"></head>
+    <body><main role="status" style="${style}">${escaped}</main></body></html>`;
+}
