@@ -422,6 +422,7 @@ def test_ctrl_c_while_it_waits_and_while_it_is_held(program: Any) -> None:
     running = program(
         """
         try:
+            say("waits")
             nncdbg.wait_for_client()
         except KeyboardInterrupt:
             say("no client")
@@ -434,6 +435,7 @@ def test_ctrl_c_while_it_waits_and_while_it_is_held(program: Any) -> None:
         say(debugger().run().reason)
         """
     )
+    assert running.line() == "waits"
     os.kill(running.process.pid, signal.SIGINT)
     assert running.line() == "no client"
     assert running.line() == "False"
