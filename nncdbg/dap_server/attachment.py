@@ -40,6 +40,8 @@ class Attachment:
     def __init__(self) -> None:
         self.session: Session | None = None
         self.suspended = False
+        self._attached = 0
+        """How many clients have attached so far."""
         self._turn = threading.Condition()
         """Guards all of these."""
         self._moving: dict[int, Debugger] = {}
@@ -195,9 +197,10 @@ class Attachment:
                 self._to_stop.add(thread)
 
     def wait(self, timeout: float | None) -> bool:
-        """Wait until a client is attached; whether one is."""
+        """Wait until a client is attached; whether one is, or has been meanwhile and is gone again."""
         with self._turn:
-            return self._turn.wait_for(lambda: self.session is not None, timeout)
+            before = self._attached
+            return self._turn.wait_for(lambda: self.session is not None or self._attached != before, timeout)
 
     # -- on the client's threads ---------------------------------------------------------------
 
@@ -212,6 +215,7 @@ class Attachment:
             report_process(session, Path(sys.argv[0]).name or "python", "attach")
             report_start(session)
             self.session = session
+            self._attached += 1
             if self._seen is None:
                 self._seen = next(iter(self._moving), None)
             moving = self._moving.get(self._seen) if self._seen is not None else None
