@@ -9,7 +9,7 @@ CLIENT := tests/dap_server/testsupport
 EXTENSION := vscode-extension
 EDITOR_TESTS := tests/vscode
 
-.PHONY: help demo test conformance e2e e2e-editor vsix check bench sizes docs format clean
+.PHONY: adapter help demo test conformance e2e e2e-editor vsix check bench sizes docs format clean
 
 help:  ## show these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,6 +23,9 @@ test: $(DEV_STAMP)  ## run the tests, in parallel
 
 conformance: $(DEV_STAMP)  ## run every ONNX backend case, three ways
 	$(BIN)/python -m pytest -n auto -m conformance
+
+adapter: $(DEV_STAMP)  ## run all sessions of the debug adapter, with real processes
+	$(BIN)/python -m pytest -n auto -m adapter $(AGAIN)
 
 e2e: $(DEV_STAMP) $(CLIENT)/node_modules  ## drive the DAP server with the client of VS Code's adapters
 	$(BIN)/python -m pytest -m e2e -rs

@@ -13,6 +13,7 @@ import pytest
 
 from tests.dap_server.client import Client, stdio_client
 
+HERE = Path(__file__).parent
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 LEAVING = 5.0
@@ -44,6 +45,24 @@ def _descriptors() -> set[str]:
         except OSError:
             continue  # that of the listing itself
     return found
+
+
+SAMPLE = frozenset(
+    f"test_{name}.py"
+    for name in (
+        "session breakpoints variables moving framing fuzz children handles presentation schema "
+        "protocol_records".split()
+    )
+)
+"""Files of the default run; the others take minutes, as each test starts processes."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what `make adapter` runs and the default run does not."""
+    for item in items:
+        markers = {mark.name for mark in item.iter_markers()}
+        if item.path.parent == HERE and item.path.name not in SAMPLE and not markers & {"e2e", "fuzz"}:
+            item.add_marker("adapter")
 
 
 @pytest.fixture
