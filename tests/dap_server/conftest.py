@@ -48,21 +48,18 @@ def _descriptors() -> set[str]:
 
 
 SAMPLE = frozenset(
-    f"test_{name}.py"
-    for name in (
-        [
-            "session",
-            "breakpoints",
-            "variables",
-            "moving",
-            "framing",
-            "fuzz",
-            "children",
-            "handles",
-            "presentation",
-            "schema",
-            "protocol_records",
-        ]
+    (
+        "test_session.py",
+        "test_breakpoints.py",
+        "test_variables.py",
+        "test_moving.py",
+        "test_framing.py",
+        "test_fuzz.py",
+        "test_children.py",
+        "test_handles.py",
+        "test_presentation.py",
+        "test_schema.py",
+        "test_protocol_records.py",
     )
 )
 """Files of the default run; the others take minutes, as each test starts processes."""
