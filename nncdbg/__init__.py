@@ -22,7 +22,7 @@ _DOOR = {
     "Breakpoint": "nncdbg.engine.breakpoints",
     "Program": "nncdbg.engine.graph",
     **dict.fromkeys(
-        ("breakpoint", "is_client_connected", "listen", "wait_for_client"), "nncdbg.dap_server.attach"
+        ("breakpoint", "is_client_connected", "listen", "wait_for_client"), "nncdbg.dap_server.attach.calls"
     ),
     "diff": "nncdbg.engine.divergence.door",
     "load": "nncdbg.engine.frontends",
@@ -54,10 +54,10 @@ _DOOR = {
 __all__ = sorted([*_DOOR, "__version__"])
 
 if TYPE_CHECKING:
-    from nncdbg.dap_server.attach import breakpoint as breakpoint  # noqa: A004
-    from nncdbg.dap_server.attach import is_client_connected as is_client_connected
-    from nncdbg.dap_server.attach import listen as listen
-    from nncdbg.dap_server.attach import wait_for_client as wait_for_client
+    from nncdbg.dap_server.attach.calls import breakpoint as breakpoint  # noqa: A004
+    from nncdbg.dap_server.attach.calls import is_client_connected as is_client_connected
+    from nncdbg.dap_server.attach.calls import listen as listen
+    from nncdbg.dap_server.attach.calls import wait_for_client as wait_for_client
     from nncdbg.engine.breakpoints import Breakpoint as Breakpoint
     from nncdbg.engine.control import Stop as Stop
     from nncdbg.engine.divergence.door import diff as diff

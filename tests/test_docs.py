@@ -50,9 +50,9 @@ def test_the_targets_of_the_readme_exist() -> None:
 
 def test_the_page_of_the_protocol_names_every_request_and_key() -> None:
     from nncdbg.dap_server import handlers  # noqa: F401  enters the handlers into the table
+    from nncdbg.dap_server.attach.relay import AttachArguments
     from nncdbg.dap_server.launching import LaunchArguments
     from nncdbg.dap_server.registry import HANDLERS
-    from nncdbg.dap_server.relay import AttachArguments
 
     page = (ROOT / "docs" / "DAP.md").read_text()
     named = set(re.findall(r"`([^`\n]+)`", page))
@@ -67,8 +67,9 @@ def test_the_page_of_the_protocol_names_every_request_and_key() -> None:
 
 
 def test_the_page_of_the_protocol_has_the_limits() -> None:
-    from nncdbg.dap_server import backlog, clipboard, framing
     from nncdbg.dap_server.handlers import disassembly, evaluating, lines, memory, stack, tensors, variables
+    from nncdbg.dap_server.presentation import clipboard
+    from nncdbg.dap_server.transport import backlog, framing
 
     page = (ROOT / "docs" / "DAP.md").read_text()
     for words in (

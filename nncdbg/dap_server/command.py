@@ -30,8 +30,8 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError("--token is empty", hint="give a token, or leave --token away")
     if options.listen is None and options.socket is None:
         return _serve_stdio(options.token)
-    from nncdbg.dap_server.addresses import parse_address
-    from nncdbg.dap_server.sockets import serve_clients
+    from nncdbg.dap_server.transport.addresses import parse_address
+    from nncdbg.dap_server.transport.sockets import serve_clients
 
     address = options.socket if options.listen is None else parse_address(options.listen)
     return serve_clients(address, options.token or os.environ.get(TOKEN) or None)
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
 def _serve_stdio(token: str | None) -> int:
     if token is not None:
         raise UsageError("--token is for --listen and --socket", hint="over stdio nobody else can connect")
-    from nncdbg.dap_server.stdio import serve_stdio
+    from nncdbg.dap_server.transport.stdio import serve_stdio
 
     return serve_stdio()
 

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from io import StringIO
 from typing import TYPE_CHECKING
 
-from nncdbg.dap_server.console_breakpoints import tell_breakpoints
+from nncdbg.dap_server.breakpoints.console import tell_breakpoints
 from nncdbg.dap_server.events import report_change
-from nncdbg.dap_server.places import frame_depth
+from nncdbg.dap_server.presentation.places import frame_depth
 from nncdbg.dap_server.registry import State
 from nncdbg.engine.errors import UsageError
 from nncdbg.terminal.commands import find

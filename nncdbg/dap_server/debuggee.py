@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from nncdbg.dap_server.child import trace_kernels
 from nncdbg.dap_server.events import report_continued, report_end, report_start, report_stop
-from nncdbg.dap_server.modules import Modules
-from nncdbg.dap_server.presentation import Shown
+from nncdbg.dap_server.presentation.glance import Shown
 from nncdbg.dap_server.progress import how_far
 from nncdbg.dap_server.registry import State
 from nncdbg.dap_server.runner import Runner
+from nncdbg.dap_server.sources.modules import Modules
 from nncdbg.engine.errors import NncdbgError, RunError
 from nncdbg.terminal.crash import report_crash
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
-    from nncdbg.dap_server.sources import Sources
+    from nncdbg.dap_server.sources.shown import Sources
     from nncdbg.engine.control import Stop
     from nncdbg.engine.session import Debugger
 

@@ -6,8 +6,7 @@ import os
 from struct import calcsize
 from typing import TYPE_CHECKING, Literal
 
-from nncdbg.dap_server.exception_filters import LABELS
-from nncdbg.dap_server.positions import line_for_client
+from nncdbg.dap_server.breakpoints.exception_filters import LABELS
 from nncdbg.dap_server.protocol.events import (
     ContinuedEventBody,
     ExitedEventBody,
@@ -19,6 +18,7 @@ from nncdbg.dap_server.protocol.events import (
     TerminatedEventBody,
     ThreadEventBody,
 )
+from nncdbg.dap_server.sources.positions import line_for_client
 from nncdbg.engine.errors import NncdbgError
 
 if TYPE_CHECKING:

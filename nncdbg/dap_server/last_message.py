@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 
-from nncdbg.dap_server.framing import frame
+from nncdbg.dap_server.transport.framing import frame
 from nncdbg.engine.last_words import read_box, sentence
 
 

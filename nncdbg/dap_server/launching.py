@@ -12,7 +12,7 @@ import msgspec
 
 from nncdbg.dap_server.debuggee import Debuggee
 from nncdbg.dap_server.runner import Runner
-from nncdbg.dap_server.sources import sources_of
+from nncdbg.dap_server.sources.shown import sources_of
 from nncdbg.engine.errors import LoadError, UsageError
 
 if TYPE_CHECKING:

@@ -15,14 +15,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from nncdbg.dap_server.admission import admitted
-from nncdbg.dap_server.backlog import Backlog
-from nncdbg.dap_server.breakpoints import Breakpoints
-from nncdbg.dap_server.connection import Connection
-from nncdbg.dap_server.exception_filters import ExceptionFilters
-from nncdbg.dap_server.framing import FrameError
-from nncdbg.dap_server.handles import Handles
-from nncdbg.dap_server.instructions import Blocks
+from nncdbg.dap_server.breakpoints.asked import Breakpoints
+from nncdbg.dap_server.breakpoints.exception_filters import ExceptionFilters
 from nncdbg.dap_server.messages import (
     Answer,
     MessageError,
@@ -34,20 +28,26 @@ from nncdbg.dap_server.messages import (
     quoted,
     response,
 )
+from nncdbg.dap_server.presentation.handles import Handles
 from nncdbg.dap_server.progress import TITLES, Progress
 from nncdbg.dap_server.protocol import REQUESTS
 from nncdbg.dap_server.registry import CONFIGURABLE, EACH_PROGRAM, HANDLERS, Handler, State
+from nncdbg.dap_server.sources.instructions import Blocks
+from nncdbg.dap_server.transport.admission import admitted
+from nncdbg.dap_server.transport.backlog import Backlog
+from nncdbg.dap_server.transport.connection import Connection
+from nncdbg.dap_server.transport.framing import FrameError
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.terminal.crash import report_crash
 
 if TYPE_CHECKING:
-    from nncdbg.dap_server.attachment import Attachment
+    from nncdbg.dap_server.attach.process import Attachment
+    from nncdbg.dap_server.attach.relay import Relay
     from nncdbg.dap_server.black_box import Watchdog
     from nncdbg.dap_server.console import Console
     from nncdbg.dap_server.debuggee import Debuggee
     from nncdbg.dap_server.launching import LaunchArguments
     from nncdbg.dap_server.protocol.requests import InitializeRequestArguments
-    from nncdbg.dap_server.relay import Relay
     from nncdbg.dap_server.runner import Runner
     from nncdbg.dap_server.terminal_window import TerminalWindow
 

@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from nncdbg.dap_server.addresses import bind
 from nncdbg.dap_server.messages import Request
 from nncdbg.dap_server.protocol.requests import RunInTerminalRequestArguments
 from nncdbg.dap_server.registry import each_program
+from nncdbg.dap_server.transport.addresses import bind
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.terminal.screen import Screen
 from nncdbg.terminal.stops import place_of, show_stop

@@ -20,7 +20,7 @@ COMMANDS = {
     "run": ("nncdbg.terminal.one_shot.run", "run to the end; the outputs with their statistics"),
     "diff": ("nncdbg.terminal.one_shot.diff", "two models, backends, allocators or dtypes in lockstep"),
     "print": ("nncdbg.terminal.one_shot.text", "the program text"),
-    "listing": ("nncdbg.dap_server.listing_command", "the file in which an editor shows a model"),
+    "listing": ("nncdbg.dap_server.sources.command", "the file in which an editor shows a model"),
     "dap": ("nncdbg.dap_server.command", "serve the Debug Adapter Protocol, for editors"),
     "lsp": ("nncdbg.textual_repr.language_server.command", "serve the Language Server Protocol, for editors"),
     "repl": ("nncdbg.terminal.connected", "a terminal beside an editor's debug session, which starts it"),

@@ -8,9 +8,9 @@ import threading
 from collections.abc import Iterator
 
 from nncdbg.dap_server import handlers  # noqa: F401  enters the handlers into the table
-from nncdbg.dap_server.connection import Connection
 from nncdbg.dap_server.runner import Runner
 from nncdbg.dap_server.session import Session
+from nncdbg.dap_server.transport.connection import Connection
 from tests.dap_server.client import Client, socket_client
 
 

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from nncdbg.dap_server import handles
-from nncdbg.dap_server.connection import Connection
 from nncdbg.dap_server.handlers.variables import scopes, variables
 from nncdbg.dap_server.launching import LaunchArguments, launch
-from nncdbg.dap_server.places import child_place, content_at, frame_place
+from nncdbg.dap_server.presentation import handles
+from nncdbg.dap_server.presentation.places import child_place, content_at, frame_place
 from nncdbg.dap_server.protocol.requests import (
     InitializeRequestArguments,
     ScopesArguments,
@@ -19,6 +18,7 @@ from nncdbg.dap_server.protocol.requests import (
 from nncdbg.dap_server.protocol.types import Variable
 from nncdbg.dap_server.runner import Runner
 from nncdbg.dap_server.session import Session
+from nncdbg.dap_server.transport.connection import Connection
 from nncdbg.engine.code import UNSET
 from tests.dap_server.conftest import EXAMPLES
 

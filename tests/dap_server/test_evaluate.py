@@ -10,8 +10,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from nncdbg.dap_server.clipboard import MAX_ELEMENTS, python_text
 from nncdbg.dap_server.console import MAX_TEXT, bounded
+from nncdbg.dap_server.presentation.clipboard import MAX_ELEMENTS, python_text
 from tests.dap_server import odd_values
 from tests.dap_server.client import Client, Message
 from tests.dap_server.conftest import EXAMPLES

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from nncdbg.dap_server.framing import MAX_BODY, FrameError, frame, read_frame
+from nncdbg.dap_server.transport.framing import MAX_BODY, FrameError, frame, read_frame
 
 TAKEN = {
     "as it should be": b"Content-Length: 2\r\n\r\n{}",

@@ -22,13 +22,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nncdbg.dap_server import handlers  # noqa: F401  enters the handlers into the table
-from nncdbg.dap_server.connection import Connection
-from nncdbg.dap_server.framing import FrameError, frame, read_frame
 from nncdbg.dap_server.messages import MessageError, Request, decode_arguments, parse_message, response
 from nncdbg.dap_server.protocol import REQUESTS
 from nncdbg.dap_server.registry import HANDLERS
 from nncdbg.dap_server.runner import Runner
 from nncdbg.dap_server.session import Session
+from nncdbg.dap_server.transport.connection import Connection
+from nncdbg.dap_server.transport.framing import FrameError, frame, read_frame
 from tests.dap_server import schema
 from tests.dap_server.client import read_body
 from tests.dap_server.conftest import EXAMPLES

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from nncdbg.dap_server.framing import MAX_BODY, frame
+from nncdbg.dap_server.transport.framing import MAX_BODY, frame
 from tests.dap_server.client import Client, read_body, stdio_client
 from tests.dap_server.conftest import EXAMPLES
 from tests.dap_server.servers import Server, serving

@@ -9,7 +9,7 @@ import onnx
 from onnx import TensorProto, helper
 
 import nncdbg
-from nncdbg.dap_server.listing_file import write_listing
+from nncdbg.dap_server.sources.listing_file import write_listing
 from tests.dap_server.client import Client, stdio_client
 from tests.dap_server.test_moving import FIRST_STEPS, line
 

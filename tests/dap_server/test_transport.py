@@ -13,15 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from nncdbg.dap_server import (
-    handlers,  # noqa: F401  enters the handlers into the table
-    transport,
-)
-from nncdbg.dap_server.addresses import bind, parse_address, words
-from nncdbg.dap_server.connection import Connection
+from nncdbg.dap_server import handlers  # noqa: F401  enters the handlers into the table
 from nncdbg.dap_server.runner import Runner
 from nncdbg.dap_server.session import Session
-from nncdbg.dap_server.transport import Listener
+from nncdbg.dap_server.transport import serving as transport_serving
+from nncdbg.dap_server.transport.addresses import bind, parse_address, words
+from nncdbg.dap_server.transport.connection import Connection
+from nncdbg.dap_server.transport.serving import Listener
 from nncdbg.engine.errors import UsageError
 from nncdbg.terminal.main import main
 from tests.dap_server.client import socket_client
@@ -340,7 +338,7 @@ def test_a_listener_is_closed_with_its_client() -> None:
 
 
 def test_who_shows_no_token_has_to_leave(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(transport, "PATIENCE", 0.3)
+    monkeypatch.setattr(transport_serving, "PATIENCE", 0.3)
     listener = Listener(tmp_path / "s", a_session, token=SECRET)
     with contextlib.closing(listener), socket.socket(socket.AF_UNIX) as connected:
         connected.connect(str(tmp_path / "s"))

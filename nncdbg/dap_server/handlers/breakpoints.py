@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from nncdbg.dap_server.breakpoints import Terms
+from nncdbg.dap_server.breakpoints.asked import Terms
+from nncdbg.dap_server.breakpoints.wishes import FunctionWish, InstructionWish, LineWish, columns
 from nncdbg.dap_server.events import report_message
-from nncdbg.dap_server.positions import line_for_client, line_of_client
 from nncdbg.dap_server.protocol.requests import (
     BreakpointLocationsBody,
     SetBreakpointsBody,
@@ -18,8 +18,8 @@ from nncdbg.dap_server.protocol.requests import (
 )
 from nncdbg.dap_server.protocol.types import Breakpoint, BreakpointLocation, SourceBreakpoint
 from nncdbg.dap_server.registry import CONFIGURABLE, LIVE, each_program, request
-from nncdbg.dap_server.sources import path_in
-from nncdbg.dap_server.wishes import FunctionWish, InstructionWish, LineWish, columns
+from nncdbg.dap_server.sources.positions import line_for_client, line_of_client
+from nncdbg.dap_server.sources.shown import path_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

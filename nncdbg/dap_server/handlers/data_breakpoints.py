@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nncdbg.dap_server.breakpoints import Terms
-from nncdbg.dap_server.places import child_place, values_from
+from nncdbg.dap_server.breakpoints.asked import Terms
+from nncdbg.dap_server.breakpoints.wishes import DataWish, data_id
+from nncdbg.dap_server.presentation.places import child_place, values_from
 from nncdbg.dap_server.protocol.requests import DataBreakpointInfoBody, SetDataBreakpointsBody
 from nncdbg.dap_server.registry import CONFIGURABLE, STOPPED, request
-from nncdbg.dap_server.wishes import DataWish, data_id
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.expression import nodes, parse, spelled
 from nncdbg.engine.search import candidates

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from nncdbg.dap_server.instructions import parse_reference, statement_at_address
-from nncdbg.dap_server.positions import line_for_client
 from nncdbg.dap_server.protocol.requests import DisassembleBody
 from nncdbg.dap_server.protocol.types import DisassembledInstruction
 from nncdbg.dap_server.registry import STILL, request
+from nncdbg.dap_server.sources.instructions import parse_reference, statement_at_address
+from nncdbg.dap_server.sources.positions import line_for_client
 from nncdbg.engine.code import CONTROL
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.formula import formula_of

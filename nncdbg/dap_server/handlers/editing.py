@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nncdbg.dap_server.children import View
 from nncdbg.dap_server.events import report_change
-from nncdbg.dap_server.places import (
+from nncdbg.dap_server.presentation.children import View
+from nncdbg.dap_server.presentation.places import (
     ContentPlace,
     ScopePlace,
     child_place,
@@ -18,9 +18,9 @@ from nncdbg.dap_server.places import (
     evaluate_name,
     values_from,
 )
+from nncdbg.dap_server.presentation.results import result_of
 from nncdbg.dap_server.protocol.requests import SetExpressionBody, SetVariableBody
 from nncdbg.dap_server.registry import STILL, request
-from nncdbg.dap_server.results import result_of
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import evaluate, evaluate_index, parse, split_target
 

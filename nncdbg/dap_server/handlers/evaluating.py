@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from nncdbg.dap_server.clipboard import python_text
 from nncdbg.dap_server.console import bounded, console_of
-from nncdbg.dap_server.places import values_from
-from nncdbg.dap_server.positions import column_for_client, line_of_client
+from nncdbg.dap_server.presentation.clipboard import python_text
+from nncdbg.dap_server.presentation.places import values_from
+from nncdbg.dap_server.presentation.results import result_of
 from nncdbg.dap_server.protocol.requests import CompletionsBody, EvaluateBody
 from nncdbg.dap_server.protocol.types import CompletionItem, CompletionItemType
 from nncdbg.dap_server.registry import LIVE, State, request
-from nncdbg.dap_server.results import result_of
+from nncdbg.dap_server.sources.positions import column_for_client, line_of_client
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import evaluate as value_of
 from nncdbg.engine.expression import parse

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nncdbg.dap_server.exception_filters import FILTERS, FilterWish
+from nncdbg.dap_server.breakpoints.exception_filters import FILTERS, FilterWish
 from nncdbg.dap_server.protocol.requests import ExceptionInfoBody, SetExceptionBreakpointsBody
 from nncdbg.dap_server.protocol.types import ExceptionDetails
 from nncdbg.dap_server.registry import CONFIGURABLE, STOPPED, request
@@ -85,6 +85,6 @@ def _failure_info(session: Session, stop: Stop, error: BaseException) -> Excepti
 
 
 def _origin(session: Session, stop: Stop, output: int | None) -> str:
-    from nncdbg.dap_server.origin_slice import origin_lines
+    from nncdbg.dap_server.presentation.origin_slice import origin_lines
 
     return "\n".join(origin_lines(session, stop, output))

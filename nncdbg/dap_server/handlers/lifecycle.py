@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from nncdbg.dap_server.attach.relay import AttachArguments, Connect, Relay, end_relay
 from nncdbg.dap_server.events import MAIN_THREAD, report_process
 from nncdbg.dap_server.launching import LaunchArguments, launch, words_of
 from nncdbg.dap_server.protocol.events import ContinuedEventBody
 from nncdbg.dap_server.registry import ALWAYS, LIVE, State, capabilities, request
-from nncdbg.dap_server.relay import AttachArguments, Connect, Relay, end_relay
 from nncdbg.engine.errors import UsageError
 
 if TYPE_CHECKING:

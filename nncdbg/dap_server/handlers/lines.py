@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from nncdbg.dap_server.children import View
-from nncdbg.dap_server.places import ContentPlace, computed, frame_depth, frame_place
-from nncdbg.dap_server.positions import line_for_client, line_of_client
+from nncdbg.dap_server.presentation.children import View
+from nncdbg.dap_server.presentation.places import ContentPlace, computed, frame_depth, frame_place
 from nncdbg.dap_server.registry import STILL, request
+from nncdbg.dap_server.sources.positions import line_for_client, line_of_client
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.timeline import EVICTED

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from nncdbg.dap_server.events import report_change
-from nncdbg.dap_server.memory_references import address_of, resolved
-from nncdbg.dap_server.places import values_from
-from nncdbg.dap_server.presentation import is_tensor
+from nncdbg.dap_server.presentation.glance import is_tensor
+from nncdbg.dap_server.presentation.memory_references import address_of, resolved
+from nncdbg.dap_server.presentation.places import values_from
 from nncdbg.dap_server.protocol.requests import ReadMemoryBody, WriteMemoryBody
 from nncdbg.dap_server.registry import STILL, request
 from nncdbg.engine import dtypes

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nncdbg.dap_server.definitions import definition_at
-from nncdbg.dap_server.modules import COLUMNS, loaded_sources, modules
-from nncdbg.dap_server.positions import line_for_client
+from nncdbg.dap_server.presentation.definitions import definition_at
 from nncdbg.dap_server.protocol.requests import LoadedSourcesBody, LocationsBody, ModulesBody, SourceBody
 from nncdbg.dap_server.protocol.types import Source
 from nncdbg.dap_server.registry import LIVE, request
-from nncdbg.dap_server.sources import MIME_TYPE
+from nncdbg.dap_server.sources.modules import COLUMNS, loaded_sources, modules
+from nncdbg.dap_server.sources.positions import line_for_client
+from nncdbg.dap_server.sources.shown import MIME_TYPE
 from nncdbg.engine.errors import UsageError
 
 if TYPE_CHECKING:

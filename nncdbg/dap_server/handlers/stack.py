@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nncdbg.dap_server.events import MAIN_THREAD
-from nncdbg.dap_server.instructions import reference_of
-from nncdbg.dap_server.modules import module_of
-from nncdbg.dap_server.places import SourcePlace, frame_place, standing
-from nncdbg.dap_server.positions import column_for_client, line_for_client
+from nncdbg.dap_server.presentation.places import SourcePlace, frame_place, standing
 from nncdbg.dap_server.protocol.requests import StackTraceBody
 from nncdbg.dap_server.protocol.types import StackFrame
 from nncdbg.dap_server.registry import STILL, request
+from nncdbg.dap_server.sources.instructions import reference_of
+from nncdbg.dap_server.sources.modules import module_of
+from nncdbg.dap_server.sources.positions import column_for_client, line_for_client
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled
 from nncdbg.terminal.titles import frame_title

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 import numpy as np
 
-from nncdbg.dap_server.places import values_from
-from nncdbg.dap_server.presentation import is_tensor, type_text
+from nncdbg.dap_server.presentation.glance import is_tensor, type_text
+from nncdbg.dap_server.presentation.places import values_from
 from nncdbg.dap_server.registry import LIVE, STILL, State, request
 from nncdbg.engine import dtypes
 from nncdbg.engine.errors import NncdbgError, UsageError

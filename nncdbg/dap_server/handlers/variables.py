@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from nncdbg.dap_server.children import READ_ONLY, Children, Make, View
-from nncdbg.dap_server.places import (
+from nncdbg.dap_server.presentation.children import READ_ONLY, Children, Make, View
+from nncdbg.dap_server.presentation.places import (
     AskedPlace,
     ContentPlace,
     FramePlace,
@@ -16,11 +16,11 @@ from nncdbg.dap_server.places import (
     ScopePlace,
     StatisticsPlace,
 )
+from nncdbg.dap_server.presentation.scopes import SCOPES, here
+from nncdbg.dap_server.presentation.scopes import scope_children as children_of_scope
 from nncdbg.dap_server.protocol.requests import ScopesBody, VariablesBody
 from nncdbg.dap_server.protocol.types import Scope
 from nncdbg.dap_server.registry import STILL, request
-from nncdbg.dap_server.scopes import SCOPES, here
-from nncdbg.dap_server.scopes import scope_children as children_of_scope
 from nncdbg.engine.errors import NotComputed, UsageError
 
 if TYPE_CHECKING:

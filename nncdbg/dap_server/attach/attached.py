@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from nncdbg.dap_server.debuggee import Debuggee
 from nncdbg.dap_server.events import report_stop
 from nncdbg.dap_server.registry import State
-from nncdbg.dap_server.sources import sources_of_running
+from nncdbg.dap_server.sources.shown import sources_of_running
 from nncdbg.engine.catching import Catches
 
 if TYPE_CHECKING:

@@ -6,13 +6,13 @@ import sys
 from queue import SimpleQueue
 
 from nncdbg.dap_server import handlers  # noqa: F401  enters the handlers into the table
-from nncdbg.dap_server.addresses import Address
 from nncdbg.dap_server.capture import Capture
-from nncdbg.dap_server.connection import Connection
 from nncdbg.dap_server.ending import told_to_end
 from nncdbg.dap_server.runner import Runner
 from nncdbg.dap_server.session import Session
-from nncdbg.dap_server.transport import Listener
+from nncdbg.dap_server.transport.addresses import Address
+from nncdbg.dap_server.transport.connection import Connection
+from nncdbg.dap_server.transport.serving import Listener
 
 
 def serve_clients(address: Address, token: str | None) -> int:

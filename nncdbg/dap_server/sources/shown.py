@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from nncdbg.dap_server.listing_file import write_listing
 from nncdbg.dap_server.protocol.types import Source
+from nncdbg.dap_server.sources.listing_file import write_listing
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.search import origins
 

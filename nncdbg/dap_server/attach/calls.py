@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 from nncdbg.engine.errors import UsageError
 
 if TYPE_CHECKING:
-    from nncdbg.dap_server.addresses import Address
-    from nncdbg.dap_server.attachment import Attachment
-    from nncdbg.dap_server.transport import Listener
+    from nncdbg.dap_server.attach.process import Attachment
+    from nncdbg.dap_server.transport.addresses import Address
+    from nncdbg.dap_server.transport.serving import Listener
 
 _attachment: Attachment | None = None
 _listener: Listener | None = None
@@ -40,11 +40,11 @@ def listen(address: Address, token: str | None = None) -> Address:
     if _listener is not None:
         raise UsageError(f"this process listens already, at {_listener}", hint="call nncdbg.listen once")
     from nncdbg.dap_server import handlers  # noqa: F401  enters the handlers into the table
-    from nncdbg.dap_server.attachment import Attachment
-    from nncdbg.dap_server.connection import Connection
+    from nncdbg.dap_server.attach.process import Attachment
     from nncdbg.dap_server.runner import Runner
     from nncdbg.dap_server.session import Session
-    from nncdbg.dap_server.transport import Listener
+    from nncdbg.dap_server.transport.connection import Connection
+    from nncdbg.dap_server.transport.serving import Listener
     from nncdbg.engine.session import Debugger
 
     attachment = Attachment()

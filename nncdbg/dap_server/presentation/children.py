@@ -10,9 +10,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from nncdbg.dap_server.definitions import definition_reference, model_reference
-from nncdbg.dap_server.memory_references import memory_reference
-from nncdbg.dap_server.places import (
+from nncdbg.dap_server.presentation.definitions import definition_reference, model_reference
+from nncdbg.dap_server.presentation.glance import (
+    GLANCE,
+    UNKNOWN,
+    Glance,
+    is_tensor,
+    statistics_text,
+    type_text,
+)
+from nncdbg.dap_server.presentation.memory_references import memory_reference
+from nncdbg.dap_server.presentation.places import (
     AskedPlace,
     Container,
     ContentPlace,
@@ -20,14 +28,6 @@ from nncdbg.dap_server.places import (
     content_at,
     depth_of,
     evaluate_name,
-)
-from nncdbg.dap_server.presentation import (
-    GLANCE,
-    UNKNOWN,
-    Glance,
-    is_tensor,
-    statistics_text,
-    type_text,
 )
 from nncdbg.dap_server.protocol.types import Variable, VariablePresentationHint
 from nncdbg.engine.code import UNSET, Code

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from nncdbg.dap_server.presentation import Glance, is_tensor
+from nncdbg.dap_server.presentation.glance import Glance, is_tensor
 from nncdbg.engine.expression import spelled
 from nncdbg.terminal.slices import slice_lines, slicing_of, statement_line
 

@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
-from nncdbg.dap_server.addresses import Address, bind, words
-from nncdbg.dap_server.connection import Connection
-from nncdbg.dap_server.framing import FrameError
 from nncdbg.dap_server.messages import MessageError, Request, output, parse_message, response
+from nncdbg.dap_server.transport.addresses import Address, bind, words
+from nncdbg.dap_server.transport.connection import Connection
+from nncdbg.dap_server.transport.framing import FrameError
 from nncdbg.engine.errors import NncdbgError
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nncdbg.dap_server.instructions import address_of, statement_at_address
+from nncdbg.dap_server.sources.instructions import address_of, statement_at_address
 from nncdbg.textual_repr.lexemes import name_text
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from nncdbg.dap_server.framing import ByteReader, frame, read_frame
+from nncdbg.dap_server.transport.framing import ByteReader, frame, read_frame
 
 if TYPE_CHECKING:
     from nncdbg.engine.black_box import BlackBox

@@ -28,7 +28,7 @@ from nncdbg.stats.piecewise import summarize_by_pieces
 from nncdbg.terminal.look import SMALL, elements, is_text
 
 if TYPE_CHECKING:
-    from nncdbg.dap_server.places import ContentPlace
+    from nncdbg.dap_server.presentation.places import ContentPlace
     from nncdbg.dap_server.protocol.types import Variable
     from nncdbg.engine.code import Code
     from nncdbg.engine.graph import Array

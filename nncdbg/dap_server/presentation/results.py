@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nncdbg.dap_server.children import View
-from nncdbg.dap_server.memory_references import memory_reference
-from nncdbg.dap_server.places import ContentPlace, computed, frame_place
-from nncdbg.dap_server.presentation import type_text
+from nncdbg.dap_server.presentation.children import View
+from nncdbg.dap_server.presentation.glance import type_text
+from nncdbg.dap_server.presentation.memory_references import memory_reference
+from nncdbg.dap_server.presentation.places import ContentPlace, computed, frame_place
 from nncdbg.dap_server.protocol.types import VariablePresentationHint
 from nncdbg.engine.expression import evaluate, parse
 from nncdbg.engine.expression.nodes import Name

@@ -19,7 +19,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nncdbg.dap_server.attached import Attached
+from nncdbg.dap_server.attach.attached import Attached
 from nncdbg.dap_server.events import report_continued, report_end, report_process, report_start
 from nncdbg.dap_server.registry import State
 from nncdbg.engine.errors import UsageError

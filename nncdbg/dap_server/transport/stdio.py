@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from nncdbg.dap_server import handlers  # noqa: F401  enters the handlers into the table
 from nncdbg.dap_server.capture import Capture
-from nncdbg.dap_server.connection import Connection
 from nncdbg.dap_server.ending import told_to_end
 from nncdbg.dap_server.runner import Runner
 from nncdbg.dap_server.session import Session
+from nncdbg.dap_server.transport.connection import Connection
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer

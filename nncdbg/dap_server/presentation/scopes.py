@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nncdbg.dap_server.children import Children, View
-from nncdbg.dap_server.places import ContentPlace, FramePlace, ScopePlace, computed, depth_of, standing
+from nncdbg.dap_server.presentation.children import Children, View
+from nncdbg.dap_server.presentation.places import (
+    ContentPlace,
+    FramePlace,
+    ScopePlace,
+    computed,
+    depth_of,
+    standing,
+)
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.memory.buffers import address_of
 from nncdbg.terminal.look import type_of

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from nncdbg.dap_server.breakpoints import PENDING, reason
+from nncdbg.dap_server.breakpoints.asked import PENDING, reason
 from nncdbg.dap_server.protocol.events import BreakpointEventBody, CapabilitiesEventBody
 from nncdbg.dap_server.protocol.types import Breakpoint, Capabilities, ExceptionBreakpointsFilter
 from nncdbg.engine.errors import NncdbgError, UsageError

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from nncdbg.dap_server.addresses import Address, words
-from nncdbg.dap_server.connection import Connection
-from nncdbg.dap_server.framing import FrameError
 from nncdbg.dap_server.messages import Answer, Request
 from nncdbg.dap_server.registry import capabilities
+from nncdbg.dap_server.transport.addresses import Address, words
+from nncdbg.dap_server.transport.connection import Connection
+from nncdbg.dap_server.transport.framing import FrameError
 from nncdbg.engine.errors import NncdbgError, UsageError
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from nncdbg.dap_server.breakpoints import Terms, Wish
+from nncdbg.dap_server.breakpoints.asked import Terms, Wish
+from nncdbg.dap_server.breakpoints.wishes import DataWish, FunctionWish, LineWish, data_id
 from nncdbg.dap_server.protocol.events import BreakpointEventBody
-from nncdbg.dap_server.wishes import DataWish, FunctionWish, LineWish, data_id
 from nncdbg.engine.expression import spelled
 from nncdbg.textual_repr.lexemes import name_text
 

@@ -8,10 +8,10 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nncdbg.dap_server.breakpoints import Placed, Terms
-from nncdbg.dap_server.instructions import reference_of, statement_at
-from nncdbg.dap_server.positions import MAX_NUMBER, column_for_client, line_for_client
+from nncdbg.dap_server.breakpoints.asked import Placed, Terms
 from nncdbg.dap_server.protocol.types import Source
+from nncdbg.dap_server.sources.instructions import reference_of, statement_at
+from nncdbg.dap_server.sources.positions import MAX_NUMBER, column_for_client, line_for_client
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.search import candidates
 from nncdbg.terminal.places import split_place

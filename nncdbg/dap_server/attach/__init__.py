@@ -1,0 +1,1 @@
+"""A process that is already there, and a client that joins it."""

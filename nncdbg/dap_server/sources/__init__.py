@@ -1,0 +1,1 @@
+"""The texts that a client shows: listings, modules, instructions."""
