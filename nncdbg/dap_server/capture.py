@@ -16,6 +16,8 @@ from io import TextIOWrapper
 from types import TracebackType
 from typing import TypeAlias
 
+from nncdbg.dap_server.transport.pipes import pending
+
 Tell: TypeAlias = "Callable[[str, str], None]"
 """``tell(text, category)``; the category is "stdout" or "stderr"."""
 
@@ -48,6 +50,8 @@ class Capture:
         self._asked = threading.Condition()
         self._wanted = self._done = 0
         self._ending = False
+        self._telling = False
+        """Whether the thread may have taken something from a pipe that is not told yet."""
         self._woken, self._wake = os.pipe()
         self._thread = threading.Thread(target=self._read, name="nncdbg-dap-output", daemon=True)
 
@@ -89,6 +93,8 @@ class Capture:
         """Come back when all that was printed until now has been told."""
         flush_printed()
         with self._asked:
+            if not self._telling and not any(map(pending, self._pipes.values())):
+                return
             self._wanted += 1
             wanted = self._wanted
             self._rouse()
@@ -105,12 +111,14 @@ class Capture:
             ready = [descriptor for descriptor, _ in poll.poll()]
             with self._asked:
                 wanted, ending = self._wanted, self._ending
+                self._telling = True
             if self._woken in ready:
                 os.read(self._woken, _CHUNK)
             for number, pipe in self._pipes.items():
                 self._drain(number, pipe)
             with self._asked:
                 self._done = wanted
+                self._telling = False
                 self._asked.notify_all()
             if ending:
                 return
@@ -134,7 +142,10 @@ def flush_printed() -> None:
     """Write out what Python and C still keep of what was printed."""
     sys.stdout.flush()
     sys.stderr.flush()
-    ctypes.CDLL(None).fflush(None)
+    _C.fflush(None)
+
+
+_C = ctypes.CDLL(None)
 
 
 def _pipe_in_place_of(number: int) -> int:

@@ -1,11 +1,12 @@
 """One client's session: requests in, answers and events out, and who may touch the program when.
 
-Three roles.  The *reader* (a thread) takes frames off the stream; what never touches a moving
-program (`anytime`) it answers itself.  The *server* (a thread) serves the other requests in
-order, while the program stands.  The *runner* (the thread that the program belongs to) moves it;
-while it moves, requests wait until the machine is between two statements, and are served there.
-So the program is touched by one thread at a time, and a change of breakpoints takes effect
-before the next op.
+Three roles.  The *reader* takes frames off the stream; what never touches a moving program
+(`anytime`) it answers itself.  The *server* serves the other requests in order, while the program
+stands.  Two threads take turns in these: who has read a request goes on to serve it, as to hand it
+over would cost more than most answers do, and the other one reads meanwhile.  The *runner* (the
+thread that the program belongs to) moves it; while it moves, requests wait until the machine is
+between two statements, and are served there.  So the program is touched by one thread at a time,
+and a change of breakpoints takes effect before the next op.
 """
 
 from __future__ import annotations
@@ -82,9 +83,10 @@ class Session:
         self.read_memory: dict[str, int] = {}
         """The memory references that the client has read, and how many bytes were there."""
         self.turn = threading.Condition()
-        """Guards `waiting`, `moving`, `serving` and `closing`."""
+        """Guards `waiting`, `moving`, `reading`, `serving` and `closing`."""
         self.waiting = Backlog(self.turn)
         self.moving = False
+        self.reading = False
         self.serving = False
         self.closing = False
         self.at_hand: Request | None = None
@@ -123,8 +125,8 @@ class Session:
 
     def start(self) -> None:
         """Begin to read and to serve."""
-        for role in (self._read, self._serve):
-            thread = threading.Thread(target=role, name=f"nncdbg-dap{role.__name__}", daemon=True)
+        for number in (1, 2):
+            thread = threading.Thread(target=self._attend, name=f"nncdbg-dap-{number}", daemon=True)
             self._threads.append(thread)
             thread.start()
 
@@ -139,7 +141,34 @@ class Session:
             if thread is not threading.current_thread():
                 thread.join()
 
-    def _read(self) -> None:
+    def _attend(self) -> None:
+        """Read or serve, whichever nobody does, until the session is over."""
+        while True:
+            with self.turn:
+                self.turn.wait_for(lambda: self.closing or self._due() or not self.reading)
+                if self.closing:
+                    return
+                request = self._next_due()
+                if request is None:
+                    self.reading = True
+            if request is None:
+                request = self._read()
+            while request is not None:
+                request = self._serve(request)
+
+    def _due(self) -> bool:
+        """Whether a request is to be served now by who finds it."""
+        return bool(self.waiting) and not self.moving and not self.serving
+
+    def _next_due(self) -> Request | None:
+        """The request that is due, taken off the row; whoever calls holds `turn`, and is the server then."""
+        if not self._due():
+            return None
+        self.serving = True
+        return self.waiting.popleft()
+
+    def _read(self) -> Request | None:
+        """Read until there is something to serve; None at the end of the session."""
         while not self.closing:
             try:
                 body = self.connection.read()
@@ -149,7 +178,12 @@ class Session:
             if body is None:
                 break
             self.receive(body)
+            with self.turn:
+                if self._due():
+                    self.reading = False
+                    return self._next_due()
         self.vanished()
+        return None
 
     def receive(self, body: bytes) -> None:
         """Take the body of one frame."""
@@ -217,23 +251,19 @@ class Session:
 
     # -- serving -----------------------------------------------------------------------------
 
-    def _serve(self) -> None:
-        while True:
+    def _serve(self, request: Request) -> Request | None:
+        """Serve a request; the next one that is due."""
+        try:
+            # In turn, so that no request overtakes the `attach` before it.
+            relay = self.relay
+            if relay is None or not relay.forward(request):
+                self._handle(request)
+        finally:
             with self.turn:
-                self.turn.wait_for(lambda: self.closing or (self.waiting and not self.moving))
-                if self.closing:
-                    return
-                request = self.waiting.popleft()
-                self.serving = True
-            try:
-                # In turn, so that no request overtakes the `attach` before it.
-                relay = self.relay
-                if relay is None or not relay.forward(request):
-                    self._handle(request)
-            finally:
-                with self.turn:
-                    self.serving = False
-                    self.turn.notify_all()
+                self.serving = False
+                self.turn.notify_all()
+                following = None if self.closing else self._next_due()
+        return following
 
     def serve_waiting(self) -> None:
         """Serve what waits, between two statements of a program that moves; on the runner's thread."""

@@ -40,9 +40,11 @@ def read_part(part: Array) -> Array:
     suits a pass over all of it.
     """
     pages: Any = part
+    of_file = False
     while isinstance(pages, np.ndarray):
+        of_file |= isinstance(pages, np.memmap)
         pages = pages.base
-    if not isinstance(pages, mmap.mmap) or not part.size:
+    if not of_file or not isinstance(pages, mmap.mmap) or not part.size:
         return part
     low, high = np.lib.array_utils.byte_bounds(part)
     origin = np.frombuffer(pages, np.uint8).ctypes.data

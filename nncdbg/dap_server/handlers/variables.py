@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -24,6 +24,7 @@ from nncdbg.dap_server.registry import STILL, request
 from nncdbg.engine.errors import NotComputed, UsageError
 
 if TYPE_CHECKING:
+    from nncdbg.dap_server.presentation.sent import Listed
     from nncdbg.dap_server.protocol.requests import ScopesArguments, VariablesArguments
     from nncdbg.dap_server.protocol.types import Variable
     from nncdbg.dap_server.session import Session
@@ -75,8 +76,13 @@ def variables(session: Session, arguments: VariablesArguments) -> VariablesBody:
         count = min(count, left)
         if count > MOST:
             raise UsageError(f"{count} variables are too many for one answer", hint=f"ask for {MOST} at most")
-        return VariablesBody(variables=list(_watched(session, make(start, start + count))))
-    return VariablesBody(variables=_bounded(view, place, arguments.filter, start, left, make))
+        return _body(list(_watched(session, make(start, start + count))))
+    return _body(_bounded(view, place, arguments.filter, start, left, make))
+
+
+def _body(listed: list[Listed]) -> VariablesBody:
+    """The body of variables of which some are encoded already."""
+    return VariablesBody(variables=cast("list[Variable]", listed))
 
 
 def _children(view: View, place: Any) -> Children:
@@ -111,29 +117,30 @@ def _chosen(view: View, place: Any, kind: str | None) -> tuple[int, Make]:
         return found.indexed, found.make_indexed
     named = found.named
 
-    def both(start: int, stop: int) -> Iterator[Variable]:
+    def both(start: int, stop: int) -> Iterator[Listed]:
         yield from found.make_named(min(start, named), min(stop, named))
         yield from found.make_indexed(max(start - named, 0), max(stop - named, 0))
 
     return named + found.indexed, both
 
 
-def _watched(session: Session, made: Iterator[Variable]) -> Iterator[Variable]:
+def _watched(session: Session, made: Iterator[Listed]) -> Iterator[Listed]:
     for each in made:
         session.check_cancelled()
         yield each
 
 
-def _bounded(view: View, place: Any, kind: Any, start: int, left: int, make: Make) -> list[Variable]:
+def _bounded(view: View, place: Any, kind: Any, start: int, left: int, make: Make) -> list[Listed]:
     """All that are left, if they are few and short; else the first ones, and one that opens into the next."""
     room = left if left <= CHILDREN else CHILDREN - 1
-    listed: list[Variable] = []
+    listed: list[Listed] = []
     size = 0
     for each in _watched(view.session, make(start, start + room)):
-        size += len(msgspec.json.encode(each)) + 1
+        encoded = each if isinstance(each, msgspec.Raw) else msgspec.Raw(msgspec.json.encode(each))
+        size += len(memoryview(encoded)) + 1
         if size > ANSWER_BYTES and listed:
             break
-        listed.append(each)
+        listed.append(encoded)
     if len(listed) < left:
         listed.append(_more(view, place, kind, start + len(listed), left - len(listed)))
     return listed

@@ -37,11 +37,12 @@ from nncdbg.engine.timeline import EVICTED
 from nncdbg.terminal.look import SMALL, is_text
 
 if TYPE_CHECKING:
+    from nncdbg.dap_server.presentation.sent import Listed
     from nncdbg.dap_server.protocol.types import ValueFormat
     from nncdbg.dap_server.session import Session
     from nncdbg.engine.machine import Frame
 
-Make: TypeAlias = Callable[[int, int], Iterator[Variable]]
+Make: TypeAlias = "Callable[[int, int], Iterator[Listed]]"
 
 READ_ONLY = VariablePresentationHint(kind="virtual", attributes=["readOnly"])
 LAZY = VariablePresentationHint(kind="virtual", attributes=["readOnly"], lazy=True)
@@ -133,24 +134,7 @@ class View:
         if gone is not None:
             kind = type_text(content)
             return self.variable(name, f"{kind} stands no more: {gone}", type=kind)
-        shown, stamp = self.glance.shown, (self.glance.hex, self.typed, self.addressed, frame.iteration > 0)
-        known = shown.variable(place, content, stamp)
-        if known is not None and self._stands(known, place, content):
-            return known
-        variable = self.content(name, place, content, (frame.code, slot))
-        if not variable.value.endswith(UNKNOWN):
-            shown.keep_variable(place, content, stamp, variable)
-        return variable
-
-    def _stands(self, known: Variable, place: ContentPlace, content: Any) -> bool:
-        """Whether the numbers in a variable still are those of their places."""
-        handles, number = self.session.handles, known.variables_reference
-        if number and handles.number(place) != number:
-            return False
-        defined = (known.declaration_location_reference, known.value_location_reference)
-        if any(each is not None and handles.place(each) is None for each in defined):
-            return False
-        return known.memory_reference == self._memory(place, content)
+        return self.content(name, place, content, (frame.code, slot))
 
     def content(
         self, name: str, place: ContentPlace, content: Any, origin: tuple[Code, int] | None = None
@@ -158,7 +142,7 @@ class View:
         """What stands at a place; `origin` is the slot that holds it, if it is a whole value."""
         return self.variable(
             name,
-            self.glance.text(content, origin),
+            self.glance.text(content),
             type=type_text(content),
             place=place,
             opens=self.opens(place, content),

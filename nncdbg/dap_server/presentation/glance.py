@@ -14,28 +14,25 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nncdbg.engine import dtypes
 from nncdbg.engine.graph import TensorType
 from nncdbg.engine.npy import read_part
-from nncdbg.engine.statistics_log import CAPACITY, COLUMNS
+from nncdbg.engine.statistics_log import COLUMNS
 from nncdbg.stats import Summary
 from nncdbg.stats.inspection import summary_of
 from nncdbg.stats.piecewise import summarize_by_pieces
 from nncdbg.terminal.look import SMALL, elements, is_text
 
 if TYPE_CHECKING:
-    from nncdbg.dap_server.presentation.places import ContentPlace
-    from nncdbg.dap_server.protocol.types import Variable
+    from nncdbg.dap_server.presentation.places import FramePlace
+    from nncdbg.dap_server.presentation.sent import Known
     from nncdbg.engine.code import Code
     from nncdbg.engine.graph import Array
     from nncdbg.engine.session import Debugger
-
-Stamp: TypeAlias = "tuple[bool, ...]"
-"""What beside place and content decides how a variable reads."""
 
 GLANCE = 1 << 22
 """Elements of which one answer computes statistics: some 2 ms."""
@@ -87,7 +84,8 @@ class Shown:
     debugger: Debugger
     _slots: dict[Code, Slots] = field(default_factory=dict)
     _summaries: dict[int, tuple[weakref.ref[Any], Summary]] = field(default_factory=dict)
-    _variables: dict[ContentPlace, tuple[weakref.ref[Any], Stamp, Variable]] = field(default_factory=dict)
+    sent: dict[FramePlace, dict[int, Known]] = field(default_factory=dict)
+    """Per frame and slot how a value was shown."""
 
     def slots(self, code: Code) -> Slots:
         """The slots of a block."""
@@ -108,38 +106,11 @@ class Shown:
             key = id(content)
             self._summaries[key] = weakref.ref(content, partial(self._summaries.pop, key)), summary
 
-    def variable(self, place: ContentPlace, content: Any, stamp: Stamp) -> Variable | None:
-        """How an array was shown at a place, if it was, and would be again.
-
-        A step changes few of the values on the screen, and clients ask for all of them again.
-        """
-        known = self._variables.get(place)
-        if known is None or known[0]() is not content or known[1] != stamp:
-            return None
-        return known[2]
-
-    def keep_variable(self, place: ContentPlace, content: Any, stamp: Stamp, variable: Variable) -> None:
-        """Remember how an array is shown, as long as it lives."""
-        if self.debugger.timeline.retains and is_tensor(content) and not isinstance(content, np.generic):
-            gone = partial(self._variables.pop, place)
-            self._variables[place] = weakref.ref(content, gone), stamp, variable
-
-    def logged(self, content: Any, code: Code, slot: int) -> Summary | None:
-        """What the engine logged when the slot was written, where that is beyond doubt.
-
-        It is if the log reaches back to the start, all it has of the statement is the same, and nothing
-        was set by hand or computed by a micro program.
-        """
-        debugger, pc = self.debugger, code.definition[slot]
-        log = debugger.log
-        if log is None or pc < 0 or debugger.timeline.edits or log.positions.written > CAPACITY:
-            return None
-        target = code.targets[pc]
-        rows = log.history(code, pc, slot - target.start if isinstance(target, slice) else 0)
-        if not rows or any(not np.array_equal(row, rows[0], equal_nan=True) for row in rows):
-            return None
-        summary = summary_of(rows[0], dtypes.name_of(content.dtype))
-        return summary if summary.count == content.size else None
+    def logged(self, content: Any) -> Summary | None:
+        """What the engine logged when this array was written, if it has it still."""
+        log = self.debugger.log
+        row = log.row_of(content) if log is not None else None
+        return None if row is None else summary_of(row, dtypes.name_of(content.dtype))
 
 
 @dataclass(slots=True)
@@ -152,8 +123,8 @@ class Glance:
     room: int = GLANCE
     """Elements whose statistics this answer may still compute."""
 
-    def text(self, content: Any, origin: tuple[Code, int] | None = None) -> str:
-        """A value in a line.  `origin` is the slot that holds it, if it is a whole value."""
+    def text(self, content: Any) -> str:
+        """A value in a line."""
         if not is_tensor(content):
             return plain_text(content)
         head = type_text(content)
@@ -161,7 +132,7 @@ class Glance:
             return f"{head} (empty)"
         if content.size <= SMALL or is_text(content):
             return f"{head} {self.elements(self.host(content))}"
-        summary = self.summary(content, origin)
+        summary = self.summary(content)
         return f"{head} {statistics_text(content, summary)}" if summary is not None else f"{head} {UNKNOWN}"
 
     def elements(self, array: Array) -> str:
@@ -189,13 +160,13 @@ class Glance:
         array = np.asarray(self.shown.debugger.backend.to_host(content))
         return read_part(array) if array.nbytes <= PART else array
 
-    def summary(self, content: Any, origin: tuple[Code, int] | None = None) -> Summary | None:
+    def summary(self, content: Any) -> Summary | None:
         """The statistics of a tensor if they are known, or can be had at once."""
         known = self.shown.summary(content)
         if known is not None:
             return known
         if content.size > self.room:
-            return self.shown.logged(content, *origin) if origin is not None else None
+            return self.shown.logged(content)
         self.room -= content.size
         return self.full_summary(content)
 

@@ -6,7 +6,7 @@ expanded stays expanded from stop to stop.  A number whose place is gone resolve
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 FIRST = 1000
@@ -20,6 +20,7 @@ class Handles:
     def __init__(self) -> None:
         self._numbers: dict[Hashable, int] = {}
         self._places: dict[int, Any] = {}
+        """In the order in which they were asked for, the latest at the end."""
         self._next = FIRST
 
     def __len__(self) -> int:
@@ -27,21 +28,31 @@ class Handles:
 
     def number(self, place: Hashable) -> int:
         """The number of a place, from 1000 up."""
-        number = self._numbers.pop(place, None)
-        if number is None:
-            number = self._next
-            self._next += 1
-            self._places[number] = place
-            if len(self._places) > KEPT:
-                oldest = next(iter(self._numbers))
-                del self._places[self._numbers.pop(oldest)]
-        # The last one of the dictionary is the one asked for last.
-        self._numbers[place] = number
+        number = self._numbers.get(place)
+        if number is not None:
+            self._places[number] = self._places.pop(number)
+            return number
+        number = self._numbers[place] = self._next
+        self._next += 1
+        self._places[number] = place
+        if len(self._places) > KEPT:
+            oldest = next(iter(self._places))
+            del self._numbers[self._places.pop(oldest)]
         return number
 
     def place(self, number: int) -> Any | None:
         """The place with a number; None if there is none."""
-        place = self._places.get(number)
+        place = self._places.pop(number, None)
         if place is not None:
-            self._numbers[place] = self._numbers.pop(place)
+            self._places[number] = place
         return place
+
+    def stand(self, numbers: Iterable[int]) -> bool:
+        """Whether all of these still are numbers of places; they count as asked for."""
+        places = self._places
+        for number in numbers:
+            place = places.pop(number, None)
+            if place is None:
+                return False
+            places[number] = place
+        return True

@@ -40,6 +40,11 @@ def address_of(session: Session, place: MemoryPlace, offset: int) -> str:
     return hex((session.handles.number(place) << _REGION) + offset)
 
 
+def number_in(reference: str) -> int:
+    """The number of the place of a value, in the address of its first byte."""
+    return int(reference, 16) >> _REGION
+
+
 def resolved(session: Session, reference: str, offset: int | None) -> tuple[MemoryPlace, int]:
     """(the value, the offset into it) of an address and an offset.  Raises UsageError for what is none."""
     try:

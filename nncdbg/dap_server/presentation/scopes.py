@@ -17,11 +17,13 @@ from nncdbg.dap_server.presentation.places import (
     depth_of,
     standing,
 )
+from nncdbg.dap_server.presentation.sent import Sent
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.memory.buffers import address_of
 from nncdbg.terminal.look import type_of
 
 if TYPE_CHECKING:
+    from nncdbg.dap_server.presentation.sent import Listed
     from nncdbg.dap_server.protocol.types import Variable
     from nncdbg.engine.code import Code
     from nncdbg.engine.machine import Frame
@@ -40,6 +42,7 @@ class Here:
     frame: Frame
     pc: int
     done: bool
+    sent: Sent
 
     @property
     def code(self) -> Code:
@@ -66,7 +69,7 @@ def here(view: View, place: FramePlace) -> Here | None:
     if depth is None:
         return None
     frame = view.session.program.debugger.machine.frames[depth]
-    return Here(view, place, depth, frame, *standing(view.session, depth))
+    return Here(view, place, depth, frame, *standing(view.session, depth), Sent(view, place, frame))
 
 
 def scope_children(view: View, place: ScopePlace) -> Children:
@@ -89,10 +92,15 @@ def _listed(here: Here, slots: Sequence[int]) -> Children:
     return Children(len(shown), lambda start, stop: (_value(here, slot) for slot in shown[start:stop]))
 
 
-def _value(here: Here, slot: int) -> Variable:
+def _value(here: Here, slot: int) -> Listed:
+    content = here.frame.slots[slot]
+    encoded = here.sent.again(slot, content)
+    if encoded is not None:
+        return encoded
     name = here.code.names[slot]
     if name:
-        return here.view.in_slot(here.frame, slot, ContentPlace(here.place, name), spelled(name))
+        variable = here.view.in_slot(here.frame, slot, ContentPlace(here.place, name), spelled(name))
+        return here.sent.keep(slot, content, variable)
     place = ContentPlace(here.place, str(slot), kind="slot")
     pc = here.pc
     position = here.code.operands[pc].index(slot) if slot in here.code.operands[pc] else 0
@@ -124,7 +132,7 @@ def _values(here: Here) -> Children:
     written = len(slots.written) if here.ended else slots.before(here.frame.pc)
     total = written + len(slots.given)
 
-    def make(start: int, stop: int) -> Iterator[Variable]:
+    def make(start: int, stop: int) -> Iterator[Listed]:
         for index in range(start, stop):
             newest = index < written
             slot = slots.written[written - 1 - index] if newest else slots.given[index - written]
@@ -144,7 +152,7 @@ def _loop(here: Here) -> Children:
     if frame.times is not None:
         facts.append(("times", str(frame.times), ""))
     facts += [(f"collect[{n}]", f"{len(items)} values so far", "") for n, items in enumerate(frame.collected)]
-    makers: list[Callable[[], Variable]] = [
+    makers: list[Callable[[], Listed]] = [
         lambda fact=fact: view.variable(fact[0], fact[1], evaluate_name=fact[2] or None)  # type: ignore[misc]
         for fact in facts
     ]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import select
+import socket
+import stat
 import threading
 from io import BufferedReader, RawIOBase
 from typing import TYPE_CHECKING
@@ -14,6 +16,7 @@ from nncdbg.dap_server.ending import told_to_end
 from nncdbg.dap_server.runner import Runner
 from nncdbg.dap_server.session import Session
 from nncdbg.dap_server.transport.connection import Connection
+from nncdbg.dap_server.transport.pipes import capacity, pending
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -67,6 +70,9 @@ class PipeWriter:
         self._poll = select.poll()
         self._poll.register(descriptor, select.POLLOUT)
         self._poll.register(self.over, select.POLLIN)
+        kind = os.fstat(descriptor).st_mode
+        self._socket = socket.socket(fileno=os.dup(descriptor)) if stat.S_ISSOCK(kind) else None
+        self._capacity = capacity(descriptor) if stat.S_ISFIFO(kind) else 0
 
     def write(self, data: bytes) -> None:
         """Write all of it.  Raises OSError where the other side is gone, or `end` was called."""
@@ -75,8 +81,17 @@ class PipeWriter:
             ready = dict(self._poll.poll())
             if self.over in ready:
                 raise BrokenPipeError("the session is over")
-            # So much can be taken at once where something can be.
-            rest = rest[os.write(self._descriptor, rest[: select.PIPE_BUF]) :]
+            rest = rest[self._write_some(rest) :]
+
+    def _write_some(self, data: memoryview) -> int:
+        """Write as much as can be taken without waiting, where something can be; how much that was."""
+        if self._socket is not None:
+            try:
+                return self._socket.send(data, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return 0
+        most = self._capacity if self._capacity and not pending(self._descriptor) else select.PIPE_BUF
+        return os.write(self._descriptor, data[:most])
 
     def end(self, reading: bool) -> None:
         """Write no more, nor read."""

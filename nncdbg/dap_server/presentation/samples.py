@@ -1,0 +1,77 @@
+"""The elements of a tensor on their way to a view: which ones, and how they are written down."""
+
+from __future__ import annotations
+
+import base64
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nncdbg.engine import dtypes
+from nncdbg.engine.errors import UsageError
+
+if TYPE_CHECKING:
+    from nncdbg.engine.graph import Array
+
+
+def sampling(shape: tuple[int, ...], most: int) -> list[int]:
+    """A step for each axis, a power of two, so that at most `most` elements are left; long axes first."""
+    steps = [1] * len(shape)
+    if 0 in shape:
+        return steps
+
+    def left(axis: int) -> int:
+        return -(-shape[axis] // steps[axis])
+
+    while math.prod(map(left, range(len(shape)))) > most:
+        steps[max(range(len(shape)), key=left)] *= 2
+    return steps
+
+
+def packed(array: Array) -> tuple[str, str]:
+    """(`f32`, bytes in base64): the elements in C order, least byte first.
+
+    Elements of one to eight bytes stay what they are; narrower ones and narrow floats become `i8` and
+    `f32`, bools `u8`, complex ones pairs.  Raises UsageError for strings.
+    """
+    kind = array.dtype.kind
+    if kind in "OUST":
+        raise UsageError("strings have no bytes to send", hint="ask for `json`")
+    if kind == "V":
+        array = _widened(array)
+    elif kind == "f" and array.dtype.itemsize < 4:
+        array = array.astype(np.float32)
+    elif kind == "b":
+        array = array.view(np.uint8)
+    little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+    if kind == "c":
+        little = little.reshape(-1).view(f"<f{array.dtype.itemsize // 2}")
+    return dtypes.name_of(little.dtype), base64.b64encode(little.data).decode("ascii")
+
+
+def json_numbers(array: Array) -> list[Any]:
+    """The elements in C order as JSON can tell them."""
+    flat = array.reshape(-1)
+    if flat.dtype.kind == "c":
+        return [list(map(json_number, (each.real, each.imag))) for each in flat.tolist()]
+    if flat.dtype.kind in "OUST":
+        return list(map(str, flat.tolist()))
+    if flat.dtype.kind == "V":
+        flat = _widened(flat)
+    listed: list[Any] = flat.tolist()
+    if flat.dtype.kind == "f" and not np.isfinite(flat).all():
+        return list(map(json_number, listed))
+    return listed
+
+
+def _widened(array: Array) -> Array:
+    """Integers narrower than a byte, or floats that only `ml_dtypes` knows, as NumPy has them."""
+    return array.astype(np.int8 if dtypes.name_of(array.dtype) in dtypes.INTEGERS else np.float32)
+
+
+def json_number(number: float) -> float | str:
+    """A number, or its name where JSON has none."""
+    if math.isfinite(number):
+        return number
+    return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"

@@ -1,0 +1,77 @@
+"""Values as they were shown, to be sent once more where they would be shown again.
+
+A step changes few of the values on the screen, and clients ask for all of them again.
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+import numpy as np
+
+from nncdbg.dap_server.presentation.glance import UNKNOWN, is_tensor
+from nncdbg.dap_server.presentation.memory_references import number_in
+
+if TYPE_CHECKING:
+    from nncdbg.dap_server.presentation.children import View
+    from nncdbg.dap_server.presentation.places import FramePlace
+    from nncdbg.dap_server.protocol.types import Variable
+    from nncdbg.engine.machine import Frame
+
+Listed: TypeAlias = "Variable | msgspec.Raw"
+"""A variable, or one as it was sent before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """How an array was shown: `encoded` as it was sent, with the `numbers` of places that are in there.
+
+    `stamp` is what beside array and slot decides how it reads.
+    """
+
+    content: weakref.ref[Any]
+    stamp: tuple[bool, ...]
+    encoded: msgspec.Raw
+    numbers: tuple[int, ...]
+
+
+class Sent:
+    """What was sent of one frame, as one view shows it."""
+
+    def __init__(self, view: View, place: FramePlace, frame: Frame) -> None:
+        self._known = view.glance.shown.sent.setdefault(place, {})
+        self._stamp = view.glance.hex, view.typed, view.addressed, frame.iteration > 0
+        self._handles = view.session.handles
+        # Where memory is used again, an array may come to hold something else.
+        self._keeps = view.session.program.debugger.timeline.retains
+
+    def again(self, slot: int, content: Any) -> msgspec.Raw | None:
+        """How the array in a slot was shown, if it was, and would be again."""
+        known = self._known.get(slot)
+        if known is None or known.content() is not content or known.stamp != self._stamp:
+            return None
+        return known.encoded if self._handles.stand(known.numbers) else None
+
+    def keep(self, slot: int, content: Any, variable: Variable) -> Variable:
+        """Remember how an array is shown, as long as it lives; nothing of what is still to be computed."""
+        keeps = self._keeps and is_tensor(content) and not isinstance(content, np.generic)
+        if keeps and not variable.value.endswith(UNKNOWN):
+            gone = partial(self._known.pop, slot)
+            encoded = msgspec.Raw(msgspec.json.encode(variable))
+            self._known[slot] = Known(weakref.ref(content, gone), self._stamp, encoded, _numbers(variable))
+        return variable
+
+
+def _numbers(variable: Variable) -> tuple[int, ...]:
+    reference = variable.memory_reference
+    found = (
+        variable.variables_reference or None,
+        variable.declaration_location_reference,
+        variable.value_location_reference,
+        number_in(reference) if reference is not None else None,
+    )
+    return tuple(number for number in found if number is not None)
