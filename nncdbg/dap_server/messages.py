@@ -86,16 +86,21 @@ def decode_arguments(request: Request, record: Any, required: bool) -> Any:
     """
     raw = request.arguments
     if raw is None or raw == b"null":
-        if not required or record is None:
-            raw = b"{}"
-        else:
+        # Where all in them may be left out, clients leave out the whole.
+        if required and record is not None and _due_in(record):
             raise MessageError(f"{request.command} needs `arguments`", request.seq, request.command)
+        raw = b"{}"
     try:
         return msgspec.json.decode(raw, type=record if record is not None else dict)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         words = _words(error)
         words = words.replace("$", "arguments", 1) if "`$" in words else f"{words} - at `arguments`"
         raise MessageError(f"{request.command}: {words}", request.seq, request.command) from None
+
+
+def _due_in(record: Any) -> bool:
+    """Whether a record has a field that cannot be left out."""
+    return any(field.required for field in msgspec.structs.fields(record))
 
 
 def quoted(word: str) -> str:

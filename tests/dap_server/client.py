@@ -16,6 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from time import monotonic
 from typing import Any, BinaryIO
 
 from tests.dap_server import schema
@@ -90,7 +91,7 @@ class Client:
         try:
             message = self._incoming.get(timeout=timeout)
         except queue.Empty:
-            raise AssertionError(f"nothing came in {timeout} s; so far:\n{self.transcript()}") from None
+            raise AssertionError(f"nothing came in {timeout:.0f} s; so far:\n{self.transcript()}") from None
         if isinstance(message, Exception):
             raise AssertionError(f"the server sent what is no message: {message}")
         if message is None:
@@ -119,12 +120,18 @@ class Client:
         for index, message in enumerate(self._unclaimed):
             if wanted(message):
                 return self._unclaimed.pop(index)
-        while True:
-            message = self._next(timeout)
+        end = monotonic() + timeout
+        while (left := end - monotonic()) > 0:
+            message = self._next(left)
             assert message is not None, f"the connection ended; so far:\n{self.transcript()}"
             if wanted(message):
                 return message
             self._unclaimed.append(message)
+        raise AssertionError(f"much came in {timeout} s, but not that; so far:\n{self.transcript()}")
+
+    def discard(self, unwanted: Callable[[Message], bool]) -> None:
+        """Let nobody wait for the messages that have come and are `unwanted`."""
+        self._unclaimed = [message for message in self._unclaimed if not unwanted(message)]
 
     def expect_event(self, event: str, timeout: float = TIMEOUT, **fields: Any) -> Message:
         """The body of the next event of a kind; `fields` must be in it."""

@@ -143,6 +143,7 @@ def test_where_no_file_can_be_written_the_text_has_a_number(client: Client, tmp_
 def test_modules_are_graphs_stores_and_libraries(client: Client) -> None:
     client.start(FIRST_STEPS)
     body = client.request("modules", {})
+    assert client.request("modules") == body, "all of the arguments may be left out"
     by_id = {each["id"]: each for each in body["modules"]}
     assert len(by_id) == body["totalModules"] == len(body["modules"])
     main, layer = by_id["graph:main"], by_id["graph:layer"]

@@ -57,10 +57,8 @@ def _memory(session: Session, frame: Any, name: str | None, content: Any) -> str
 
 def _text(view: View, content: Any) -> str:
     """A scalar that an expression gives plain; everything else as a variable shows it."""
-    if isinstance(content, (np.bool_, bool)):
-        return "true" if content else "false"
-    if view.glance.hex and isinstance(content, int):
+    if view.glance.hex and isinstance(content, int) and not isinstance(content, bool):
         return hex(content)
-    if isinstance(content, np.generic):
+    if isinstance(content, np.generic | bool):
         return view.glance.element(content)
     return view.glance.text(content)
