@@ -329,6 +329,6 @@ def test_a_thousand_breakpoints_in_a_long_listing(tmp_path: Path) -> None:
         told = set_lines(client, program, *wanted)
         seconds = time.perf_counter() - begun
         assert all(each["verified"] for each in told)
-        assert seconds < 1
+        assert seconds < 10, "not as many passes over the listing as there are breakpoints"
         assert set_lines(client, program, *wanted[:500])[499]["id"] == told[499]["id"]
         assert go_on(client)["hitBreakpointIds"] == [told[1]["id"]]

@@ -298,10 +298,13 @@ def test_packets_are_sent_at_once(server: Server) -> None:
     """With Nagle's algorithm each of these would take 40 ms."""
     with server.client() as client:
         client.start(PROGRAM)
-        began = time.perf_counter()
-        for _ in range(50):
-            client.request("threads")
-        assert time.perf_counter() - began < 1.5
+        took = []
+        for _ in range(10):
+            began = time.perf_counter()
+            for _ in range(10):
+                client.request("threads")
+            took.append(time.perf_counter() - began)
+        assert min(took) < 0.3
 
 
 def test_who_does_not_read_cannot_keep_the_server(server: Server) -> None:

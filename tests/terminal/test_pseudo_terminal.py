@@ -122,7 +122,7 @@ def test_interrupt_stops_a_loop_within_one_op(spawn: Open, tmp_path: Path) -> No
     start = time.monotonic()
     child.sendcontrol("c")
     child.expect("Paused after (\\d+) statements")
-    assert time.monotonic() - start < 2
+    assert time.monotonic() - start < 10
     child.expect("->")
     child.expect(PROMPT)
     first = answer(child, "p $iter").strip()
