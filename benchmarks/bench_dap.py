@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from bench_machine import chain
-from dap_wire import Wire, wire
+from dap_wire import FOREVER, Wire, wire
 from debugpy_wire import debugpy_wire
 
 BILLION = 10**9
@@ -20,16 +20,6 @@ PAGE_BAR = 0.005
 WARMING = 5
 """Seconds in which the compiled statistics are read from their cache, once 2,000 ops have run."""
 STEP_BAR, STEP_BAR_P99, PAUSE_BAR = 0.003, 0.010, 0.020
-
-FOREVER = """graph @main(%x: f32[4]) -> (%y: f32[4]) {
-  while @spin (%s: f32[4] = %x) {
-    %a: f32[4] = Mul(%s, 0.5)
-    %b: f32[4] = Add(%a, 1.0)
-    next %s = %b
-  } -> (%y: f32[4] = %s)
-  return %y
-}
-"""
 
 
 def sparse_array(file: Path, count: int) -> None:

@@ -1,4 +1,4 @@
-"""How long an editor waits for the language server: from a key to the diagnostics, and from its start."""
+"""How long an editor waits for the language server: from a key to diagnostics or a list, from its start."""
 
 from __future__ import annotations
 
@@ -9,15 +9,22 @@ import sys
 from time import perf_counter
 from typing import Any
 
-LINES = 10_000
-URI = "file:///bench/model.nnc"
-BAR, START_BAR = 0.100, 2.0
-"""Seconds from a key to the diagnostics of 10,000 lines; from the process to those of a small text."""
+LINES, VERY_MANY = 10_000, 100_000
+URI, OTHER = "file:///bench/model.nnc", "file:///bench/other.nnc"
+BAR, LIST_BAR, START_BAR, LONG_BAR = 0.100, 0.050, 2.0, 15.0
+"""Seconds from a key to the diagnostics of 10,000 lines, and to a list of values; from the process to the
+diagnostics of a small text; from a text of 100,000 lines to its diagnostics."""
+
+SMALL = "graph @main(%x: f32[2]) -> (%y) {\n%y = Relu(%x)\nreturn %y\n}\n"
 
 
-def model(lines: int, *, graphs: int = 1) -> str:
-    """`lines` of convolutions, sums and activations in turn, in so many graphs; every value has its type."""
+def model(lines: int, *, graphs: int = 1, typed: bool = True) -> str:
+    """`lines` of convolutions, sums and activations in turn, in so many graphs.
+
+    Every value has its type, or, without `typed`, it is inferred down the whole graph.
+    """
     size = "f32[1,8,56,56]"
+    own = f": {size}" if typed else ""
     text = []
     for graph in range(graphs):
         name = "main" if not graph else f"layer{graph}"
@@ -30,25 +37,34 @@ def model(lines: int, *, graphs: int = 1) -> str:
                 f"Add({before}, %v{max(0, n - 3)})",
                 f"Relu({before})",
             )
-            text.append(f'  %v{n}: {size} = {op[n % 3]} loc("net.py":{n})')
+            text.append(f'  %v{n}{own} = {op[n % 3]} loc("net.py":{n})')
         text += [f"  return %v{count}", "}", ""]
     return "\n".join(text)
 
 
 class Editor:
-    """A client with one document."""
+    """A client of a server of its own."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "nncdbg", "lsp"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         self.version = 1
-        self.send(id=1, method="initialize", params={"processId": None, "rootUri": None, "capabilities": {}})
-        self.receive()
+        self.requests = 0
+        self.request("initialize", {"processId": None, "rootUri": None, "capabilities": {}})
         self.send(method="initialized", params={})
-        item = {"uri": URI, "languageId": "nnc", "version": 1, "text": text}
+
+    def open(self, uri: str, text: str) -> None:
+        item = {"uri": uri, "languageId": "nnc", "version": 1, "text": text}
         self.send(method="textDocument/didOpen", params={"textDocument": item})
-        self.diagnostics()
+
+    def request(self, method: str, params: dict[str, Any]) -> Any:
+        """Its result; what else comes meanwhile is passed over."""
+        self.requests += 1
+        self.send(id=self.requests, method=method, params=params)
+        while (answer := self.receive()).get("id") != self.requests:
+            pass
+        return answer["result"]
 
     def send(self, **message: Any) -> None:
         body = json.dumps({"jsonrpc": "2.0", **message}).encode()
@@ -66,43 +82,95 @@ class Editor:
         answer: dict[str, Any] = json.loads(out.read(length))
         return answer
 
-    def diagnostics(self) -> list[Any]:
+    def diagnostics(self, uri: str = URI) -> list[Any]:
         """Those of the version that was sent last."""
         while True:
             params = self.receive().get("params", {})
-            if params.get("version") == self.version:
+            if params.get("uri") == uri and params.get("version") == self.version:
                 return list(params["diagnostics"])
 
-    def key(self, line: int, start: int, end: int, text: str) -> float:
-        """Seconds from an edit to its diagnostics."""
+    def type(self, line: int, start: int, end: int, text: str) -> None:
+        """An edit, which nothing is waited for after."""
         self.version += 1
         place = {"start": {"line": line, "character": start}, "end": {"line": line, "character": end}}
-        before = perf_counter()
         document = {"uri": URI, "version": self.version}
         params = {"textDocument": document, "contentChanges": [{"range": place, "text": text}]}
         self.send(method="textDocument/didChange", params=params)
+
+    def key(self, line: int, start: int, end: int, text: str) -> float:
+        """Seconds from an edit to its diagnostics."""
+        before = perf_counter()
+        self.type(line, start, end, text)
         self.diagnostics()
         return perf_counter() - before
 
+    def list(self, line: int, start: int, text: str) -> float:
+        """Seconds from an edit to the list of what can be written behind it."""
+        before = perf_counter()
+        self.type(line, start, start, text)
+        position = {"line": line, "character": start + len(text)}
+        found = self.request("textDocument/completion", {"textDocument": {"uri": URI}, "position": position})
+        assert found["items"]
+        return perf_counter() - before
+
     def close(self) -> None:
-        self.send(id=2, method="shutdown")
+        self.request("shutdown", {})
         self.send(method="exit")
         self.process.communicate(timeout=60)
 
 
 def typing(text: str, runs: int = 8) -> list[float]:
     """Keys all over a text: a letter in a name, which breaks what uses it, and away; a broken line."""
-    editor = Editor(text)
-    count = text.count("\n")
+    editor = Editor()
+    editor.open(URI, text)
+    editor.diagnostics()
+    lines = text.split("\n")
     seconds = []
     for run in range(runs):
-        line = 2 + (run * count // runs) // 5 * 5
+        line = 2 + run * (len(lines) - 1) // runs
+        while "=" not in lines[line]:
+            line += 1
+        equals = lines[line].index("=")
         seconds.append(editor.key(line, 4, 4, "q"))
         seconds.append(editor.key(line, 4, 5, ""))
-        seconds.append(editor.key(line, 27, 28, "x"))
-        seconds.append(editor.key(line, 27, 28, "="))
+        seconds.append(editor.key(line, equals, equals + 1, "x"))
+        seconds.append(editor.key(line, equals, equals + 1, "="))
     editor.close()
     return seconds
+
+
+def listing(text: str, runs: int = 16) -> list[float]:
+    """Lists of values and of ops for keys near the end of a text, where most values are in scope."""
+    editor = Editor()
+    editor.open(URI, text)
+    editor.diagnostics()
+    lines = text.split("\n")
+    seconds = []
+    for run in range(runs):
+        line = len(lines) - 8 - run
+        place = lines[line].index("(%") + 1 if run % 2 else lines[line].index("=") + 1
+        seconds.append(editor.list(line, place, "%" if run % 2 else " "))
+    editor.close()
+    return seconds
+
+
+def very_long() -> tuple[float, list[float]]:
+    """Seconds from 100,000 lines to their diagnostics, and of requests about another text meanwhile."""
+    editor = Editor()
+    editor.open(OTHER, SMALL)
+    editor.diagnostics(OTHER)
+    before = perf_counter()
+    editor.open(URI, model(VERY_MANY))
+    meanwhile = []
+    for _ in range(10):
+        asked = perf_counter()
+        place = {"textDocument": {"uri": OTHER}, "position": {"line": 1, "character": 6}}
+        assert editor.request("textDocument/hover", place)
+        meanwhile.append(perf_counter() - asked)
+    editor.diagnostics()
+    took = perf_counter() - before
+    editor.close()
+    return took, meanwhile[1:]
 
 
 def start(runs: int = 5) -> float:
@@ -110,27 +178,31 @@ def start(runs: int = 5) -> float:
     times = []
     for _ in range(runs):
         before = perf_counter()
-        editor = Editor("graph @main(%x: f32[2]) -> (%y) {\n%y = Relu(%x)\nreturn %y\n}\n")
+        editor = Editor()
+        editor.open(URI, SMALL)
+        editor.diagnostics()
         times.append(perf_counter() - before)
         editor.close()
     return statistics.median(times)
 
 
 def measure() -> list[dict[str, Any]]:
+    long, meanwhile = very_long()
+    lists = statistics.median(listing(model(LINES)))
+    key = "lsp: key to diagnostics, 10,000 lines"
     figures = [
-        (f"lsp: key to diagnostics, {LINES} lines in one graph, median (s)", statistics.median, 1, BAR),
-        (f"lsp: key to diagnostics, {LINES} lines in 50 graphs, median (s)", statistics.median, 50, BAR),
+        (f"{key} in one graph, median (s)", statistics.median(typing(model(LINES))), BAR),
+        (f"{key}, types inferred, median (s)", statistics.median(typing(model(LINES, typed=False))), BAR),
+        (f"{key} in 50 graphs, median (s)", statistics.median(typing(model(LINES, graphs=50))), BAR),
+        ("lsp: key to completion list, 10,000 lines, median (s)", lists, LIST_BAR),
+        ("lsp: opening 100,000 lines to diagnostics (s)", long, LONG_BAR),
+        ("lsp: hover elsewhere meanwhile, median (s)", statistics.median(meanwhile), BAR),
+        ("lsp: start of the process to the first diagnostics (s)", start(), START_BAR),
     ]
-    rows = []
-    for figure, middle, graphs, bar in figures:
-        seconds = middle(typing(model(LINES, graphs=graphs)))
-        rows.append({"figure": figure, "ours": seconds, "peer": None, "ratio": round(seconds, 4), "bar": bar})
-    seconds = start()
-    figure = "lsp: start of the process to the first diagnostics (s)"
-    rows.append(
-        {"figure": figure, "ours": seconds, "peer": None, "ratio": round(seconds, 3), "bar": START_BAR}
-    )
-    return rows
+    return [
+        {"figure": figure, "ours": seconds, "peer": None, "ratio": round(seconds, 4), "bar": bar}
+        for figure, seconds, bar in figures
+    ]
 
 
 if __name__ == "__main__":

@@ -10,6 +10,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+FOREVER = """graph @main(%x: f32[4]) -> (%y: f32[4]) {
+  while @spin (%s: f32[4] = %x) {
+    %a: f32[4] = Mul(%s, 0.5)
+    %b: f32[4] = Add(%a, 1.0)
+    next %s = %b
+  } -> (%y: f32[4] = %s)
+  return %y
+}
+"""
+"""A program that never ends."""
+
 
 class Wire:
     """Requests in, bodies out, one at a time; `events` holds what came beside."""

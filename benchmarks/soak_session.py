@@ -14,25 +14,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from dap_wire import Wire
+from dap_wire import FOREVER, Wire
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 TIMEOUT = 30.0
 """Seconds after which an answer counts as one that never comes."""
-
-LONG = """#nncdbg 1
-graph @main(%x: f32[4]) -> (%y) {
-  while @spin (%i: i64[] = 0, %s: f32[4] = %x) {
-    %go: bool[] = Less(%i, 100000000)
-    break unless %go
-    %s.1: f32[4] = Sin(%s)
-    %i.1: i64[] = Add(%i, 1)
-    next %i = %i.1, %s = %s.1
-  } -> (%y = %s)
-  return %y
-}
-"""
 
 FLAGS = (
     "supportsVariableType",
@@ -76,8 +63,8 @@ class Tally:
 
 
 def write_programs(folder: Path) -> list[Path]:
-    """The examples and a loop that takes minutes, in a folder."""
-    (folder / "long.nnc").write_text(LONG)
+    """The examples and a loop that never ends, in a folder."""
+    (folder / "forever.nnc").write_text(FOREVER)
     for each in EXAMPLES.glob("*.nnc"):
         shutil.copy(each, folder)
     return sorted(folder.glob("*.nnc"))
@@ -164,7 +151,7 @@ class RandomSession:
 
     def _settle(self) -> None:
         """Wait until the program stands; one that runs for minutes is paused."""
-        if self.program.name == "long.nnc":
+        if self.program.name == "forever.nnc":
             self.ask("pause", _thread(self))
         self._take_events()
         while self.state == "running":

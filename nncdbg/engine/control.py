@@ -8,8 +8,7 @@ machine back at exactly the places where one of these can be true.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -22,6 +21,7 @@ from nncdbg.engine.graph import Node
 from nncdbg.engine.limit import Limit
 from nncdbg.engine.machine import Frame, Machine
 from nncdbg.engine.timeline import Mark, Timeline
+from nncdbg.engine.traps import Traps
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,10 @@ class Stop:
     breakpoints: tuple[int, ...] = ()
     finding: Finding | None = None
     error: BaseException | None = None
+
+    def __repr__(self) -> str:
+        op = self.node.op if self.node is not None else None
+        return f"Stop({self.reason!r}, line={self.line}, op={op!r})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +69,17 @@ Journey: TypeAlias = "tuple[Callable[[], bool] | None, str, tuple[tuple[int, int
 
 
 class Control:
-    """Moves one machine.  `holds` evaluates a condition; `log` prints a logpoint's message;
-    `settle` decides whether a finding stops the program.
+    """Moves one machine, which comes back at `traps`.
 
-    `describe` makes a Stop of (reason, frame, pc) with the line of the listing.
+    `holds` evaluates a condition; `log` prints a logpoint's message; `settle` decides whether a finding
+    stops the program; `describe` makes a Stop of (reason, frame, pc) with the line of the listing.
     """
 
     def __init__(
         self,
         machine: Machine,
         timeline: Timeline,
+        traps: Traps,
         holds: Callable[[Breakpoint], bool],
         log: Callable[[Judged], None],
         settle: Callable[[Finding], Stop | None],
@@ -82,12 +87,11 @@ class Control:
     ) -> None:
         self.machine = machine
         self.timeline = timeline
+        self.traps = traps
         self.holds = holds
         self.log = log
         self.settle = settle
         self.describe = describe
-        self.breakpoints: dict[int, Breakpoint] = {}
-        self.codes: list[Code] = []
         self.service = False
         """Set with an interruption that asks for house-keeping, not for a stop."""
         self.actions: deque[Callable[[], None]] = deque()
@@ -99,59 +103,16 @@ class Control:
         self.pending: list[Finding] = []
         """What was found in the statement just run, still to be judged."""
         timeline.halted = self._halted
-        self._places: dict[tuple[int, int], list[tuple[Breakpoint, bool]]] = {}
-        self._temporary: set[tuple[int, int]] = set()
         self._destination: Callable[[], Iterable[tuple[Code, int]]] | None = None
-        self._heedful = True
-        """False while only the place that was asked for, a failure, a pause and the end stop the program."""
-        self._held = False
         self.journey: Journey | None = None
         """What is left of the latest way forward if something broke it off."""
-
-    # -- traps -----------------------------------------------------------------------------
-
-    @contextmanager
-    def together(self) -> Iterator[None]:
-        """Changes of breakpoints made meanwhile take effect at the end, all at once."""
-        self._held = True
-        try:
-            yield
-        finally:
-            self._held = False
-            self.rearm()
-
-    def rearm(self) -> None:
-        """Set the traps of all enabled breakpoints, and of the place where a step is to end."""
-        if self._held:
-            return
-        places: dict[tuple[int, int], list[tuple[Breakpoint, bool]]] = {}
-        for breakpoint in self.breakpoints.values():
-            if breakpoint.enabled and self._heedful:
-                for code, pc, after in breakpoint.sites:
-                    places.setdefault((id(code), pc), []).append((breakpoint, after))
-        self._places = places
-        wanted: dict[int, set[int]] = {}
-        for key, pc in (*places, *self._temporary):
-            wanted.setdefault(key, set()).add(pc)
-        for code in self.codes:
-            traps = wanted.get(id(code), set())
-            if traps != code.traps:
-                code.traps = traps
-                code.arm()
 
     # -- forward ---------------------------------------------------------------------------
 
     def resume(self, *, heed: bool = True) -> Stop:
         """Run until something stops it; without `heed` neither breakpoints nor findings do."""
-        if heed:
+        with self.traps.heeding(heed):
             return self._go(None, "pause")
-        self._heedful = False
-        self.rearm()
-        try:
-            return self._go(None, "pause")
-        finally:
-            self._heedful = True
-            self.rearm()
 
     def step_over(self) -> Stop:
         """The next statement, whole, whatever blocks and calls it takes."""
@@ -190,21 +151,17 @@ class Control:
         `sites` is asked again when more blocks have been compiled.  Without `heed` neither breakpoints
         nor findings stop the program on the way.
         """
-        self._destination, self._heedful = sites, heed
-        if not heed:
-            self.rearm()
+        self._destination = sites
         try:
-            return self._go(lambda: self._place() in _places(sites()), "goto", _places(sites()))
+            with self.traps.heeding(heed):
+                return self._go(lambda: self._place() in _places(sites()), "goto", _places(sites()))
         finally:
-            self._destination, self._heedful = None, True
-            if not heed:
-                self.rearm()
+            self._destination = None
 
     def blocks_arrived(self) -> None:
         """More blocks are compiled; where the program is to run to may be among them."""
         if self._destination is not None:
-            self._temporary = set(_places(self._destination()))
-            self.rearm()
+            self.traps.lead_to(_places(self._destination()))
 
     def proceed(self, journey: Journey) -> Stop:
         """Take up a journey that was broken off, from wherever the program has been moved to since."""
@@ -232,10 +189,8 @@ class Control:
     def _go(
         self, arrived: Callable[[], bool] | None, reason: str, places: Iterable[tuple[int, int]] = ()
     ) -> Stop:
-        self._temporary = set(places)
-        self.journey = arrived, reason, tuple(self._temporary)
-        if self._temporary:
-            self.rearm()
+        self.journey = arrived, reason, tuple(places)
+        self.traps.lead_to(self.journey[2])
         try:
             # The statement at the pc runs even if it carries the trap that brought us here.
             outcome = self._step()
@@ -248,9 +203,7 @@ class Control:
                     return self._arrived(reason)
                 outcome = self._step() if self._at_trap() else self.machine.run()
         finally:
-            if self._temporary:
-                self._temporary = set()
-                self.rearm()
+            self.traps.lead_to(())
 
     def _at_trap(self) -> bool:
         frame = self.machine.frames[-1]
@@ -285,7 +238,7 @@ class Control:
             self.service = False
             self.timeline.enforce()
             self._act()
-        found, self.pending = self.pending if self._heedful else [], []
+        found, self.pending = self.pending if self.traps.heeded else [], []
         stop = next((stop for stop in map(self.settle, found) if stop is not None), None)
         words = self.limit.taken() if self.limit is not None else None
         if words is not None:
@@ -295,6 +248,23 @@ class Control:
             self.paused = False
             stop = stop or self._arrived("pause")
         return stop
+
+    def pause(self) -> None:
+        """Stop before the next statement; from a signal handler or another thread."""
+        self.paused = True
+        self.machine.interrupt()
+
+    def found(self, finding: Finding) -> None:
+        """The statement in execution has given this; it is settled once its results are stored."""
+        self.pending.append(finding)
+        self.machine.interrupt()
+
+    def serve(self, action: Callable[[], None] | None = None) -> None:
+        """Keep house before the next statement, and do `action` there; from any thread."""
+        if action is not None:
+            self.actions.append(action)
+        self.service = True
+        self.machine.interrupt()
 
     def _act(self) -> None:
         while self.actions:
@@ -318,7 +288,7 @@ class Control:
         """The breakpoints at this place whose condition is true; a condition that fails counts as one."""
         frame = self.machine.frames[-1]
         found = []
-        for breakpoint, after in self._places.get((id(frame.code), frame.pc), ()):
+        for breakpoint, after in self.traps.at(frame):
             if after and frame.pc == 0 and not frame.is_loop and breakpoint.kind == "value":
                 continue
             try:
@@ -349,8 +319,7 @@ class Control:
         first = due[0]
         for judged in due:
             if judged.breakpoint.temporary:
-                self.breakpoints.pop(judged.breakpoint.number, None)
-                self.rearm()
+                self.traps.remove(judged.breakpoint.number)
         detail = "; ".join(
             f"breakpoint {j.breakpoint.number}, {j.breakpoint}" + (f": {j.detail}" if j.detail else "")
             for j in due
@@ -419,7 +388,7 @@ class Control:
         return due
 
     def _rewound(self, reason: str) -> Stop:
-        for breakpoint in self.breakpoints.values():
+        for breakpoint in self.traps.breakpoints.values():
             breakpoint.rewind(self.machine.tick)
         if self.limit is not None:
             self.limit.renew()

@@ -6,7 +6,7 @@ run and depend on it run again; iterations of a loop that are over stay as they 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,16 +15,50 @@ from nncdbg.engine.code import UNSET
 from nncdbg.engine.dtypes import INTEGERS, name_of
 from nncdbg.engine.errors import RunError, UsageError
 from nncdbg.engine.events import Ended, Failed
+from nncdbg.engine.expression import evaluate_index, parse_index
 from nncdbg.engine.graph import Array
 from nncdbg.engine.machine import Frame, Machine
-from nncdbg.engine.timeline import EVICTED, Edit
-from nncdbg.engine.values import type_of
+from nncdbg.engine.timeline import EVICTED, Branch, Edit
+from nncdbg.engine.values import Values, type_of
 
 Recall: TypeAlias = "Callable[[int, int], Any]"
 """(depth of the frame, slot) to the value that was evicted from it."""
 
 Store: TypeAlias = "Callable[[int, int, Any], None]"
 """Writes (depth of the frame, slot, content)."""
+
+
+def change(scope: Values, name: str, value: Any, index: Any, to_device: Callable[[Array], Any]) -> Branch:
+    """Set `%name`, or the part at `index`, and what depends on it, in a new branch, which is returned.
+
+    `index` is a NumPy index, or its text.  Raises UsageError or RunError, with all as it was.
+    """
+    machine, timeline = scope.machine, scope.timeline
+    place = scope.place(name)
+    if place.depth is None:
+        raise UsageError(f"%{name} belongs to a block that is over", hint="go back into it to change it")
+    if isinstance(index, str):
+        index = evaluate_index(parse_index(index, scope.has, scope.names), scope)
+    after = edited(name, scope.value(name), value, index)
+    depth, slot = _home(machine.frames, place.depth, place.slot)
+    branch = timeline.fork(f"%{name} set")
+    try:
+        with timeline.quiet():
+            edit = apply_edit(machine, depth, slot, name, to_device(after), timeline.recompute)
+    except BaseException:
+        timeline.abandon(branch)
+        raise
+    timeline.edits.append(edit)
+    return branch
+
+
+def _home(frames: Sequence[Frame], depth: int, slot: int) -> tuple[int, int]:
+    """The frame that a captured value comes from, so that an edit reaches all who see it."""
+    while True:
+        captures = {inner: outer for outer, inner in frames[depth].code.captures}
+        if slot not in captures or depth == 0:
+            return depth, slot
+        depth, slot = depth - 1, captures[slot]
 
 
 def edited(name: str, before: Array, value: Any, index: Any) -> Array:
@@ -114,7 +148,7 @@ def apply_edit(machine: Machine, depth: int, slot: int, name: str, after: Array,
         for level, position, before, _ in reversed(changes):
             machine.frames[level].slots[position] = before
         raise
-    return Edit(machine.tick, name, tuple(changes))
+    return Edit(machine.tick, name, tuple(changes), machine.next_statement)
 
 
 def _entering(machine: Machine, level: int, dirty: set[int], store: Store) -> set[int]:

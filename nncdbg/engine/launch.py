@@ -27,13 +27,13 @@ from nncdbg.textual_repr.printer import listing
 class Loaded:
     """A program's code: of the entry now, of called graphs and micro programs when they are first entered.
 
-    `arrived` is told of every code, so that breakpoints reach it.
+    Every code is in `linker.codes`; `arrived` is told of those that come while the program runs.
     """
 
     program: Program
     listing: Listing
     linker: Linker
-    arrived: Callable[[Code], None]
+    arrived: Callable[[Code], None] = lambda code: None
     _called: dict[tuple[Any, ...], Code] = field(default_factory=dict)
     _formulas: dict[tuple[Any, ...], Code | None] = field(default_factory=dict)
     _listings: dict[int, Listing] = field(default_factory=dict)

@@ -80,6 +80,10 @@ class Allocation:
         """None if a value from a slot still stands in its memory, else what became of it."""
         return None
 
+    def whole(self, content: Any) -> bool:
+        """False if some element of a value is known never to have been written."""
+        return True
+
     def gathering(self, code: Code, pc: int, gather: Gather) -> Gather:
         """How the operands of a statement are fetched; here one can look at them before it runs."""
         return gather
@@ -104,14 +108,15 @@ class Linker:
     record: Callable[[Kernels, Op, Code, int], Kernels] | None = None
     """What notes that a kernel runs, innermost (see `black_box`)."""
     codes: list[Code] = field(default_factory=list)
+    """Every block that is linked, in the order of coming."""
 
     def link(self, code: Code) -> Code:
         """Give a code and the blocks inside it their instructions."""
-        for each in walk(code):
-            if each not in self.codes:
-                self.codes.append(each)
+        blocks = list(walk(code))
+        for each in blocks:
             each.instructions[:] = self._instructions(each)
             each.arm()
+        self.codes.extend(blocks)
         return code
 
     def link_again(self) -> None:

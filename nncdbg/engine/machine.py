@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from nncdbg.engine.code import TRAP, Code
+from nncdbg.engine.code import TRAP, Code, Statement
 from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.errors import RunError
 from nncdbg.engine.events import (
@@ -117,6 +117,11 @@ class Machine:
                 outcome = self._run_one(frame) if near else self._run_block()
                 if outcome is not None:
                     return outcome
+
+    @property
+    def next_statement(self) -> Statement:
+        """The statement to be executed next; at the end, the last line of the entry graph."""
+        return Statement(self.frames[-1].code, self.frames[-1].pc)
 
     @property
     def bounded(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -47,7 +48,8 @@ class Observer:
         number = -1
         if self.log is not None:
             number = self.log.positions.take() & MASK
-            self.log.owners[number] = (binding, index)
+            # An element, which NumPy gives for some tensors of no axes, cannot be referred to.
+            self.log.results[number] = ref(result) if isinstance(result, np.ndarray) else None
         compiled = self._inspectors.get(result.dtype) or self._inspector(result.dtype)
         found = result.__array_interface__
         if compiled is None or not result.flags.carray or found["strides"] is not None:

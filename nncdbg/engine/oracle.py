@@ -93,7 +93,7 @@ class MicroCheck:
         """The latest."""
         self._running = Running()
         linker = Linker(NumPy(), Allocation(), generator_of(self._running, 0))
-        self._loaded = Loaded(program, text, linker, lambda code: None)
+        self._loaded = Loaded(program, text, linker)
 
     def wrap(self, binding: Binding, execute: Execute) -> Execute:
         """An instruction that runs the kernel, then what it should be the same as."""

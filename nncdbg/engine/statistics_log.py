@@ -1,7 +1,8 @@
 """The latest statistics of every statement's outputs, as rows of one ring buffer.
 
-A row is what the inspection pass writes (ten float64, see `stats.inspection`); whose it is
-stands beside it.  The ring is of fixed size, so a loop of any length runs in constant memory.
+A row is what the inspection pass writes (ten float64, see `stats.inspection`); the array that it
+is of stands beside it, as long as it lives.  The ring is of fixed size, so a loop of any length
+runs in constant memory.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from nncdbg.engine.linking import Binding
+    from weakref import ref
 
 CAPACITY = 1 << 13
 MASK = CAPACITY - 1
@@ -35,22 +36,35 @@ class Positions:
 
 
 class StatisticsLog:
-    """`positions` numbers the rows ever written; row `n` stands at `n & MASK`."""
+    """`positions` numbers the rows ever written; row `n`, of the array `results[n & MASK]`, is `n & MASK`."""
 
     def __init__(self) -> None:
         self.rows = np.empty((CAPACITY, COLUMNS), np.float64)
         self.address: int = self.rows.ctypes.data
-        self.owners: list[tuple[Binding, int] | None] = [None] * CAPACITY
+        self.results: list[ref[Any] | None] = [None] * CAPACITY
         self.positions = Positions()
+        self._positions: dict[int, int] = {}
+        """By identity of an array the position of its row, up to `_indexed`."""
+        self._indexed = 0
 
-    def history(self, code: Any, pc: int, output: int = 0) -> list[list[float]]:
-        """The rows that the ring still has for one output of a statement, oldest first."""
+    def row_of(self, array: Any) -> list[float] | None:
+        """What was logged when this very array was written; None if the ring does not have it."""
+        self._index()
+        position = self._positions.get(id(array), -1)
+        made = self.results[position & MASK]
+        # Who stands at that position now, or has this identity now, may be another one.
+        if position < 0 or made is None or made() is not array:
+            return None
+        found: list[float] = self.rows[position & MASK].tolist()
+        return found
+
+    def _index(self) -> None:
         written = self.positions.written
-        return [
-            self.rows[position & MASK].tolist()
-            for position in range(max(0, written - CAPACITY), written)
-            if (owner := self.owners[position & MASK]) is not None
-            and owner[0].code is code
-            and owner[0].pc == pc
-            and owner[1] == output
-        ]
+        if len(self._positions) > 4 * CAPACITY:
+            self._positions.clear()
+            self._indexed = 0
+        for position in range(max(self._indexed, written - CAPACITY), written):
+            made = self.results[position & MASK]
+            if made is not None and (array := made()) is not None:
+                self._positions[id(array)] = position
+        self._indexed = written

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise, zip_longest
 from typing import Any, TypeAlias
 
-from nncdbg.engine.code import UNSET, Code
+from nncdbg.engine.code import UNSET, Code, Statement
 from nncdbg.engine.events import Ended, Event, Failed, Interrupted, Outcome
 from nncdbg.engine.linking import Allocation
 from nncdbg.engine.liveness import dying, last_uses
@@ -47,6 +47,8 @@ class Edit:
     name: str
     changes: tuple[tuple[int, int, Any, Any], ...]
     """(depth of the frame, slot, before, after), the edited value first, what depends on it after."""
+    at: Statement
+    """The statement that was next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +65,16 @@ Deviation: TypeAlias = "Edit | Detour"
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A named moment.  `edits` are what the user had changed by then; None: as the branch has it."""
+    """A named moment, `at` the statement that was next.
+
+    `edits` are what the user had changed by then; None: as the branch has it.
+    """
 
     name: str
     branch: int
     tick: int
     edits: tuple[Deviation, ...] | None = None
+    at: Statement | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +173,11 @@ class Timeline:
     @property
     def tick(self) -> int:
         return self.machine.tick
+
+    @property
+    def checkpoints(self) -> Sequence[Machine]:
+        """The states that were kept on this branch, oldest first; the first is the start."""
+        return self._checkpoints
 
     def back(self) -> None:
         """One statement back.  The tick must be above 0."""
@@ -381,8 +392,14 @@ class Timeline:
     # -- marks, edits, branches --------------------------------------------------------------
 
     def mark(self, name: str) -> Mark:
-        self.marks[name] = Mark(name, self.branch, self.machine.tick, tuple(self.edits))
+        at = self.machine.next_statement
+        self.marks[name] = Mark(name, self.branch, self.machine.tick, tuple(self.edits), at)
         return self.marks[name]
+
+    def rename_mark(self, mark: Mark, name: str) -> None:
+        """Call a mark by another name, which no mark may have yet; it keeps its place among them."""
+        marks = [replace(each, name=name) if each is mark else each for each in self.marks.values()]
+        self.marks = {each.name: each for each in marks}
 
     def detour(self, code: Code) -> None:
         """Step into the statement at the pc by its micro program."""

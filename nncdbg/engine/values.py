@@ -175,6 +175,13 @@ class Values:
             f"%{name} has no previous value", hint="this is its first iteration, or it was dropped"
         )
 
+    def outputs(self) -> dict[str, Array]:
+        """The results by name of a program that has ended."""
+        frame = self.machine.frames[0]
+        contents = frame.code.instructions[-1][1](frame.slots)
+        names = [value.name for value in frame.code.graph.outputs]
+        return {name: self._kept(content) for name, content in zip(names, contents, strict=True)}
+
     def variable(self, name: str) -> object:
         frame = self.machine.frames[self.depth]
         if name == "iter":

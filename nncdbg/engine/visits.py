@@ -1,4 +1,4 @@
-"""When a statement was last about to run, read off the journal; nothing is undone for it.
+"""What the journal tells of the past, such as when a statement was last about to run; nothing is undone.
 
 Between two transfers of control the machine goes through one block, statement by statement, so
 from a transfer to the next both tick and pc rise by one each.
@@ -25,6 +25,17 @@ def last_visit(machine: Machine, wanted: Callable[[Code], bool], pc: int) -> int
         if wanted(code) and first <= pc <= last and tick - (last - pc) < machine.tick:
             return tick - (last - pc)
     return None
+
+
+def left_micro_program(machine: Machine) -> bool:
+    """Whether the statement just run was the end of a micro program that was stepped into."""
+    if not machine.journal:
+        return False
+    tick, kind, dropped = machine.journal[-1]
+    if tick != machine.tick or kind != "pop":
+        return False
+    inside: bool = dropped.code.formula is not machine.frames[-1].code.formula
+    return inside
 
 
 def _stretches(machine: Machine) -> Iterator[Stretch]:

@@ -13,9 +13,14 @@ import numpy.typing as npt
 
 from nncdbg.engine import dtypes
 from nncdbg.engine.errors import UsageError
+from nncdbg.stats.piecewise import Between
 from nncdbg.stats.summarization import summarize
 
 _BLOCK = 65536
+
+
+def _go_on() -> None:
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +112,11 @@ class _Distance:
         return min(1.0, max(-1.0, self.dot / norms)) if norms else None
 
 
-def compare(a: npt.ArrayLike, b: npt.ArrayLike) -> Comparison:
+def compare(a: npt.ArrayLike, b: npt.ArrayLike, between: Between = _go_on) -> Comparison:
     """Compare two tensors of one shape, of any dtypes and strides, block by block.
 
-    Raises UsageError if the shapes differ, or if only one of the two holds strings.
+    `between` is called before each block; what it raises ends the comparison.  Raises UsageError if
+    the shapes differ, or if only one of the two holds strings.
     """
     left, right = np.asarray(a), np.asarray(b)
     if left.shape != right.shape:
@@ -127,6 +133,7 @@ def compare(a: npt.ArrayLike, b: npt.ArrayLike) -> Comparison:
     distance = _Distance((_exponent(left), _exponent(right)))
     with np.errstate(over="ignore", invalid="ignore"):
         for start, x, y in _pairs(left, right):
+            between()
             distance.add(start, x, y, ulps)
     return _result(distance, left.shape, ulps)
 

@@ -415,3 +415,9 @@ def test_branches_can_be_left_and_taken_up_again(debugger: nncdbg.Debugger) -> N
     debugger.go_to(0)
     debugger.run_to(line=12)
     np.testing.assert_array_equal(debugger.value("k"), first)
+
+
+def test_a_stop_prints_in_a_line(debugger: nncdbg.Debugger) -> None:
+    assert repr(debugger.stop) == "Stop('entry', line=3, op='Add')"
+    debugger.step_out()
+    assert repr(debugger.stop) == "Stop('end', line=None, op=None)"

@@ -7,6 +7,7 @@ statement that made it.
 from __future__ import annotations
 
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -30,9 +31,9 @@ class DeviceStatisticsLog(StatisticsLog):
         self.written: set[int] = set()
         """The rows on the device that were not copied yet."""
 
-    def history(self, code: Any, pc: int, output: int = 0) -> list[list[float]]:
+    def row_of(self, array: Any) -> list[float] | None:
         self.fetch()
-        return super().history(code, pc, output)
+        return super().row_of(array)
 
     def fetch(self) -> None:
         """Copy what is new on the device to the host, in one transfer; waits for it."""
@@ -61,7 +62,7 @@ class DeviceObserver(Observer):
         row = self._row
         if self._device_log is not None:
             number = self._device_log.positions.take() & MASK
-            self._device_log.owners[number] = (binding, index)
+            self._device_log.results[number] = ref(result)
             self._device_log.written.add(number)
             row = self._device_log.block[number]
         self._backend.summarize(result, row)

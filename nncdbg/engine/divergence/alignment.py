@@ -15,7 +15,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from nncdbg.engine.divergence.side import Place, Side, Written
+from nncdbg.engine.divergence.side import Side
+from nncdbg.engine.divergence.written import Place, Written
 from nncdbg.engine.dtypes import COMPLEX, FLOATS, INTEGERS, name_of
 
 _LARGEST = 6_000

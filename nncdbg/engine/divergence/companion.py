@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nncdbg.engine.divergence.lockstep import Lockstep
-from nncdbg.engine.divergence.side import Key, Written, key_of
+from nncdbg.engine.divergence.written import Key, Written, key_of
 from nncdbg.engine.errors import NotComputed
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.machine import Frame

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nncdbg.engine.divergence.report import Growth, Match
-from nncdbg.engine.divergence.side import Place, Written
+from nncdbg.engine.divergence.written import Place, Written
 
 _MANY = 64
 """Statements with a row of their own."""

@@ -14,8 +14,9 @@ from nncdbg.engine.divergence.growth import GrowthTable
 from nncdbg.engine.divergence.measure import measure
 from nncdbg.engine.divergence.pending import Pending
 from nncdbg.engine.divergence.report import Match, Report, Site
-from nncdbg.engine.divergence.side import GONE, Key, Place, Side, Written
+from nncdbg.engine.divergence.side import Side
 from nncdbg.engine.divergence.tolerance import Tolerance
+from nncdbg.engine.divergence.written import GONE, Key, Place, Written
 from nncdbg.engine.session import Debugger
 from nncdbg.engine.values import type_of
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.divergence.side import Key, Written
+from nncdbg.engine.divergence.written import Key, Written
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from nncdbg.engine.divergence.side import Key
 from nncdbg.engine.divergence.tolerance import Excess
+from nncdbg.engine.divergence.written import Key
 from nncdbg.stats import Comparison
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.frontends.onnx_node import node_title
+from nncdbg.engine.frontends.onnx_node import need_names, node_title
 from nncdbg.engine.frontends.order import reads
 from nncdbg.engine.graph import Graph, Inline, Literal, Node, Operand, Value
 
@@ -29,7 +29,7 @@ def loop_node(
 
     `inputs` are (count, condition, *initial) of the node; `body.inputs` (counter, condition,
     *carried); `body.outputs` (condition, *next, *collected); `true` the outer values known to be true.
-    Raises GraphError where the numbers do not fit.
+    Raises GraphError where the numbers do not fit, or a carried value has no name.
     """
     title = node_title(node)
     if body is None:
@@ -51,7 +51,9 @@ def loop_node(
         body = replace(body, nodes=(Node("break", (body.inputs[1].name,)), *body.nodes))
     elif not _reads(body, body.inputs[1].name):
         body = replace(body, inputs=(body.inputs[0], *body.inputs[2:]), outputs=body.outputs[1:])
+        need_names(title, body.inputs[1:])
         return Node("while", (times, *initial), results, subgraphs=(body,))
+    need_names(title, body.inputs[1:])
     return Node("while", (times, start, *initial), (Value(""), *results), subgraphs=(body,))
 
 

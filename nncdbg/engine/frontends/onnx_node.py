@@ -47,6 +47,14 @@ def node_title(node: Any) -> str:
     return f"the {node.op_type} node" + (f" that gives %{first}" if first else "")
 
 
+def need_names(title: str, carried: Iterable[Value]) -> None:
+    """Raise GraphError if a value that a loop carries has no name, as neither ONNX nor graph text allows."""
+    if not all(value.name for value in carried):
+        raise GraphError(
+            f"{title} carries a value that has no name in its body", hint="name the inputs of the body"
+        )
+
+
 def typed_values(infos: Iterable[Any]) -> dict[str, Type]:
     """Name to type of the ValueInfoProtos that say one."""
     types = ((info.name, type_of_proto(info.type)) for info in infos)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.errors import GraphError, UnsupportedOp
-from nncdbg.engine.frontends.onnx_node import node_title
+from nncdbg.engine.frontends.onnx_node import need_names, node_title
 from nncdbg.engine.graph import Attribute, Graph, Literal, Node, Operand, TensorType, Value, tensor_only
 
 _INDEX = TensorType("i64", ())
@@ -60,6 +60,7 @@ def scan_nodes(
     backward = _numbers(attributes, "scan_input_directions", count, title)
     sequences = inputs[carried:]
     before, times = _length(sequences[0], in_axes[0], names)
+    need_names(title, body.inputs[:carried])
     gathered, counter = _slices(body.inputs[carried:], sequences, in_axes, backward, times, names)
     body = replace(body, inputs=(counter, *body.inputs[:carried]), nodes=(*gathered, *body.nodes))
     results = [*outputs, *(Value(""),) * (len(body.outputs) - len(outputs))]

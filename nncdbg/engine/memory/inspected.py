@@ -7,12 +7,12 @@ its values, since a kernel can turn NaN into a number and integers have none.
 
 from __future__ import annotations
 
-import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -47,7 +47,7 @@ class InspectedAllocation(Allocation):
         self.report: Report = _nobody
         self.log: StatisticsLog | None = None
         self.watched = GUARDS | UNWRITTEN
-        self.unwritten: dict[int, tuple[weakref.ref[Array], Binding]] = {}
+        self.unwritten: dict[int, tuple[ref[Array], Binding]] = {}
         self._inspectors: dict[np.dtype[Any], Inspector] = {}
 
     def connect(self, report: Report, log: StatisticsLog | None) -> None:
@@ -60,6 +60,10 @@ class InspectedAllocation(Allocation):
 
         The buffer's `base` is the uint8 array that it and its guards stand in.
         """
+
+    def whole(self, content: Any) -> bool:
+        found = self.unwritten.get(id(content))
+        return found is None or found[0]() is not content
 
     # -- statements ----------------------------------------------------------------------
 
@@ -89,8 +93,7 @@ class InspectedAllocation(Allocation):
         assert kernel is not None
         unwritten, allocate, mask = self.unwritten, self.allocate, MASK
         key_of = _key(binding)
-        rows, owners, position = self._row_source()
-        owner = (binding, 0)
+        rows, results, position = self._row_source()
         known: tuple[Any, ...] | None = None
         shape: tuple[int, ...] = ()
         dtype: Any = None
@@ -113,7 +116,7 @@ class InspectedAllocation(Allocation):
             row = 0
             if rows:
                 number = position() & mask
-                owners[number] = owner
+                results[number] = ref(buffer)
                 row = rows + number * ROW_BYTES
             if compiled is not None:
                 flags = compiled(address, count, GUARD, row)
@@ -128,7 +131,7 @@ class InspectedAllocation(Allocation):
     def _row_source(self) -> tuple[int, list[Any], Any]:
         if self.log is None:
             return 0, [], None
-        return self.log.address, self.log.owners, self.log.positions.take
+        return self.log.address, self.log.results, self.log.positions.take
 
     def _adopting(self, binding: Binding) -> Execute:
         """For a kernel that allocates for itself."""
@@ -155,7 +158,7 @@ class InspectedAllocation(Allocation):
             return array
         buffer, address = self.allocate(array.shape, array.dtype, span_of(array.nbytes))
         np.copyto(buffer, array)
-        flags = self._inspect(binding, index, buffer, address)
+        flags = self._inspect(buffer, address)
         # A copy writes every element: what looks like the pattern here is data.
         if flags & self.watched & ~UNWRITTEN:
             self._examine(binding, inputs, buffer, flags & ~UNWRITTEN, index)
@@ -179,16 +182,16 @@ class InspectedAllocation(Allocation):
     def _mark_unwritten(self, buffer: Array, binding: Binding) -> None:
         key = id(buffer)
         # When the buffer goes, so does its mark; `pop` takes the dead reference as its default.
-        self.unwritten[key] = (weakref.ref(buffer, partial(self.unwritten.pop, key)), binding)
+        self.unwritten[key] = (ref(buffer, partial(self.unwritten.pop, key)), binding)
 
     # -- inspection ----------------------------------------------------------------------
 
-    def _inspect(self, binding: Binding, index: int, buffer: Array, address: int) -> int:
+    def _inspect(self, buffer: Array, address: int) -> int:
         """Check guards and pattern of a buffer and log its statistics; the flags of `stats.inspection`."""
         row = 0
         if self.log is not None:
             number = self.log.positions.take() & MASK
-            self.log.owners[number] = (binding, index)
+            self.log.results[number] = ref(buffer)
             row = self.log.address + number * ROW_BYTES
         compiled = self._inspectors.get(buffer.dtype) or self._inspector(buffer.dtype)
         if compiled is None:

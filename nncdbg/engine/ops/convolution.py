@@ -37,16 +37,36 @@ def kernel_sizes(attributes: Attributes, weight: Sequence[Dim]) -> list[int] | N
     return numbers if len(numbers) == len(sizes) else None
 
 
-def conv_types(attributes: Attributes, inputs: Types) -> Types:
-    """[N, M, *windows] from x [N, C, *sizes] and weight [M, C / group, *kernel]."""
-    x, weight, bias = shape_at(inputs, 0), shape_at(inputs, 1), shape_at(inputs, 2)
-    need_rank(at(inputs, 0), "input", 2)
-    need_rank(at(inputs, 1), "weight", 2)
+def _known_shapes(inputs: Types, least: int) -> tuple[Sequence[Dim], Sequence[Dim]] | None:
+    """The shapes of x and weight, of `least` axes or more; None where one is unknown.
+
+    Raises GraphError for ranks that do not fit, the bias's too.
+    """
+    need_rank(at(inputs, 0), "input", least)
+    need_rank(at(inputs, 1), "weight", least)
     need_rank(at(inputs, 2), "bias", 1, 1)
+    x, weight = shape_at(inputs, 0), shape_at(inputs, 1)
     if x is None or weight is None:
-        return [typed(at(inputs, 0), None)]
+        return None
     if len(x) != len(weight):
         raise GraphError(f"input has {len(x)} axes, weight has {len(weight)}")
+    return x, weight
+
+
+def _agreed_features(features: Dim, inputs: Types) -> Dim:
+    """The output channels of the weight, which the bias has to agree with."""
+    bias = shape_at(inputs, 2)
+    if bias is None:
+        return features
+    return agree(features, bias[0], f"bias has {bias[0]} elements, weight has {features} output channels")
+
+
+def conv_types(attributes: Attributes, inputs: Types) -> Types:
+    """[N, M, *windows] from x [N, C, *sizes] and weight [M, C / group, *kernel]."""
+    known = _known_shapes(inputs, 2)
+    if known is None:
+        return [typed(at(inputs, 0), None)]
+    x, weight = known
     group = attributes["group"]
     if isinstance(weight[1], int) and isinstance(x[1], int) and weight[1] * group != x[1]:
         groups = f" in {group} groups" if group > 1 else ""
@@ -54,10 +74,7 @@ def conv_types(attributes: Attributes, inputs: Types) -> Types:
     features = weight[0]
     if isinstance(features, int) and features % group:
         raise GraphError(f"{features} output channels do not divide into {group} groups")
-    if bias is not None:
-        features = agree(
-            features, bias[0], f"bias has {bias[0]} elements, weight has {features} output channels"
-        )
+    features = _agreed_features(features, inputs)
     kernel = kernel_sizes(attributes, weight)
     if kernel is None:
         return [typed(at(inputs, 0), (x[0], features, *[None] * (len(x) - 2)))]
@@ -208,20 +225,13 @@ def transposed(attributes: Attributes, axes: Sequence[Axis], sizes: Sequence[int
 
 def conv_transpose_types(attributes: Attributes, inputs: Types) -> Types:
     """[N, M, *outputs] from x [N, C, *sizes] and weight [C, M / group, *kernel]."""
-    x, weight, bias = shape_at(inputs, 0), shape_at(inputs, 1), shape_at(inputs, 2)
-    need_rank(at(inputs, 0), "input", 3)
-    need_rank(at(inputs, 1), "weight", 3)
-    need_rank(at(inputs, 2), "bias", 1, 1)
-    if x is None or weight is None:
+    known = _known_shapes(inputs, 3)
+    if known is None:
         return [typed(at(inputs, 0), None)]
-    if len(x) != len(weight):
-        raise GraphError(f"input has {len(x)} axes, weight has {len(weight)}")
+    x, weight = known
     agree(x[1], weight[0], f"weight expects {weight[0]} channels, input has {x[1]}")
     features = weight[1] * attributes["group"] if isinstance(weight[1], int) else None
-    if bias is not None:
-        features = agree(
-            features, bias[0], f"bias has {bias[0]} elements, weight has {features} output channels"
-        )
+    features = _agreed_features(features, inputs)
     kernel = kernel_sizes(attributes, weight)
     outputs: list[Dim] = [None] * (len(x) - 2)
     if kernel is not None:

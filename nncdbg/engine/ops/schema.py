@@ -62,19 +62,20 @@ def newest_opset() -> int:
     return int(onnx.defs.onnx_opset_version())
 
 
-@cache
 def versions_of(name: str) -> tuple[int, ...]:
     """The opset versions that brought the op or changed it, oldest first; empty where ONNX has none."""
+    return _versions().get(split(name), ())
+
+
+@cache
+def _versions() -> dict[tuple[str, str], tuple[int, ...]]:
+    """By domain and name; one pass over all of them costs as much as one for a single op."""
     import onnx.defs
 
-    domain, local = split(name)
-    return tuple(
-        sorted(
-            found.since_version
-            for found in onnx.defs.get_all_schemas_with_history()
-            if found.name == local and found.domain == domain
-        )
-    )
+    found: dict[tuple[str, str], list[int]] = {}
+    for each in onnx.defs.get_all_schemas_with_history():
+        found.setdefault((each.domain, each.name), []).append(each.since_version)
+    return {key: tuple(sorted(versions)) for key, versions in found.items()}
 
 
 def check_opsets(opsets: Mapping[str, int], domains: Iterable[str]) -> None:

@@ -14,7 +14,6 @@ from nncdbg.terminal.places import split_value
 
 if TYPE_CHECKING:
     from nncdbg.engine.graph import Array
-    from nncdbg.engine.machine import Machine
     from nncdbg.engine.session import Debugger
     from nncdbg.terminal.session import Session
 
@@ -41,7 +40,7 @@ def diff(session: Session, text: str) -> None:
     elif micro is not None and micro.name == name and debugger.stop.finding is not None:
         there, titles = micro.micro, ("the kernel", "the micro program")
     else:
-        there, titles = _on_branch(debugger, name, _other_branch(debugger))
+        there, titles = _on_branch(debugger, name, other_branch(debugger))
     if index is None:
         _show_comparison(session, name, (here, there), titles)
     else:
@@ -58,12 +57,12 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def _on_branch(debugger: Debugger, name: str, branch: int) -> tuple[Any, tuple[str, str]]:
-    timeline = debugger.timeline
-    there = _value_on(debugger, timeline.other(branch, timeline.tick), name, branch)
-    return there, (f"branch {timeline.branch}", f"branch {branch}")
+    there = value_on_branch(debugger, name, branch)
+    return there, (f"branch {debugger.timeline.branch}", f"branch {branch}")
 
 
-def _other_branch(debugger: Debugger) -> int:
+def other_branch(debugger: Debugger) -> int:
+    """The branch that this one comes from, or the latest other one.  Raises UsageError if there is none."""
     timeline = debugger.timeline
     parent = timeline.branches[timeline.branch].parent
     others = [number for number in timeline.branches if number != timeline.branch]
@@ -74,11 +73,16 @@ def _other_branch(debugger: Debugger) -> int:
     return others[-1]
 
 
-def _value_on(debugger: Debugger, machine: Machine, name: str, branch: int) -> Array:
+def value_on_branch(debugger: Debugger, name: str, branch: int) -> Array:
+    """A value on another branch, after as many statements as have run here.
+
+    Raises NotComputed if it does not stand there.
+    """
     from nncdbg.engine.code import UNSET
     from nncdbg.engine.errors import NotComputed
     from nncdbg.engine.timeline import EVICTED
 
+    machine = debugger.timeline.other(branch, debugger.timeline.tick)
     for frame in reversed(machine.frames):
         slot = frame.code.slot_of.get(name)
         if slot is None or (frame.code.definition[slot] >= frame.pc and not machine.ended):

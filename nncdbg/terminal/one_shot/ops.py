@@ -6,14 +6,14 @@ import difflib
 import json
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.errors import UsageError
 from nncdbg.terminal.options import Parser
 
 if TYPE_CHECKING:
-    from nncdbg.engine.ops.schema import Parameter, Schema
+    from nncdbg.engine.ops.schema import Schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,31 +132,28 @@ def _onnx_schema(name: str) -> Any:
 
 def _print_one(name: str, *, as_json: bool) -> None:
     from nncdbg.engine.ops.schema import schema, version_of
+    from nncdbg.textual_repr.language_server.signatures import label, op_signature
 
     if name not in all_names():
         near = difflib.get_close_matches(name, all_names(), 1)
         raise UsageError(
             f'there is no op "{name}"', hint=f"did you mean {near[0]}?" if near else "`nncdbg ops` lists all"
         )
-    entry, signature = known(name), schema(name, version_of(name, {}))
+    version = version_of(name, {})
+    entry = known(name)
     if as_json:
-        print(json.dumps({**asdict(entry), **_fields(signature)}))
+        print(json.dumps({**asdict(entry), **_fields(schema(name, version))}))
         return
-    print(
-        _signature(name, signature),
-        f"  {', '.join(entry.words())}; since {', '.join(map(str, entry.since))}",
-        sep="\n",
-    )
+    found = op_signature(name, version)
+    print(label(replace(found, attributes=())) if found is not None else f"{name}(...)")
+    print(f"  {', '.join(entry.words())}; since {', '.join(map(str, entry.since))}")
     print(f"  gradient: {_gradient(entry)}")
-    if signature is None:
+    if found is None:
         return
-    for label, parameters in (("input", signature.inputs), ("output", signature.outputs)):
-        for parameter in parameters:
-            print(f"  {label} {_parameter(parameter)}: {parameter.type}")
-    for key, default in signature.attributes.items():
-        print(f"  attribute {key}{_default(default)}")
-    if signature.doc:
-        print(f"\n{signature.doc}")
+    for attribute in found.attributes:
+        print(f"  {attribute.text()}")
+    if found.doc:
+        print(f"\n{found.doc}")
 
 
 def _gradient(entry: Known) -> str:
@@ -165,29 +162,6 @@ def _gradient(entry: Known) -> str:
     if entry.formula or entry.function:
         return "through its formula, as far as the ops in that have one"
     return "none"
-
-
-def _signature(name: str, signature: Schema | None) -> str:
-    if signature is None:
-        return f"{name}(...)"
-    inputs = ", ".join(map(_parameter, signature.inputs))
-    outputs = ", ".join(map(_parameter, signature.outputs))
-    return f"{outputs} = {name}({inputs})"
-
-
-def _parameter(parameter: Parameter) -> str:
-    suffix = "..." if parameter.variadic else "?" if parameter.optional else ""
-    return f"%{parameter.name}{suffix}"
-
-
-def _default(default: Any) -> str:
-    from nncdbg.engine.ops.schema import REQUIRED
-
-    if default is REQUIRED:
-        return " (required)"
-    if default is None:
-        return " (may be left out)"
-    return f" = {list(default) if isinstance(default, tuple) else default}"
 
 
 def _fields(signature: Schema | None) -> dict[str, Any]:

@@ -152,9 +152,12 @@ def test_the_log_is_written_on_the_device_and_fetched_in_one_transfer(xp: StandI
     debugger.run()
     assert debugger.log is not None
     assert xp.waits == 0
-    code = debugger.machine.frames[0].code
-    assert debugger.log.history(code, 0) == [row_of(summarize(np.array([[9, 12], [9, 12]], np.float32)))]
-    assert debugger.log.history(code, 4)[0][1] == 12
+    frame = debugger.machine.frames[0]
+    h, r = (frame.slots[frame.code.slot_of[name]] for name in "hr")
+    assert debugger.log.row_of(h) == row_of(summarize(np.array([[9, 12], [9, 12]], np.float32)))
+    row = debugger.log.row_of(r)
+    assert row is not None
+    assert row[1] == 12
     assert xp.waits == 1
 
 

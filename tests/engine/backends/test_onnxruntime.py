@@ -64,9 +64,10 @@ def test_a_kernel_writes_into_the_buffer_of_the_allocator() -> None:
     """It is inspected there, and the rows of statistics are complete."""
     debugger = opened()
     debugger.run()
-    code = debugger.machine.frames[0].code
+    frame = debugger.machine.frames[0]
     assert debugger.log is not None
-    row = debugger.log.history(code, 1)[0]
+    row = debugger.log.row_of(frame.slots[frame.code.slot_of["r"]])
+    assert row is not None
     assert row[0] == 0
     assert row[1] == debugger.value("r").max()
     assert debugger.value("r").base is not None

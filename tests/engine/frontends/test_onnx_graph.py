@@ -280,6 +280,12 @@ def test_a_loop_whose_body_does_not_fit():
     made.graph.node[0].input.append("x")
     with pytest.raises(GraphError, match="carries 2 values; its body has 3 inputs"):
         load(made)
+    made = loop()
+    made.graph.node[0].input.append("x")
+    made.graph.node[0].attribute[0].g.input.append(info(""))
+    made.graph.node[0].attribute[0].g.output.append(info("h.1"))
+    with pytest.raises(GraphError, match="carries a value that has no name in its body"):
+        load(made)
     made = loop(outputs=["y", "more"])
     with pytest.raises(GraphError, match="has 2 outputs, its body gives 1"):
         load(made)
@@ -337,6 +343,11 @@ def test_a_scan_that_does_not_fit():
     made = scan()
     made.graph.node[0].input.append("x")
     with pytest.raises(GraphError, match="has 4 inputs"):
+        load(made)
+    made = scan()
+    made.graph.node[0].attribute[0].g.node[0].input[0] = "e"
+    made.graph.node[0].attribute[0].g.input[0].name = ""
+    with pytest.raises(GraphError, match="carries a value that has no name in its body"):
         load(made)
     made = scan(scan_output_axes=[1])
     made.graph.output[1].type.tensor_type.ClearField("shape")

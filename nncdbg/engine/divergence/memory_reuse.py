@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.code import Statement
-from nncdbg.engine.divergence.side import Side, written_slots
+from nncdbg.engine.divergence.side import Side
+from nncdbg.engine.divergence.written import written_slots
 from nncdbg.engine.dtypes import COMPLEX, FLOATS, name_of
 from nncdbg.engine.errors import RunError
 from nncdbg.engine.events import Failed, Outcome

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 import nncdbg
 from nncdbg.engine.code import CONTROL, Code
+from nncdbg.engine.divergence.memory_reuse import Difference, first_difference, same_bits
 from nncdbg.engine.liveness import last_uses
 from nncdbg.engine.memory.arena import ArenaAllocation
 from nncdbg.engine.memory.buffers import address_of
-from nncdbg.engine.memory.comparison import Difference, first_difference, same_bits
 from nncdbg.engine.memory.planner import Plan, by_liveness
 from tests.engine.programs import runnable
 

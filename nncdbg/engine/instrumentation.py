@@ -1,0 +1,118 @@
+"""What looks at results while a program runs, and what that is for: statistics, and findings that stop it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from nncdbg.engine.backends import Backend
+from nncdbg.engine.catching import Catches
+from nncdbg.engine.errors import UsageError
+from nncdbg.engine.expression import Expression
+from nncdbg.engine.findings import Report
+from nncdbg.engine.graph import Program
+from nncdbg.engine.linking import Allocation, Linker
+from nncdbg.engine.memory import allocation
+from nncdbg.engine.observation import Observer
+from nncdbg.engine.statistics_log import StatisticsLog
+from nncdbg.textual_repr.listing import Listing
+
+if TYPE_CHECKING:
+    from nncdbg.engine.oracle import MicroCheck
+
+
+class Instrumentation:
+    """Has results inspected by the allocation, or by an observer that `linker` links in while it is wanted.
+
+    `report` hears of findings; with `statistics` the summary of every result is logged.
+    """
+
+    def __init__(self, linker: Linker, report: Report, statistics: bool) -> None:
+        self.linker = linker
+        self.report = report
+        self.catches = Catches()
+        self.log, self._observer = _statistics_on(linker.backend, report, statistics)
+        self.micro: MicroCheck | None = None
+        linker.allocation.connect(report, self.log)
+        self._link()
+
+    def check(self, name: str, program: Program, text: Listing, quiet: Callable[[], bool]) -> None:
+        """Run micro programs beside the kernels; `quiet` says when nothing is to be checked.
+
+        Raises UsageError for a check that is not "micro".
+        """
+        if name != "micro":
+            raise UsageError(f"there is no check {name!r}", hint="there is micro")
+        from nncdbg.engine.oracle import MicroCheck
+
+        self.micro = MicroCheck(program, text, self.report, self.linker.backend.to_host, quiet)
+        self.linker.check = self.micro.wrap
+        self.catches.add("micro")
+
+    def catch(self, kinds: Iterable[str], condition: Expression | None) -> None:
+        """Stop for these kinds too.  Raises UsageError for one that is none, or that cannot be found here."""
+        beyond = self.beyond()
+        for kind in kinds:
+            if kind in beyond:
+                why, hint = beyond[kind]
+                raise UsageError(why, hint=hint)
+            self.catches.add(kind, condition)
+        self._link()
+
+    def catch_only(self, conditions: Mapping[str, Expression | None]) -> None:
+        """Catch exactly these kinds."""
+        if self.catches.conditions != conditions:
+            self.catches.conditions = dict(conditions)
+            self._link()
+
+    def uncatch(self, kinds: Iterable[str]) -> None:
+        """Stop no more for these kinds."""
+        for kind in kinds:
+            self.catches.conditions.pop(kind, None)
+        self._link()
+
+    def beyond(self) -> dict[str, tuple[str, str]]:
+        """The kinds of findings that cannot be found here, each with why, and what would find it."""
+        found = {}
+        if self.micro is None:
+            found["micro"] = "micro programs do not run beside the kernels", "--check micro runs them"
+        backend, inspecting = self.linker.backend, self.linker.allocation
+        if not inspecting.inspects:
+            why = f"the allocator {inspecting.name} does not watch over memory"
+            hint = "debug, arena and poison do"
+            if not backend.on_host:
+                hint += f", with another backend than {backend.name}"
+            found |= dict.fromkeys(("uninitialized", "guard"), (why, hint))
+        return found
+
+    def _link(self) -> None:
+        """Look for what is caught now."""
+        inspecting = self.linker.allocation
+        inspecting.watched = self._observer.watched = self.catches.flags
+        wanted = not inspecting.inspects and (self.log is not None or bool(self._observer.watched & 3))
+        if wanted != (self.linker.observe is not None):
+            self.linker.observe = self._observer.wrap if wanted else None
+            self.linker.link_again()
+
+
+def allocation_on(backend: Backend, allocator: str | Allocation | None) -> Allocation:
+    """The allocation asked for; if none is, `debug`, or `plain` where it cannot manage the memory."""
+    usual = "debug" if backend.on_host else "plain"
+    chosen = allocation(usual if allocator is None else allocator)
+    if not backend.on_host and chosen.inspects:
+        raise UsageError(
+            f"the allocator {chosen.name} manages memory of the host, and {backend.name} has its own",
+            hint="use --allocator plain, or --backend numpy or onnxruntime",
+        )
+    return chosen
+
+
+def _statistics_on(backend: Backend, report: Report, wanted: bool) -> tuple[StatisticsLog | None, Observer]:
+    """The log, if it is wanted, and the observer for results that no allocation inspects."""
+    if backend.on_host:
+        log = StatisticsLog() if wanted else None
+        return log, Observer(report, log)
+    from nncdbg.engine.backends.device_observation import DeviceObserver, DeviceStatisticsLog
+
+    on_device = DeviceStatisticsLog(backend) if wanted else None
+    return on_device, DeviceObserver(backend, report, on_device)

@@ -1,0 +1,120 @@
+"""Setting breakpoints: what is asked for is checked, bound to statements, and given a number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from nncdbg.engine.breakpoints import Breakpoint, Place, hit_rule
+from nncdbg.engine.code import Code
+from nncdbg.engine.errors import UsageError
+from nncdbg.engine.expression import parse
+from nncdbg.engine.linking import walk
+from nncdbg.engine.placement import Placement, braced
+from nncdbg.engine.traps import Traps
+from nncdbg.engine.values import Values
+from nncdbg.textual_repr.listing import Listing
+
+
+class Stopping:
+    """Sets and removes the breakpoints of `traps`; `scope` knows the names that conditions may have."""
+
+    def __init__(self, placement: Placement, traps: Traps, scope: Values) -> None:
+        self.placement = placement
+        self.traps = traps
+        self.scope = scope
+        self._numbers = 0
+
+    def add(
+        self,
+        asked: Mapping[str, Any],
+        when: str | None = None,
+        hits: int | str | None = None,
+        log: str | None = None,
+        temporary: bool = False,
+    ) -> Breakpoint:
+        """A new breakpoint at the one place of `asked`, by kind, that is not None.
+
+        Raises UsageError for a place that does not exist, ExpressionError for a wrong condition.
+        """
+        chosen = [(kind, place) for kind, place in asked.items() if place is not None]
+        if len(chosen) != 1:
+            raise UsageError(
+                "a breakpoint is at one of line, op, graph, value, source or site", hint="break_at(line=12)"
+            )
+        kind, place = chosen[0]
+        scope = self.scope
+        expression = parse(when, scope.has, scope.names) if when else None
+        rule = str(hits) if hits is not None else None
+        if rule is not None:
+            hit_rule(rule)
+        for part in braced(log or ""):
+            parse(part, scope.has, scope.names)
+        found = Breakpoint(
+            self._numbers + 1,
+            kind,
+            self._target(kind, place),
+            expression,
+            rule,
+            log,
+            temporary,
+            place if kind == "site" else None,
+        )
+        self.placement.bind(found, self.traps.codes)
+        self._numbers += 1
+        self.traps.breakpoints[found.number] = found
+        self.traps.rearm()
+        return found
+
+    def _target(self, kind: str, place: Any) -> str:
+        match kind:
+            case "graph":
+                return str(place.lstrip("@"))
+            case "value" | "data":
+                return bare(place, self.scope.program_names.__contains__)
+            case "source":
+                return f"{place[0]}:{place[1]}"
+            case "site":
+                return _site_words(place)
+        return str(place)
+
+    def delete(self, number: int | None) -> None:
+        """Remove one breakpoint, or all.  Raises UsageError for a number that is not there."""
+        if number is None:
+            self.traps.breakpoints.clear()
+            self.traps.rearm()
+        else:
+            self.traps.remove(self.known(number).number)
+
+    def enable(self, number: int, enabled: bool) -> None:
+        """Switch a breakpoint on or off.  Raises UsageError for a number that is not there."""
+        self.known(number).enabled = enabled
+        self.traps.rearm()
+
+    def known(self, number: int) -> Breakpoint:
+        """The breakpoint with a number.  Raises UsageError if there is none."""
+        found = self.traps.breakpoints.get(number)
+        if found is None:
+            raise UsageError(f"there is no breakpoint {number}", hint="`info breakpoints` lists them")
+        return found
+
+    def reach(self, code: Code) -> None:
+        """Let the breakpoints have their traps in a block that has been compiled, and in those inside it."""
+        if self.traps.breakpoints:
+            for each in walk(code):
+                for found in self.traps.breakpoints.values():
+                    self.placement.bind_in(found, each)
+            self.traps.rearm()
+
+
+def bare(name: str, known: Callable[[str], bool]) -> str:
+    """The name of a value that was given with its sigil or without; a name may begin with that sign too."""
+    return name[1:] if name.startswith("%") and not known(name) else name
+
+
+def _site_words(site: Place) -> str:
+    block, pc = site
+    if isinstance(block, Listing):
+        return f"line {pc} of a micro program"
+    name = block.graph.name if isinstance(block, Code) else ".".join(map(str, block))
+    return f"{pc} of @{name}"

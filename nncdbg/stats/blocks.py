@@ -1,0 +1,236 @@
+"""A tensor reduced block by block, so that a picture of few cells misses nothing of it.
+
+One NaN among millions falls between the elements of a sample; of a block it is told.  What is not
+finite never hides the rest of its block: the reductions are of the finite elements, and beside
+them stands what else there is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from nncdbg.engine import dtypes
+from nncdbg.engine.errors import UsageError
+from nncdbg.stats.piecewise import Between
+from nncdbg.stats.plain import absolute
+
+Reduction: TypeAlias = Literal["mean", "min", "max", "absmax", "range"]
+"""`absmax` is the element farthest from zero, with its sign; `range` the least and the greatest."""
+
+NAN, POSITIVE_INFINITY, NEGATIVE_INFINITY = 1, 2, 4
+"""Bits of `Blocks.flags`."""
+
+_PIECE = 1 << 20
+"""Elements that are reduced at a time: what is computed of them between two reductions stays near."""
+
+_STRINGS = "OUST"
+
+_SHORT = 128
+"""Elements of a row that is short."""
+
+_Part: TypeAlias = "tuple[slice, ...]"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Blocks:
+    """`data` has a cell for each block (for `range` two, along a last axis), NaN where nothing is finite.
+
+    `flags` (u8, a cell for each block) has the bits of what else stands in the block.  `nan`,
+    `posinf` and `neginf` count in the whole tensor.
+    """
+
+    data: npt.NDArray[Any]
+    flags: npt.NDArray[np.uint8]
+    nan: int
+    posinf: int
+    neginf: int
+
+
+def reduce_blocks(
+    array: npt.NDArray[Any],
+    steps: Sequence[int],
+    reduction: Reduction,
+    between: Between,
+    minus: npt.NDArray[Any] | None = None,
+) -> Blocks:
+    """Blocks of `steps[i]` elements along axis i, the last ones perhaps shorter, each reduced to a cell.
+
+    Complex elements count by their absolute values.  With `minus`, a tensor of the same shape, the
+    difference is reduced, in f64; what is equal differs by 0, also NaN and infinities.  `between`
+    is called before each piece.  Raises UsageError for strings.
+    """
+    if array.dtype.kind in _STRINGS:
+        raise UsageError("strings cannot be reduced", hint="take every so-many-th element")
+
+    def read(part: _Part) -> npt.NDArray[Any]:
+        return numbers(array[part]) if minus is None else difference(array[part], minus[part])
+
+    cells = tuple(-(-size // step) for size, step in zip(array.shape, steps, strict=True))
+    first = read((slice(0, 0),) * array.ndim)
+    kind = np.dtype(np.float64) if reduction == "mean" else first.dtype
+    data = np.empty((*cells, 2) if reduction == "range" else cells, kind)
+    flags = np.zeros(cells, np.uint8)
+    counts = [0, 0, 0]
+    with np.errstate(all="ignore"):
+        for part, place in _pieces(array.shape, steps):
+            between()
+            piece = read(part)
+            done, odd = _reduced(piece, steps, reduction)
+            data[place] = done
+            if odd is not None:
+                flags[place] = _blockwise(np.bitwise_or, odd, steps)
+                for number, bit in enumerate((NAN, POSITIVE_INFINITY, NEGATIVE_INFINITY)):
+                    counts[number] += int(np.count_nonzero(odd & bit))
+    return Blocks(data, flags, *counts)
+
+
+def numbers(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The elements as NumPy compares them fast: narrow floats as f32, complex ones as absolute values."""
+    kind, dtype = array.dtype.kind, array.dtype
+    if kind == "b":
+        return array.view(np.uint8)
+    if kind == "c":
+        return absolute(array)
+    if kind == "V":
+        return array.astype(np.int8 if dtypes.name_of(dtype) in dtypes.INTEGERS else np.float32)
+    if kind == "f" and dtype.itemsize < 4:
+        return array.astype(np.float32)
+    return array if dtype.isnative else array.astype(dtype.newbyteorder("="))
+
+
+def difference(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """``a - b`` in f64, of complex numbers ``|a - b|``; 0 where both are the same, also NaN or infinite.
+
+    Raises UsageError for strings.
+    """
+    if a.dtype.kind in _STRINGS or b.dtype.kind in _STRINGS:
+        raise UsageError("strings have no difference", hint="look at both")
+    wide = [each.astype(np.complex128 if each.dtype.kind == "c" else np.float64) for each in (a, b)]
+    with np.errstate(all="ignore"):
+        same = (wide[0] == wide[1]) | (np.isnan(wide[0]) & np.isnan(wide[1]))
+        apart = wide[0] - wide[1]
+    found = np.where(same, 0, apart)
+    return np.asarray(absolute(found) if found.dtype.kind == "c" else found)
+
+
+def _pieces(shape: Sequence[int], steps: Sequence[int]) -> Iterator[tuple[_Part, _Part]]:
+    """Parts of a tensor along its first axis of any length, of whole blocks, and the cells that they give."""
+    everything = (slice(None),) * len(shape)
+    axis = next((axis for axis, size in enumerate(shape) if size > 1), None)
+    if axis is None:
+        yield everything, everything
+        return
+    across = max(1, math.prod(shape) // shape[axis])
+    blocks = max(1, _PIECE // (across * steps[axis]))
+    for start in range(0, -(-shape[axis] // steps[axis]), blocks):
+        cells = slice(start, start + blocks)
+        part = slice(start * steps[axis], (start + blocks) * steps[axis])
+        yield ((*everything[:axis], part), (*everything[:axis], cells))
+
+
+def _reduced(
+    piece: npt.NDArray[Any], steps: Sequence[int], reduction: Reduction
+) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint8] | None]:
+    """The cells of a piece, and of each element what it is where that is not finite; None if all are.
+
+    The first passes take all elements as they are: where something is not finite, their results
+    are not either, and only then the elements are looked at one by one.
+    """
+    floats = piece.dtype.kind == "f"
+    if reduction == "mean":
+        total = _blockwise(np.add, piece, steps, dtype=np.float64)
+        if not floats or np.isfinite(total).all():
+            return total / _lengths(piece.shape, steps), None
+        finite, odd = _told_apart(piece)
+        # A sum beyond f64 is no infinity that stood there, and stays what it is.
+        total = _blockwise(np.add, np.where(finite, piece, 0), steps, dtype=np.float64)
+        return total / _blockwise(np.add, finite, steps, dtype=np.int64), odd
+    low, high = (_blockwise(each, piece, steps) for each in (np.minimum, np.maximum))
+    strange: npt.NDArray[np.uint8] | None = None
+    if floats and not (np.isfinite(low).all() and np.isfinite(high).all()):
+        finite, strange = _told_apart(piece)
+        if not finite.any():
+            return _chosen(np.full_like(low, np.nan), np.full_like(high, np.nan), reduction), strange
+        low = _blockwise(np.minimum, np.where(finite, piece, np.inf), steps)
+        high = _blockwise(np.maximum, np.where(finite, piece, -np.inf), steps)
+        low[np.isinf(low)] = high[np.isinf(high)] = np.nan
+    return _chosen(low, high, reduction), strange
+
+
+def _chosen(low: npt.NDArray[Any], high: npt.NDArray[Any], reduction: Reduction) -> npt.NDArray[Any]:
+    if reduction == "min":
+        return low
+    if reduction == "max":
+        return high
+    if reduction == "range":
+        return np.stack((low, high), axis=-1)
+    # Not by abs(): the least integer has none.
+    return np.where((low < 0) & ((high <= 0) | (-low.astype(np.float64) > high)), low, high)
+
+
+def _told_apart(piece: npt.NDArray[Any]) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.uint8]]:
+    """Which elements are finite, and the flags of each."""
+    odd = np.isnan(piece).view(np.uint8) * np.uint8(NAN)
+    odd |= (piece == np.inf).view(np.uint8) * np.uint8(POSITIVE_INFINITY)
+    odd |= (piece == -np.inf).view(np.uint8) * np.uint8(NEGATIVE_INFINITY)
+    return odd == 0, odd
+
+
+def _blockwise(
+    reduce: np.ufunc, array: npt.NDArray[Any], steps: Sequence[int], dtype: Any = None
+) -> npt.NDArray[Any]:
+    """The reduction of each block, one axis after the other: the outer ones read memory in order."""
+    for axis in sorted(range(array.ndim), key=lambda each: -abs(array.strides[each])):
+        step, size = steps[axis], array.shape[axis]
+        if step == 1 or size == 0:
+            continue
+        whole = size // step * step
+        before = (slice(None),) * axis
+        done = _along(reduce, array[(*before, slice(0, whole))], axis, step, dtype)
+        if whole < size:
+            rest = reduce.reduce(array[(*before, slice(whole, None))], axis=axis, dtype=dtype, keepdims=True)
+            done = np.concatenate((done, rest), axis=axis)
+        array = done
+    return array if dtype is None else array.astype(dtype, copy=False)
+
+
+def _along(reduce: np.ufunc, array: npt.NDArray[Any], axis: int, step: int, dtype: Any) -> npt.NDArray[Any]:
+    """Each `step` elements along an axis, whose length is a multiple of it, reduced to one.
+
+    NumPy reduces short rows slowly, so that first half of the step is joined with the other half.
+    """
+    split = array.reshape(*array.shape[:axis], array.shape[axis] // step, step, *array.shape[axis + 1 :])
+    inner = math.prod(array.shape[axis + 1 :])
+    before = (slice(None),) * (axis + 1)
+    while step % 2 == 0 and inner < _SHORT:
+        step //= 2
+        halves = split[(*before, slice(0, step))], split[(*before, slice(step, None))]
+        split = reduce(*halves, dtype=dtype)
+    if step == 1:
+        return split.reshape(*split.shape[: axis + 1], *split.shape[axis + 2 :])
+    return np.asarray(reduce.reduce(split, axis=axis + 1, dtype=dtype))
+
+
+def _lengths(shape: Sequence[int], steps: Sequence[int]) -> npt.NDArray[np.int64]:
+    """How many elements each block has."""
+    found = np.ones((1,) * len(shape), np.int64)
+    for axis, (size, step) in enumerate(zip(shape, steps, strict=True)):
+        starts = np.arange(0, size, step)
+        along = np.minimum(size - starts, step)
+        found = found * along.reshape(-1, *(1,) * (len(shape) - axis - 1))
+    return found
+
+
+def check_same_shape(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> None:
+    """Raise UsageError where two tensors have no difference."""
+    if a.shape != b.shape:
+        raise UsageError(
+            f"tensors of shape {list(a.shape)} and {list(b.shape)} cannot be compared",
+            hint="compare tensors of the same shape",
+        )
