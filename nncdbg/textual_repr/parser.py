@@ -20,7 +20,7 @@ from nncdbg.textual_repr.lexemes import BARE, OP, STRING, Flaw
 from nncdbg.textual_repr.listing import Listing
 from nncdbg.textual_repr.plain import read_plain
 from nncdbg.textual_repr.reading import Reading, salvaged
-from nncdbg.textual_repr.resolution import Call, shown, wrong_calls
+from nncdbg.textual_repr.resolution import Call, Suggestions, shown, wrong_calls
 from nncdbg.textual_repr.statements import Mark, Names
 
 VERSION = 1
@@ -90,7 +90,7 @@ class Parser(Reading):
     def finish(self) -> None:
         """The end of the text: what is still open, what calls cannot be made; raises what was found."""
         self.close_unclosed(len(self.lines))
-        for line, flaw in wrong_calls(self.calls, self.graphs, self.broken):
+        for line, flaw in wrong_calls(self.calls, self.graphs, self.broken, Suggestions()):
             self.report(line, flaw)
         if not self.graphs and not self.errors:
             hint = "a text holds at least one graph: graph @main() -> () {"

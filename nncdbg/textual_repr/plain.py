@@ -14,11 +14,41 @@ from nncdbg.textual_repr.blocks import Block
 from nncdbg.textual_repr.lexemes import BARE, OP, RESERVED, Flaw, parse_type
 from nncdbg.textual_repr.statements import attributes_of
 
+SEPARATOR = ", %"
+"""What stands between the names of two operands."""
+
 _plain = re.compile(
     rf"[ \t]*%({BARE})(?:: ([a-z][a-z0-9]*\[[^\]\"]*\]))? = ({OP})\("
     rf"%({BARE}(?:, %{BARE})*)(?:, ({OP}=[^\"()#%]+))?\)"
     r'(?: loc\((?:"([^"\\]*)":([0-9]{1,9})(?:, node "([^"\\]*)")?|node "([^"\\]*)")\))?'
 ).fullmatch
+
+
+def plain_statement(line: str) -> tuple[Node, tuple[str, ...], re.Match[str]] | None:
+    """The statement of a plain line, and its operands; None where the parser proper has to look at it.
+
+    Of the match, group 1 is the output, 3 the op, 4 what stands from the first operand's name to the last's.
+    """
+    match = _plain(line)
+    if match is None:
+        return None
+    name, type_text, op, operand_text, attribute_text, file, number, node, only_node = match.groups()
+    if op in RESERVED:
+        return None
+    try:
+        type = parse_type(type_text) if type_text else None
+        attributes = attributes_of(attribute_text).copy() if attribute_text else {}
+    except Flaw:
+        return None
+    location = (
+        Location(file, int(number), node)
+        if number
+        else Location(None, None, only_node)
+        if only_node
+        else None
+    )
+    operands = tuple(operand_text.split(SEPARATOR))
+    return Node(op, operands, (Value(name, type),), attributes, (), location), operands, match
 
 
 def read_plain(lines: Sequence[str], index: int, block: Block) -> int:
@@ -31,29 +61,17 @@ def read_plain(lines: Sequence[str], index: int, block: Block) -> int:
     add_line = block.lines.append
     nested = block.parent is not None
     for at in range(index, len(lines)):
-        match = _plain(lines[at])
-        if match is None:
+        found = plain_statement(lines[at])
+        if found is None:
             return at
-        name, type_text, op, operand_text, attribute_text, file, line, node, only_node = match.groups()
-        operands = tuple(operand_text.split(", %"))
-        if name in names or op in RESERVED or (nested and block.sees(name)):
+        node, operands, match = found
+        name = match[1]
+        if name in names or (nested and block.sees(name)):
             return at
         for operand in operands:
             if operand not in names and not (nested and block.sees(operand)):
                 return at
-        try:
-            type = parse_type(type_text) if type_text else None
-            attributes = attributes_of(attribute_text).copy() if attribute_text else {}
-        except Flaw:
-            return at
-        location = (
-            Location(file, int(line), node)
-            if line
-            else Location(None, None, only_node)
-            if only_node
-            else None
-        )
         names[name] = at + 1
-        add_node(Node(op, operands, (Value(name, type),), attributes, (), location))
+        add_node(node)
         add_line(at + 1)
     return len(lines)

@@ -15,14 +15,11 @@ from nncdbg.textual_repr.blocks import ENDS, Block
 from nncdbg.textual_repr.cursor import Cursor
 from nncdbg.textual_repr.lexemes import BARE, STRING, Flaw, unquote
 from nncdbg.textual_repr.listing import Path
-from nncdbg.textual_repr.resolution import Unresolved, explain, shown
+from nncdbg.textual_repr.resolution import Unresolved, explain_all, shown
 from nncdbg.textual_repr.statements import Names
 
 DEEPEST = 1000
 """Blocks nest no deeper."""
-
-SUGGESTIONS = 20
-"""Undefined names of a graph for which the nearest name is looked up: it takes a millisecond each."""
 
 
 class Reading:
@@ -89,8 +86,8 @@ class Reading:
             self.broken.add(block.name)
         elif block.name not in self.graphs:
             self.graphs[block.name] = block.graph()
-        for count, use in enumerate(self.unresolved):
-            self.report(use.line, explain(use, self.blocks, suggest=count < SUGGESTIONS))
+        for line, flaw in explain_all(self.unresolved, self.blocks):
+            self.report(line, flaw)
         self.unresolved.clear()
         self.blocks.clear()
 

@@ -6,13 +6,17 @@ another block, or nowhere.  And calls: of graphs that are not there, or with oth
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 
 from nncdbg.engine.graph import Graph, Node
 from nncdbg.textual_repr.blocks import Block
 from nncdbg.textual_repr.lexemes import Flaw, name_text, nearest
 from nncdbg.textual_repr.statements import Mark
+
+SUGGESTIONS = 20
+"""Unknown names for which the nearest one is looked up: it takes a millisecond each."""
 
 _NEAR_LIMIT = 500
 """Names that are compared for a hint; beyond it only those of about the same length."""
@@ -43,17 +47,23 @@ def shown(name: str) -> str:
     return "%" + name_text(name)
 
 
-def explain(use: Unresolved, blocks: Sequence[Block], *, suggest: bool = True) -> Flaw:
-    """Why the value is not there, after the graph that holds `blocks` has been read.
+def explain_all(unresolved: Iterable[Unresolved], blocks: Sequence[Block]) -> Iterator[tuple[int, Flaw]]:
+    """Why the values are not there, with their lines, after the graph that holds `blocks` has been read."""
+    needs = cache(partial(_needs, blocks))
+    for count, use in enumerate(unresolved):
+        yield use.line, _explain(use, blocks, needs, suggest=count < SUGGESTIONS)
 
-    With `suggest` the hint is the nearest name, if one is near.
-    """
+
+def _explain(
+    use: Unresolved, blocks: Sequence[Block], needs: Callable[[], Mapping[str, set[str]]], *, suggest: bool
+) -> Flaw:
+    """With `suggest` the nearest name is looked up, or the cycle that the value is part of."""
     mark = use.mark
     name = shown(mark.name)
     later = next((b.names[mark.name] for b in use.block.outwards() if mark.name in b.names), None)
     if later is not None:
         message = f"{name} is used before it is defined at line {later}"
-        circle = _cycle(use, blocks)
+        circle = _cycle(use, needs()) if suggest else []
         if circle:
             text = " needs ".join(map(shown, circle))
             hint = f"{text}; a loop is written with while and next"
@@ -77,14 +87,19 @@ def _near(name: str, names: list[str]) -> list[str]:
     return [other for other in names if abs(len(other) - len(name)) <= 1][-_NEAR_LIMIT:]
 
 
-def _cycle(use: Unresolved, blocks: Sequence[Block]) -> list[str]:
-    """The names along which the statement needs its own outputs, first and last the same; or empty."""
+def _needs(blocks: Sequence[Block]) -> dict[str, set[str]]:
+    """Of each value the names that its statement uses."""
     needs: dict[str, set[str]] = {}
     for block in blocks:
         for node in block.nodes:
             used = _used(node)
             for output in node.outputs:
                 needs.setdefault(output.name, set()).update(used)
+    return needs
+
+
+def _cycle(use: Unresolved, needs: Mapping[str, set[str]]) -> list[str]:
+    """The names along which the statement needs its own outputs, first and last the same; or empty."""
     targets = _outputs_around(use)
     came_from: dict[str, str] = {}
     queue = [use.mark.name]
@@ -130,15 +145,29 @@ def _used(node: Node) -> set[str]:
     return used
 
 
+class Suggestions:
+    """Hints for the first unknown names of a text."""
+
+    def __init__(self) -> None:
+        self._left = SUGGESTIONS
+
+    def nearest(self, word: str, words: Iterable[str], sigil: str = "") -> str | None:
+        """``did you mean ...?``; None where nothing is near, and for those that come later."""
+        if self._left == 0:
+            return None
+        self._left -= 1
+        return nearest(word, words, sigil)
+
+
 def wrong_calls(
-    calls: Iterable[Call], graphs: Mapping[str, Graph], broken: Container[str]
+    calls: Iterable[Call], graphs: Mapping[str, Graph], broken: Container[str], suggestions: Suggestions
 ) -> Iterable[tuple[int, Flaw]]:
     """The calls that cannot be made, with their lines; graphs in `broken` did not parse themselves."""
     for call in calls:
         mark = call.mark
         graph = graphs.get(mark.name)
         if graph is None and mark.name not in broken:
-            hint = nearest(mark.name, graphs, "@") or "define it: graph @name(...) -> (...) {"
+            hint = suggestions.nearest(mark.name, graphs, "@") or "define it: graph @name(...) -> (...) {"
             message = f"no graph @{name_text(mark.name)}"
             yield call.line, Flaw(message, mark.start, mark.width, hint, code="unknown-graph")
         if graph is None:

@@ -2,15 +2,9 @@
 // What goes wrong stands in the language status of the editor; the rest of the extension does without.
 
 import * as vscode from "vscode";
-import {
-  CloseAction,
-  ErrorAction,
-  LanguageClient,
-  RevealOutputChannelOn,
-  type LanguageClientOptions,
-  type Location,
-  type Position,
-} from "vscode-languageclient/node";
+import type { Location, Position } from "vscode-languageserver-types";
+import { Client } from "./language/client";
+import { editorLocation, editorPosition } from "./language/conversion";
 import { ENVIRONMENT, Missing, offer, onPythonChange, pythonWithNncdbg } from "./python";
 
 const SERVER = ["-m", "nncdbg.terminal.main", "lsp"];
@@ -25,7 +19,7 @@ export class Language implements vscode.Disposable {
     this.output,
     vscode.commands.registerCommand("nncdbg.showReferences", this.showReferences, this),
   ];
-  private client: LanguageClient | undefined;
+  private client: Client | undefined;
   private turn: Promise<void> = Promise.resolve();
   private told: string | undefined;
 
@@ -44,10 +38,16 @@ export class Language implements vscode.Disposable {
     try {
       await this.stop();
       this.say("starting …", vscode.LanguageStatusSeverity.Information, true);
-      this.client = clientOf(await pythonWithNncdbg(vscode.workspace.workspaceFolders?.[0]?.uri), this.output, (how) =>
-        this.say(how, vscode.LanguageStatusSeverity.Error),
+      const folder = vscode.workspace.workspaceFolders?.[0]?.uri;
+      const command = {
+        python: await pythonWithNncdbg(folder),
+        arguments: SERVER,
+        cwd: folder?.fsPath,
+        env: { ...process.env, ...ENVIRONMENT },
+      };
+      this.client = await Client.start(command, this.output, () =>
+        this.say("it has ended; the output channel has what it said last", vscode.LanguageStatusSeverity.Error),
       );
-      await this.client.start();
       this.told = undefined;
       this.say("running", vscode.LanguageStatusSeverity.Information);
     } catch (error) {
@@ -70,47 +70,18 @@ export class Language implements vscode.Disposable {
 
   /** Of a code lens: what the protocol says, in the editor's own terms. */
   private async showReferences(uri: string, position: Position, locations: Location[]): Promise<void> {
-    const convert = this.client?.protocol2CodeConverter;
-    if (convert) {
-      const found = await convert.asReferences(locations);
-      const place = [convert.asUri(uri), convert.asPosition(position)];
-      await vscode.commands.executeCommand("editor.action.showReferences", ...place, found);
-    }
+    const place = [vscode.Uri.parse(uri), editorPosition(position)];
+    await vscode.commands.executeCommand("editor.action.showReferences", ...place, locations.map(editorLocation));
   }
 
   private async stop(): Promise<void> {
     const client = this.client;
     this.client = undefined;
-    if (client?.needsStop()) {
-      await client.stop();
-    }
-    await client?.dispose();
+    await client?.stop();
   }
 
   dispose(): void {
     this.listeners.forEach((each) => each.dispose());
     void this.stop();
   }
-}
-
-function clientOf(python: string, outputChannel: vscode.OutputChannel, ended: (how: string) => void): LanguageClient {
-  const cwd = vscode.workspace.workspaceFolders?.[0]?.uri.fsPath;
-  const options: LanguageClientOptions = {
-    documentSelector: [
-      { language: LANGUAGE, scheme: "file" },
-      { language: LANGUAGE, scheme: "untitled" },
-    ],
-    outputChannel,
-    revealOutputChannelOn: RevealOutputChannelOn.Never,
-    initializationFailedHandler: () => false,
-    errorHandler: {
-      error: () => ({ action: ErrorAction.Continue, handled: true }),
-      closed: () => {
-        ended("it has ended; the output channel has what it said last");
-        return { action: CloseAction.DoNotRestart, handled: true };
-      },
-    },
-  };
-  const env = { ...process.env, ...ENVIRONMENT };
-  return new LanguageClient("nncdbg", "nncdbg", { command: python, args: SERVER, options: { cwd, env } }, options);
 }

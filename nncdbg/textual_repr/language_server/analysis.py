@@ -9,8 +9,9 @@ from functools import cached_property
 
 from nncdbg.engine.graph import Constant, Node, Type
 from nncdbg.textual_repr.blocks import Block
+from nncdbg.textual_repr.language_server.events import Closed, Entry, Left, Opened
 from nncdbg.textual_repr.language_server.inferring import GraphTypes, Signature
-from nncdbg.textual_repr.language_server.reading import Closed, Entry, GraphReading, Left, Opened
+from nncdbg.textual_repr.language_server.reading import GraphReading
 from nncdbg.textual_repr.language_server.records import Definition, Mention, Problem, Role, Span, Token
 from nncdbg.textual_repr.language_server.tokens import kind_of_line, mentions, tokens
 from nncdbg.textual_repr.lexemes import Flaw, parse_type

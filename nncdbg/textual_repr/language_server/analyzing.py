@@ -2,29 +2,31 @@
 
 A text is cut where graphs begin.  A chunk whose lines are the same keeps what was read of it, and its
 types as long as the graphs that it calls keep their signatures.  Inside a chunk that has changed, every line
-that was read before is known.
+that was read before is known, and whole stretches of lines (see `stretches`).
 """
 
 from __future__ import annotations
 
-import gc
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from nncdbg.engine.graph import Graph, Value
 from nncdbg.textual_repr.language_server.analysis import Analysis, Chunk
+from nncdbg.textual_repr.language_server.events import Entry
 from nncdbg.textual_repr.language_server.inferring import GraphTypes, Signature, infer
-from nncdbg.textual_repr.language_server.reading import Entry, GraphReader, GraphReading
+from nncdbg.textual_repr.language_server.memory import Memory
+from nncdbg.textual_repr.language_server.reading import GraphReader, GraphReading
 from nncdbg.textual_repr.language_server.records import Problem, Span
+from nncdbg.textual_repr.language_server.signatures import op_names
 from nncdbg.textual_repr.language_server.unused import unused_values
 from nncdbg.textual_repr.lexemes import Flaw, name_text
-from nncdbg.textual_repr.resolution import wrong_calls
+from nncdbg.textual_repr.resolution import Suggestions, wrong_calls
 
 _begins_graph = re.compile(r"[ \t\r]*graph(?![A-Za-z0-9_])").match
 
-_SPARE = 10_000
-"""Lines that are remembered beyond those of the text, for undo."""
+Steps: TypeAlias = "Generator[None, None, Analysis]"
 
 
 @dataclass(slots=True, eq=False)
@@ -43,78 +45,65 @@ class Analyzer:
     """Keeps what was found in the last text, for the next."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Entry] = {}
+        self._memory = Memory()
         self._parts: list[_Part] = []
-        self._opsets: Mapping[str, int] = {}
 
-    def analyze(self, lines: Sequence[str]) -> Analysis:
-        """All that can be said of these lines; nothing is raised."""
-        collecting = gc.isenabled()
-        gc.disable()  # as when a whole text is parsed: nothing here is garbage
-        try:
-            return self._analyze(lines)
-        finally:
-            if collecting:
-                gc.enable()
+    def steps(self, lines: Sequence[str]) -> Steps:
+        """All that can be said of these lines, found a few hundred lines at a time; nothing is raised.
 
-    def _analyze(self, lines: Sequence[str]) -> Analysis:
-        placed = list(self._cut(lines))
+        Another text may be begun before this one is done.
+        """
+        placed = yield from self._cut(lines)
         self._parts = [part for _, part in placed]
         opsets = self._parts[0].reading.opsets
-        if opsets != self._opsets:
-            self._forget_types(opsets)
+        if opsets != self._memory.opsets:
+            for part in self._parts:
+                part.asked = None
+            self._memory.change_opsets(opsets, (entry for _, entry in self._entries()))
         names = _by_name(self._parts)
         for part in _callees_first(self._parts, names):
-            self._infer(part, names)
-        self._prune(len(lines))
+            yield from self._infer(part, names)
+        stretches = (each for part in self._parts for each in part.reading.stretches.values())
+        self._memory.prune(len(lines), self._entries(), stretches)
         chunks = [
             Chunk(start, p.lines, p.reading, p.types or GraphTypes(), p.signature) for start, p in placed
         ]
-        return Analysis(lines, chunks, opsets, sorted(_problems(lines, chunks, self._parts), key=_place))
+        problems = sorted(_problems(lines, chunks, self._parts, opsets), key=_place)
+        return Analysis(lines, chunks, opsets, problems)
 
-    def _cut(self, lines: Sequence[str]) -> Iterator[tuple[int, _Part]]:
+    def _cut(self, lines: Sequence[str]) -> Generator[None, None, list[tuple[int, _Part]]]:
         starts = [0, *(i for i, text in enumerate(lines) if i and "graph" in text and _begins_graph(text))]
         old: dict[tuple[str, int], list[_Part]] = {}
         for part in reversed(self._parts):
             old.setdefault((part.lines[0], len(part.lines)), []).append(part)
+        placed = []
         for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
             own = list(lines[start:end])
             same = old.get((own[0], len(own)), [])
             if same and same[-1].lines == own and not _has_moved(same[-1].reading, start):
-                yield start, same.pop()
+                placed.append((start, same.pop()))
             else:
-                yield start, _Part(own, GraphReader(own, start, self._known).read())
+                reading = yield from GraphReader(own, start, self._memory).steps()
+                placed.append((start, _Part(own, reading)))
+        return placed
 
-    def _forget_types(self, opsets: Mapping[str, int]) -> None:
-        self._opsets = dict(opsets)
-        for entry in self._known.values():
-            entry.asked = None
-        for part in self._parts:
-            part.asked = None
-            for event in part.reading.events:
-                if isinstance(event, Entry):
-                    event.asked = None
-
-    def _infer(self, part: _Part, names: Mapping[str, _Part]) -> None:
+    def _infer(self, part: _Part, names: Mapping[str, _Part]) -> Generator[None, None, None]:
         called = {call.mark.name: names.get(call.mark.name) for call in part.reading.calls}
         signatures = {name: other.signature for name, other in called.items() if other is not None}
         asked = tuple(signatures.values())
         if part.asked != asked:
             known = {name: signature for name, signature in signatures.items() if signature is not None}
-            part.types = infer(part.reading, part.lines, self._opsets, known)
+            part.types = yield from infer(part.reading, part.lines, self._memory, known)
             part.signature = _signature(part.reading, part.types)
             part.unused = tuple(unused_values(part.reading, part.lines))
             part.asked = asked
 
-    def _prune(self, count: int) -> None:
-        """Forget lines that are long gone."""
-        if len(self._known) > 2 * count + _SPARE:
-            self._known = {
-                text: event
-                for part in self._parts
-                for text, event in zip(part.lines, part.reading.events, strict=True)
-                if isinstance(event, Entry) and text in self._known
-            }
+    def _entries(self) -> Iterator[tuple[str, Entry]]:
+        """The statements of the text, each with its line."""
+        for part in self._parts:
+            for text, event in zip(part.lines, part.reading.events, strict=True):
+                if isinstance(event, Entry):
+                    yield text, event
 
 
 def _has_moved(reading: GraphReading, start: int) -> bool:
@@ -160,18 +149,26 @@ def _place(problem: Problem) -> tuple[int, int]:
     return problem.span.line, problem.span.start
 
 
-def _problems(lines: Sequence[str], chunks: Sequence[Chunk], parts: Sequence[_Part]) -> Iterator[Problem]:
+def _problems(
+    lines: Sequence[str], chunks: Sequence[Chunk], parts: Sequence[_Part], opsets: Mapping[str, int]
+) -> Iterator[Problem]:
+    suggestions = Suggestions()
+    ops = frozenset(opsets.items())
     for chunk, part in zip(chunks, parts, strict=True):
         for found in (chunk.reading.problems, chunk.types.problems, part.unused):
-            yield from (_moved(problem, chunk.start, lines) for problem in found)
-    yield from _problems_between(lines, chunks)
+            for problem in found:
+                hint = problem.hint
+                if problem.unknown is not None:
+                    hint = suggestions.nearest(problem.unknown, op_names(ops))
+                yield _moved(problem, chunk.start, lines, hint)
+    yield from _problems_between(lines, chunks, suggestions)
 
 
-def _moved(problem: Problem, by: int, lines: Sequence[str]) -> Problem:
+def _moved(problem: Problem, by: int, lines: Sequence[str], hint: str | None) -> Problem:
     """A problem of a chunk in the lines of the text."""
     span = Span(problem.span.line + by, problem.span.start, problem.span.end)
     related = tuple((_whole_line(lines, place.line + by), words) for place, words in problem.related)
-    return Problem(span, problem.message, problem.code, problem.severity, problem.hint, related)
+    return Problem(span, problem.message, problem.code, problem.severity, hint, related)
 
 
 def _whole_line(lines: Sequence[str], line: int) -> Span:
@@ -179,7 +176,9 @@ def _whole_line(lines: Sequence[str], line: int) -> Span:
     return Span(line, len(text) - len(text.lstrip()), len(text.rstrip()))
 
 
-def _problems_between(lines: Sequence[str], chunks: Sequence[Chunk]) -> Iterator[Problem]:
+def _problems_between(
+    lines: Sequence[str], chunks: Sequence[Chunk], suggestions: Suggestions
+) -> Iterator[Problem]:
     """What only the whole text shows: graphs of one name, calls that cannot be made, graphs never called."""
     graphs: dict[str, Chunk] = {}
     broken: set[str] = set()
@@ -208,7 +207,7 @@ def _problems_between(lines: Sequence[str], chunks: Sequence[Chunk]) -> Iterator
     }
     called: set[str] = set()
     for chunk in chunks:
-        for number, flaw in wrong_calls(chunk.reading.calls, records, broken):
+        for number, flaw in wrong_calls(chunk.reading.calls, records, broken, suggestions):
             yield _of_flaw(flaw, chunk.line_of(number))
         called.update(call.mark.name for call in chunk.reading.calls)
     if any(chunk.reading.problems for chunk in chunks):

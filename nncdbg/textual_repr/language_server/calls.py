@@ -27,6 +27,8 @@ class OpenCall:
     """The attribute that the cursor's argument names, wherever in it the cursor is; empty for an operand."""
     values: Mapping[int, str]
     attributes: frozenset[str]
+    named: bool
+    """An attribute stands left of the cursor's argument, so that no operand can."""
 
 
 def open_call(text: str, column: int) -> OpenCall | None:
@@ -71,6 +73,7 @@ def _described(name: str, parts: Sequence[Sequence[Token]], here: int, column: i
         keys.get(here, ""),
         values,
         frozenset(keys.values()),
+        any(at < here for at in keys),
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import TypeAlias
 
 from nncdbg.engine.code import agreed, literal_array, type_of_array
@@ -13,7 +12,7 @@ from nncdbg.engine.graph import DEFAULT_DOMAIN, Inline, Literal, Node, Type
 from nncdbg.engine.inference import check_operands, literal_dtype, output_types
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import REQUIRED, Schema, check_kind, schema, split, version_of, versions_of
-from nncdbg.textual_repr.language_server.reading import Entry
+from nncdbg.textual_repr.language_server.events import Entry
 from nncdbg.textual_repr.language_server.records import Problem, Severity, Span
 from nncdbg.textual_repr.language_server.tokens import Arguments, arguments, tokens
 from nncdbg.textual_repr.lexemes import nearest
@@ -76,11 +75,11 @@ class _Check:
         versions = versions_of(self.node.op)
         if versions:
             message = f"{self.node.op} is not in opset {version}"
-            hint: str | None = f"it came with opset {versions[0]}"
+            hint = f"it came with opset {versions[0]}"
+            self.problems.append(Problem(self.op, message, "unknown-op", "warning", hint))
         else:
             message = f"ONNX has no op {self.node.op}: the run fails when it comes here"
-            hint = nearest(self.node.op, _op_names())
-        self.problems.append(Problem(self.op, message, "unknown-op", "warning", hint))
+            self.problems.append(Problem(self.op, message, "unknown-op", "warning", unknown=self.node.op))
 
     def attributes(self, found: Schema, version: int) -> None:
         given = self.node.attributes
@@ -180,10 +179,3 @@ class _Check:
 
 def _variadic(found: Schema) -> bool:
     return bool(found.inputs) and found.inputs[-1].variadic
-
-
-@cache
-def _op_names() -> tuple[str, ...]:
-    import onnx.defs
-
-    return tuple(sorted({found.name for found in onnx.defs.get_all_schemas() if found.domain == ""}))

@@ -11,6 +11,7 @@ from lsprotocol import types
 from nncdbg.engine.dtypes import NUMPY
 from nncdbg.textual_repr.language_server.analysis import Analysis
 from nncdbg.textual_repr.language_server.document import Document
+from nncdbg.textual_repr.language_server.events import Entry
 from nncdbg.textual_repr.language_server.inlay_hints import untyped
 from nncdbg.textual_repr.language_server.layer_flattening import (
     CannotMove,
@@ -22,7 +23,6 @@ from nncdbg.textual_repr.language_server.layer_flattening import (
 )
 from nncdbg.textual_repr.language_server.layer_grouping import group, selected
 from nncdbg.textual_repr.language_server.line_edits import remove_lines, replace_span
-from nncdbg.textual_repr.language_server.reading import Entry
 from nncdbg.textual_repr.language_server.records import Problem, Span, Token
 from nncdbg.textual_repr.language_server.tokens import kind_of_line, tokens
 from nncdbg.textual_repr.lexemes import BARE, name_text, print_type, quote

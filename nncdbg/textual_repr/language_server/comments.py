@@ -11,8 +11,8 @@ from typing import TypeAlias
 
 from nncdbg.engine.graph import Constant
 from nncdbg.textual_repr.blocks import Block
-from nncdbg.textual_repr.language_server.analyzing import Analyzer
-from nncdbg.textual_repr.language_server.reading import Closed, Ended, Entry, Event, Left, Opened
+from nncdbg.textual_repr.language_server.document import Document
+from nncdbg.textual_repr.language_server.events import Closed, Ended, Entry, Event, Left, Opened
 from nncdbg.textual_repr.language_server.tokens import tokens
 
 Anchor: TypeAlias = "tuple[object, ...]"
@@ -69,7 +69,7 @@ def _loose(text: Sequence[str]) -> tuple[dict[Anchor | None, list[str]], dict[An
 
 def _anchors(lines: Sequence[str]) -> Iterator[tuple[int, Anchor]]:
     """Per line with a statement, a constant or a brace: what it is, the same in a text and in its print."""
-    for chunk in Analyzer().analyze(lines).chunks:
+    for chunk in Document("", "\n".join(lines)).analysis.chunks:
         counts: Counter[Block] = Counter()
         reading = chunk.reading
         for own, (event, block) in enumerate(zip(reading.events, reading.blocks, strict=False)):

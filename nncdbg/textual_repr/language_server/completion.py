@@ -144,7 +144,7 @@ class _Offer:
             return
         formal = found.operand(call.argument) if found is not None else _ANY
         bound = bound_variables(call, found, analysis, line) if found is not None else {}
-        if formal is not None and not call.attributes - {call.key}:
+        if formal is not None and not call.named:
             yield from items.values(target, formal, bound)
             if formal.optional:
                 yield from items.missing(target)

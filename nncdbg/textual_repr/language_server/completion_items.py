@@ -98,14 +98,17 @@ def values(target: Target, formal: Formal, bound: Mapping[str, str]) -> Iterator
     if target.sigil == "@":
         return
     letters = re.compile(".*?".join(map(re.escape, target.prefix)), re.IGNORECASE | re.DOTALL)
-    found: list[tuple[int, int, str, Type | None]] = []
+    ranks: tuple[list[tuple[int, int, str, Type | None]], ...] = ([], [], [])
     for distance, (name, known) in enumerate(_visible(target.place)):
         if letters.search(name):
             fit = fits(formal, known, bound)
-            found.append((0 if fit else 1 if fit is None else 2, distance, name, known))
+            rank = 0 if fit else 1 if fit is None else 2
+            ranks[rank].append((rank, distance, name, known))
+            if len(ranks[0]) > MOST_VALUES:
+                break
+    found = [*ranks[0], *ranks[1], *ranks[2]]
     if len(found) > MOST_VALUES:
         target.cut = True
-        found.sort(key=lambda each: each[:2])
         del found[MOST_VALUES:]
     for rank, distance, name, known in found:
         detail = print_type(known) if known is not None else None

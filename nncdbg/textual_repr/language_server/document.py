@@ -6,6 +6,7 @@ the client's units):
 * ``document.lines``: the text; ``document.change(...)`` applies what a client sends; ``document.version``.
 * ``document.analysis``: the `Analysis` of the text as it stands, brought up to date when it is asked for.
   A change costs only the graphs that it touches; of these, lines that stay keep what was read of them.
+  ``document.read_on(seconds)`` goes a part of the way.
 * ``tokens(text)``, ``mentions(text)`` and ``arguments(text)`` of `tokens`: the pieces, the values' names and
   the arguments of any line, broken or not.
 
@@ -27,12 +28,15 @@ the client's units):
 
 from __future__ import annotations
 
+import gc
+import math
 import re
+import time
 from collections.abc import Iterable
 from typing import TypeAlias
 
 from nncdbg.textual_repr.language_server.analysis import Analysis
-from nncdbg.textual_repr.language_server.analyzing import Analyzer
+from nncdbg.textual_repr.language_server.analyzing import Analyzer, Steps
 from nncdbg.textual_repr.language_server.positions import Units
 
 _line_end = re.compile(r"\r\n|\n|\r").split
@@ -52,6 +56,8 @@ class Document:
         self.lines = split(text)
         self._analyzer = Analyzer()
         self._analysis: Analysis | None = None
+        self._steps: Steps | None = None
+        """What is under way of the analysis of `lines`."""
         self._before: tuple[Analysis, int] | None = None
         """The last analysis and the one line that has changed since; None where more has."""
 
@@ -65,7 +71,7 @@ class Document:
 
     def _note_line(self, line: int | None) -> None:
         """A change inside `line`, or a greater one."""
-        before, self._analysis = self._analysis, None
+        before, self._analysis, self._steps = self._analysis, None, None
         if line is None:
             self._before = None
         elif before is not None:
@@ -88,8 +94,34 @@ class Document:
     @property
     def analysis(self) -> Analysis:
         """What stands in the text as it is now."""
-        if self._analysis is None:
-            self._analysis = self._analyzer.analyze(self.lines)
+        while self._analysis is None:
+            self.read_on(math.inf)
+        return self._analysis
+
+    def read_on(self, seconds: float) -> bool:
+        """Go on with the analysis for about so long, by one step at least; True once it is there."""
+        if self._analysis is not None:
+            return True
+        if self._steps is None:
+            self._steps = self._analyzer.steps(self.lines)
+        until = time.perf_counter() + seconds
+        collecting = gc.isenabled()
+        gc.disable()  # as when a whole text is parsed: nothing here is garbage
+        try:
+            next(self._steps)
+            while time.perf_counter() < until:
+                next(self._steps)
+        except StopIteration as end:
+            self._analysis, self._steps = end.value, None
+        finally:
+            if collecting:
+                gc.enable()
+        return self._analysis is not None
+
+    def at_hand(self, line: int) -> Analysis | None:
+        """The analysis if it is there; while `line` is all that has changed, that from before the change."""
+        if self._analysis is None and self._before is not None and self._before[1] == line:
+            return self._before[0]
         return self._analysis
 
     def around(self, line: int) -> Analysis:
@@ -97,9 +129,8 @@ class Document:
 
         So the answer to a keystroke does not wait for the text to be read again.
         """
-        if self._analysis is None and self._before is not None and self._before[1] == line:
-            return self._before[0]
-        return self.analysis
+        found = self.at_hand(line)
+        return self.analysis if found is None else found
 
     @property
     def text(self) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from nncdbg.engine.code import common_type
 from nncdbg.engine.graph import (
@@ -18,9 +19,11 @@ from nncdbg.engine.graph import (
     without_sizes,
 )
 from nncdbg.textual_repr.blocks import Block
-from nncdbg.textual_repr.language_server.checking import check
-from nncdbg.textual_repr.language_server.reading import Closed, Ended, Entry, GraphReading, Left, Opened
+from nncdbg.textual_repr.language_server.events import Closed, Ended, Entry, Left, Opened
+from nncdbg.textual_repr.language_server.memory import Memory
+from nncdbg.textual_repr.language_server.reading import GraphReading
 from nncdbg.textual_repr.language_server.records import Problem, Span
+from nncdbg.textual_repr.language_server.stretches import MOST, Stretch
 from nncdbg.textual_repr.language_server.tokens import arguments, mentions, tokens
 from nncdbg.textual_repr.lexemes import name_text, print_type
 
@@ -53,11 +56,11 @@ class GraphTypes:
 def infer(
     reading: GraphReading,
     lines: Sequence[str],
-    opsets: Mapping[str, int],
+    memory: Memory,
     signatures: Mapping[str, Signature],
-) -> GraphTypes:
-    """The types of the graph that `reading` is, whose calls are of graphs with these signatures."""
-    return _Inference(reading, lines, opsets, signatures).run()
+) -> Generator[None, None, GraphTypes]:
+    """The types of the graph that `reading` is, whose calls are of graphs with these signatures; in steps."""
+    return _Inference(reading, lines, memory, signatures).steps()
 
 
 class _Inference:
@@ -65,33 +68,64 @@ class _Inference:
         self,
         reading: GraphReading,
         lines: Sequence[str],
-        opsets: Mapping[str, int],
+        memory: Memory,
         signatures: Mapping[str, Signature],
     ) -> None:
-        self.reading, self.lines, self.opsets, self.signatures = reading, lines, opsets, signatures
+        self.reading, self.lines, self.memory, self.signatures = reading, lines, memory, signatures
         self.found = GraphTypes()
         self.problems = self.found.problems
         self.types = self.found.types
 
-    def run(self) -> GraphTypes:
+    def steps(self) -> Generator[None, None, GraphTypes]:
         self.types.update({block: {} for block in self.reading.opened})
-        for line, (event, block) in enumerate(zip(self.reading.events, self.reading.blocks, strict=False)):
-            if event is None:
-                continue
-            if event.__class__ is Entry and block is not None:
-                self.entry(line, event, block)
-            elif isinstance(event, Opened):
-                self.opened(line, event.block, block)
-            elif block is None:
-                continue
-            elif isinstance(event, Closed):
-                assert block.parent is not None
-                self.closed(line, event, block.parent)
-            elif isinstance(event, Left):
-                self.condition(line, event.node, block)
-            elif isinstance(event, Ended):
-                self.ended(line, block)
+        line, count = 0, len(self.lines)
+        while line < count:
+            end = min(count, line + MOST)
+            while line < end:
+                stretch = self.reading.stretches.get(line)
+                if stretch is None:
+                    self.event(line)
+                    line += 1
+                else:
+                    self.stretch(line, stretch)
+                    line += len(stretch.lines)
+            yield
         return self.found
+
+    def stretch(self, line: int, stretch: Stretch) -> None:
+        """The values of a stretch have the types that they had for operands of these types."""
+        block = self.reading.blocks[line]
+        assert block is not None
+        known = self.types[block]
+        of = known.get if block.parent is None else partial(self.found.of, block)
+        asked = [of(name) for name in stretch.free]
+        types = stretch.answer(asked)
+        if types is None:
+            problems = len(self.problems)
+            for own in range(line, line + len(stretch.lines)):
+                self.event(own)
+            if len(self.problems) == problems:
+                stretch.answers.append((asked, [known.get(name) for name in stretch.names]))
+        else:
+            known.update(zip(stretch.names, types, strict=True))
+
+    def event(self, line: int) -> None:
+        event, block = self.reading.events[line], self.reading.blocks[line]
+        if event is None:
+            return
+        if isinstance(event, Opened):
+            self.opened(line, event.block, block)
+        elif block is None:
+            return
+        elif isinstance(event, Entry):
+            self.entry(line, event, block)
+        elif isinstance(event, Closed):
+            assert block.parent is not None
+            self.closed(line, event, block.parent)
+        elif isinstance(event, Left):
+            self.condition(line, event.node, block)
+        elif isinstance(event, Ended):
+            self.ended(line, block)
 
     def report(self, line: int, columns: tuple[int, int], message: str, hint: str | None = None) -> None:
         self.problems.append(Problem(Span(line, *columns), message, "type", hint=hint))
@@ -119,9 +153,7 @@ class _Inference:
             types = tuple([get(operand) if isinstance(operand, str) else None for operand in content.inputs])
         else:
             types = tuple(self.operands(content, block))
-        if entry.asked != types:
-            entry.results, entry.problems = check(entry, self.lines[line], types, self.opsets)
-            entry.asked = types
+        self.memory.ask(entry, self.lines[line], types)
         for value, type in zip(content.outputs, entry.results, strict=True):
             known[value.name] = type
         if entry.problems:

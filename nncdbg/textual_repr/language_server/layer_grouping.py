@@ -12,9 +12,9 @@ from nncdbg.engine.graph import Node, Type, Value
 from nncdbg.textual_repr.blocks import Block
 from nncdbg.textual_repr.language_server.analysis import Analysis
 from nncdbg.textual_repr.language_server.document import Document
+from nncdbg.textual_repr.language_server.events import Ended, Entry, Left
 from nncdbg.textual_repr.language_server.layer_flattening import CannotMove
 from nncdbg.textual_repr.language_server.line_edits import insert_below, replace_lines
-from nncdbg.textual_repr.language_server.reading import Ended, Entry, Left
 from nncdbg.textual_repr.language_server.symbols import last_line
 from nncdbg.textual_repr.language_server.tokens import mentions
 from nncdbg.textual_repr.lexemes import name_text, value_text

@@ -1,80 +1,26 @@
 """The lines of one graph read by the parser, with what an editor needs beside the records.
 
-What was read of a line is kept by its text, so that a line which stays as it is costs a look-up.
+What was read of a line is kept by its text, so that a line which stays as it is costs a look-up; of lines
+that stay together, it costs one for all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
-from nncdbg.engine.graph import Constant, Literal, Node, Type
+from nncdbg.engine.graph import Constant, Node
 from nncdbg.textual_repr.blocks import Block
+from nncdbg.textual_repr.language_server.events import Closed, Ended, Entry, Event, Left, Opened
+from nncdbg.textual_repr.language_server.memory import Memory
 from nncdbg.textual_repr.language_server.records import Problem, Span
+from nncdbg.textual_repr.language_server.stretches import MOST, Stretch, stretch_of
 from nncdbg.textual_repr.language_server.tokens import mentions
 from nncdbg.textual_repr.lexemes import Flaw
 from nncdbg.textual_repr.parser import Parser
+from nncdbg.textual_repr.plain import SEPARATOR, plain_statement
 from nncdbg.textual_repr.resolution import Call
 from nncdbg.textual_repr.statements import Mark, Names
-
-
-@dataclass(slots=True, eq=False)
-class Entry:
-    """What a line with an op, a call or a constant says; the same object for all lines of the same text.
-
-    The last fields are what the type rules said when it was last asked, for operands of these types.
-    """
-
-    content: Node | Constant
-    names: Names
-    mark: Mark | None
-    """The op's name, or that of the graph called."""
-    asked: tuple[Type | None, ...] | None = None
-    results: Sequence[Type | None] = ()
-    problems: tuple[Problem, ...] = ()
-    uses: tuple[str, ...] = field(init=False)
-    defines: tuple[str, ...] = field(init=False)
-    plain: bool = field(init=False)
-    """An op whose operands are all values, or not given."""
-
-    def __post_init__(self) -> None:
-        self.uses = tuple(mark.name for mark in self.names.uses)
-        self.defines = tuple(mark.name for mark in self.names.defines)
-        content = self.content
-        self.plain = isinstance(content, Node) and content.op[0] != "@"
-        if isinstance(content, Node) and any(isinstance(operand, Literal) for operand in content.inputs):
-            self.plain = False
-
-
-@dataclass(slots=True, eq=False)
-class Opened:
-    """The line opens `block`, a graph, a branch or a body."""
-
-    block: Block
-
-
-@dataclass(slots=True, eq=False)
-class Closed:
-    """The line closes an ``if`` or a ``while``, which is `node`; its blocks are `bodies`."""
-
-    node: Node
-    bodies: tuple[Block, ...]
-
-
-@dataclass(slots=True, eq=False)
-class Ended:
-    """The line is the last statement of its block."""
-
-
-@dataclass(slots=True, eq=False)
-class Left:
-    """``break unless``."""
-
-    node: Node
-
-
-Event: TypeAlias = "Entry | Opened | Closed | Ended | Left | None"
 
 
 @dataclass(slots=True, eq=False)
@@ -91,6 +37,8 @@ class GraphReading:
     used: dict[Block, set[str]]
     calls: list[Call]
     problems: list[Problem]
+    stretches: dict[int, Stretch]
+    """By their first lines."""
     header: Block | None = None
     broken: bool = False
     """Lines are missing or wrong in a way that leaves its blocks open or its header unread."""
@@ -101,46 +49,115 @@ class GraphReading:
 class GraphReader(Parser):
     """Reads the lines from one ``graph`` to the next; `before` lines stand above them in the text."""
 
-    def __init__(self, lines: Sequence[str], before: int, known: dict[str, Entry]) -> None:
+    def __init__(self, lines: Sequence[str], before: int, memory: Memory) -> None:
         super().__init__(lines, None, before)
-        self.known = known
+        self.memory = memory
+        self.events: list[Event] = []
+        self.around: list[Block | None] = []
+        self.stretches: dict[int, Stretch] = {}
+        self.first = 0
         self.problems: list[Problem] = []
         self.opened: list[Block] = []
         self.used: dict[Block, set[str]] = {}
         self.entered: Entry | None = None
 
-    def read(self) -> GraphReading:
-        """All lines; nothing is raised."""
-        events: list[Event] = []
-        blocks: list[Block | None] = []
-        known, before = self.known, self.before
-        for index, text in enumerate(self.lines):
-            block = self.block
-            blocks.append(block)
-            entry = known.get(text)
-            if entry is not None and block is not None and not block.end:
-                if not self._take_plain(block, entry, before + index + 1):
-                    self._take(block, entry, before + index + 1)
-                events.append(entry)
-            else:
-                events.append(self._event(text, before + index + 1))
-        blocks.append(self.block)
-        self.close_unclosed(before + len(self.lines))
+    def steps(self) -> Generator[None, None, GraphReading]:
+        """All lines, a few hundred at a time; nothing is raised."""
+        index = 0
+        while index < len(self.lines):
+            end = min(len(self.lines), index + MOST)
+            while index < end:
+                stretch = self._stretch(index)
+                if stretch is None:
+                    self._line(index)
+                    index += 1
+                else:
+                    index += self._take_stretch(stretch, index)
+            yield
+        self._gather(index)
+        self.around.append(self.block)
+        self.close_unclosed(self.before + index)
         header = self.opened[0] if self.opened and self.opened[0].kind in ("graph", "broken") else None
         self._pass_uses_on()
         return GraphReading(
-            before,
-            events,
-            blocks,
+            self.before,
+            self.events,
+            self.around,
             self.opened,
             self.used,
             self.calls,
             self.problems,
+            self.stretches,
             header,
             bool(self.broken),
             self.opsets,
             self.stores,
         )
+
+    # -- stretches -----------------------------------------------------------------------------
+
+    def _stretch(self, index: int) -> Stretch | None:
+        """The known stretch that stands here."""
+        block = self.block
+        found = self.memory.stretches.get(self.lines[index])
+        if found is None or block is None or block.end or self.comment:
+            return None
+        same = self.lines[index : index + len(found.lines)] == found.lines
+        return found if same and found.fits(block) else None
+
+    def _take_stretch(self, stretch: Stretch, index: int) -> int:
+        block = self.block
+        assert block is not None
+        self._gather(index)
+        count = len(stretch.lines)
+        stretch.enter(block, self.before + index + 1)
+        self.used[block].update(stretch.uses)
+        self.events.extend(stretch.events)
+        self.around.extend([block] * count)
+        self.stretches[index] = stretch
+        self.first = index + count
+        return count
+
+    def _line(self, index: int) -> None:
+        """One line, and the stretch that ends before or with it."""
+        text, block = self.lines[index], self.block
+        entry = self.memory.entries.get(text) or self._plain(text)
+        flaws, commented = len(self.problems), bool(self.comment)
+        self.around.append(block)
+        if entry is not None and block is not None and not block.end:
+            if not self._take_plain(block, entry, self.before + index + 1):
+                self._take(block, entry, self.before + index + 1)
+            self.events.append(entry)
+        else:
+            self.events.append(self._event(text, self.before + index + 1))
+        steady = _is_steady(self.events[-1], text) and not commented and len(self.problems) == flaws
+        if not steady or block is None:
+            self._gather(index)
+            self.first = index + 1
+        elif index + 1 - self.first == MOST:
+            self._gather(index + 1)
+
+    def _plain(self, text: str) -> Entry | None:
+        """A line that is read the parser's short way."""
+        found = plain_statement(text)
+        if found is None:
+            return None
+        node, operands, match = found
+        names = Names(defines=[Mark(match[1], match.start(1) - 1, len(match[1]) + 1)])
+        start = match.start(4) - 1
+        for name in operands:
+            names.uses.append(Mark(name, start, len(name) + 1))
+            start += len(name) + len(SEPARATOR)
+        entry = Entry(node, names, Mark(node.op, match.start(3), len(node.op)))
+        self.memory.entries[text] = entry
+        return entry
+
+    def _gather(self, end: int) -> None:
+        """Make a stretch of the lines that were read one by one and stand before this one."""
+        first, self.first = self.first, end
+        made = stretch_of(list(self.lines[first:end]), self.events[first:end])
+        if made is not None:
+            self.memory.stretches[made.lines[0]] = self.stretches[first] = made
 
     def _take_plain(self, block: Block, entry: Entry, number: int) -> bool:
         """The short way for nearly every line: an op, no comment, names in order; False if it is not that."""
@@ -188,7 +205,7 @@ class GraphReader(Parser):
             return Opened(self.opened[-1])
         if self.entered is not None:
             if len(self.problems) == flaws or all(p.code != "syntax" for p in self.problems[flaws:]):
-                self.known[text] = self.entered
+                self.memory.entries[text] = self.entered
             return self.entered
         if outer is None:
             return None
@@ -247,3 +264,11 @@ class GraphReader(Parser):
         for block in reversed(self.opened):
             if block.parent is not None:
                 self.used[block.parent].update(self.used[block] - block.names.keys())
+
+
+def _is_steady(event: Event, text: str) -> bool:
+    """A statement of an op, a constant, a blank or a ``#`` line."""
+    if isinstance(event, Entry):
+        return isinstance(event.content, Constant) or event.content.op[0] != "@"
+    start = text.strip()[:2]
+    return event is None and (not start or (start[0] == "#" and start != "##"))

@@ -68,7 +68,10 @@ class Mention:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Problem:
-    """A diagnostic.  `code` is a word such as ``undefined``; `related` are other places, each with words."""
+    """A diagnostic.  `code` is a word such as ``undefined``; `related` are other places, each with words.
+
+    `unknown` is an op that nobody knows: of the first ones in a text the hint is the nearest name.
+    """
 
     span: Span
     message: str
@@ -76,6 +79,7 @@ class Problem:
     severity: Severity = "error"
     hint: str | None = None
     related: tuple[tuple[Span, str], ...] = ()
+    unknown: str | None = None
 
 
 Severity = Literal["error", "warning", "information", "hint"]

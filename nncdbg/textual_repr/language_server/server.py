@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
 
 from lsprotocol import types
 from pygls.lsp.server import LanguageServer
@@ -32,6 +32,15 @@ FEATURES = (
 
 _LEAST_WAIT, _MOST_WAIT = 0.002, 0.2
 """Seconds that typing has to rest before diagnostics are sent: the longer, the longer the last ones took."""
+
+_SLICE = 0.005
+"""Seconds that a text is read before other messages have their turn."""
+
+_WHILE_TYPING = (types.TEXT_DOCUMENT_COMPLETION, types.TEXT_DOCUMENT_SIGNATURE_HELP)
+"""What does not wait for the line under the cursor to be read."""
+
+
+_Handler = TypeVar("_Handler", bound=Callable[..., Any])
 
 
 class _Protocol(LanguageServerProtocol):
@@ -92,6 +101,7 @@ class NncServer(LanguageServer):
         super().__init__("nncdbg", nncdbg.__version__, protocol_cls=_Protocol)
         self.documents: dict[str, Document] = {}
         self._waiting: dict[str, asyncio.TimerHandle] = {}
+        self._checking: dict[str, asyncio.Future[None]] = {}
         self._took: dict[str, float] = {}
         for name in FEATURES:
             import_module(f"nncdbg.textual_repr.language_server.{name}").register(self)
@@ -140,11 +150,18 @@ class NncServer(LanguageServer):
         waiting = self._waiting.pop(uri, None)
         if waiting is not None:
             waiting.cancel()
+        checking = self._checking.pop(uri, None)
+        if checking is not None:
+            checking.cancel()
 
     def _check(self, document: Document) -> None:
+        self._checking[document.uri] = asyncio.ensure_future(self._send_diagnostics(document))
+
+    async def _send_diagnostics(self, document: Document) -> None:
         from nncdbg.textual_repr.language_server.diagnostics import diagnostics
 
         start = time.perf_counter()
+        await self.settled(document)
         found = diagnostics(document)
         if document.uri not in self._took:
             # What an open text consists of lives on: the collector need not walk it at every key.
@@ -153,3 +170,39 @@ class NncServer(LanguageServer):
         self.text_document_publish_diagnostics(
             types.PublishDiagnosticsParams(document.uri, found, document.version)
         )
+
+    # -- requests ------------------------------------------------------------------------------
+
+    async def settled(self, document: Document) -> None:
+        """Return when the document has been read; meanwhile others have their turn.
+
+        A document that is closed is read no further.
+        """
+        while self.documents.get(document.uri) is document and not document.read_on(_SLICE):
+            await asyncio.sleep(0)
+
+    def feature(self, feature_name: str, options: Any = None) -> Callable[[_Handler], _Handler]:
+        """Register what answers a request, once the documents that it is about have been read."""
+        register = super().feature(feature_name, options)
+
+        def decorate(handler: _Handler) -> _Handler:
+            async def answer(params: Any) -> Any:
+                for document in self._asked(feature_name, params):
+                    await self.settled(document)
+                return handler(params)
+
+            register(answer)
+            return handler
+
+        return decorate
+
+    def _asked(self, feature: str, params: Any) -> list[Document]:
+        """The documents that a request has to wait for."""
+        if feature == types.WORKSPACE_SYMBOL:
+            return list(self.documents.values())
+        about = getattr(params, "text_document", None) or getattr(params, "item", None)
+        document = self.documents.get(about.uri) if about is not None else None
+        if document is None:
+            return []
+        typing = feature in _WHILE_TYPING and document.at_hand(params.position.line) is not None
+        return [] if typing else [document]

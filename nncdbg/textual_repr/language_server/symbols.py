@@ -13,7 +13,7 @@ from pygls.uris import from_fs_path, to_fs_path
 from nncdbg.textual_repr.blocks import Block
 from nncdbg.textual_repr.language_server.analysis import Analysis, Chunk
 from nncdbg.textual_repr.language_server.document import Document, split
-from nncdbg.textual_repr.language_server.reading import Opened
+from nncdbg.textual_repr.language_server.events import Opened
 from nncdbg.textual_repr.language_server.records import Span
 from nncdbg.textual_repr.language_server.tokens import kind_of_line, tokens
 from nncdbg.textual_repr.lexemes import name_text, value_text

@@ -60,11 +60,18 @@ class Client:
         self._send({"method": method, "params": params})
 
     def request(self, method: str, params: Any) -> Any:
+        return self.finish(self.start(method, params))
+
+    def start(self, method: str, params: Any) -> int:
+        """Send a request; its number."""
         self._count += 1
-        answer: queue.Queue[dict[str, Any]] = queue.Queue()
-        self._answers[self._count] = answer
+        self._answers[self._count] = queue.Queue()
         self._send({"id": self._count, "method": method, "params": params})
-        message = answer.get(timeout=SECONDS)
+        return self._count
+
+    def finish(self, number: int) -> Any:
+        """Wait for the answer to a request."""
+        message = self._answers[number].get(timeout=SECONDS)
         if "error" in message:
             raise Refused(message["error"])
         return message["result"]

@@ -62,6 +62,8 @@ TABLE = [
     ("%b = Cast(%a, ‸", "to", ""),
     ("%b = Cast(%a, to=‸", " ".join(map(str, range(1, 10))), "%a"),
     ("%b = Conv(%a, %x, pads=[1,1], ‸", "group auto_pad strides", "pads %a"),
+    ("%b = Add(%‸, %n, axis=1)", "%n", "axis"),
+    ("%b = Softmax(%‸, axis=1)", '%"odd name" %a %x', "axis"),
     ('%b = Conv(%a, %x, auto_pad="‸")', '"NOTSET" "SAME_UPPER" "SAME_LOWER" "VALID"', '"i"'),
     ("%b = ReduceMax(%a, keepdims=‸", "1 0", ""),
     ("%b = @layer(‸", '%"odd name" %a %x %c %n', ""),
