@@ -67,8 +67,19 @@ def test_the_page_of_the_protocol_names_every_request_and_key() -> None:
 
 
 def test_the_page_of_the_protocol_has_the_limits() -> None:
-    from nncdbg.dap_server.handlers import disassembly, evaluating, lines, memory, stack, tensors, variables
-    from nncdbg.dap_server.presentation import clipboard
+    from nncdbg.dap_server.handlers import (
+        disassembly,
+        evaluating,
+        lines,
+        memory,
+        stack,
+        statistics,
+        tensors,
+        timeline,
+        variables,
+    )
+    from nncdbg.dap_server.handlers import map as graph_map
+    from nncdbg.dap_server.presentation import clipboard, neighbourhood
     from nncdbg.dap_server.transport import backlog, framing
 
     page = (ROOT / "docs" / "DAP.md").read_text()
@@ -81,9 +92,15 @@ def test_the_page_of_the_protocol_has_the_limits() -> None:
         f"| instructions of `disassemble` | {disassembly.MOST:,} |",
         f"| elements in the clipboard | {clipboard.MAX_ELEMENTS:,} |",
         f"| completions | {evaluating.MAX_COMPLETIONS} |",
+        f"of `nncdbg/timeline` | {timeline.MOST_MOMENTS}, and {timeline.MOST_BRANCHES} |",
+        f"(40, at most {statistics.MOST_VALUES})",
+        f"`nncdbg/nearby` | {statistics.MOST_VISITS}, of the {statistics.NEAR} newest values |",
+        f"closed (at most {graph_map.MOST_TOGGLED})",
+        f"| {neighbourhood.MOST_STATEMENTS}, in the {neighbourhood.LEVELS} innermost blocks of the stack |",
         f"| requests that wait | {backlog.MOST:,}, and {backlog.MOST_BYTES >> 20} MiB;",
         f"at most {tensors.MAX_ELEMENTS})",
         f"at most {tensors.MAX_BINS})",
+        f"more than {tensors.MAX_REDUCED:,} elements is sampled",
         f"at most {lines.MAX_LINES} lines)",
     ):
         assert words in page, words

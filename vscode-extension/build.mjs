@@ -1,11 +1,11 @@
-// Bundles the extension into out/.  The language client and what finds Python are bundles of their own:
-// the one is loaded when it is needed, the other keeps what it remembers for both.
+// Bundles the extension into out/.  Language client, views, and what finds Python are bundles of their own:
+// the first are loaded when they are needed, the last keeps what it remembers for all.
 
 import { build } from "esbuild";
 import { copyFileSync } from "node:fs";
 
 await build({
-  entryPoints: ["src/extension.ts", "src/language.ts", "src/python.ts"],
+  entryPoints: ["src/extension.ts", "src/language.ts", "src/python.ts", "src/views.ts", "src/tensor.ts"],
   outdir: "out",
   bundle: true,
   minify: true,
@@ -15,7 +15,18 @@ await build({
   format: "cjs",
   // `import()` is to find these bundles by their bare names, as `require` does.
   supported: { "dynamic-import": false },
-  external: ["vscode", "./language", "./python"],
+  external: ["vscode", "./language", "./python", "./views", "./tensor"],
+  logLevel: "info",
+});
+await build({
+  entryPoints: Object.fromEntries(["map", "statistics", "tensor"].map((name) => [name, `src/webview/${name}/main.ts`])),
+  outdir: "out/webview",
+  bundle: true,
+  minify: true,
+  legalComments: "none",
+  platform: "browser",
+  target: "es2022",
+  format: "iife",
   logLevel: "info",
 });
 copyFileSync("../examples/nan_softmax.nnc", "out/nan_softmax.nnc");

@@ -10,6 +10,7 @@ from nncdbg.engine.errors import (
     LoadError,
     NncdbgError,
     NotComputed,
+    ParseError,
     RunError,
     UsageError,
 )
@@ -30,10 +31,22 @@ SHOWN = frozenset({"launch", "attach", "restart"})
 """Requests whose failure leaves nothing to look at, so that a person is told of it in a dialog."""
 
 
+_FIRST = 3
+"""Errors of one text that a dialog has room for."""
+
+
 def told(error: NncdbgError, *, show: bool = False) -> dict[str, Any]:
     """The fields of a failed response.  With `show` the client is asked to show it in a dialog."""
     number = next((number for kind, number in _NUMBERS if isinstance(error, kind)), _OTHER)
     # `{...}` in a format names a variable, so the text itself goes in as one.
-    body = {"id": number, "format": "{text}", "variables": {"text": str(error)}, "showUser": show}
+    body = {"id": number, "format": "{text}", "variables": {"text": _words(error)}, "showUser": show}
     hint = f" ({error.hint})" if error.hint else ""
     return {"message": error.message + hint, "body": {"error": body}}
+
+
+def _words(error: NncdbgError) -> str:
+    """Of a text with many errors only the first: a dialog does not scroll, and editors mark all of them."""
+    if not isinstance(error, ParseError) or len(error.errors) <= _FIRST:
+        return str(error)
+    more = len(error.errors) - _FIRST
+    return "\n".join([error.message, *map(str, error.errors[:_FIRST]), f"and {more} more"])

@@ -55,7 +55,7 @@ graph @layer(%p: f32[4]) -> (%q: f32[4]) {
   return %q
 }
 """
-ADD, LAYER, SUB, DIV, WAIT, BREAK, SIN, MUL, SOFTMAX = 5, 6, 7, 8, 9, 12, 13, 21, 22
+ADD, LAYER, SUB, DIV, WAIT, BREAK, MUL, SOFTMAX = 5, 6, 7, 8, 9, 12, 21, 22
 
 OPS = """
 import time

@@ -98,6 +98,19 @@ def test_each_wrong_value_is_told_and_the_next_launch_works(client: Client, fold
     client.expect_stop("entry")
 
 
+def test_of_many_errors_the_first_are_told(client: Client, tmp_path: Path) -> None:
+    statements = "".join(f"  %v{number} = Neg(%none{number})\n" for number in range(1000))
+    (tmp_path / "wrong.nnc").write_text(
+        f"#nncdbg 1\ngraph @main(%x: f32[4]) -> (%v0) {{\n{statements}  return %v0\n}}\n"
+    )
+    client.request("initialize", {"adapterID": "nncdbg"})
+    response = client.expect_response(client.send("launch", {"program": str(tmp_path / "wrong.nnc")}))
+    text = response["body"]["error"]["variables"]["text"]
+    assert text.startswith("1000 errors in ")
+    assert text.endswith("\nand 997 more")
+    assert [number for number in range(1000) if f"%none{number} is not defined" in text] == [0, 1, 2]
+
+
 def test_all_that_may_be_said(client: Client, folder: Path) -> None:
     below = folder / "below"
     below.mkdir()

@@ -39,7 +39,7 @@ def nobody() -> None:
 def line(shown: Shown, name: str, room: int = 1 << 20) -> str:
     frame = shown.debugger.machine.frames[0]
     slot = frame.code.slot_of[name]
-    return Glance(shown, False, nobody, room).text(frame.slots[slot], (frame.code, slot))
+    return Glance(shown, False, nobody, room).text(frame.slots[slot])
 
 
 def test_statistics_are_computed_once_per_array() -> None:
@@ -54,11 +54,13 @@ def test_statistics_are_computed_once_per_array() -> None:
     assert line(shown, "h") == "f32[100] min 0 mean 0 max 0 std 0 nan 0"
 
 
-def test_what_the_engine_logged_is_used_where_it_is_beyond_doubt() -> None:
+def test_what_the_engine_logged_of_this_very_array_is_used() -> None:
     debugger, shown = debugged()
     debugger.step_over()
     assert line(shown, "h", room=0) == "f32[100] min -100 mean -50.5 max -1 std 28.87 nan 0"
     debugger.set_value("x", np.ones(100, np.float32))
+    assert line(shown, "h", room=0) == "f32[100] min -1 mean -1 max -1 std 0 nan 0", "it was computed again"
+    debugger.set_value("h", np.zeros(100, np.float32))
     assert line(shown, "h", room=0) == "f32[100] …", "what is logged is of before the edit"
     silent, shown = debugged(statistics=False)
     silent.step_over()

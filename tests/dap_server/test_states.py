@@ -71,6 +71,10 @@ nncdbg/histogram             -        -            +          -        +       +
 nncdbg/stats                 -        -            +          -        +       +
 nncdbg/lines                 -        -            +          -        +       +
 nncdbg/marks                 -        -            +          +        +       +
+nncdbg/map                   -        -            +          -        +       +
+nncdbg/nearby                -        -            +          -        +       +
+nncdbg/moment                -        -            -          -        +       -
+nncdbg/timeline              -        -            +          -        +       +
 """
 
 ROWS = {line.split()[0]: line.split()[1:] for line in TABLE.splitlines()[2:]}
@@ -158,6 +162,7 @@ def arguments_of(command: str, numbers: Message) -> Any:
         "nncdbg/stats": {"expressions": ["%x"]},
         "nncdbg/lines": {"start": 1, "end": 20},
         "nncdbg/marks": {"action": "list"},
+        "nncdbg/moment": {"statements": 0},
     }.get(command, thread if "thread_id" in fields_of(command) else {})
 
 

@@ -1,7 +1,8 @@
-"""Samples, histograms and statistics of tensors, and marks, as views of our own ask for them."""
+"""Samples, histograms and statistics of tensors, as views of our own ask for them."""
 
 from __future__ import annotations
 
+import base64
 import math
 import time
 from pathlib import Path
@@ -10,11 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nncdbg.dap_server.handlers.tensors import MAX_BINS, MAX_ELEMENTS, json_numbers, sampling
+from nncdbg.dap_server.handlers.tensors import MAX_BINS, MAX_ELEMENTS, MAX_REDUCED
+from nncdbg.dap_server.presentation.samples import json_numbers, packed, sampling
+from nncdbg.engine import dtypes
 from nncdbg.engine.graph import Array
+from nncdbg.stats.blocks import Reduction, reduce_blocks
 from tests.dap_server import odd_values
 from tests.dap_server.client import Client
-from tests.dap_server.conftest import EXAMPLES
 
 
 def sample(client: Client, **arguments: Any) -> Any:
@@ -173,24 +176,227 @@ def test_statistics_and_histograms(client: Client, tmp_path: Path) -> None:
         assert expected in client.refused("nncdbg/histogram", arguments)
 
 
-def test_marks(client: Client) -> None:
-    client.start(EXAMPLES / "first_steps.nnc")
-    assert client.request("nncdbg/marks", {}) == {"marks": []}
-    start = {"name": "start", "statements": 0, "branch": 0, "here": True}
-    assert client.request("nncdbg/marks", {"action": "set", "name": "start"}) == {"marks": [start]}
+def unpacked(body: Any) -> Array:
+    """The cells of an answer in base64, in their shape; complex ones as pairs along a last axis."""
+    dtype = np.dtype(dtypes.NUMPY[body["elements"]]).newbyteorder("<")
+    flat = np.frombuffer(base64.b64decode(body["data"]), dtype)
+    return (
+        flat.reshape(*body["shape"], -1)
+        if flat.size != math.prod(body["shape"])
+        else flat.reshape(body["shape"])
+    )
+
+
+def start_with(client: Client, folder: Path, **tensors: Array) -> None:
+    """Stop at the start of a program that was given these tensors."""
+    names = ", ".join(
+        f"%{name}: {dtypes.name_of(array.dtype)}[{','.join(map(str, array.shape))}]"
+        for name, array in tensors.items()
+    )
+    first, array = next(iter(tensors.items()))
+    kind = f"{dtypes.name_of(array.dtype)}[{','.join(map(str, array.shape))}]"
+    text = f"#nncdbg 1\nopset 21\n\ngraph @main({names}) -> (%out: {kind}) {{\n"
+    (folder / "given.nnc").write_text(f"{text}  %out: {kind} = Identity(%{first})\n  return %out\n}}\n")
+    for name, array in tensors.items():
+        np.save(folder / f"{name}.npy", array)
+    client.start("given.nnc", inputs={name: f"{name}.npy" for name in tensors}, initialize=odd_values.FLAGS)
+
+
+PLAIN = ["f32", "f64", "f16", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "bool"]
+
+
+def test_numbers_as_bytes(client: Client, tmp_path: Path) -> None:
+    tensors = {f"x_{name}": np.arange(6).reshape(2, 3).astype(dtypes.NUMPY[name]) for name in PLAIN}
+    tensors["big"] = np.array([2**63 - 1, -(2**63)], np.int64)
+    tensors["pairs"] = np.array([[1 + 2j, complex(np.nan, -np.inf)]], np.complex64)
+    start_with(client, tmp_path, **tensors)
+    for name, array in tensors.items():
+        body = sample(client, name=name, encoding="base64")
+        found = unpacked(body)
+        if name == "pairs":
+            assert body["elements"] == "f32"
+            np.testing.assert_array_equal(found, [[[1, 2], [np.nan, -np.inf]]])
+        else:
+            expected = {"x_f16": "f32", "x_bool": "u8"}.get(name, dtypes.name_of(array.dtype))
+            assert body["elements"] == expected
+            np.testing.assert_array_equal(found, array)
+    assert "elements" not in sample(client, name="big")
+
+
+def test_odd_numbers_as_bytes(client: Client, tmp_path: Path) -> None:
+    odd_values.start(client, tmp_path)
+    for name, elements, expected in (
+        ("narrow", "f32", [[0, 1, 2], [3, 4, 5]]),
+        ("small", "i8", [[0, 1, 2], [3, 4, 5]]),
+        ("empty", "f32", np.zeros((0, 3))),
+        ('%"größe/1"', "f32", 5),
+    ):
+        body = sample(client, name=name, encoding="base64")
+        assert body["elements"] == elements
+        np.testing.assert_array_equal(unpacked(body), expected)
+    assert "no bytes" in client.refused("nncdbg/slice", {"name": "words", "encoding": "base64"})
+    assert "Invalid" in client.refused("nncdbg/slice", {"name": "x", "encoding": "hex"})
+    assert "Invalid" in client.refused("nncdbg/slice", {"name": "x", "reduce": "median"})
+
+
+def test_nothing_is_missed_by_blocks(client: Client, tmp_path: Path) -> None:
+    x = np.linspace(-1, 1, 1 << 20, dtype=np.float32).reshape(1024, 1024)
+    x[701, 333], x[200, 800], x[201, 801] = np.nan, np.inf, -np.inf
+    start_with(client, tmp_path, x=x)
+    asked = {"name": "x", "maxElements": 4096, "encoding": "base64"}
+    strided = sample(client, **asked)
+    assert strided["reduce"] == "stride"
+    assert np.isfinite(unpacked(strided)).all(), "a sample misses what stands between"
+    body = sample(client, **asked, reduce="absmax")
+    assert (body["reduce"], body["stride"], body["shape"]) == ("absmax", [16, 16], [64, 64])
+    assert (body["nan"], body["posinf"], body["neginf"]) == (1, 1, 1)
+    flags = np.frombuffer(base64.b64decode(body["flags"]), np.uint8).reshape(64, 64)
+    assert {tuple(place): int(flags[*place]) for place in np.argwhere(flags)} == {(43, 20): 1, (12, 50): 6}
+    blocks = np.where(np.isfinite(x), x, 0).reshape(64, 16, 64, 16)
+    np.testing.assert_array_equal(np.abs(unpacked(body)), np.abs(blocks).max((1, 3)))
+    for reduce, expected in (("min", blocks.min((1, 3))), ("max", blocks.max((1, 3)))):
+        found = unpacked(sample(client, **asked, reduce=reduce))
+        clean = flags == 0
+        np.testing.assert_array_equal(found[clean], expected[clean])
+    small = sample(client, name="x", index=":2, :2", reduce="mean")
+    assert (small["reduce"], small["stride"]) == ("stride", [1, 1]), "all fit: nothing is reduced"
+    line = sample(client, name="x", index="701", maxElements=16, reduce="range", encoding="base64")
+    assert line["shape"] == [16, 2]
+
+
+def test_strings_are_not_reduced(client: Client, tmp_path: Path) -> None:
+    odd_values.start(client, tmp_path)
+    assert sample(client, name="words", reduce="max")["data"] == ["plain", "größe"], "all fit"
+    refused = {"maxElements": 1, "reduce": "max"}, {"against": {"expression": "%words"}}
+    for arguments, words in zip(refused, ("cannot be reduced", "no difference"), strict=True):
+        assert words in client.refused("nncdbg/slice", {"name": "words", **arguments})
+
+
+def test_a_difference_and_what_it_is_to(client: Client, tmp_path: Path) -> None:
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    y = x.copy()
+    x[0, 0] = y[0, 0] = np.nan
+    y[2, 3] += 0.5
+    start_with(client, tmp_path, x=x, y=y, z=np.zeros(3, np.float32))
+    against = {"expression": "%y"}
+    there = sample(client, name="x", against=against, part="there", index="2")
+    assert there["data"] == [8, 9, 10, 11.5]
+    difference = sample(client, expression="%x", against=against)
+    assert difference["data"] == [0] * 11 + [-0.5]
+    found = client.request("nncdbg/compare", {"expression": "%x", "against": against})
+    assert (found["mismatched"], found["max_abs"], found["worst"], found["types"]) == (
+        1,
+        0.5,
+        [2, 3],
+        ["f32[3,4]"] * 2,
+    )
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"expression": "%z"}, "cannot be compared"),
+        ({}, "compared with one other"),
+        ({"expression": "%y", "branch": 0}, "compared with one other"),
+        ({"branch": "other"}, "one branch only"),
+        ({"branch": 7}, "no branch 7"),
+        ({"expression": "prev(%x)"}, "no previous value"),
+    ]
+    for given, words in wrong:
+        for command in ("nncdbg/slice", "nncdbg/compare"):
+            assert words in client.refused(command, {"expression": "%x", "against": given})
     client.move("next")
-    client.evaluate("mark later", "repl")
-    marks = client.request("nncdbg/marks", {"action": "list"})["marks"]
-    assert [(mark["name"], mark["here"]) for mark in marks] == [("start", False), ("later", True)]
-    client.request("nncdbg/marks", {"action": "goto", "name": "start"})
-    client.expect_event("continued")
-    client.expect_stop("entry")
-    client.request("nncdbg/marks", {"action": "goto", "name": "later"})
-    client.expect_stop("goto")
-    left = client.request("nncdbg/marks", {"action": "delete", "name": "start"})["marks"]
-    assert [mark["name"] for mark in left] == ["later"]
-    for action in ("goto", "delete"):
-        message = client.refused("nncdbg/marks", {"action": action, "name": "start"})
-        assert message == "there is no mark 'start' (marks: later)"
-    assert "a mark has a name" in client.refused("nncdbg/marks", {"action": "set"})
-    assert "action" in client.refused("nncdbg/marks", {"action": "drop"})
+    client.request("setExpression", {"expression": "%x[2, 3]", "value": "20"})
+    other = sample(client, expression="%x", against={"branch": "other"})
+    assert other["data"] == [0] * 11 + [9]
+    assert client.request("nncdbg/compare", {"expression": "%x", "against": {"branch": 0}})["max_abs"] == 9
+    assert "part of a value" in client.refused(
+        "nncdbg/slice", {"expression": "%x[0]", "against": {"branch": 0}}
+    )
+
+
+def test_a_difference_is_reduced_by_blocks(client: Client, tmp_path: Path) -> None:
+    x = np.random.default_rng(0).standard_normal((300, 500)).astype(np.float32)
+    y = x.copy()
+    y[123, 456] += 3
+    start_with(client, tmp_path, x=x, y=y)
+    asked = {"name": "x", "maxElements": 500, "against": {"expression": "%y"}, "reduce": "absmax"}
+    body = sample(client, **asked)
+    found = np.array(body["data"]).reshape(body["shape"])
+    place = tuple(np.array([123, 456]) // body["stride"])
+    assert found[place] == pytest.approx(-3, abs=1e-6)
+    assert np.count_nonzero(found) == 1
+
+
+def test_a_reduction_and_a_comparison_can_be_cancelled(client: Client, tmp_path: Path) -> None:
+    np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.uint8, (1 << 25,))[0] = 7
+    (tmp_path / "large.nnc").write_text(
+        f"#nncdbg 1\nopset 18\n\ngraph @main(%x: u8[{1 << 25}]) -> (%y: u8[1]) {{\n"
+        "  %y: u8[1] = Slice(%x, [0], [1])\n  return %y\n}\n"
+    )
+    client.start("large.nnc", inputs={"x": "x.npy"})
+    for command, arguments in {
+        "nncdbg/slice": {"name": "x", "reduce": "mean"},
+        "nncdbg/compare": {"expression": "%x", "against": {"expression": "%x"}},
+    }.items():
+        # The first is at hand when the second waits; that which waits is answered at once.
+        asked = (
+            client.send("nncdbg/compare", {"expression": "%x", "against": {"expression": "%x"}}),
+            client.send(command, arguments),
+        )
+        for each in reversed(asked):
+            client.request("cancel", {"requestId": each})
+        for each in asked:
+            assert client.expect_response(each)["message"] == "cancelled"
+    assert sample(client, name="x", maxElements=4, reduce="max")["data"] == [7, 0, 0, 0]
+
+
+def test_beyond_the_bound_a_sample_is_taken_and_said_to_be_one(client: Client, tmp_path: Path) -> None:
+    size = MAX_REDUCED + 1
+    np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.uint8, (size,))[1] = 7
+    (tmp_path / "large.nnc").write_text(
+        f"#nncdbg 1\nopset 18\n\ngraph @main(%x: u8[{size}]) -> (%y: u8[1]) {{\n"
+        "  %y: u8[1] = Slice(%x, [0], [1])\n  return %y\n}\n"
+    )
+    client.start("large.nnc", inputs={"x": "x.npy"})
+    body = sample(client, name="x", reduce="max")
+    assert (body["reduce"], max(body["data"])) == ("stride", 0)
+    assert sample(client, name="x", index=":-1", reduce="max")["data"][0] == 7
+
+
+@pytest.mark.parametrize("rank", range(7))
+def test_blocks_of_every_rank(rank: int) -> None:
+    shape = (5, 4, 3, 4, 5, 2)[:rank]
+    x = np.random.default_rng(rank).standard_normal(shape)
+    steps = sampling(shape, 20)
+    expected = np.full([-(-size // step) for size, step in zip(shape, steps, strict=True)], -np.inf)
+    for place in np.ndindex(*shape):
+        cell = tuple(index // step for index, step in zip(place, steps, strict=True))
+        expected[cell] = max(expected[cell], x[place])
+    np.testing.assert_array_equal(reduce_blocks(x, steps, "max", lambda: None).data, expected)
+    turned = x.copy(order="F")
+    np.testing.assert_array_equal(reduce_blocks(turned, steps, "max", lambda: None).data, expected)
+    mean = reduce_blocks(np.ones(shape), steps, "mean", lambda: None)
+    np.testing.assert_array_equal(mean.data, np.ones(expected.shape))
+
+
+@pytest.mark.parametrize("name", sorted(set(dtypes.NUMPY) - {"str"}))
+def test_blocks_of_every_dtype(name: str) -> None:
+    least = 0.5 if name == "f8e8m0fnu" else 0  # which has no zero
+    x = np.array([least, 1, least, 1, 1, 1, least], np.float32).astype(dtypes.NUMPY[name])
+    data = reduce_blocks(x, [4], "range", lambda: None).data
+    np.testing.assert_array_equal(data, [[least, 1], [least, 1]])
+    assert packed(x)[0] in {"f32", "f64", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"}
+
+
+@pytest.mark.parametrize("reduction", ["mean", "min", "max", "absmax", "range"])
+def test_a_block_without_finite_elements_is_nan(reduction: Reduction) -> None:
+    x = np.array([np.nan, np.inf, 1, -3, np.nan, np.nan], np.float32)
+    found = reduce_blocks(x, [2], reduction, lambda: None)
+    assert found.flags.tolist() == [3, 0, 1]
+    expected = {"mean": -1, "min": -3, "max": 1, "absmax": -3, "range": [-3, 1]}[reduction]
+    np.testing.assert_array_equal(found.data[1], expected)
+    assert np.isnan(found.data[[0, 2]]).all()
+    assert (found.nan, found.posinf, found.neginf) == (3, 1, 0)
+
+
+def test_the_least_integer_is_farthest_from_zero() -> None:
+    x = np.array([-128, 127, 3, -2], np.int8)
+    assert reduce_blocks(x, [2], "absmax", lambda: None).data.tolist() == [-128, 3]
+    assert reduce_blocks(np.zeros((0, 4)), [1, 2], "min", lambda: None).data.shape == (0, 2)

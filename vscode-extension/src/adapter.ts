@@ -25,23 +25,31 @@ export class EndWatcher implements vscode.DebugAdapterTracker {
 
   constructor(private readonly session: vscode.DebugSession) {}
 
-  onWillReceiveMessage(message: { command?: string }): void {
-    this.expected ||= message.command === "disconnect" || message.command === "terminate";
+  onWillReceiveMessage({ command }: { command?: string }): void {
+    this.expected ||= command === "disconnect" || command === "terminate";
   }
 
-  onDidSendMessage(message: { event?: string }): void {
-    this.expected ||= message.event === "terminated";
+  /** A program that ends says `exited` first.  Without that, somebody speaks for a server that has crashed. */
+  onDidSendMessage({ event }: { event?: string }): void {
+    this.expected ||= event === "exited";
+    if (event === "terminated") {
+      this.ended("");
+    }
   }
 
   onExit(code: number | undefined, signal: string | undefined): void {
+    this.ended(signal ? ` by ${signal}` : ` with exit code ${code ?? "unknown"}`);
+  }
+
+  private ended(how: string): void {
     if (!this.expected) {
       this.expected = true;
-      void this.offerRestart(signal ? `by ${signal}` : `with exit code ${code ?? "unknown"}`);
+      void this.offerRestart(how);
     }
   }
 
   private async offerRestart(how: string): Promise<void> {
-    const words = `nncdbg ended ${how} while "${this.session.name}" was debugged. The debug console has what it said last.`;
+    const words = `nncdbg ended${how} while "${this.session.name}" was debugged. The debug console has what it said last.`;
     if ((await vscode.window.showErrorMessage(words, "Restart")) === "Restart") {
       await vscode.debug.startDebugging(this.session.workspaceFolder, this.session.configuration);
     }

@@ -6,9 +6,13 @@ import * as vscode from "vscode";
 import { Explanations } from "./explanations";
 
 /** What VS Code gives a command of the menu of a variable. */
-interface VariableContext {
+export interface VariableContext {
   sessionId?: string;
   variable?: { name: string; evaluateName?: string };
+  /** What holds the variable: an item of a sequence has a name only with that. */
+  container?: { name?: string; evaluateName?: string };
+  /** Of a command that another view calls. */
+  expression?: string;
 }
 
 export function registerSessionCommands(explanations: Explanations): vscode.Disposable[] {
@@ -24,7 +28,7 @@ export function registerSessionCommands(explanations: Explanations): vscode.Disp
 }
 
 /** What the server refuses is said, not thrown: VS Code would call it a failed command. */
-async function told(action: () => Promise<void>): Promise<void> {
+export async function told(action: () => Promise<void>): Promise<void> {
   try {
     await action();
   } catch (error) {
@@ -32,7 +36,7 @@ async function told(action: () => Promise<void>): Promise<void> {
   }
 }
 
-function currentSession(): vscode.DebugSession {
+export function currentSession(): vscode.DebugSession {
   const session = vscode.debug.activeDebugSession;
   if (session?.type !== "nncdbg") {
     throw new Error("no graph is being debugged");
@@ -51,15 +55,24 @@ async function enter(expression: string): Promise<string> {
   return (await currentSession().customRequest("evaluate", { expression, context: "repl", frameId })).result;
 }
 
-async function valueOf(of: VariableContext | undefined): Promise<string | undefined> {
-  const named = of?.variable?.evaluateName;
-  if (named || of?.variable) {
-    return named ?? of.variable?.name;
+/** The value that a command is about; asked for where nothing says it. */
+export async function valueOf(of: VariableContext | vscode.Uri | undefined): Promise<string | undefined> {
+  const clicked = of instanceof vscode.Uri;
+  if (of && !clicked && (of.variable || of.expression)) {
+    return of.expression ?? of.variable?.evaluateName ?? itemOf(of);
   }
   const editor = vscode.window.activeTextEditor;
   const range = editor?.document.getWordRangeAtPosition(editor.selection.active, /%(?:"(?:[^"\\]|\\.)*"|[\w/.$]+)/);
   const value = range && editor?.document.getText(range);
+  if (value && clicked) {
+    return value;
+  }
   return vscode.window.showInputBox({ prompt: "Which value?", value, placeHolder: "%h" });
+}
+
+function itemOf({ variable, container }: VariableContext): string | undefined {
+  const item = /^\[\d+\]$/.test(variable?.name ?? "");
+  return item && container?.evaluateName ? container.evaluateName + variable?.name : variable?.name;
 }
 
 type Condition = (value: string) => string | Thenable<string | undefined>;

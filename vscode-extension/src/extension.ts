@@ -2,14 +2,17 @@
 
 import * as vscode from "vscode";
 import { EndWatcher, adapterDescriptor } from "./adapter";
-import { registerSessionCommands } from "./commands";
+import { ChangedModels } from "./changes";
+import { currentSession, registerSessionCommands, told, valueOf } from "./commands";
 import { Configurations, debugGraph } from "./configurations";
 import { openExample } from "./example";
 import { Explanations } from "./explanations";
 import type { Language } from "./language";
 import { ModelEditor } from "./listing";
 import { selectPython } from "./python";
+import type { TensorViews } from "./tensor";
 import { EvaluatableValues, InlineValues } from "./values";
+import type { Views } from "./views";
 
 const TYPE = "nncdbg";
 const NNC = "nnc";
@@ -21,11 +24,13 @@ const TEXTS = [
 
 export function activate(context: vscode.ExtensionContext): void {
   const configurations = new Configurations();
-  const models = new ModelEditor();
+  const changes = new ChangedModels();
+  const models = new ModelEditor(changes);
   const explanations = new Explanations();
   const provide = () => configurations.provideDebugConfigurations();
   const dynamic = vscode.DebugConfigurationProviderTriggerKind.Dynamic;
   context.subscriptions.push(
+    changes,
     models,
     explanations,
     vscode.debug.registerDebugAdapterDescriptorFactory(TYPE, { createDebugAdapterDescriptor: adapterDescriptor }),
@@ -39,11 +44,61 @@ export function activate(context: vscode.ExtensionContext): void {
     vscode.languages.registerEvaluatableExpressionProvider(TEXTS, new EvaluatableValues()),
     vscode.window.registerCustomEditorProvider(ModelEditor.type, models),
     ...registerSessionCommands(explanations),
+    ...registerViews(context),
+    ...registerTensorViews(context),
     vscode.commands.registerCommand("nncdbg.debugGraph", debugGraph),
     vscode.commands.registerCommand("nncdbg.selectPython", selectPython),
     vscode.commands.registerCommand("nncdbg.openExample", () => openExample(context.extensionUri)),
   );
   startLanguage(context);
+}
+
+const VIEW_COMMANDS = ["timeline.goTo", "timeline.setMark", "timeline.renameMark", "timeline.deleteMark", "map.openInNetron"];
+
+/** The views of the debug side bar are a bundle of their own, loaded with the first session. */
+function registerViews(context: vscode.ExtensionContext): vscode.Disposable[] {
+  let loaded: Promise<Views> | undefined;
+  const load = async (): Promise<Views> => {
+    const { Views: Made } = (await import("./views")) as typeof import("./views");
+    const views = new Made(context.extensionUri);
+    context.subscriptions.push(views);
+    return views;
+  };
+  const views = () => (loaded ??= load());
+  return [
+    vscode.debug.registerDebugAdapterTrackerFactory(TYPE, {
+      createDebugAdapterTracker: async (session) => (await views()).follow(session),
+    }),
+    ...VIEW_COMMANDS.map((name) =>
+      vscode.commands.registerCommand(`nncdbg.${name}`, (of) => told(async () => (await views()).commands[name](of))),
+    ),
+  ];
+}
+
+/** So are the views of tensors, which follow the sessions. */
+function registerTensorViews(context: vscode.ExtensionContext): vscode.Disposable[] {
+  let loaded: Promise<TensorViews> | undefined;
+  const load = async (): Promise<TensorViews> => {
+    const { TensorViews: Made } = (await import("./tensor")) as typeof import("./tensor");
+    const views = new Made(context.extensionUri);
+    context.subscriptions.push(views);
+    return views;
+  };
+  const views = () => (loaded ??= load());
+  return [
+    vscode.debug.registerDebugAdapterTrackerFactory(TYPE, {
+      createDebugAdapterTracker: async (session) => (await views()).follow(session),
+    }),
+    vscode.commands.registerCommand("nncdbg.viewTensor", (of) =>
+      told(async () => {
+        const session = currentSession();
+        const value = await valueOf(of);
+        if (value) {
+          (await views()).open(session, value);
+        }
+      }),
+    ),
+  ];
 }
 
 /** The client is a bundle of its own, loaded when there is a graph text and the workspace is trusted. */

@@ -3,12 +3,12 @@
 import { readFile } from "node:fs/promises";
 import * as path from "node:path";
 import * as vscode from "vscode";
+import { type ChangedModels, onFileChange } from "./changes";
 import { Missing, offer, pythonWithNncdbg, run } from "./python";
 
 const LISTING = ["-m", "nncdbg.terminal.main", "listing"];
 const FOLDER = ".nncdbg";
 const OWNER = "## the listing of ";
-const SETTLED = 300;
 
 /** The model that the last line of a listing names; undefined of any other file. */
 export async function modelOfListing(file: string): Promise<string | undefined> {
@@ -24,6 +24,17 @@ export async function modelOfListing(file: string): Promise<string | undefined> 
 export class ModelEditor implements vscode.CustomReadonlyEditorProvider, vscode.Disposable {
   static readonly type = "nncdbg.model";
   private readonly watchers = new Map<string, vscode.Disposable>();
+  /** Models that have changed while they are debugged. */
+  private readonly late = new Set<string>();
+  private readonly listener: vscode.Disposable;
+
+  constructor(private readonly changes: ChangedModels) {
+    this.listener = changes.onDidEnd((file) => {
+      if (this.late.delete(file)) {
+        void this.update(vscode.Uri.file(file));
+      }
+    });
+  }
 
   openCustomDocument(uri: vscode.Uri): vscode.CustomDocument {
     return { uri, dispose: () => undefined };
@@ -54,20 +65,15 @@ export class ModelEditor implements vscode.CustomReadonlyEditorProvider, vscode.
     if (this.watchers.has(model.fsPath)) {
       return;
     }
-    const folder = vscode.Uri.file(path.dirname(model.fsPath));
-    const pattern = new vscode.RelativePattern(folder, path.basename(model.fsPath).replace(/[[\]{}*?]/g, "[$&]"));
-    const watcher = vscode.workspace.createFileSystemWatcher(pattern, false, false, true);
-    let waiting: NodeJS.Timeout | undefined;
-    const changed = () => {
-      clearTimeout(waiting);
-      waiting = setTimeout(() => void this.update(model), SETTLED);
-    };
-    watcher.onDidChange(changed);
-    watcher.onDidCreate(changed);
-    this.watchers.set(model.fsPath, vscode.Disposable.from(watcher, { dispose: () => clearTimeout(waiting) }));
+    this.watchers.set(model.fsPath, onFileChange(model.fsPath, () => void this.update(model)));
   }
 
+  /** The text that a session stands in stays as it is. */
   private async update(model: vscode.Uri): Promise<void> {
+    if (this.changes.isDebugged(model.fsPath)) {
+      this.late.add(model.fsPath);
+      return;
+    }
     try {
       await write(model);
     } catch (error) {
@@ -77,6 +83,7 @@ export class ModelEditor implements vscode.CustomReadonlyEditorProvider, vscode.
   }
 
   dispose(): void {
+    this.listener.dispose();
     this.watchers.forEach((each) => each.dispose());
     this.watchers.clear();
   }

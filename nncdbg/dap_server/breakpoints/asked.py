@@ -172,7 +172,7 @@ def _stands(session: Session, kept: Kept) -> bool:
     """Whether the engine has it: commands of the client's console delete breakpoints too."""
     if kept.found is None or session.debuggee is None:
         return False
-    return session.debuggee.debugger.control.breakpoints.get(kept.found.number) is kept.found
+    return session.debuggee.debugger.traps.breakpoints.get(kept.found.number) is kept.found
 
 
 def _together(session: Session) -> ExitStack:

@@ -125,13 +125,7 @@ class FunctionWish:
         kind, name = _function(program.debugger, self.name)
         found = break_at(program.debugger, self.terms, **{kind: name})
         what = {"op": "statements", "graph": "blocks", "value": "definitions"}[kind]
-        where: dict[str, Any] = {
-            "line": line_for_client(session, found.lines[0]),
-            "source": program.sources.of_program,
-        }
-        if len(found.lines) > 1:
-            where["message"] = f"{len(found.lines)} {what}: {lines_in_words(found.lines)}"
-        return Placed(found, where)
+        return _placed_at_lines(session, found, f"{len(found.lines)} {what}:")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,13 +150,18 @@ class DataWish:
         together = conditions[0] if len(conditions) == 1 else " and ".join(f"({each})" for each in conditions)
         program = session.program
         found = program.debugger.watch_value(name, together or None, self.terms.hits)
-        where: dict[str, Any] = {
-            "line": line_for_client(session, found.lines[0]),
-            "source": program.sources.of_program,
-        }
-        if len(found.lines) > 1:
-            where["message"] = f"written at {lines_in_words(found.lines)}"
-        return Placed(found, where)
+        return _placed_at_lines(session, found, "written at")
+
+
+def _placed_at_lines(session: Session, found: engine.Breakpoint, words: str) -> Placed:
+    """Shown at the first line of the program that it stops at; if there are more, `words` precede them."""
+    where: dict[str, Any] = {
+        "line": line_for_client(session, found.lines[0]),
+        "source": session.program.sources.of_program,
+    }
+    if len(found.lines) > 1:
+        where["message"] = f"{words} {lines_in_words(found.lines)}"
+    return Placed(found, where)
 
 
 _ACCESSES = {"read": "read", "readWrite": "read or written"}

@@ -135,7 +135,7 @@ def _label(line: int, place: ToPlace, listing: Listing) -> str:
 
 def _reference(session: Session, listing: Listing, site: Site) -> str | None:
     code = next(
-        (code for code in session.program.debugger.control.codes if _is_of(session, code, listing, site)),
+        (code for code in session.program.debugger.traps.codes if _is_of(session, code, listing, site)),
         None,
     )
     return None if code is None else reference_of(session, code, site.pc)

@@ -1,12 +1,12 @@
 """Requests of our own for views of tensors: samples, histograms, statistics; and marks.
 
-A sample costs what is sent, however large the tensor is.  Statistics and histograms are passes over
-all elements: they say how long they took, and can be cancelled.
+A sample costs what is sent, however large the tensor is.  A reduction by blocks is a pass over all
+elements, made where they are few enough.  So are statistics, histograms and comparisons: they say how
+long they took, and can be cancelled.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,11 +15,24 @@ import numpy as np
 
 from nncdbg.dap_server.presentation.glance import is_tensor, type_text
 from nncdbg.dap_server.presentation.places import values_from
-from nncdbg.dap_server.registry import LIVE, STILL, State, request
+from nncdbg.dap_server.presentation.samples import json_numbers, packed, sampling
+from nncdbg.dap_server.registry import STILL, request
 from nncdbg.engine import dtypes
 from nncdbg.engine.errors import NncdbgError, UsageError
-from nncdbg.engine.expression import evaluate, evaluate_index, parse, parse_index, resolve_name
+from nncdbg.engine.expression import (
+    evaluate,
+    evaluate_index,
+    parse,
+    parse_index,
+    resolve_name,
+    spelled,
+    split_target,
+)
+from nncdbg.stats import compare
+from nncdbg.stats.blocks import Blocks, Reduction, check_same_shape, difference, reduce_blocks
 from nncdbg.stats.piecewise import histogram_by_pieces, summarize_by_pieces
+from nncdbg.terminal.commands.changing import known_branch
+from nncdbg.terminal.commands.comparing import other_branch, value_on_branch
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
@@ -28,6 +41,9 @@ if TYPE_CHECKING:
 
 MAX_ELEMENTS = 1 << 18
 """Elements of the largest sample."""
+
+MAX_REDUCED = 1 << 25
+"""Elements up to which a tensor is reduced block by block: some 50 ms.  Of a larger one a sample is taken."""
 
 MAX_BINS = 1 << 12
 
@@ -40,8 +56,22 @@ class AxisRange(msgspec.Struct, frozen=True, kw_only=True):
     step: int | None = None
 
 
+class Against(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What a tensor is compared with: an `expression`, or its like on a `branch`.
+
+    ``"other"`` is the branch that this one comes from, else the latest other one.
+    """
+
+    expression: str | None = None
+    branch: int | Literal["other"] | None = None
+
+
 class SliceArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A tensor by `name` or `expression`, and what of it: `index` is text (``0, :, 2:5``)."""
+    """A tensor by `name` or `expression`, and what of it: `index` is text (``0, :, 2:5``).
+
+    With `against`, what that is compared with takes its place (`part` "there"), or the difference
+    (`part` "difference", in f64).
+    """
 
     name: str | None = None
     expression: str | None = None
@@ -49,13 +79,21 @@ class SliceArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     index: str | None = None
     axes: list[AxisRange] | None = None
     max_elements: int = 1 << 14
+    reduce: Reduction | Literal["stride"] = "stride"
+    encoding: Literal["json", "base64"] = "json"
+    against: Against | None = None
+    part: Literal["there", "difference"] = "difference"
 
 
 class SliceBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """`data` are the elements in C order, every `stride[i]`-th along axis i; `shape` is that of `data`.
+    """`data` are the elements in C order; `shape` is that of `data`; `stride` says what a cell stands for.
+
+    With `reduce` "stride" every `stride[i]`-th element along axis i; else blocks of so many,
+    reduced (see `nncdbg.stats.blocks`), with `flags` (base64, a byte for each block) and the counts
+    of what is not finite.  `source_shape` is the shape after indexing and before that.
 
     Numbers are JSON numbers, and ``"NaN"``, ``"Infinity"``, ``"-Infinity"``; complex ones pairs of
-    them.  `source_shape` is the shape after indexing and before sampling.
+    them.  Where base64 was asked for, `elements` names the type of the bytes, see `packed`.
     """
 
     type: str
@@ -63,7 +101,19 @@ class SliceBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     source_shape: list[int]
     stride: list[int]
     shape: list[int]
-    data: list[Any]
+    reduce: str
+    data: list[Any] | str
+    elements: str | msgspec.UnsetType = msgspec.UNSET
+    flags: str | msgspec.UnsetType = msgspec.UNSET
+    nan: int | msgspec.UnsetType = msgspec.UNSET
+    posinf: int | msgspec.UnsetType = msgspec.UNSET
+    neginf: int | msgspec.UnsetType = msgspec.UNSET
+
+
+class CompareArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    expression: str
+    against: Against
+    frame_id: int | None = None
 
 
 class HistogramArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -78,11 +128,6 @@ class StatisticsArguments(msgspec.Struct, frozen=True, kw_only=True, rename="cam
     frame_id: int | None = None
 
 
-class MarksArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    action: Literal["list", "set", "goto", "delete"] = "list"
-    name: str | None = None
-
-
 @request("nncdbg/slice", when=STILL, arguments=SliceArguments, reads=True)
 def slice_(session: Session, arguments: SliceArguments) -> SliceBody:
     if not 1 <= arguments.max_elements <= MAX_ELEMENTS:
@@ -90,18 +135,80 @@ def slice_(session: Session, arguments: SliceArguments) -> SliceBody:
             f"a sample of {arguments.max_elements} elements", hint=f"ask for 1 to {MAX_ELEMENTS}"
         )
     scope = values_from(session, arguments.frame_id)
-    whole = _named(scope, arguments)
+    whole, minus = _named(scope, arguments), None
+    if arguments.against is not None:
+        there = _against(session, scope, _text(arguments), arguments.against)
+        if arguments.part == "there":
+            whole = there
+        else:
+            check_same_shape(whole, there)
+            minus = _part(scope, there, arguments)
     chosen = _part(scope, whole, arguments)
-    stride = sampling(chosen.shape, arguments.max_elements)
-    sample = np.asarray(scope.to_host(chosen[tuple(slice(None, None, each) for each in stride)]))
+    steps = sampling(chosen.shape, arguments.max_elements)
+    if arguments.reduce != "stride" and max(steps, default=1) > 1 and chosen.size <= MAX_REDUCED:
+        here = np.asarray(scope.to_host(chosen))
+        other = None if minus is None else np.asarray(scope.to_host(minus))
+        blocks = reduce_blocks(here, steps, arguments.reduce, session.check_cancelled, other)
+        return _body(arguments, whole, chosen, steps, blocks.data, blocks)
+    cells = _sample(scope, chosen, steps)
+    if minus is not None:
+        cells = difference(cells, _sample(scope, minus, steps))
+    return _body(arguments, whole, chosen, steps, cells)
+
+
+def _sample(scope: Values, chosen: Any, steps: list[int]) -> Array:
+    return np.asarray(scope.to_host(chosen[tuple(slice(None, None, step) for step in steps)]))
+
+
+def _body(
+    arguments: SliceArguments,
+    whole: Any,
+    chosen: Any,
+    steps: list[int],
+    cells: Array,
+    blocks: Blocks | None = None,
+) -> SliceBody:
+    more: dict[str, Any] = {}
+    if blocks is not None:
+        more = {"nan": blocks.nan, "posinf": blocks.posinf, "neginf": blocks.neginf}
+        more["flags"] = packed(blocks.flags)[1]
+    data: list[Any] | str
+    if arguments.encoding == "base64":
+        more["elements"], data = packed(cells)
+    else:
+        data = json_numbers(cells)
     return SliceBody(
         type=type_text(whole),
         dtype=dtypes.name_of(chosen.dtype),
         source_shape=list(chosen.shape),
-        stride=stride,
-        shape=list(sample.shape),
-        data=json_numbers(sample),
+        stride=steps,
+        shape=list(cells.shape),
+        reduce="stride" if blocks is None else arguments.reduce,
+        data=data,
+        **more,
     )
+
+
+def _text(arguments: SliceArguments) -> str:
+    """The tensor as an expression."""
+    if arguments.name is not None:
+        return spelled(arguments.name.removeprefix("%"))
+    assert arguments.expression is not None
+    return arguments.expression
+
+
+def _against(session: Session, scope: Values, text: str, against: Against) -> Array:
+    """What the tensor `text` is compared with.  Raises UsageError if that is none, or on no branch."""
+    if against.expression is not None and against.branch is None:
+        return tensor_of(scope, against.expression)
+    if against.branch is None or against.expression is not None:
+        raise UsageError("a tensor is compared with one other", hint="give either `expression` or `branch`")
+    debugger = session.program.debugger
+    name, index = split_target(text, scope.has, scope.names)
+    if index is not None:
+        raise UsageError(f"`{text}` is a part of a value", hint="compare the whole value")
+    branch = other_branch(debugger) if against.branch == "other" else known_branch(debugger, against.branch)
+    return _tensor(value_on_branch(debugger, name, branch), text)
 
 
 def _named(scope: Values, arguments: SliceArguments) -> Any:
@@ -141,43 +248,6 @@ def _part(scope: Values, whole: Any, arguments: SliceArguments) -> Any:
         raise UsageError(f"the index does not fit {type_text(whole)}: {error}") from None
 
 
-def sampling(shape: tuple[int, ...], most: int) -> list[int]:
-    """A step for each axis, a power of two, so that at most `most` elements are left; long axes first."""
-    steps = [1] * len(shape)
-    if 0 in shape:
-        return steps
-
-    def left(axis: int) -> int:
-        return -(-shape[axis] // steps[axis])
-
-    while math.prod(map(left, range(len(shape)))) > most:
-        steps[max(range(len(shape)), key=left)] *= 2
-    return steps
-
-
-def json_numbers(array: Array) -> list[Any]:
-    """The elements in C order as JSON can tell them."""
-    flat = array.reshape(-1)
-    if flat.dtype.kind == "c":
-        return [list(map(json_number, (each.real, each.imag))) for each in flat.tolist()]
-    if flat.dtype.kind in "OUST":
-        return list(map(str, flat.tolist()))
-    if flat.dtype.kind == "V":
-        # Integers narrower than a byte, or floats narrower than f32.
-        flat = flat.astype(np.int8 if dtypes.name_of(flat.dtype) in dtypes.INTEGERS else np.float32)
-    listed: list[Any] = flat.tolist()
-    if flat.dtype.kind == "f" and not np.isfinite(flat).all():
-        return list(map(json_number, listed))
-    return listed
-
-
-def json_number(number: float) -> float | str:
-    """A number, or its name where JSON has none."""
-    if math.isfinite(number):
-        return number
-    return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
-
-
 @request("nncdbg/histogram", when=STILL, arguments=HistogramArguments, reads=True)
 def histogram(session: Session, arguments: HistogramArguments) -> dict[str, Any]:
     if not 1 <= arguments.bins <= MAX_BINS:
@@ -207,37 +277,12 @@ def _statistics(session: Session, scope: Values, text: str) -> dict[str, Any]:
     return {"expression": text, "type": type_text(array), "stats": summary, "seconds": seconds}
 
 
-@request("nncdbg/marks", when=LIVE, arguments=MarksArguments)
-def marks(session: Session, arguments: MarksArguments) -> dict[str, Any]:
-    """Named moments: the marks there are after `set` and `delete`; `goto` moves the program."""
-    debugger = session.program.debugger
-    if arguments.action != "list":
-        name = _mark_name(arguments.name)
-        if arguments.action == "set":
-            debugger.mark(name)
-        elif arguments.action == "delete":
-            debugger.forget_mark(name)
-        else:
-            _go_to(session, name)
-    return {"marks": [_mark(session, name) for name in debugger.timeline.marks]}
-
-
-def _mark_name(name: str | None) -> str:
-    if not name:
-        raise UsageError("a mark has a name", hint="give `name`")
-    return name
-
-
-def _go_to(session: Session, name: str) -> None:
-    if session.state is not State.STOPPED:
-        raise UsageError(session.state.value)
-    debugger = session.program.debugger
-    mark = debugger.known_mark(name)
-    session.program.move(session, lambda: debugger.go_to(mark), unasked=True)
-
-
-def _mark(session: Session, name: str) -> dict[str, Any]:
-    timeline = session.program.debugger.timeline
-    mark = timeline.marks[name]
-    here = mark.branch == timeline.branch and mark.tick == timeline.tick
-    return {"name": name, "statements": mark.tick, "branch": mark.branch, "here": here}
+@request("nncdbg/compare", when=STILL, arguments=CompareArguments, reads=True)
+def comparison(session: Session, arguments: CompareArguments) -> dict[str, Any]:
+    """How far a tensor is from another one, over all elements (see `nncdbg.stats.Comparison`)."""
+    scope = values_from(session, arguments.frame_id)
+    start = time.perf_counter()
+    here = tensor_of(scope, arguments.expression)
+    there = _against(session, scope, arguments.expression, arguments.against)
+    found = compare(here, there, session.check_cancelled).as_dict()
+    return {"types": [type_text(here), type_text(there)], **found, "seconds": time.perf_counter() - start}

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 GLANCE = 1 << 22
 """Elements of which one answer computes statistics: some 2 ms."""
 
+FEW = 1 << 12
+"""Elements that one goes through as fast as one asks for what is known of them."""
+
 PART = 1 << 20
 """Bytes up to which a part of a file is read by itself, without what stands around it."""
 
@@ -106,6 +109,13 @@ class Shown:
             key = id(content)
             self._summaries[key] = weakref.ref(content, partial(self._summaries.pop, key)), summary
 
+    def noted(self, content: Any) -> Summary | None:
+        """The statistics of an array, if they are known or were logged."""
+        found = self.summary(content)
+        if found is None and (found := self.logged(content)) is not None:
+            self.keep(content, found)
+        return found
+
     def logged(self, content: Any) -> Summary | None:
         """What the engine logged when this array was written, if it has it still."""
         log = self.debugger.log
@@ -147,7 +157,9 @@ class Glance:
         return f"[{' '.join(map(self._nested, array))}]"
 
     def element(self, value: Any) -> str:
-        """One element in full, as NumPy spells it; strings quoted."""
+        """One element in full, numbers as NumPy spells them; strings quoted, `true` and `false`."""
+        if isinstance(value, bool | np.bool_):
+            return "true" if value else "false"
         if isinstance(value, str | bytes):
             text = repr(value)
             return text if len(text) <= LONGEST else text[: LONGEST - 2] + "…" + text[0]
@@ -169,6 +181,11 @@ class Glance:
             return self.shown.logged(content)
         self.room -= content.size
         return self.full_summary(content)
+
+    def at_hand(self, content: Any) -> Summary | None:
+        """The statistics of a tensor without a long pass over it: what was logged or is known."""
+        found = self.shown.noted(content)
+        return self.full_summary(content) if found is None and content.size <= FEW else found
 
     def full_summary(self, content: Any) -> Summary:
         """The statistics of a tensor, however long it takes; `between` is asked now and then."""

@@ -43,10 +43,10 @@ class _Glancing:
         self.glance = Glance(session.program.shown, hex=False, between=session.check_cancelled)
 
     def line(self, name: str, content: Any, code: Code, slot: int) -> Text:
-        return Text(f"{spelled(name)} {self.glance.text(content, (code, slot))}")
+        return Text(f"{spelled(name)} {self.glance.text(content)}")
 
     def summary(self, content: Any, code: Code, slot: int) -> Summary | None:
-        return self.glance.summary(content, (code, slot)) if is_tensor(content) else None
+        return self.glance.summary(content) if is_tensor(content) else None
 
 
 def _slice(session: Session, stop: Stop, output: int | None) -> Iterator[str]:

@@ -77,7 +77,7 @@ class Sources:
     @property
     def of_program(self) -> Source:
         """The text of the program."""
-        return self.of_code(self.debugger.control.codes[0])
+        return self.of_code(self.debugger.traps.codes[0])
 
     def of_model(self, file: str) -> Source:
         """A file of the user's own model, as a statement's location names it."""

@@ -1,0 +1,196 @@
+"""Layers and ops around the place where the program stands, as a graph to be drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from nncdbg.dap_server.presentation.glance import Glance, is_tensor
+from nncdbg.dap_server.presentation.neighbourhood import Block, Source, neighbourhood, sources
+from nncdbg.dap_server.presentation.places import computed
+from nncdbg.dap_server.registry import STILL, request
+from nncdbg.dap_server.sources.positions import line_for_client
+from nncdbg.engine.errors import UsageError
+from nncdbg.engine.expression import spelled
+from nncdbg.engine.timeline import EVICTED
+from nncdbg.terminal.look import is_text
+from nncdbg.terminal.titles import frame_title
+
+if TYPE_CHECKING:
+    from nncdbg.dap_server.session import Session
+
+MOST_TOGGLED = 64
+"""Statements that are opened or closed by hand, in one request."""
+
+MOST_INPUTS = 12
+"""Inputs of the outermost graph that are drawn."""
+
+_LAST_LINES = {"loop": "next", "branch": "yield"}
+
+
+class MapArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Ids of nodes to look into, and of those on the stack to show closed."""
+
+    open: list[str] = []
+    closed: list[str] = []
+
+
+@dataclass(slots=True)
+class Drawing:
+    """One answer in the making."""
+
+    session: Session
+    glance: Glance
+    blocks: Sequence[Block]
+
+    def flag(self, block: Block, name: str) -> str | None:
+        """nan or inf, if a value of a block on the stack holds one."""
+        frame, debugger = block.frame, self.session.program.debugger
+        slot = frame.code.slot_of.get(name) if frame is not None else None
+        if frame is None or slot is None or not computed(frame, slot, debugger.machine.ended):
+            return None
+        content = frame.slots[slot]
+        if content is EVICTED or not is_tensor(content) or is_text(content):
+            return None
+        summary = self.glance.at_hand(content) if debugger.timeline.standing(content) is None else None
+        if summary is None:
+            return None
+        return "nan" if summary.nan else "inf" if summary.posinf + summary.neginf else None
+
+    # -- blocks and statements ---------------------------------------------------------------
+
+    def cluster(self, block: Block) -> dict[str, Any]:
+        frames = self.session.program.debugger.frames
+        if block.depth >= 0:
+            title = frame_title(frames, len(frames) - 1 - block.depth)
+        elif block.kind == "branch" and not block.graph.name:
+            title = "then" if block.path[-1] == 0 else "else"
+        else:
+            title = f"@{block.graph.name}" if block.graph.name else block.kind
+        first, last = (block.shown[0], block.shown[-1]) if block.shown else (0, -1)
+        return {
+            "id": block.id,
+            "parent": block.outer.id if block.outer is not None else None,
+            "node": block.outer.statement_id(block.pc) if block.outer is not None else None,
+            "title": title,
+            "kind": block.kind,
+            "onStack": block.depth >= 0,
+            "before": first,
+            "after": len(block.graph.nodes) - last if block.shown else len(block.graph.nodes) + 1,
+        }
+
+    def node(self, block: Block, pc: int) -> dict[str, Any]:
+        end = pc == len(block.graph.nodes)
+        op = _LAST_LINES.get(block.kind, "return") if end else block.graph.nodes[pc].op
+        outputs = () if end else block.graph.nodes[pc].outputs
+        kind = "end" if end else {"while": "loop", "if": "branch"}.get(op, "layer" if op[0] == "@" else "op")
+        flags = [self.flag(block, value.name) for value in outputs]
+        origin = block.origin
+        assert origin.frame is not None, "the outermost block is on the stack"
+        listing = self.session.program.debugger.listing_of(origin.frame)
+        told = {
+            "id": block.statement_id(pc),
+            "cluster": block.id,
+            "kind": kind,
+            "label": self._label(block, pc, op),
+            "values": [spelled(value.name) for value in outputs[:4] if value.name],
+            "line": line_for_client(self.session, listing.line(block.path, pc)),
+            "source": self.blocks.index(origin),
+            "state": self._state(block, pc),
+        }
+        worst = next((each for each in ("nan", "inf") if each in flags), None)
+        return told if worst is None else {**told, "flag": worst}
+
+    def _label(self, block: Block, pc: int, op: str) -> str:
+        """The op; of a loop or branch its name, of a loop that is under way the iteration too."""
+        frames = self.session.program.debugger.machine.frames
+        within = block.depth >= 0 and pc == block.here and block.depth + 1 < len(frames)
+        if within:
+            return frame_title(frames[::-1], len(frames) - 2 - block.depth)
+        names = [f"@{graph.name}" for graph in self._subgraphs(block, pc) if graph.name]
+        return f"{op} {' or '.join(names)}" if names else op
+
+    def _subgraphs(self, block: Block, pc: int) -> Sequence[Any]:
+        return block.graph.nodes[pc].subgraphs if pc < len(block.graph.nodes) else ()
+
+    def _state(self, block: Block, pc: int) -> str:
+        if block.frame is None:
+            outer = block.outer
+            assert outer is not None, "what is looked into is looked into from somewhere"
+            state = self._state(outer, block.pc)
+            return "next" if state == "current" else state
+        if pc != block.here:
+            return "done" if pc < block.here else "next"
+        return "current"
+
+    # -- edges ---------------------------------------------------------------------------------
+
+    def edges(self) -> Iterator[dict[str, Any]]:
+        """From the statement that gives a value to each one shown that reads it."""
+        shown = {(block, pc) for block in self.blocks for pc in block.shown if pc not in block.inside}
+        for block in self.blocks:
+            self.session.check_cancelled()
+            for pc in block.shown:
+                if (block, pc) in shown:
+                    found = (each for name in block.reads(pc) for each in sources(block, name))
+                    for source in dict.fromkeys(found):
+                        if (source.block, source.pc) in shown or source.pc < 0:
+                            yield self._edge(source, block.statement_id(pc))
+
+    def _edge(self, source: Source, to: str) -> dict[str, Any]:
+        given = source.pc < 0
+        edge: dict[str, Any] = {
+            "from": _input_id(source) if given else source.block.statement_id(source.pc),
+            "to": to,
+            "value": spelled(source.name),
+        }
+        if source.carried:
+            edge["carried"] = True
+        flag = self.flag(source.block, source.name)
+        return edge if flag is None else {**edge, "flag": flag}
+
+    def inputs(self, edges: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The inputs of the outermost block that something shown reads."""
+        first = self.blocks[0]
+        read = {each["from"] for each in edges}
+        found = (Source(first, -1, value.name) for value in first.graph.inputs if value.name)
+        listing = self.session.program.debugger.listing_of(first.origin.frame)  # type: ignore[arg-type]
+        line = line_for_client(self.session, listing.header_line(first.path))
+        nodes = []
+        for each in islice((each for each in found if _input_id(each) in read), MOST_INPUTS):
+            told: dict[str, Any] = {"id": _input_id(each), "cluster": first.id, "kind": "input"}
+            told |= {"label": spelled(each.name), "values": [], "line": line, "source": 0, "state": "done"}
+            flag = self.flag(first, each.name)
+            nodes.append(told if flag is None else {**told, "flag": flag})
+        return nodes
+
+
+def _input_id(source: Source) -> str:
+    return f"{source.block.id}:{source.name}"
+
+
+@request("nncdbg/map", when=STILL, arguments=MapArguments, reads=True)
+def map_(session: Session, arguments: MapArguments) -> dict[str, Any]:
+    """The nearest statements of the innermost blocks on the stack, and the values that go between them."""
+    if len(arguments.open) + len(arguments.closed) > MOST_TOGGLED:
+        raise UsageError(
+            f"{len(arguments.open) + len(arguments.closed)} nodes to open and to close",
+            hint=f"ask for {MOST_TOGGLED} at most",
+        )
+    blocks = neighbourhood(session, frozenset(arguments.open), frozenset(arguments.closed))
+    drawing = Drawing(session, Glance(session.program.shown, False, session.check_cancelled), blocks)
+    edges = list(drawing.edges())
+    inputs = drawing.inputs(edges)
+    nodes = [drawing.node(block, pc) for block in blocks for pc in block.shown if pc not in block.inside]
+    known = {each["id"] for each in (*inputs, *nodes)}
+    texts = session.program.sources
+    return {
+        "clusters": [drawing.cluster(block) for block in blocks],
+        "nodes": [*inputs, *nodes],
+        "edges": [each for each in edges if each["from"] in known],
+        "sources": [texts.of_frame(block.frame) for block in blocks if block.frame is not None],
+    }

@@ -1,0 +1,207 @@
+"""The values near the place where the program stands, with what was logged of them, the abnormal first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes
+import msgspec
+
+from nncdbg.dap_server.presentation.glance import Glance, is_tensor, type_text
+from nncdbg.dap_server.presentation.places import computed, frame_place
+from nncdbg.dap_server.registry import STILL, request
+from nncdbg.dap_server.sources.positions import line_for_client
+from nncdbg.engine import dtypes
+from nncdbg.engine.errors import UsageError
+from nncdbg.engine.expression import spelled
+from nncdbg.engine.timeline import EVICTED
+from nncdbg.terminal.look import is_text
+from nncdbg.terminal.titles import frame_title
+
+if TYPE_CHECKING:
+    from nncdbg.dap_server.session import Session
+    from nncdbg.engine.code import Code
+    from nncdbg.engine.machine import Frame
+    from nncdbg.stats import Summary
+
+MOST_VALUES = 200
+"""Values of one answer."""
+
+NEAR = 200
+"""Values that are looked at, the newest first, before the most abnormal of them are told."""
+
+MOST_VISITS = 64
+"""Iterations of a loop, or visits of a layer, in the history of a value."""
+
+SQUARED = frozenset({"f16", "bf16", "f32", "f64"})
+"""Types in which a number whose square overflows is out of the ordinary."""
+
+RULE = (
+    "NaN and Inf first, then what was not written in full, then f16, bf16, f32 and f64 whose square "
+    "overflows or that are subnormal, then the rest; in each group the newest first."
+)
+
+
+class NearbyArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    count: int = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Near:
+    """A value in a slot of the frame at `depth`.  `rank` is 0 for the most abnormal; `why` says in what."""
+
+    depth: int
+    slot: int
+    content: Any
+    summary: Summary | None
+    rank: int
+    why: str
+
+
+@request("nncdbg/nearby", when=STILL, arguments=NearbyArguments, reads=True)
+def nearby(session: Session, arguments: NearbyArguments) -> dict[str, Any]:
+    """What the statements before this place wrote, and what their blocks were given.
+
+    No tensor is gone through for it: the statistics are those that were logged when it was written.
+    """
+    if not 1 <= arguments.count <= MOST_VALUES:
+        raise UsageError(f"{arguments.count} values in one answer", hint=f"ask for 1 to {MOST_VALUES}")
+    glance = Glance(session.program.shown, False, session.check_cancelled)
+    found = [_judged(glance, *each) for each in islice(_newest(session), NEAR)]
+    chosen = sorted(found, key=lambda near: near.rank)[: arguments.count]
+    depths = sorted({near.depth for near in chosen}, reverse=True)
+    past = _past(session, depths)
+    return {
+        "frames": [_frame(session, depth) for depth in depths],
+        "values": [
+            {"frame": depths.index(near.depth), **_told(session, near)}
+            | _series(glance, near, past.get(_code(session, near.depth), ()))
+            for near in chosen
+        ],
+        "considered": len(found),
+        "rule": RULE,
+    }
+
+
+def _code(session: Session, depth: int) -> Code:
+    return session.program.debugger.machine.frames[depth].code
+
+
+# -- which --------------------------------------------------------------------------------------
+
+
+def _newest(session: Session) -> Iterator[tuple[int, int, Any]]:
+    """(depth, slot, content) of tensors on the stack: of each frame the newest, then what it was given."""
+    debugger, seen = session.program.debugger, set()
+    for depth in range(len(debugger.machine.frames) - 1, -1, -1):
+        session.check_cancelled()
+        frame = debugger.machine.frames[depth]
+        for slot in _slots(session, frame):
+            content = frame.slots[slot]
+            known = content is EVICTED or not is_tensor(content) or is_text(content) or id(content) in seen
+            if known or not computed(frame, slot, debugger.machine.ended):
+                continue
+            if debugger.timeline.standing(content) is None:
+                seen.add(id(content))
+                yield depth, slot, content
+
+
+def _slots(session: Session, frame: Frame) -> Iterator[int]:
+    slots = session.program.shown.slots(frame.code)
+    yield from reversed(slots.written[: slots.before(frame.pc)])
+    yield from slots.given
+
+
+def _judged(glance: Glance, depth: int, slot: int, content: Any) -> Near:
+    summary = glance.at_hand(content)
+    reasons = [(0, each) for each in _nonfinite(summary)]
+    if not glance.shown.debugger.allocation.whole(content):
+        reasons.append((1, "not written in full"))
+    reasons += [(2, each) for each in _extreme(summary, dtypes.name_of(content.dtype))]
+    rank = reasons[0][0] if reasons else 3
+    return Near(depth, slot, content, summary, rank, ", ".join(why for _, why in reasons))
+
+
+def _nonfinite(summary: Summary | None) -> Iterator[str]:
+    if summary is not None:
+        counts = {"NaN": summary.nan, "+Inf": summary.posinf, "-Inf": summary.neginf}
+        yield from (f"{number} {name}" for name, number in counts.items() if number)
+
+
+def _extreme(summary: Summary | None, dtype: str) -> Iterator[str]:
+    """In what the finite numbers of a tensor are out of the ordinary."""
+    if summary is None or dtype not in SQUARED:
+        return
+    most = math.sqrt(float(ml_dtypes.finfo(dtypes.NUMPY[dtype]).max))
+    if max(abs(summary.min or 0), abs(summary.max or 0)) > most:
+        yield f"beyond {most:.3g}: its square overflows"
+    if summary.subnormal:
+        yield f"{summary.subnormal} subnormal"
+
+
+# -- how they are told ----------------------------------------------------------------------------
+
+
+def _frame(session: Session, depth: int) -> dict[str, Any]:
+    debugger = session.program.debugger
+    frames = debugger.frames
+    return {
+        "frameId": session.handles.number(frame_place(session, depth)),
+        "title": frame_title(frames, len(frames) - 1 - depth),
+        "source": session.program.sources.of_frame(debugger.machine.frames[depth]),
+    }
+
+
+def _told(session: Session, near: Near) -> dict[str, Any]:
+    code = _code(session, near.depth)
+    listing, pc = session.program.debugger.listing_in(code), code.definition[near.slot]
+    line = listing.line(code.path, pc) if pc >= 0 else listing.header_line(code.path)
+    told = {
+        "name": spelled(code.names[near.slot]),
+        "type": type_text(near.content),
+        "op": code.nodes[pc].op if pc >= 0 else None,
+        "line": line_for_client(session, line),
+        "rank": near.rank,
+        "why": near.why,
+    }
+    return told if near.summary is None else {**told, "stats": near.summary.as_dict()}
+
+
+# -- over iterations ------------------------------------------------------------------------------
+
+
+def _past(session: Session, depths: Sequence[int]) -> dict[Code, list[list[Any]]]:
+    """The slots of the latest visits of these frames' blocks that are over, oldest first."""
+    past: dict[Code, list[list[Any]]] = {_code(session, depth): [] for depth in depths}
+    for _, kind, dropped in reversed(session.program.debugger.machine.journal):
+        if kind in ("next", "pop"):
+            code, slots = dropped if kind == "next" else (dropped.code, dropped.slots)
+            visits = past.get(code)
+            if visits is not None and len(visits) < MOST_VISITS - 1:
+                visits.append(slots)
+    for visits in past.values():
+        visits.reverse()
+    return past
+
+
+def _series(glance: Glance, near: Near, visits: Sequence[list[Any]]) -> dict[str, Any]:
+    """Statistics of what stood in the slot visit by visit, this one last, as far as they were logged."""
+    contents = [slots[near.slot] for slots in visits]
+    summaries = [glance.shown.noted(each) if is_tensor(each) else None for each in contents]
+    while summaries and summaries[0] is None:
+        summaries.pop(0)
+    if not summaries or near.summary is None or all(each is near.content for each in contents):
+        return {}
+    summaries.append(near.summary)
+    return {
+        "series": {
+            "min": [each and each.min for each in summaries],
+            "max": [each and each.max for each in summaries],
+            "mean": [each and each.mean for each in summaries],
+            "nonfinite": [each and each.nan + each.posinf + each.neginf for each in summaries],
+        }
+    }

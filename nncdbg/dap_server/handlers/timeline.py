@@ -1,0 +1,204 @@
+"""Moments of a run: where it stands, marks, what was kept on the way, edits, and the branches they began."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from nncdbg.dap_server.registry import LIVE, STILL, STOPPED, State, request
+from nncdbg.dap_server.sources.positions import line_for_client
+from nncdbg.engine.errors import UsageError
+from nncdbg.engine.expression import spelled
+from nncdbg.engine.timeline import Edit, Mark
+
+if TYPE_CHECKING:
+    from nncdbg.dap_server.session import Session
+    from nncdbg.engine.code import Statement
+    from nncdbg.engine.machine import Machine
+    from nncdbg.engine.timeline import Branch, Deviation
+
+MOST_MOMENTS = 300
+"""Moments of one answer, those of the present branch first, of each branch the latest."""
+
+MOST_BRANCHES = 100
+"""Branches of one answer: the present one and the latest."""
+
+LONGEST = 120
+"""Characters of a statement, and of a name."""
+
+_ORDER = ("start", "checkpoint", "micro", "edit", "mark", "left", "now")
+"""Moments after the same number of statements."""
+
+
+class MarksArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    action: Literal["list", "set", "goto", "delete", "rename"] = "list"
+    name: str | None = None
+    to: str | None = None
+
+
+class TimelineArguments(msgspec.Struct, frozen=True, kw_only=True):
+    """None: the whole of it is asked for."""
+
+
+class MomentArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The moment after so many statements of a branch; of the present one, if none is given."""
+
+    statements: int
+    branch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """After `tick` statements, `at` the one that was next; `name`: of a mark, value or micro program."""
+
+    kind: str
+    tick: int
+    at: Statement | None
+    name: str | None = None
+
+
+# -- marks -----------------------------------------------------------------------------------------
+
+
+@request("nncdbg/marks", when=LIVE, arguments=MarksArguments)
+def marks(session: Session, arguments: MarksArguments) -> dict[str, Any]:
+    """Named moments: the marks there are after `set`, `delete` and `rename`; `goto` moves the program."""
+    debugger = session.program.debugger
+    if arguments.action != "list":
+        name = _mark_name(arguments.name, "name")
+        if arguments.action == "set":
+            debugger.mark(name)
+        elif arguments.action == "delete":
+            debugger.forget_mark(name)
+        elif arguments.action == "rename":
+            debugger.rename_mark(name, _mark_name(arguments.to, "to"))
+        else:
+            if session.state is not State.STOPPED:
+                raise UsageError(session.state.value)
+            _go_to(session, debugger.known_mark(name))
+    return {"marks": [_mark(session, name) for name in debugger.timeline.marks]}
+
+
+def _mark_name(name: str | None, key: str) -> str:
+    if not name:
+        raise UsageError("a mark has a name", hint=f"give `{key}`")
+    return name
+
+
+def _mark(session: Session, name: str) -> dict[str, Any]:
+    timeline = session.program.debugger.timeline
+    mark = timeline.marks[name]
+    here = mark.branch == timeline.branch and mark.tick == timeline.tick
+    return {"name": name, "statements": mark.tick, "branch": mark.branch, "here": here}
+
+
+# -- going -----------------------------------------------------------------------------------------
+
+
+@request("nncdbg/moment", when=STOPPED, arguments=MomentArguments, moves=True)
+def moment(session: Session, arguments: MomentArguments) -> None:
+    """Go to a moment of a branch: back, or forward by running up to it."""
+    timeline = session.program.debugger.timeline
+    branch = timeline.branch if arguments.branch is None else arguments.branch
+    if branch not in timeline.branches:
+        known = ", ".join(map(str, sorted(timeline.branches)[-10:]))
+        raise UsageError(f"there is no branch {branch}", hint=f"there are {known}")
+    if arguments.statements < 0:
+        raise UsageError("a moment is a number of statements, 0 or more")
+    _go_to(session, Mark("", branch, arguments.statements))
+
+
+def _go_to(session: Session, mark: Mark) -> None:
+    debugger = session.program.debugger
+    session.program.move(session, lambda: debugger.go_to(mark), unasked=True)
+
+
+# -- all of it -------------------------------------------------------------------------------------
+
+
+@request("nncdbg/timeline", when=STILL, arguments=TimelineArguments, reads=True)
+def timeline(session: Session, arguments: TimelineArguments) -> dict[str, Any]:
+    """The branches, the present one first, each with its own moments in the order of time."""
+    known = session.program.debugger.timeline
+    numbers = [known.branch, *(each for each in sorted(known.branches, reverse=True) if each != known.branch)]
+    room, branches = MOST_MOMENTS, []
+    for number in numbers[:MOST_BRANCHES]:
+        session.check_cancelled()
+        branch = known.branches[number]
+        found = sorted(_moments(session, branch), key=lambda each: (each.tick, _ORDER.index(each.kind)))
+        kept = _latest(found, room)
+        room -= len(kept)
+        branches.append(
+            {
+                "number": number,
+                "title": _shortened(branch.title),
+                "parent": branch.parent,
+                "since": branch.tick,
+                "current": number == known.branch,
+                "moments": [_told(session, each) for each in kept],
+                "leftOut": len(found) - len(kept),
+            }
+        )
+    return {"branches": branches, "leftOut": len(numbers) - len(branches)}
+
+
+def _latest(found: Sequence[Moment], room: int) -> list[Moment]:
+    """As many as there is room for; the one where the branch stands always."""
+    standing = next(each for each in found if each.kind in ("now", "left"))
+    kept = [*found[max(0, len(found) - room) :]]
+    return kept if standing in kept else [standing, *kept[1:]]
+
+
+def _moments(session: Session, branch: Branch) -> Iterator[Moment]:
+    """What belongs to a branch itself, not to the one that it parted from."""
+    known = session.program.debugger.timeline
+    saved = branch.saved
+    machine: Machine = known.machine if saved is None else saved.machine
+    checkpoints = known.checkpoints if saved is None else saved.checkpoints
+    edits: Sequence[Deviation] = known.edits if saved is None else saved.edits
+    if branch.parent is None:
+        yield Moment("start", 0, checkpoints[0].next_statement)
+    for state in checkpoints[1:]:
+        if state.tick > branch.tick:
+            yield Moment("checkpoint", state.tick, state.next_statement)
+    inherited = {id(each) for each in _edits_of_parent(session, branch)}
+    for edit in edits:
+        if edit.tick >= branch.tick and id(edit) not in inherited:
+            if isinstance(edit, Edit):
+                yield Moment("edit", edit.tick, edit.at, spelled(edit.name))
+            else:
+                yield Moment("micro", edit.tick, None, str(edit.code.graph.name))
+    for mark in known.marks.values():
+        if mark.branch == branch.number:
+            yield Moment("mark", mark.tick, mark.at, mark.name)
+    yield Moment("now" if saved is None else "left", machine.tick, machine.next_statement)
+
+
+def _edits_of_parent(session: Session, branch: Branch) -> Sequence[Deviation]:
+    known = session.program.debugger.timeline
+    if branch.parent is None:
+        return ()
+    saved = known.branches[branch.parent].saved
+    return known.edits if saved is None else saved.edits
+
+
+def _told(session: Session, moment: Moment) -> dict[str, Any]:
+    told: dict[str, Any] = {"kind": moment.kind, "statements": moment.tick}
+    if moment.name is not None:
+        # In full: a mark is gone to by its name.
+        told["name"] = moment.name
+    if moment.at is not None:
+        debugger, code, pc = session.program.debugger, moment.at.code, moment.at.pc
+        listing = debugger.listing_in(code)
+        line = listing.line(code.path, pc)
+        told["line"] = line_for_client(session, line)
+        told["text"] = _shortened(listing.lines[line - 1].strip())
+        told["graph"] = _shortened(code.graph.name)
+    return told
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"

@@ -1,0 +1,238 @@
+"""What stands around the place where the program stands: blocks in each other, their nearest statements.
+
+A block is a graph that is drawn open: one on the stack, or one that somebody wants to look into.  Data
+flow is followed through open blocks, so that an edge leads from the statement that computes a value to
+the one that reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from heapq import nsmallest
+from typing import TYPE_CHECKING
+
+from nncdbg.dap_server.presentation.places import standing
+
+if TYPE_CHECKING:
+    from collections.abc import Container
+
+    from nncdbg.dap_server.session import Session
+    from nncdbg.engine.code import Path
+    from nncdbg.engine.graph import Graph, Node, Program
+    from nncdbg.engine.machine import Frame
+
+MOST_STATEMENTS = 60
+"""Statements that are shown, those of blocks looked into among them."""
+
+LEVELS = 8
+"""Blocks of the stack that are shown, the innermost."""
+
+OUTWARDS = 3
+"""How many statements further away one is for each block further out."""
+
+
+@dataclass(eq=False)
+class Block:
+    """A graph that is shown with its statements, which is what statement `pc` of `outer` does.
+
+    `frame` is that of a block on the stack, at `depth`, which stands at `here`; None of one looked into.
+    """
+
+    id: str
+    graph: Graph
+    path: Path
+    outer: Block | None = None
+    pc: int = -1
+    frame: Frame | None = None
+    depth: int = -1
+    here: int = -1
+    done: bool = False
+    """Whether the statement at `here` has run."""
+    shown: list[int] = field(default_factory=list)
+    inside: dict[int, list[Block]] = field(default_factory=dict)
+    """By number of the statement the blocks that are shown in its place."""
+    _definitions: dict[str, int] | None = None
+
+    @property
+    def origin(self) -> Block:
+        """The block on the stack that this one is looked into from; itself, if it is one."""
+        block = self
+        while block.frame is None and block.outer is not None:
+            block = block.outer
+        return block
+
+    @property
+    def kind(self) -> str:
+        if self.outer is None:
+            return "graph"
+        if self.frame is not None and self.frame.code.formula is not None:
+            return "micro"
+        op = self.outer.graph.nodes[self.pc].op
+        return {"while": "loop", "if": "branch"}.get(op, "layer")
+
+    def statement_id(self, pc: int) -> str:
+        return f"{self.id}/{pc}"
+
+    def definition(self, name: str) -> int | None:
+        """The number of the statement that defines a value of this block."""
+        if self.frame is not None:
+            slot = self.frame.code.slot_of.get(name)
+            pc = self.frame.code.definition[slot] if slot is not None else -1
+            return pc if pc >= 0 else None
+        if self._definitions is None:
+            self._definitions = {
+                value.name: pc for pc, node in enumerate(self.graph.nodes) for value in node.outputs
+            }
+        return self._definitions.get(name)
+
+    def reads(self, pc: int) -> Iterator[str]:
+        """The names that a statement reads, through its blocks too; those of the last line at the end."""
+        if self.frame is not None:
+            code = self.frame.code
+            slots = code.reads(pc) if pc < len(code.nodes) else set(code.operands[pc])
+            yield from (code.names[slot] for slot in sorted(slots) if code.names[slot])
+        elif pc < len(self.graph.nodes):
+            yield from (each for each in self.graph.nodes[pc].inputs if isinstance(each, str))
+        else:
+            yield from (value.name for value in self.graph.outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a value comes from: a statement, or with pc -1 an input of the outermost block.
+
+    `name` is what it is called there; `carried`: by a loop, from one iteration to the next.
+    """
+
+    block: Block
+    pc: int
+    name: str
+    carried: bool = False
+
+
+def neighbourhood(session: Session, opened: Container[str], closed: Container[str]) -> list[Block]:
+    """The blocks to show, outer before inner.
+
+    `opened` are ids of statements to look into, `closed` of those on the stack that are not to be shown open.
+    """
+    blocks = _on_the_stack(session, closed)
+    inner = len(blocks) - 1
+    candidates = (
+        (abs(pc - block.here) + OUTWARDS * (inner - level), -level, pc)
+        for level, block in enumerate(blocks)
+        for pc in _around(block)
+    )
+    wanted = MOST_STATEMENTS * 2 // 3 if opened else MOST_STATEMENTS
+    for _, level, pc in sorted(nsmallest(wanted, candidates), key=lambda each: each[2]):
+        blocks[-level].shown.append(pc)
+    return [*blocks, *_looked_into(session.program.debugger.program, blocks, opened)]
+
+
+def _around(block: Block) -> range:
+    last = len(block.graph.nodes)
+    return range(max(0, block.here - MOST_STATEMENTS), min(last, block.here + MOST_STATEMENTS) + 1)
+
+
+def _on_the_stack(session: Session, closed: Container[str]) -> list[Block]:
+    frames = session.program.debugger.machine.frames
+    first = max(0, len(frames) - LEVELS)
+    blocks: list[Block] = []
+    for depth in range(first, len(frames)):
+        frame, outer = frames[depth], blocks[-1] if blocks else None
+        if outer is not None and outer.statement_id(outer.here) in closed:
+            break
+        pc, done = standing(session, depth)
+        name = f"{depth}:{frame.code.graph.name}" if outer is None else outer.statement_id(outer.here)
+        branch = f".{frame.code.path[-1]}" if outer is not None and len(frame.code.path) > 1 else ""
+        block = Block(f"{name}{branch}", frame.code.graph, frame.code.path, outer, -1, frame, depth, pc, done)
+        if outer is not None:
+            block.pc = outer.here
+            outer.inside[outer.here] = [block]
+        blocks.append(block)
+    return blocks
+
+
+def _looked_into(program: Program, blocks: Sequence[Block], opened: Container[str]) -> Iterator[Block]:
+    room = MOST_STATEMENTS - sum(len(block.shown) for block in blocks)
+    waiting = list(blocks)
+    while waiting:
+        block = waiting.pop(0)
+        for pc in block.shown:
+            if room <= 0 or pc in block.inside or block.statement_id(pc) not in opened:
+                continue
+            for inner in _bodies(program, block, pc):
+                inner.shown = list(range(min(room, len(inner.graph.nodes) + 1)))
+                room -= len(inner.shown)
+                block.inside.setdefault(pc, []).append(inner)
+                waiting.append(inner)
+                yield inner
+
+
+def _bodies(program: Program, block: Block, pc: int) -> Iterator[Block]:
+    if pc == len(block.graph.nodes):
+        return
+    node, name, frame = block.graph.nodes[pc], block.statement_id(pc), block.origin.frame
+    graphs = (frame.code.formula if frame is not None else None) or program
+    if node.op.startswith("@") and node.op[1:] in graphs.graphs:
+        yield Block(name, graphs.graphs[node.op[1:]], (node.op[1:],), block, pc)
+    for number, graph in enumerate(node.subgraphs):
+        yield Block(f"{name}.{number}", graph, (*block.path, pc, number), block, pc)
+
+
+# -- data flow ----------------------------------------------------------------------------------
+
+
+def sources(block: Block, name: str) -> list[Source]:
+    """The statements, shown or not, that give a value as a block sees it; those in open blocks themselves."""
+    found: dict[tuple[str, int, str, bool], Source] = {}
+    waiting, seen = [(block, name, False)], set()
+    while waiting:
+        block, name, carried = waiting.pop()
+        if (block, name) in seen:
+            continue
+        seen.add((block, name))
+        pc = block.definition(name)
+        if pc is None:
+            further = _from_outside(block, name, carried)
+            if block.outer is None and any(value.name == name for value in block.graph.inputs):
+                found[(block.id, -1, name, carried)] = Source(block, -1, name, carried)
+        else:
+            further = _from_inside(block, pc, name, carried)
+            if pc not in block.inside:
+                found[(block.id, pc, name, carried)] = Source(block, pc, name, carried)
+        waiting += further
+    return list(found.values())
+
+
+def _from_inside(block: Block, pc: int, name: str, carried: bool) -> list[tuple[Block, str, bool]]:
+    """What gives a result of a statement that is shown as its blocks."""
+    results = [value.name for value in block.graph.nodes[pc].outputs]
+    index = results.index(name)
+    return [
+        (inner, inner.graph.outputs[index].name, carried)
+        for inner in block.inside.get(pc, ())
+        if index < len(inner.graph.outputs)
+    ]
+
+
+def _from_outside(block: Block, name: str, carried: bool) -> list[tuple[Block, str, bool]]:
+    """Where an input of a block, or what it takes from the block around, comes from."""
+    if block.outer is None:
+        return []
+    inputs = [value.name for value in block.graph.inputs]
+    if name not in inputs:
+        return [(block.outer, name, carried)] if block.kind in ("loop", "branch") else []
+    index, node = inputs.index(name), block.outer.graph.nodes[block.pc]
+    found = [(block.outer, given, carried) for given in _given(block, node, index)]
+    if block.kind == "loop" and 1 <= index <= len(block.graph.outputs):
+        found.append((block, block.graph.outputs[index - 1].name, True))
+    return found
+
+
+def _given(block: Block, node: Node, index: int) -> Iterator[str]:
+    if block.kind == "loop" and index == 0:
+        return  # the number of the iteration
+    operands = [each for each in node.inputs if each is not None] if block.kind == "micro" else node.inputs
+    if index < len(operands) and isinstance(operands[index], str):
+        yield operands[index]  # type: ignore[misc]

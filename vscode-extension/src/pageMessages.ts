@@ -1,0 +1,17 @@
+// What the views of the side bar that are pages hear and say.
+
+/** A source as the protocol has it, and a line there. */
+export interface Target {
+  source: { name?: string; path?: string; sourceReference?: number };
+  line: number;
+}
+
+/** To the page. */
+export type ToPage = { kind: "show"; answer: unknown } | { kind: "say"; words: string };
+
+/** From the page. */
+export type FromPage =
+  | { kind: "ready" }
+  | { kind: "open"; target: Target }
+  | { kind: "tensor"; expression: string }
+  | { kind: "ask"; asks: object };

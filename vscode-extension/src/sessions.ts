@@ -1,0 +1,93 @@
+// What goes over the wire of each session, for views that follow it: its events, and the numbers of requests,
+// which VS Code tells nobody and which a request that is wanted no more is cancelled by.
+
+import * as vscode from "vscode";
+
+export interface Told {
+  session: vscode.DebugSession;
+  /** An event of the protocol, such as `stopped`; `begun` and `over` stand for the session itself. */
+  event: string;
+  body: { threadId?: number };
+}
+
+interface Message {
+  type: string;
+  seq: number;
+  command?: string;
+  event?: string;
+  arguments?: unknown;
+  body?: { threadId?: number };
+}
+
+type Heard = (number: number) => void;
+
+export class Sessions implements vscode.Disposable {
+  private readonly told = new vscode.EventEmitter<Told>();
+  private readonly expected = new Map<string, Heard[]>();
+  readonly onTold = this.told.event;
+
+  tracker(session: vscode.DebugSession): vscode.DebugAdapterTracker {
+    const tell = (event: string, body: Told["body"] = {}) => this.told.fire({ session, event, body });
+    return {
+      onWillStartSession: () => tell("begun"),
+      onWillStopSession: () => tell("over"),
+      onExit: () => tell("over"),
+      onWillReceiveMessage: (message: Message) => {
+        const heard = this.expected.get(keyOf(session, message.command, message.arguments));
+        heard?.shift()?.(message.seq);
+      },
+      onDidSendMessage: (message: Message) => {
+        if (message.type === "event") {
+          tell(message.event as string, message.body);
+        }
+      },
+    };
+  }
+
+  /** Sends a request; `abandon` has the server give it up. */
+  ask<Body>(session: vscode.DebugSession, command: string, argument: object): { body: Promise<Body>; abandon(): void } {
+    const key = keyOf(session, command, argument);
+    const waiting = this.expected.get(key) ?? [];
+    this.expected.set(key, waiting);
+    let number: number | undefined;
+    let abandoned = false;
+    // A session that has ended meanwhile refuses it, and has given up all there was.
+    const cancel = () => void session.customRequest("cancel", { requestId: number }).then(undefined, () => undefined);
+    const heard = (found: number) => {
+      number = found;
+      if (abandoned) {
+        cancel();
+      }
+    };
+    waiting.push(heard);
+    const forget = () => {
+      const index = waiting.indexOf(heard);
+      if (index >= 0) {
+        waiting.splice(index, 1);
+      }
+      if (waiting.length === 0) {
+        this.expected.delete(key);
+      }
+      number = undefined;
+    };
+    const body = Promise.resolve(session.customRequest(command, argument)).finally(forget);
+    return {
+      body,
+      abandon: () => {
+        abandoned = true;
+        if (number !== undefined) {
+          cancel();
+        }
+      },
+    };
+  }
+
+  dispose(): void {
+    this.told.dispose();
+  }
+}
+
+/** VS Code gives a request no name: it is known again by what it asks. */
+function keyOf(session: vscode.DebugSession, command: string | undefined, argument: unknown): string {
+  return JSON.stringify([session.id, command, argument]);
+}

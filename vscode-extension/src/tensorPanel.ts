@@ -1,0 +1,241 @@
+// One tensor view: a panel, what it looks at, and the requests that it makes.
+
+import { randomBytes } from "node:crypto";
+import * as vscode from "vscode";
+import type { Sessions, Told } from "./sessions";
+import type { FromView, Standing, ToView } from "./tensorMessages";
+
+/** Answers of one moment that are kept, for a view that was hidden and is shown again. */
+const KEPT = 12;
+const MOVES = new Set(["continued", "stopped", "invalidated", "terminated", "over"]);
+
+export class TensorPanel implements vscode.Disposable {
+  static readonly type = "nncdbg.tensor";
+  private readonly panel: vscode.WebviewPanel;
+  private readonly listeners: vscode.Disposable[];
+  private readonly underWay = new Map<number, () => void>();
+  private pinned = true;
+  private standing: Standing = "still";
+  private moment = 0;
+  private place = "";
+  private placed = -1;
+  private threadId = 1;
+  private kept = { moment: -1, place: "", answers: new Map<string, unknown>() };
+
+  constructor(
+    extension: vscode.Uri,
+    private readonly sessions: Sessions,
+    private session: vscode.DebugSession,
+    readonly expression: string,
+    private frameId: number | undefined,
+    column: vscode.ViewColumn,
+  ) {
+    const root = vscode.Uri.joinPath(extension, "out", "webview");
+    this.panel = vscode.window.createWebviewPanel(
+      TensorPanel.type,
+      expression,
+      { viewColumn: column, preserveFocus: false },
+      { enableScripts: true, localResourceRoots: [root] },
+    );
+    this.listeners = [
+      this.panel.webview.onDidReceiveMessage((message: FromView) => this.hear(message)),
+      sessions.onTold((told) => this.follow(told)),
+    ];
+    this.panel.webview.html = this.page(root);
+  }
+
+  onClosed(closed: () => void): void {
+    this.listeners.push(
+      this.panel.onDidDispose(() => {
+        this.dispose();
+        closed();
+      }),
+    );
+  }
+
+  get column(): vscode.ViewColumn | undefined {
+    return this.panel.viewColumn;
+  }
+
+  /** Shows the panel, which looks at its value from this frame from now on. */
+  show(session: vscode.DebugSession, frameId: number | undefined): void {
+    this.session = session;
+    this.frameId = frameId;
+    this.panel.reveal();
+    this.anew("still");
+  }
+
+  isOf(session: vscode.DebugSession, expression: string): boolean {
+    return this.session.id === session.id && this.expression === expression;
+  }
+
+  dispose(): void {
+    this.abandonAll();
+    this.listeners.forEach((each) => each.dispose());
+    this.panel.dispose();
+  }
+
+  // -- the session -------------------------------------------------------------------------------
+
+  private follow({ session, event, body }: Told): void {
+    if (event === "stopped" && this.pinned && this.standing === "over") {
+      // The next run of what is debugged: values are looked at from where it stands.
+      this.session = session;
+      this.frameId = undefined;
+    }
+    if (session.id !== this.session.id || !MOVES.has(event)) {
+      return;
+    }
+    this.threadId = body?.threadId ?? this.threadId;
+    if (event === "continued") {
+      this.standing = "moving";
+      this.tellSubject();
+    } else {
+      this.anew(event === "terminated" || event === "over" ? "over" : "still");
+    }
+  }
+
+  /** The values may be other ones than before. */
+  private anew(standing: Standing): void {
+    this.abandonAll();
+    this.standing = standing;
+    this.moment++;
+    this.tellSubject();
+  }
+
+  private abandonAll(): void {
+    this.underWay.forEach((abandon) => abandon());
+    this.underWay.clear();
+  }
+
+  private tellSubject(): void {
+    const { expression, pinned, standing, moment, place } = this;
+    const old = (!pinned || standing === "over") && this.kept.answers.size > 0;
+    const kept = old ? { moment: this.kept.moment, place: this.kept.place } : undefined;
+    this.tell({ kind: "subject", expression, pinned, standing, moment, place, kept });
+  }
+
+  private tell(message: ToView): void {
+    void this.panel.webview.postMessage(message);
+  }
+
+  // -- the view ----------------------------------------------------------------------------------
+
+  private hear(message: FromView): void {
+    switch (message.kind) {
+      case "ready":
+        this.tellSubject();
+        break;
+      case "ask":
+        void this.answer(message.id, message.request, message.arguments, message.kept);
+        break;
+      case "abandon":
+        this.underWay.get(message.id)?.();
+        break;
+      case "pin":
+        this.pinned = message.pinned;
+        this.tellSubject();
+        break;
+      case "here":
+        this.fromHere();
+        break;
+      case "set":
+        void this.set(message.index, message.value);
+        break;
+    }
+  }
+
+  private fromHere(): void {
+    const item = vscode.debug.activeStackItem;
+    const session = vscode.debug.activeDebugSession;
+    this.session = session?.type === "nncdbg" ? session : this.session;
+    this.frameId = item instanceof vscode.DebugStackFrame ? item.frameId : undefined;
+    this.anew(this.standing);
+  }
+
+  private async answer(id: number, request: string, argument: object, kept: boolean): Promise<void> {
+    const key = JSON.stringify([request, argument]);
+    try {
+      const body = kept && this.kept.answers.has(key) ? this.kept.answers.get(key) : await this.ask(id, key, request, argument);
+      this.tell({ kind: "answer", id, body });
+      await this.tellPlace();
+    } catch (error) {
+      this.tell({ kind: "failed", id, message: (error as Error).message });
+    }
+  }
+
+  private async ask(id: number, key: string, request: string, argument: object): Promise<unknown> {
+    const { moment } = this;
+    const { body, abandon } = this.sessions.ask(this.session, request, { ...argument, frameId: this.frameId });
+    this.underWay.set(id, abandon);
+    try {
+      const answer = await body;
+      this.keep(moment, key, answer);
+      return answer;
+    } finally {
+      this.underWay.delete(id);
+    }
+  }
+
+  private keep(moment: number, key: string, answer: unknown): void {
+    if (this.kept.moment !== moment) {
+      this.kept = { moment, place: "", answers: new Map() };
+    }
+    const { answers } = this.kept;
+    answers.delete(key);
+    answers.set(key, answer);
+    if (answers.size > KEPT) {
+      answers.delete(answers.keys().next().value as string);
+    }
+  }
+
+  /** Once for each moment, after the first answer: whoever looks waits for the values, not for this. */
+  private async tellPlace(): Promise<void> {
+    const { moment } = this;
+    if (this.placed === moment || this.standing !== "still") {
+      return;
+    }
+    this.placed = moment;
+    const asked = { threadId: this.threadId, startFrame: 0, levels: 1 };
+    const [top] = (await this.session.customRequest("stackTrace", asked)).stackFrames;
+    if (moment === this.moment && top) {
+      this.place = `${top.name}, line ${top.line}`;
+      if (this.kept.moment === moment) {
+        this.kept.place = this.place;
+      }
+      this.tellSubject();
+    }
+  }
+
+  private async set(index: number[], value: string): Promise<void> {
+    const expression = index.length ? `${this.expression}[${index.join(", ")}]` : this.expression;
+    let error: string | undefined;
+    try {
+      await this.session.customRequest("setExpression", { expression, value, frameId: this.frameId });
+    } catch (caught) {
+      error = (caught as Error).message;
+    }
+    this.tell({ kind: "set", error });
+  }
+
+  private page(root: vscode.Uri): string {
+    const { webview } = this.panel;
+    const nonce = randomBytes(16).toString("base64");
+    const script = webview.asWebviewUri(vscode.Uri.joinPath(root, "tensor.js"));
+    const style = webview.asWebviewUri(vscode.Uri.joinPath(root, "tensor.css"));
+    const policy = `default-src 'none'; script-src 'nonce-${nonce}'; style-src ${webview.cspSource}`;
+    return `<!DOCTYPE html>
+<html lang="en">
+<head>
+  <meta charset="utf-8">
+  <meta http-equiv="Content-Security-Policy" content="${policy}">
+  <meta name="viewport" content="width=device-width, initial-scale=1">
+  <link rel="stylesheet" href="${style}">
+  <title>Tensor</title>
+</head>
+<body>
+  <script nonce="${nonce}" src="${script}"></script>
+</body>
+</html>`;
+  }
+}

@@ -1,0 +1,40 @@
+// The views of the debug side bar.  A bundle of its own, loaded with the first session.
+
+import * as vscode from "vscode";
+import { Stops } from "./following";
+import { GraphMap } from "./map";
+import { Sessions } from "./sessions";
+import { Statistics } from "./statistics";
+import { Row, Timeline } from "./timeline";
+
+export class Views implements vscode.Disposable {
+  private readonly sessions = new Sessions();
+  private readonly timeline = new Timeline(this.sessions);
+  private readonly statistics: Statistics;
+  private readonly map: GraphMap;
+  private readonly stops: Stops;
+
+  constructor(extension: vscode.Uri) {
+    this.statistics = new Statistics(extension, this.sessions);
+    this.map = new GraphMap(extension, this.sessions);
+    const followers = [this.timeline, this.statistics, this.map].map((each) => each.follower);
+    this.stops = new Stops(this.sessions, followers);
+  }
+
+  follow(session: vscode.DebugSession): vscode.DebugAdapterTracker {
+    return this.stops.tracker(session);
+  }
+
+  /** The commands of the views, by name. */
+  readonly commands: Record<string, (row: Row) => Promise<void>> = {
+    "timeline.goTo": (row) => this.timeline.goTo(row),
+    "timeline.setMark": () => this.timeline.setMark(),
+    "timeline.renameMark": (row) => this.timeline.renameMark(row),
+    "timeline.deleteMark": (row) => this.timeline.deleteMark(row),
+    "map.openInNetron": () => this.map.openInNetron(),
+  };
+
+  dispose(): void {
+    [this.stops, this.timeline, this.statistics, this.map, this.sessions].forEach((each) => each.dispose());
+  }
+}

@@ -1,0 +1,58 @@
+// How a value is told in words and figures.
+
+export interface Statistics {
+  min: number | null;
+  max: number | null;
+  mean: number | null;
+  std: number | null;
+  nan: number;
+  posinf: number;
+  neginf: number;
+  count: number;
+}
+
+export interface Series {
+  mean: (number | null)[];
+  nonfinite: (number | null)[];
+}
+
+export interface Value {
+  frame: number;
+  name: string;
+  type: string;
+  line: number;
+  rank: number;
+  why: string;
+  stats?: Statistics;
+  series?: Series;
+}
+
+/** Four significant digits. */
+export function short(number: number | null): string {
+  if (number === null) {
+    return "–";
+  }
+  const text = Number(number.toPrecision(4));
+  return Math.abs(number) >= 1e6 || (number !== 0 && Math.abs(number) < 1e-4) ? text.toExponential() : String(text);
+}
+
+export function statisticsText(stats: Statistics | undefined): string {
+  if (!stats) {
+    return "statistics were not logged";
+  }
+  if (stats.min === null) {
+    return stats.count === 0 ? "empty" : "no finite element";
+  }
+  if (stats.count === 1) {
+    return short(stats.min);
+  }
+  const figures = { min: stats.min, mean: stats.mean, max: stats.max, std: stats.std, nan: stats.nan };
+  // A name and its number stay in one line.
+  return Object.entries(figures)
+    .map(([name, number]) => `${name}\u00a0${short(number)}`)
+    .join(" ");
+}
+
+export function wordsOf(value: Value): string {
+  return [value.type, value.why, statisticsText(value.stats)].filter((each) => each).join(", ");
+}

@@ -1,0 +1,226 @@
+// A grid of cells drawn as colours, with the numbers of rows and columns, and a cursor.
+
+import { element, themed } from "./elements";
+import { ODD } from "./colors";
+import type { Grid } from "./numbers";
+
+const LEFT = 48;
+const BOTTOM = 20;
+/** Room for a cursor at the edge. */
+const EDGE = 6;
+/** Cells that are marked so that they are seen however small they are; of more, enough are seen. */
+const MARKED = 2000;
+const MARK = 7;
+/** A side that is shorter than this is stretched. */
+const SHORT = 60;
+
+export interface Drawing {
+  grid: Grid;
+  pixel(cell: number): number;
+  /** What is not finite in a cell. */
+  odd: Uint8Array;
+  /** The index of the first row, and how many rows of the tensor one is; so of columns. */
+  rows: { start: number; step: number };
+  columns: { start: number; step: number };
+  /** Whether a cell is as wide as high. */
+  square: boolean;
+}
+
+export class Picture {
+  readonly root: HTMLElement;
+  private readonly canvas = element("canvas", { tabIndex: 0, role: "img" });
+  private readonly caption = element("figcaption");
+  private drawing: Drawing | undefined;
+  private place = { x: 0, y: 0, width: 1, height: 1 };
+  private cursor: [number, number] | undefined;
+  /** The pointer is over a cell, or a person has gone to one. */
+  pointed: (row: number, column: number, chosen: boolean) => void = () => undefined;
+
+  constructor(
+    title: string,
+    private readonly labelled: boolean,
+  ) {
+    this.root = element("figure", { className: "picture" }, this.caption, this.canvas);
+    this.caption.textContent = title;
+    this.caption.hidden = !title;
+    this.canvas.setAttribute("aria-label", `${title || "Tensor"}: arrow keys move the cursor`);
+    this.canvas.onpointermove = (event) => this.point(event, false);
+    this.canvas.onclick = (event) => this.point(event, true);
+  }
+
+  focus(): void {
+    this.canvas.focus({ preventScroll: true });
+  }
+
+  /** Draws into so much room, in CSS pixels. */
+  draw(drawing: Drawing, width: number, height: number): void {
+    this.drawing = drawing;
+    const { rows, columns } = drawing.grid;
+    const [left, bottom] = this.labelled ? [LEFT, BOTTOM] : [0, 0];
+    let [wide, high] = [Math.max(1, width - left - EDGE), Math.max(1, height - bottom - 2 * EDGE)];
+    if (drawing.square) {
+      const side = Math.min(wide / columns, high / rows);
+      wide = Math.min(wide, Math.max(SHORT, side * columns));
+      high = Math.min(high, Math.max(SHORT, side * rows));
+    }
+    this.place = { x: left || 1, y: this.labelled ? EDGE : 1, width: wide, height: high };
+    const ratio = window.devicePixelRatio || 1;
+    this.canvas.width = Math.round((left + wide + EDGE) * ratio);
+    this.canvas.height = Math.round((high + bottom + EDGE + 1) * ratio);
+    this.canvas.style.width = `${left + wide + EDGE}px`;
+    this.canvas.style.height = `${high + bottom + EDGE + 1}px`;
+    this.cells = cellsImage(drawing);
+    this.paint();
+  }
+
+  private cells: HTMLCanvasElement | undefined;
+
+  private paint(): void {
+    const context = this.canvas.getContext("2d");
+    if (!context || !this.drawing || !this.cells) {
+      return;
+    }
+    const { x, y, width, height } = this.place;
+    const ratio = window.devicePixelRatio || 1;
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    context.clearRect(0, 0, this.canvas.width, this.canvas.height);
+    const { rows, columns } = this.drawing.grid;
+    // Where there are fewer pixels than cells they are mixed; else each cell has its edges.
+    context.imageSmoothingEnabled = columns > width * ratio || rows > height * ratio;
+    context.drawImage(this.cells, x, y, width, height);
+    context.strokeStyle = themed("panel-border", themed("foreground", "#888"));
+    context.lineWidth = 1;
+    context.strokeRect(x - 0.5, y - 0.5, width + 1, height + 1);
+    this.paintMarks(context);
+    this.paintCursor(context);
+    if (this.labelled) {
+      this.paintNumbers(context);
+    }
+  }
+
+  /** What is not finite is to be seen, however small a cell is. */
+  private paintMarks(context: CanvasRenderingContext2D): void {
+    const { grid, odd } = this.drawing as Drawing;
+    const { x, y, width, height } = this.place;
+    const [wide, high] = [width / grid.columns, height / grid.rows];
+    if (wide >= MARK && high >= MARK) {
+      return;
+    }
+    const size = [Math.max(wide, MARK), Math.max(high, MARK)] as const;
+    let marked = 0;
+    for (let row = 0; row < grid.rows && marked < MARKED; row++) {
+      for (let column = 0; column < grid.columns && marked < MARKED; column++) {
+        const flags = odd[grid.cell(row, column)] as number;
+        if (flags) {
+          marked++;
+          context.fillStyle = (ODD.find(({ flag }) => flags & flag) as { color: string }).color;
+          context.fillRect(x + (column + 0.5) * wide - size[0] / 2, y + (row + 0.5) * high - size[1] / 2, ...size);
+        }
+      }
+    }
+  }
+
+  private paintCursor(context: CanvasRenderingContext2D): void {
+    if (!this.cursor) {
+      return;
+    }
+    const { grid } = this.drawing as Drawing;
+    const { x, y, width, height } = this.place;
+    const [wide, high] = [width / grid.columns, height / grid.rows];
+    const size = [Math.max(wide, 5), Math.max(high, 5)] as const;
+    const corner = [x + (this.cursor[1] + 0.5) * wide - size[0] / 2, y + (this.cursor[0] + 0.5) * high - size[1] / 2] as const;
+    // Light in dark, so that it is seen on every colour.
+    for (const [color, line] of [["#000", 4], ["#fff", 2]] as const) {
+      context.strokeStyle = color;
+      context.lineWidth = line;
+      context.strokeRect(...corner, ...size);
+    }
+  }
+
+  private paintNumbers(context: CanvasRenderingContext2D): void {
+    const { grid, rows, columns } = this.drawing as Drawing;
+    const { x, y, width, height } = this.place;
+    context.fillStyle = themed("descriptionForeground", themed("foreground", "#888"));
+    context.font = `11px ${themed("font-family", "sans-serif")}`;
+    context.textAlign = "right";
+    context.textBaseline = "middle";
+    for (const row of ticks(grid.rows, height / 28)) {
+      context.fillText(numberLabel(rows.start + row * rows.step), x - 5, y + ((row + 0.5) * height) / grid.rows);
+    }
+    context.textAlign = "center";
+    context.textBaseline = "top";
+    for (const column of ticks(grid.columns, width / 56)) {
+      const text = numberLabel(columns.start + column * columns.step);
+      context.fillText(text, x + ((column + 0.5) * width) / grid.columns, y + height + 5);
+    }
+  }
+
+  point(event: { offsetX: number; offsetY: number }, chosen: boolean): void {
+    const { x, y, width, height } = this.place;
+    if (!this.drawing) {
+      return;
+    }
+    const { grid } = this.drawing;
+    const column = Math.floor(((event.offsetX - x) / width) * grid.columns);
+    const row = Math.floor(((event.offsetY - y) / height) * grid.rows);
+    if (row >= 0 && column >= 0 && row < grid.rows && column < grid.columns) {
+      this.pointed(...this.marked(row, column), chosen);
+    }
+  }
+
+  /** The cell whose mark is drawn over this one; else this one. */
+  private marked(row: number, column: number): [number, number] {
+    const { grid, odd } = this.drawing as Drawing;
+    const [down, right] = [
+      Math.floor((MARK / 2 / this.place.height) * grid.rows),
+      Math.floor((MARK / 2 / this.place.width) * grid.columns),
+    ];
+    let found: [number, number] = [row, column];
+    let nearest = odd[grid.cell(row, column)] ? 0 : Infinity;
+    for (let near = Math.max(0, row - down); near <= Math.min(grid.rows - 1, row + down); near++) {
+      for (let beside = Math.max(0, column - right); beside <= Math.min(grid.columns - 1, column + right); beside++) {
+        const distance = Math.hypot(near - row, beside - column);
+        if (distance < nearest && odd[grid.cell(near, beside)]) {
+          [found, nearest] = [[near, beside], distance];
+        }
+      }
+    }
+    return found;
+  }
+
+  /** Of an element, by its row and column in the whole tensor; nothing if it is not in the picture. */
+  showCursor(row: number, column: number): void {
+    const { grid, rows, columns } = this.drawing as Drawing;
+    const cell: [number, number] = [Math.floor((row - rows.start) / rows.step), Math.floor((column - columns.start) / columns.step)];
+    const seen = cell[0] >= 0 && cell[1] >= 0 && cell[0] < grid.rows && cell[1] < grid.columns;
+    this.cursor = seen ? cell : undefined;
+    this.paint();
+  }
+}
+
+function cellsImage({ grid, pixel }: Drawing): HTMLCanvasElement {
+  const canvas = element("canvas", { width: grid.columns, height: grid.rows });
+  const pixels = new Uint32Array(grid.columns * grid.rows);
+  for (let row = 0, next = 0; row < grid.rows; row++) {
+    for (let column = 0; column < grid.columns; column++) {
+      pixels[next++] = pixel(grid.cell(row, column));
+    }
+  }
+  const image = new ImageData(new Uint8ClampedArray(pixels.buffer), grid.columns, grid.rows);
+  canvas.getContext("2d")?.putImageData(image, 0, 0);
+  return canvas;
+}
+
+/** Round numbers from 0 on, at most `most` of them. */
+function ticks(count: number, most: number): number[] {
+  const least = count / Math.max(1, most);
+  const power = 10 ** Math.floor(Math.log10(Math.max(1, least)));
+  const step = [1, 2, 5, 10].map((each) => each * power).find((each) => each >= least) as number;
+  return Array.from({ length: Math.ceil(count / step) }, (_, index) => index * step);
+}
+
+const SHORT_NUMBER = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 2 });
+
+function numberLabel(index: number): string {
+  return index < 100_000 ? String(index) : SHORT_NUMBER.format(index);
+}

@@ -1,0 +1,126 @@
+// Lines and bars, drawn by uPlot in the colours of the theme.
+
+import uPlot from "uplot";
+import "uplot/dist/uPlot.min.css";
+import type { Histogram } from "../../tensorMessages";
+import { ODD } from "./colors";
+import { element, themed } from "./elements";
+import { numberText, rounded } from "./numbers";
+
+export interface Curve {
+  name: string;
+  /** One value for each x; or the least and the greatest of a block. */
+  values: ArrayLike<number>;
+  high?: ArrayLike<number>;
+  odd: Uint8Array;
+}
+
+const COLORS = ["charts-blue", "charts-orange", "charts-green"];
+const FALLBACK = ["#3794ff", "#d18616", "#89d185"];
+
+export class Plot {
+  readonly root = element("div", { className: "plot" });
+  private plot: uPlot | undefined;
+
+  clear(): void {
+    this.plot?.destroy();
+    this.plot = undefined;
+    this.root.replaceChildren();
+  }
+
+  /** `selected` hears the x of both ends of what a person has marked, `pointed` the number of the x pointed at. */
+  curves(
+    x: ArrayLike<number>,
+    curves: readonly Curve[],
+    size: { width: number; height: number },
+    selected: (low: number, high: number) => void,
+    pointed: (index: number) => void,
+  ): void {
+    this.clear();
+    const value = (_: uPlot, each: number | null) => (each === null ? "–" : numberText(each));
+    const series: uPlot.Series[] = [{ label: "index" }];
+    const bands: uPlot.Band[] = [];
+    const data: number[][] = [Array.from(x)];
+    curves.forEach(({ name, values, high }, number) => {
+      const stroke = themed(COLORS[number] as string, FALLBACK[number] as string);
+      data.push(Array.from(values));
+      series.push({ label: high ? `${name}, least` : name, value, stroke, width: 1.5, points: { show: x.length <= 64 } });
+      if (high) {
+        data.push(Array.from(high));
+        series.push({ label: `${name}, greatest`, value, stroke, width: 1.5, points: { show: false } });
+        bands.push({ series: [series.length - 1, series.length - 2], fill: faded(stroke) });
+      }
+    });
+    const finite = data.map((each, number) => (number ? each.map((value) => (Number.isFinite(value) ? value : null)) : each));
+    const options: uPlot.Options = {
+      ...frame(size),
+      series,
+      bands,
+      scales: { x: { time: false } },
+      cursor: { drag: { x: true, y: false, setScale: false } },
+      hooks: {
+        draw: [(plot) => markOdd(plot, x, curves)],
+        setSelect: [
+          (plot) => {
+            if (plot.select.width > 4) {
+              selected(plot.posToVal(plot.select.left, "x"), plot.posToVal(plot.select.left + plot.select.width, "x"));
+            }
+          },
+        ],
+        setCursor: [(plot) => typeof plot.cursor.idx === "number" && pointed(plot.cursor.idx)],
+      },
+    };
+    this.plot = new uPlot(options, finite as uPlot.AlignedData, this.root);
+  }
+
+  bars({ edges, counts }: Histogram, size: { width: number; height: number }): void {
+    this.clear();
+    const stroke = themed("charts-blue", "#3794ff");
+    const width = (edges[1] as number) - (edges[0] as number);
+    const middles = counts.map((_, bin) => (edges[bin] as number) + width / 2);
+    const bars = uPlot.paths.bars?.({ size: [1, Infinity], gap: 1 });
+    const options: uPlot.Options = {
+      ...frame(size),
+      series: [
+        { label: "about", value: (_, value) => rounded(value) },
+        { label: "elements", stroke, fill: faded(stroke), width: 1, paths: bars, points: { show: false } },
+      ],
+      scales: { x: { time: false }, y: { range: (_, __, most) => [0, Math.max(1, most) * 1.05] } },
+      cursor: { drag: { x: false, y: false } },
+    };
+    this.plot = new uPlot(options, [middles, counts], this.root);
+  }
+}
+
+function frame({ width, height }: { width: number; height: number }): Pick<uPlot.Options, "width" | "height" | "axes" | "legend"> {
+  const stroke = themed("foreground", "#888");
+  const grid = { stroke: faded(themed("descriptionForeground", "#888888")), width: 1 };
+  const font = `11px ${themed("font-family", "sans-serif")}`;
+  const axis = { stroke, grid, ticks: grid, font };
+  const values = (_: uPlot, splits: number[]) => splits.map(rounded);
+  return { width: Math.max(200, width), height: Math.max(120, height - 32), axes: [axis, { ...axis, size: 72, values }] };
+}
+
+function faded(color: string): string {
+  const context = element("canvas").getContext("2d") as CanvasRenderingContext2D;
+  context.fillStyle = color;
+  return /^#[\da-f]{6}$/.test(context.fillStyle) ? `${context.fillStyle}40` : color;
+}
+
+/** Stripes over the whole height where something is not finite. */
+function markOdd(plot: uPlot, x: ArrayLike<number>, curves: readonly Curve[]): void {
+  const { ctx, bbox } = plot;
+  const width = Math.max(2 * devicePixelRatio, bbox.width / Math.max(1, x.length) / 2);
+  ctx.save();
+  for (const { odd } of curves) {
+    for (let i = 0; i < odd.length; i++) {
+      const flags = odd[i] as number;
+      const place = flags ? plot.valToPos(x[i] as number, "x", true) : -1;
+      if (place >= bbox.left && place <= bbox.left + bbox.width) {
+        ctx.fillStyle = `${(ODD.find(({ flag }) => flags & flag) as { color: string }).color}b0`;
+        ctx.fillRect(place - width / 2, bbox.top, width, bbox.height);
+      }
+    }
+  }
+  ctx.restore();
+}

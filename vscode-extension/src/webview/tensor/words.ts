@@ -1,0 +1,85 @@
+// Sentences about what a picture shows, about the whole tensor, and about what is not finite in it.
+
+import type { Comparison, Slice, Statistics } from "../../tensorMessages";
+import type { Choices } from "./choices";
+import { ODD } from "./colors";
+import { element } from "./elements";
+import type { Loaded } from "./loading";
+import { NAN, NEGATIVE_INFINITY, POSITIVE_INFINITY, rounded } from "./numbers";
+
+export interface Odds {
+  nan?: number;
+  posinf?: number;
+  neginf?: number;
+}
+
+const CELLS: Record<Slice["reduce"], string> = {
+  absmax: "the element farthest from zero",
+  mean: "the mean",
+  min: "the least element",
+  max: "the greatest element",
+  range: "the least and the greatest element",
+  stride: "",
+};
+
+/** What a cell stands for. */
+export function sentenceOf(slice: Slice, { reduce }: Choices): string {
+  if (!slice.stride.some((each) => each > 1)) {
+    return "Every element is shown.";
+  }
+  const shown = slice.stride.filter((_, axis) => (slice.sourceShape[axis] as number) > 1);
+  const block = shown.join(" × ");
+  if (slice.reduce !== "stride") {
+    return `A cell is a block of ${block} elements: ${CELLS[slice.reduce]}. A NaN or infinity anywhere in it is shown.`;
+  }
+  const why = reduce === "stride" ? "" : ", as they are too many for blocks";
+  return `A cell is one element of ${block}${why}: what stands between is not seen. The statistics are of all elements.`;
+}
+
+/** How many elements are not finite, as far as an answer says. */
+export function oddsOf({ slice, cells }: Loaded): Odds {
+  if (slice.reduce !== "stride") {
+    return slice;
+  }
+  const count = (flag: number) => cells.odd.reduce((sum, each) => sum + (each & flag ? 1 : 0), 0);
+  return { nan: count(NAN), posinf: count(POSITIVE_INFINITY), neginf: count(NEGATIVE_INFINITY) };
+}
+
+/** The colours of what is not finite, and how often that is there. */
+export function legendOf(counts: Odds): HTMLElement[] {
+  const found: Record<number, number | undefined> = {
+    [NAN]: counts.nan,
+    [POSITIVE_INFINITY]: counts.posinf,
+    [NEGATIVE_INFINITY]: counts.neginf,
+  };
+  const entries = ODD.filter(({ flag }) => found[flag]).map(({ flag, name, style }) =>
+    element("span", { className: "entry" }, element("span", { className: `swatch ${style}` }), `${name} ${counted(found[flag] as number)}`),
+  );
+  return entries.length ? entries : [element("span", { className: "entry" }, "all finite")];
+}
+
+export function statisticsText(stats: Statistics): string {
+  const infinite = stats.posinf + stats.neginf;
+  return [
+    ...(["min", "max", "mean", "std"] as const).map((name) => `${name} ${rounded(stats[name])}`),
+    ...(stats.nan ? [`nan ${counted(stats.nan)}`] : []),
+    ...(infinite ? [`inf ${counted(infinite)}`] : []),
+    `${counted(stats.count)} ${stats.count === 1 ? "element" : "elements"}`,
+  ].join(" · ");
+}
+
+export function distanceText(found: Comparison): string {
+  if (!found.mismatched) {
+    return "All elements are equal.";
+  }
+  return [
+    `${counted(found.mismatched)} of ${counted(found.count)} elements differ`,
+    `greatest difference ${rounded(found.max_abs)}`,
+    `relative ${rounded(found.max_rel)}`,
+    ...(found.worst?.length ? [`worst at [${found.worst.join(", ")}]`] : []),
+  ].join(" · ");
+}
+
+function counted(number: number): string {
+  return number.toLocaleString("en");
+}
