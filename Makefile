@@ -9,7 +9,7 @@ CLIENT := tests/dap_server/testsupport
 EXTENSION := vscode-extension
 EDITOR_TESTS := tests/vscode
 
-.PHONY: adapter help demo test conformance e2e e2e-editor vsix check bench sizes docs format clean
+.PHONY: adapter help demo test conformance e2e e2e-editor bench-editor vsix check bench sizes docs format clean
 
 help:  ## show these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,7 +31,10 @@ e2e: $(DEV_STAMP) $(CLIENT)/node_modules  ## drive the DAP server with the clien
 	$(BIN)/python -m pytest -m e2e -rs
 
 e2e-editor: $(DEV_STAMP) vsix $(EDITOR_TESTS)/node_modules/.installed  ## the extension in a real VS Code (code-server, chromium)
-	$(BIN)/python -m pytest -m editor -rs $(EDITOR_TESTS)
+	$(BIN)/python -m pytest -m editor -rs $(EDITOR_TESTS) $(AGAIN)
+
+bench-editor: $(DEV_STAMP) vsix $(EDITOR_TESTS)/node_modules/.installed  ## how long the extension takes in a real VS Code
+	$(BIN)/python -m tests.vscode.figures
 
 vsix: $(EXTENSION)/node_modules  ## dist/nncdbg.vsix, the extension for VS Code
 	@if command -v npm >/dev/null; then mkdir -p dist && cd $(EXTENSION) && npm run --silent check && npm test --silent && npm run --silent package; \

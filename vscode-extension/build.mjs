@@ -2,12 +2,14 @@
 // the first are loaded when they are needed, the last keeps what it remembers for all.
 
 import { build } from "esbuild";
-import { copyFileSync } from "node:fs";
+import { copyFileSync, writeFileSync } from "node:fs";
+import { notices } from "./notices.mjs";
 
-await build({
+const host = await build({
   entryPoints: ["src/extension.ts", "src/language.ts", "src/python.ts", "src/views.ts", "src/tensor.ts"],
   outdir: "out",
   bundle: true,
+  metafile: true,
   minify: true,
   legalComments: "none",
   platform: "node",
@@ -18,10 +20,11 @@ await build({
   external: ["vscode", "./language", "./python", "./views", "./tensor"],
   logLevel: "info",
 });
-await build({
+const pages = await build({
   entryPoints: Object.fromEntries(["map", "statistics", "tensor"].map((name) => [name, `src/webview/${name}/main.ts`])),
   outdir: "out/webview",
   bundle: true,
+  metafile: true,
   minify: true,
   legalComments: "none",
   platform: "browser",
@@ -30,3 +33,4 @@ await build({
   logLevel: "info",
 });
 copyFileSync("../examples/nan_softmax.nnc", "out/nan_softmax.nnc");
+writeFileSync("out/NOTICES.txt", notices([host.metafile, pages.metafile]));

@@ -118,7 +118,8 @@ def test_ops_table_and_one_op(capsys: Capture) -> None:
     assert "nncdbg.Empty" in rows
     assert main(["ops", "Softmax"]) == 0
     softmax = capsys.readouterr().out
-    assert softmax.startswith("%output = Softmax(%input)\n")
+    assert softmax.startswith("Softmax(input: T) -> (output: T)\n")
+    assert "  axis=-1\n" in softmax
     assert "  gradient: its own rule\n" in softmax
     assert "gradient" in rows["Tanh"]
     assert "gradient" not in rows["Det"]

@@ -76,8 +76,14 @@ export async function withEditor({ scratch, settings, vsix }, use) {
   }
   const port = await freePort();
   const place = ["--bind-addr", `127.0.0.1:${port}`, "--auth", "none", "--disable-telemetry", "--disable-update-check"];
-  const server = codeServer(data, extensions, ...place, "--disable-workspace-trust", "--disable-getting-started-override");
+  const server = codeServer(data, extensions, ...place, "--disable-getting-started-override");
   let browser;
+  const end = () => process.kill(-server.pid, "SIGTERM");
+  // Told to end before its time, this process leaves nothing behind; Chromium goes with its pipe.
+  process.once("SIGTERM", () => {
+    end();
+    process.exit(1);
+  });
   try {
     await healthy(port, server);
     const options = { executablePath: process.env.NNCDBG_CHROMIUM, headless: true, args: BROWSER };
@@ -95,6 +101,6 @@ export async function withEditor({ scratch, settings, vsix }, use) {
     return await use({ page, open, host, settings: write });
   } finally {
     await browser?.close();
-    process.kill(-server.pid, "SIGTERM");
+    end();
   }
 }

@@ -4,17 +4,23 @@ import fs from "node:fs";
 import path from "node:path";
 import { withEditor } from "./editor.mjs";
 
-const { scratch, workspace, extension, python, result } = JSON.parse(fs.readFileSync(process.argv[2], "utf8"));
-const LIMIT = 280_000;
+const plan = JSON.parse(fs.readFileSync(process.argv[2], "utf8"));
+const LIMIT = 400_000;
 
-await withEditor({ scratch, settings: { "nncdbg.python": python } }, async ({ page, open, host }) => {
+await withEditor({ scratch: plan.scratch, settings: { "nncdbg.python": plan.python } }, async ({ page, open, host }) => {
   const remote = (folder) => `vscode-remote://${host}${encodeURI(folder)}`;
-  await open(workspace, [
-    ["extensionDevelopmentPath", remote(extension)],
-    ["extensionTestsPath", remote(path.join(import.meta.dirname, "exthost", "index.js"))],
+  let broken;
+  page.on("console", (message) => {
+    console.log(message.text());
+    // A trace through the files of the tests: they cannot begin.
+    broken ||= message.text().includes(import.meta.dirname);
+  });
+  await open(plan.workspace, [
+    ["extensionDevelopmentPath", remote(plan.extension)],
+    ["extensionTestsPath", remote(path.join(import.meta.dirname, "exthost.js"))],
     ["skipWelcome", "true"],
   ]);
-  for (const end = Date.now() + LIMIT; Date.now() < end && !fs.existsSync(result); ) {
+  for (const end = Date.now() + LIMIT; Date.now() < end && !broken && !fs.existsSync(plan.result); ) {
     await page.waitForTimeout(250);
   }
 });

@@ -1,0 +1,64 @@
+// Sessions that cannot begin, that end badly, and that attach to a program.
+
+const assert = require("node:assert/strict");
+const { spawn } = require("node:child_process");
+const vscode = require("vscode");
+const {
+  FIRST_STEPS,
+  NAN,
+  at,
+  breakAt,
+  forget,
+  lineOf,
+  plan,
+  root,
+  settings,
+  start,
+  stopped,
+  told,
+  top,
+  until,
+} = require("../session");
+
+exports.tests = {
+  async "without Python no session begins, and the next one does"() {
+    await settings().update("python", at("nowhere/python"), vscode.ConfigurationTarget.Workspace);
+    await until(() => settings().get("python").includes("nowhere"), "the setting");
+    const configuration = { type: "nncdbg", request: "launch", name: "t", program: NAN };
+    const began = await vscode.debug.startDebugging(vscode.workspace.workspaceFolders[0], configuration);
+    assert.equal(began, false);
+    assert.equal(vscode.debug.activeDebugSession, undefined);
+    await settings().update("python", undefined, vscode.ConfigurationTarget.Workspace);
+    await until(() => settings().get("python") === plan.python, "the setting as before");
+    await start(NAN);
+    await stopped("entry");
+  },
+
+  async "when the server dies the session ends, and breakpoints stay"() {
+    breakAt(NAN, lineOf(NAN, "%loss:"));
+    await start(NAN);
+    await stopped("entry");
+    const { body } = told.findLast((each) => each.event === "process");
+    process.kill(body.systemProcessId, "SIGKILL");
+    await until(() => !vscode.debug.activeDebugSession, "the end of the session");
+    assert.equal(vscode.debug.breakpoints.length, 1);
+    await start(NAN, { stopOnEntry: false });
+    await stopped("breakpoint");
+  },
+
+  async "a Python program that listens is attached to"() {
+    breakAt(FIRST_STEPS, lineOf(FIRST_STEPS, "%scores:"));
+    const child = spawn(plan.python, [at("listening.py")], { cwd: root, stdio: ["ignore", "pipe", "inherit"] });
+    try {
+      const [port] = await new Promise((resolve) => child.stdout.once("data", (data) => resolve(/\d+/.exec(data))));
+      forget();
+      const connect = { host: "127.0.0.1", port: Number(port) };
+      const configuration = { type: "nncdbg", request: "attach", name: "a", connect };
+      assert.equal(await vscode.debug.startDebugging(vscode.workspace.workspaceFolders[0], configuration), true);
+      await stopped("breakpoint");
+      assert.equal((await top()).line, lineOf(FIRST_STEPS, "%scores:"));
+    } finally {
+      child.kill();
+    }
+  },
+};

@@ -1,0 +1,59 @@
+// The tensor view, from inside: which panels there are, and what they ask of the server.
+
+const assert = require("node:assert/strict");
+const vscode = require("vscode");
+const { FIRST_STEPS, move, start, stopped, until } = require("../session");
+
+const panels = () =>
+  vscode.window.tabGroups.all.flatMap(({ tabs, viewColumn }) =>
+    tabs
+      .filter(({ input }) => input instanceof vscode.TabInputWebview && input.viewType.endsWith("nncdbg.tensor"))
+      .map(({ label }) => `${label} in column ${viewColumn}`),
+  );
+
+const view = (of) => vscode.commands.executeCommand("nncdbg.viewTensor", of);
+
+/** What is asked of the server from now on, and what comes of it. */
+function listen() {
+  const asked = [];
+  const answered = new Map();
+  const watcher = vscode.debug.registerDebugAdapterTrackerFactory("nncdbg", {
+    createDebugAdapterTracker: () => ({
+      onWillReceiveMessage: (message) => asked.push(message),
+      onDidSendMessage: (message) => message.type === "response" && answered.set(message.request_seq, message),
+    }),
+  });
+  return { asked, answered, slices: () => asked.filter(({ command }) => command === "nncdbg/slice"), dispose: () => watcher.dispose() };
+}
+
+exports.tests = {
+  async "View Tensor opens one panel for each value, beside the listing"() {
+    await start(FIRST_STEPS);
+    await stopped("entry");
+    await move("workbench.action.debug.stepOver");
+    await view({ variable: { name: "%h", evaluateName: "%h" } });
+    await until(() => panels().join() === "%h in column 2", "the panel of %h");
+    await view({ expression: "%x * 2" });
+    await until(() => panels().join() === "%h in column 2,%x * 2 in column 2", "the panel of an expression");
+    await view({ variable: { name: "%h", evaluateName: "%h" } });
+    await view({ variable: { name: "[1]" }, container: { name: "%h", evaluateName: "%h" } });
+    await until(() => panels().length === 3, "the panel of an item");
+    assert.deepEqual(panels().toSorted(), ["%h in column 2", "%h[1] in column 2", "%x * 2 in column 2"]);
+  },
+
+  async "it asks once at each stop, with numbers as bytes, and follows the frame that it was opened from"() {
+    const wire = listen();
+    await start(FIRST_STEPS);
+    await stopped("entry");
+    await view({ expression: "%x" });
+    const answers = () => wire.slices().map(({ seq }) => wire.answered.get(seq)).filter((each) => each?.success);
+    await until(() => answers().length === 2, "type and shape, then the picture");
+    const { body } = answers()[1];
+    assert.deepEqual([body.type, body.elements, body.shape, typeof body.data], ["f32[2,4]", "f32", [2, 4], "string"]);
+    const frame = wire.slices()[0].arguments.frameId;
+    await move("workbench.action.debug.stepInto");
+    await until(() => answers().length === 3, "one more at the next stop");
+    assert.equal(wire.slices()[2].arguments.frameId, frame, "%x is a value of @main, and the program stands in @layer");
+    wire.dispose();
+  },
+};

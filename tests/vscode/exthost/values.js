@@ -1,0 +1,78 @@
+// What is shown of values while stopped, and editing one.
+
+const assert = require("node:assert/strict");
+const vscode = require("vscode");
+const {
+  FIRST_STEPS,
+  ask,
+  inlineValues,
+  lineOf,
+  move,
+  start,
+  stopped,
+  told,
+  top,
+  until,
+  variable,
+} = require("../session");
+
+exports.tests = {
+  async "an expression is evaluated, in the console and on a hover"() {
+    await start(FIRST_STEPS);
+    await stopped("entry");
+    await move("workbench.action.debug.stepOver");
+    const frameId = (await top()).id;
+    assert.equal((await ask("evaluate", { expression: "size(%h)", context: "repl", frameId })).result, "8");
+    const hover = await ask("evaluate", { expression: "%h", context: "hover", frameId });
+    assert.match(hover.result, /^f32\[2,4\] \[\[/);
+  },
+
+  async "lines end in the values that they have given"() {
+    await start(FIRST_STEPS);
+    await stopped("entry");
+    await move("workbench.action.debug.stepOver");
+    const shown = await inlineValues(FIRST_STEPS, await move("workbench.action.debug.stepOver"));
+    const scores = (await variable("Outputs", "%scores")).value;
+    assert.equal(`f32[2,3] ${shown.get(lineOf(FIRST_STEPS, "%scores:"))}`, scores);
+    assert.ok(shown.has(lineOf(FIRST_STEPS, "graph @main")));
+    assert.ok(!shown.has(lineOf(FIRST_STEPS, "%probs:")));
+  },
+
+  async "all lines in view are told in one request"() {
+    const asked = [];
+    const watcher = vscode.debug.registerDebugAdapterTrackerFactory("nncdbg", {
+      createDebugAdapterTracker: () => ({
+        onWillReceiveMessage: ({ command, arguments: given }) => command === "nncdbg/lines" && asked.push(given),
+      }),
+    });
+    await start(FIRST_STEPS, { stopOnEntry: true });
+    await stopped("entry");
+    watcher.dispose();
+    // The editor asks for what is in view; these lines are asked for by nobody else.
+    await inlineValues(FIRST_STEPS, 10, 5, 12);
+    assert.equal(asked.filter(({ start, end }) => start === 6 && end === 13).length, 1);
+  },
+
+  async "a value is edited, and what depends on it is computed again"() {
+    await start(FIRST_STEPS);
+    await stopped("entry");
+    await move("workbench.action.debug.stepOver");
+    const frameId = (await top()).id;
+    await ask("setExpression", { expression: "%h", value: "0", frameId });
+    await move("workbench.action.debug.stepOver");
+    assert.equal((await ask("evaluate", { expression: "max(abs(%scores))", frameId: (await top()).id })).result, "0.0");
+  },
+
+  async "Why Is It So? opens the statements that a value comes from"() {
+    await start(FIRST_STEPS);
+    await stopped("entry");
+    await move("workbench.action.debug.stepOver");
+    await vscode.commands.executeCommand("nncdbg.why", { variable: { name: "%h", evaluateName: "%h" } });
+    const shown = await until(
+      () => vscode.workspace.textDocuments.find((each) => each.uri.scheme === "nncdbg-answer"),
+      "the answer",
+    );
+    assert.match(shown.getText(), /Relu\(%centred\)/);
+    assert.doesNotMatch(shown.getText(), /\u001b/);
+  },
+};

@@ -1,0 +1,114 @@
+// How long VS Code takes, on the screen; usage: figures.mjs PLAN.json
+// Figures go to `plan.result`: { name: seconds or [seconds, ...] }.
+
+import fs from "node:fs";
+import path from "node:path";
+import { withEditor } from "./editor.mjs";
+import { STOPPED, Screen } from "./screen.mjs";
+
+const plan = JSON.parse(fs.readFileSync(process.argv[2], "utf8"));
+const STARTS = 5;
+const STEPS = 30;
+/** Nothing more is expected after so many ms without a change. */
+const QUIET = 700;
+
+const TEXT = "text, arrow and values";
+
+/** What is seen of a step, by place.  A page of an extension is a frame of its own. */
+const PLACES = {
+  [TEXT]: ".editor-instance",
+  "VS Code's own views": ".debug-variables, .debug-watch, .debug-call-stack, .debug-breakpoints",
+};
+
+/** Runs in each frame from its beginning: when the last key went down, and when each place changed last. */
+function record(places) {
+  const seen = (globalThis.nncdbgSeen = { key: 0, last: {} });
+  const now = () => performance.timeOrigin + performance.now();
+  addEventListener("keydown", () => Object.assign(seen, { key: now(), last: {} }), true);
+  const placeOf = (node) => {
+    const element = node.nodeType === 1 ? node : node.parentElement;
+    if (!element || element.closest(".cursors-layer, .monaco-progress-container")) {
+      return undefined;
+    }
+    return Object.keys(places).find((place) => element.closest(places[place])) ?? "the rest of the window";
+  };
+  const mark = (place) => (seen.last[place] = now());
+  const changed = (changes) => {
+    const found = new Set(changes.map((each) => placeOf(each.target)));
+    found.forEach((place) => place && mark(parent === self ? place : "pages of the extension"));
+  };
+  const options = { subtree: true, childList: true, attributes: true, characterData: true };
+  new MutationObserver(changed).observe(document, options);
+  // What is drawn changes no document.
+  for (const name of ["putImageData", "drawImage", "fillRect"]) {
+    const draw = CanvasRenderingContext2D.prototype[name];
+    CanvasRenderingContext2D.prototype[name] = function (...given) {
+      if (parent !== self) {
+        mark("pages of the extension");
+      }
+      return draw.apply(this, given);
+    };
+  }
+}
+
+/** The ms from a key to the last change of each place. */
+async function step(page, screen, key) {
+  await page.keyboard.press(key);
+  const look = async () => {
+    const frames = await Promise.all(page.frames().map((each) => each.evaluate(() => globalThis.nncdbgSeen).catch(() => undefined)));
+    return { from: frames[0].key, last: Object.assign({}, ...frames.filter(Boolean).map((each) => each.last)) };
+  };
+  const { from, last } = await screen.until(async () => {
+    const seen = await look();
+    return seen.last[TEXT] && Date.now() - Math.max(...Object.values(seen.last)) > QUIET && seen;
+  }, "a settled screen");
+  // A page that has not changed still has what it was told before.
+  return Object.fromEntries(Object.entries(last).flatMap(([place, at]) => (at > from ? [[place, at - from]] : [])));
+}
+
+/** F5 again and again: the ms until the line where the session stops is shown. */
+async function starts(page, screen) {
+  const found = [];
+  for (let count = 0; count < STARTS; count++) {
+    const before = Date.now();
+    await page.keyboard.press("F5");
+    await screen.see(STOPPED);
+    found.push(Date.now() - before);
+    await screen.stop();
+  }
+  return found;
+}
+
+/** What VS Code says of the activation, in ms. */
+async function activation(page, screen) {
+  await screen.command("Developer: Show Running Extensions");
+  const row = page.locator(".runtime-extensions-editor .monaco-list-row", { hasText: /nncdbg/ }).first();
+  const said = await screen.until(async () => /Activation: (\d+)ms/.exec(await row.innerText()), "the time of activation");
+  return Number(said[1]);
+}
+
+await withEditor({ ...plan, settings: { "nncdbg.python": plan.python } }, async ({ page, open }) => {
+  await page.addInitScript(record, PLACES);
+  const screen = new Screen(page, plan.scratch);
+  await open(plan.workspace);
+  await screen.openFile("first_steps.nnc");
+  const figures = { activation: await activation(page, screen) };
+  await page.keyboard.press("Control+w");
+  await screen.openFile("nodes.onnx", "nodes.nnc");
+  await screen.click("graph @main");
+  await screen.start();
+  await screen.stop();
+  figures.start = await starts(page, screen);
+  await screen.start();
+  // Where a view is to be measured too, it is opened here.
+  for (let count = 0; count < 3; count++) {
+    await step(page, screen, "F10");
+  }
+  figures.steps = [];
+  for (let count = 0; count < STEPS; count++) {
+    figures.steps.push(await step(page, screen, "F10"));
+  }
+  await page.screenshot({ path: path.join(plan.scratch, "stepped.png") });
+  await screen.stop();
+  fs.writeFileSync(plan.result, JSON.stringify(figures, null, 1));
+});

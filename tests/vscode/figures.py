@@ -1,0 +1,122 @@
+"""Figures of the extension in a real VS Code, one JSON line each; exit code 1 if one misses its bar.
+
+`make bench-editor` installs what it needs, and runs this.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from tests.vscode.installed import FOLDER, ROOT, VSIX, end_of, missing
+
+NODES = 700
+START, STEP, ACTIVATION, BUNDLES = 3.0, 0.150, 0.050, 300.0
+"""Seconds from F5 to the stopped line; from F10 to its values; of the activation; KiB of what is loaded."""
+
+OURS = ("text, arrow and values", "pages of the extension")
+"""Places that wait for nncdbg.  VS Code lets its own views wait until nobody has stepped for a while."""
+
+
+def model(path: Path) -> None:
+    """A network of `NODES` nodes: products with weights, sums and activations in turn."""
+    rng = np.random.default_rng(0)
+    nodes, weights, before = [], [], "x"
+    for number in range(NODES):
+        kind = ("MatMul", "Add", "Relu")[number % 3]
+        inputs = [before]
+        if kind != "Relu":
+            shape = (64, 64) if kind == "MatMul" else (64,)
+            value = rng.normal(0, 0.15, shape).astype(np.float32)
+            weights.append(numpy_helper.from_array(value, f"w{number}"))
+            inputs.append(f"w{number}")
+        before = f"v{number}"
+        nodes.append(helper.make_node(kind, inputs, [before], name=f"{kind}_{number}"))
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [8, 64]) for name in ("x", before))
+    graph = helper.make_graph(nodes, "main", [x], [y], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
+
+
+def on_the_screen(scratch: Path) -> dict[str, Any]:
+    """What `figures.mjs` has found, in ms."""
+    workspace = scratch / "workspace"
+    shutil.copytree(ROOT / "examples", workspace)
+    model(workspace / "nodes.onnx")
+    result = scratch / "result.json"
+    plan = {
+        "scratch": str(scratch),
+        "workspace": str(workspace),
+        "vsix": str(VSIX),
+        "python": sys.executable,
+        "result": str(result),
+    }
+    (scratch / "plan.json").write_text(json.dumps(plan))
+    returned, said = end_of(FOLDER / "figures.mjs", scratch / "plan.json")
+    if returned:
+        raise SystemExit(said)
+    found: dict[str, Any] = json.loads(result.read_text())
+    return found
+
+
+def bundles() -> dict[str, float]:
+    """KiB of each script and style sheet that the extension loads."""
+    with zipfile.ZipFile(VSIX) as package:
+        return {
+            each.filename.removeprefix("extension/out/"): each.file_size / 1024
+            for each in package.infolist()
+            if each.filename.startswith("extension/out/") and Path(each.filename).suffix in {".js", ".css"}
+        }
+
+
+def row(figure: str, ours: float, bar: float | None) -> dict[str, Any]:
+    ratio = None if bar is None else round(ours / bar, 3)
+    return {"figure": figure, "ours": round(ours, 4), "bar": bar, "ratio": ratio}
+
+
+def measure(scratch: Path) -> list[dict[str, Any]]:
+    """All figures, in seconds and KiB; `ratio` is that to the bar."""
+    found = on_the_screen(scratch)
+    steps = found["steps"]
+    places = sorted({place for each in steps for place in each})
+    ours = [max(each.get(place, 0) for place in OURS) / 1000 for each in steps]
+    sizes = bundles()
+    return [
+        row(f"F5 to the stopped line, {NODES} nodes (s)", statistics.median(found["start"]) / 1000, START),
+        row("F10 to a settled screen, what waits for nncdbg (s)", statistics.median(ours), STEP),
+        *(row(f"F10 to the last change of {place} (s)", median_of(steps, place), None) for place in places),
+        row("activation (s)", found["activation"] / 1000, ACTIVATION),
+        row("load of the machine, runnable processes", os.getloadavg()[0], None),
+        row("bundles (KiB)", sum(sizes.values()), BUNDLES),
+        *(row(f"bundle {name} (KiB)", size, None) for name, size in sorted(sizes.items())),
+    ]
+
+
+def median_of(steps: list[dict[str, float]], place: str) -> float:
+    return statistics.median(each[place] for each in steps if place in each) / 1000
+
+
+def main() -> int:
+    reason = missing()
+    if reason is not None:
+        print(f"no figures: {reason}", file=sys.stderr)
+        return 2
+    with tempfile.TemporaryDirectory() as scratch:
+        rows = measure(Path(scratch))
+    for each in rows:
+        print(json.dumps(each))
+    return int(any(each["ratio"] is not None and each["ratio"] > 1 for each in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

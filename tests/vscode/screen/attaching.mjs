@@ -1,0 +1,32 @@
+// Attaching to a Python program of the user's, which goes on when the editor leaves.
+
+import { spawn } from "node:child_process";
+import path from "node:path";
+import { launches } from "../screen.mjs";
+
+export const tests = {
+  async "attach to a program, step, disconnect, and it goes on"({ page, screen, workspace, open, python }) {
+    const program = spawn(python, [path.join(workspace, "listening.py")], { cwd: workspace, stdio: ["pipe", "pipe", "inherit"] });
+    let said = "";
+    program.stdout.on("data", (data) => (said += data));
+    try {
+      const port = Number(await screen.until(() => /^\d+(?=\n)/.exec(said)?.[0], "the port of the program"));
+      launches(workspace, { request: "attach", connect: { host: "127.0.0.1", port } });
+      await open();
+      await screen.openFile("first_steps.nnc");
+      await screen.click("%scores");
+      await screen.breakHere();
+      await screen.start();
+      await screen.stoppedAt("%scores");
+      await page.keyboard.press("F10");
+      await screen.stoppedAt("while @sharpen");
+      await screen.line(/%scores.*MatMul.*\[\[/);
+      await screen.picture("attached");
+      await page.locator('.debug-toolbar [aria-label^="Disconnect"]').click();
+      await screen.gone(".debug-toolbar");
+      await screen.until(() => said.includes("the program has ended"), "the program goes on");
+    } finally {
+      program.kill();
+    }
+  },
+};

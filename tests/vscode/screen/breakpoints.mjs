@@ -1,0 +1,48 @@
+// Breakpoints in the margin and in the view BREAKPOINTS.
+
+import assert from "node:assert/strict";
+import { BREAKPOINT } from "../screen.mjs";
+
+export const tests = {
+  async "a click in the margin sets a breakpoint, another removes it"({ page, screen, open }) {
+    await open();
+    await screen.openFile("first_steps.nnc");
+    const click = async () => {
+      // A line that is just drawn again has no box.
+      const line = page.locator(".view-line", { hasText: "MatMul" }).first();
+      const { y, height } = await screen.until(() => line.boundingBox(), "the line");
+      const { x } = await page.locator(".editor-instance .margin").first().boundingBox();
+      await page.mouse.click(x + height / 2, y + height / 2);
+    };
+    await screen.again(click, BREAKPOINT, "a breakpoint in the margin");
+    await screen.click("%limit");
+    await screen.start();
+    await screen.continueTo("MatMul");
+    await screen.row("debug-breakpoints", /first_steps\.nnc/);
+    await click();
+    await screen.until(
+      async () => !(await screen.rows("debug-breakpoints").allInnerTexts()).some((each) => /first_steps/.test(each)),
+      "the breakpoint is gone from BREAKPOINTS",
+    );
+    await screen.stop();
+  },
+
+  async "a filter ticked in BREAKPOINTS stops at a NaN's birth"({ page, screen, open }) {
+    await open();
+    await screen.debug("nan_softmax.nnc", "Softmax");
+    const ticked = screen.rows("debug-breakpoints").locator("input[type=checkbox]:checked");
+    await ticked.first().waitFor();
+    while (await ticked.count()) {
+      await ticked.first().click();
+    }
+    const box = screen.rows("debug-breakpoints", { hasText: "NaN is born" }).locator("input[type=checkbox]");
+    await box.click();
+    assert.ok(await box.isChecked());
+    await screen.continueTo("%terms");
+    const said = page.locator(".exception-widget");
+    await said.waitFor();
+    assert.match(await said.innerText(), /NaN/);
+    await screen.picture("exception");
+    await screen.stop();
+  },
+};

@@ -1,0 +1,110 @@
+// What VS Code says when nncdbg cannot begin, or ends too soon.
+
+import assert from "node:assert/strict";
+import { execFileSync } from "node:child_process";
+import fs from "node:fs";
+import path from "node:path";
+import { BREAKPOINT, STOPPED, launches } from "../screen.mjs";
+
+const DEADLY = `import os
+import signal
+
+import nncdbg
+
+
+@nncdbg.op("deadly.Op")
+def deadly(xp, x):
+    os.kill(os.getpid(), signal.SIGSEGV)
+`;
+
+const GRAPH = `#nncdbg 1
+
+graph @main(%x: f32[4]) -> (%z) {
+  %y: f32[4] = Neg(%x)
+  %z: f32[4] = deadly.Op(%y)
+  return %z
+}
+`;
+
+/** A Python of its own, that is given `more` to run as it starts. */
+function environment(python, folder, more) {
+  const home = path.join(folder, "venv");
+  execFileSync(python, ["-m", "venv", "--without-pip", home]);
+  const lib = path.join(home, "lib");
+  fs.writeFileSync(path.join(lib, fs.readdirSync(lib)[0], "site-packages", "more.pth"), more);
+  return path.join(home, "bin", "python");
+}
+
+/** The folders in which a Python finds what it imports. */
+function packages(python) {
+  const told = execFileSync(python, ["-c", "import sys, nncdbg, json; print(json.dumps(sys.path))"], { cwd: "/" });
+  return JSON.parse(told).filter((each) => each);
+}
+
+export const tests = {
+  async "a server that dies at its start is told of, with the offer to restart"({ screen, workspace, open }) {
+    fs.writeFileSync(path.join(workspace, "dies.py"), "import os\n\nos._exit(3)\n");
+    launches(workspace, { request: "launch", program: "nan_softmax.nnc", opLibrary: ["dies.py"] });
+    await open();
+    await screen.openFile("nan_softmax.nnc");
+    await screen.click("Softmax");
+    const toast = await screen.startsInVain("nncdbg ended with exit code 3");
+    await screen.picture("died");
+    assert.equal(await toast.locator(".monaco-button", { hasText: "Restart" }).count(), 1);
+  },
+
+  async "a kernel that crashes is named; Restart begins again, with the breakpoints"({ page, screen, workspace, open }) {
+    fs.writeFileSync(path.join(workspace, "deadly.py"), DEADLY);
+    fs.writeFileSync(path.join(workspace, "deadly.nnc"), GRAPH);
+    launches(workspace, { request: "launch", program: "deadly.nnc", opLibrary: ["deadly.py"], stopOnEntry: false });
+    await open();
+    await screen.openFile("deadly.nnc");
+    await screen.click("deadly.Op");
+    await screen.breakHere();
+    await screen.start();
+    await screen.stoppedAt("deadly.Op");
+    await page.keyboard.press("F10");
+    const toast = screen.toast("nncdbg ended while");
+    await toast.waitFor();
+    await screen.toast("inside deadly.Op at line 5").waitFor();
+    await screen.picture("crashed");
+    assert.ok(await page.locator(BREAKPOINT).count(), "the breakpoint is gone");
+    await screen.gone(STOPPED);
+    await toast.locator(".monaco-button", { hasText: "Restart" }).click();
+    await screen.stoppedAt("deadly.Op");
+    await screen.stop();
+  },
+
+  async "without Python the message offers to select one"({ screen, open, settings }) {
+    settings({ "nncdbg.python": "/nowhere/python" });
+    await open();
+    await screen.openFile("nan_softmax.nnc");
+    await screen.click("Softmax");
+    const toast = await screen.startsInVain("there is no Python at /nowhere/python");
+    await screen.picture("no-python");
+    await toast.locator(".monaco-button", { hasText: "Select Python" }).click();
+    await screen.see('.tab:has-text("Settings")');
+  },
+
+  async "where nncdbg is not installed the message offers to install it"({ screen, workspace, open, settings, python }) {
+    settings({ "nncdbg.python": environment(python, path.dirname(workspace), "") });
+    await open();
+    await screen.openFile("nan_softmax.nnc");
+    await screen.click("Softmax");
+    const toast = await screen.startsInVain("nncdbg is not installed for");
+    await screen.picture("not-installed");
+    assert.equal(await toast.locator(".monaco-button", { hasText: "Install nncdbg" }).count(), 1);
+  },
+
+  async "another version of nncdbg is told of, and the session begins"({ screen, workspace, open, settings, python }) {
+    const more = [...packages(python), "import nncdbg; nncdbg.__version__ = '9.9.9'"].join("\n");
+    settings({ "nncdbg.python": environment(python, path.dirname(workspace), more) });
+    await open();
+    await screen.debug("nan_softmax.nnc", "Softmax");
+    const toast = screen.toast("nncdbg 9.9.9 is installed for");
+    await toast.waitFor();
+    await screen.picture("other-version");
+    assert.match(await toast.innerText(), /this extension is made for 0\.\d/);
+    await screen.stop();
+  },
+};

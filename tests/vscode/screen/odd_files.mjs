@@ -1,0 +1,73 @@
+// Files that are long, wrong, oddly named, or that change while they are debugged.
+
+import assert from "node:assert/strict";
+import fs from "node:fs";
+import path from "node:path";
+
+/** A chain of so many statements. */
+function chain(length) {
+  const lines = Array.from({ length }, (_, index) => `  %v${index + 1}: f32[4] = Neg(%v${index})`);
+  return ["#nncdbg 1", "", `graph @main(%v0: f32[4]) -> (%v${length}) {`, ...lines, `  return %v${length}`, "}", ""].join("\n");
+}
+
+/** So many statements, each with an operand that nothing defines. */
+function wrong(count) {
+  const lines = Array.from({ length: count }, (_, index) => `  %v${index + 1}: f32[4] = Neg(%nothing${index})`);
+  return ["#nncdbg 1", "", `graph @main(%v0: f32[4]) -> (%v${count}) {`, ...lines, `  return %v${count}`, "}", ""].join("\n");
+}
+
+export const tests = {
+  async "names with quotes, a line break and right-to-left text"({ screen, open }) {
+    await open();
+    await screen.openFile("nan_softmax.nnc");
+    await screen.openFile("odd.onnx", "odd.nnc");
+    await screen.debugLine("Neg(");
+    await screen.line(/שלום.*\[/);
+    await screen.row("debug-variables", /say \\"hi\\"|two\\nlines|שלום/);
+    await screen.picture("odd-names");
+    await screen.stop();
+  },
+
+  async "a text of 100,000 lines is debugged"({ page, screen, workspace, open }) {
+    fs.writeFileSync(path.join(workspace, "long.nnc"), chain(100_000));
+    await open();
+    await screen.debug("long.nnc", "%v3:");
+    await screen.stoppedAt("%v1:");
+    await page.keyboard.press("F10");
+    await screen.stoppedAt("%v2:");
+    await screen.line(/%v1: .*\[/);
+    await screen.picture("long");
+    await screen.stop();
+  },
+
+  async "a text with 1,000 errors shows them, and no session begins"({ page, screen, workspace, open }) {
+    fs.writeFileSync(path.join(workspace, "wrong.nnc"), wrong(1_000));
+    await open();
+    await screen.openFile("wrong.nnc");
+    await screen.see(".squiggly-error");
+    await page.keyboard.press("Control+Shift+M");
+    await screen.row("markers-panel", /%nothing0/);
+    await screen.picture("wrong");
+    await screen.click("%v3:");
+    const dialog = page.locator(".monaco-dialog-box");
+    await page.keyboard.press("F5");
+    await dialog.waitFor();
+    assert.match(await dialog.innerText(), /%nothing0/);
+    await screen.picture("wrong-debug");
+  },
+
+  async "a file that changes while it is debugged is told of"({ screen, workspace, open }) {
+    await open();
+    await screen.debug("nan_softmax.nnc", "Softmax");
+    const file = path.join(workspace, "nan_softmax.nnc");
+    fs.writeFileSync(file, fs.readFileSync(file, "utf8").replace("200.0", "100.0"));
+    const toast = screen.toast("nan_softmax.nnc has changed");
+    await toast.waitFor();
+    await screen.picture("changed");
+    await toast.locator(".monaco-button", { hasText: "Restart" }).click();
+    await screen.line(/%scale: f32\[\] = 100\.0/);
+    await toast.waitFor({ state: "hidden" });
+    await screen.stoppedAt("%sharp");
+    await screen.stop();
+  },
+};

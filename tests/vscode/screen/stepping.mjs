@@ -1,0 +1,85 @@
+// Breakpoints and steps, with the keys and buttons of VS Code, and what stands in the text while stopped.
+
+import assert from "node:assert/strict";
+
+export const tests = {
+  async "F9, F5: values at the ends of lines, in the dark theme"({ screen, open, settings }) {
+    settings({ "workbench.colorTheme": "Default Dark Modern" });
+    await open();
+    await screen.debugTo("first_steps.nnc", "Greater");
+    await screen.line(/%scores.*MatMul.*\[\[/);
+    await screen.picture("stopped-dark");
+    const shown = await screen.lines();
+    assert.ok(!shown.some((each) => /%probs: .*Softmax.*\[\[/.test(each)), "a value that is not computed yet is shown");
+    await screen.stop();
+  },
+
+  async "the same in the light theme, with a hover over a value"({ page, screen, open, settings }) {
+    settings({ "workbench.colorTheme": "Default Light Modern" });
+    await open();
+    await screen.debugTo("first_steps.nnc", "Greater");
+    await screen.line(/%scores.*MatMul.*\[\[/);
+    const word = page.locator(".view-lines > .view-line span", { hasText: /^%h$/ }).first();
+    const hover = page.locator(".debug-hover-widget");
+    await screen.until(async () => {
+      // The text moves as the language server's lenses come in, and only a pointer that moves is looked at.
+      const { x, y } = await word.boundingBox();
+      await page.mouse.move(x + 60, y + 250);
+      await page.mouse.move(x + 5, y + 8);
+      await page.mouse.move(x + 8, y + 8, { steps: 3 });
+      await hover.waitFor({ timeout: 2_000 }).catch(() => undefined);
+      return (await hover.isVisible()) && /f32\[2,4\]/.test(await hover.innerText());
+    }, "the value of %h under the pointer");
+    await screen.picture("stopped-light");
+    await screen.stop();
+  },
+
+  async "the toolbar steps back into a layer"({ page, screen, open }) {
+    await open();
+    await screen.debug("first_steps.nnc", "Greater");
+    await page.keyboard.press("F10");
+    await screen.line(/%h: .*@layer.*\[\[/);
+    await page.locator('.debug-toolbar [aria-label^="Step Back Into"]').hover();
+    await screen.see(".workbench-hover");
+    await screen.picture("toolbar");
+    await page.locator('.debug-toolbar [aria-label^="Step Back Into"]').click();
+    await screen.row("debug-call-stack", /@layer/);
+    await page.locator('.debug-toolbar [aria-label^="Step Back Out"]').click();
+    await screen.until(
+      async () => !(await screen.rows("debug-call-stack").allInnerTexts()).some((each) => /@layer/.test(each)),
+      "the frame of @layer is gone",
+    );
+    await screen.stop();
+  },
+  async "F10, F11, Shift+F11, and Step Back in the toolbar"({ page, screen, open }) {
+    await open();
+    await screen.debug("first_steps.nnc", "Greater");
+    await screen.stoppedAt("%h:");
+    await page.keyboard.press("F11");
+    await screen.stoppedAt("%mean:");
+    await page.keyboard.press("Shift+F11");
+    await screen.stoppedAt("%scores:");
+    await page.keyboard.press("F10");
+    await screen.stoppedAt("while @sharpen");
+    await page.locator('.debug-toolbar [aria-label^="Step Back"]').first().click();
+    await screen.stoppedAt("%scores:");
+    await page.locator('.debug-toolbar [aria-label^="Reverse"]').first().click();
+    await screen.stoppedAt("%h:");
+    await screen.stop();
+  },
+
+  async "the debug console evaluates expressions and takes commands"({ page, screen, open }) {
+    await open();
+    await screen.debug("first_steps.nnc", "Greater");
+    await page.keyboard.press("F10");
+    await screen.stoppedAt("%scores:");
+    await screen.enter("size(%h)");
+    await screen.said(/^8$/);
+    await screen.enter("stats %h");
+    await screen.said(/max 1\.93/);
+    await screen.enter("%nothing");
+    await screen.said(/%nothing/);
+    await screen.picture("console");
+    await screen.stop();
+  },
+};

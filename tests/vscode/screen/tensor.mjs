@@ -1,0 +1,282 @@
+// The tensor view, as a person sees it.
+
+import assert from "node:assert/strict";
+import { execFileSync } from "node:child_process";
+import fs from "node:fs";
+import path from "node:path";
+
+const GRAPH = `#nncdbg 1
+opset 18
+
+graph @main(%x: f32[1024,1024], %image: f32[1,3,48,64]) -> (%y: f32[1024,1024]) {
+  %words: str[2] = ["plain", "größe"]
+  %empty: f32[0,3] = []
+  %twice: f32[1024,1024] = Mul(%x, 2.0)
+  %signal: f32[1024] = ReduceMean(%twice, [0], keepdims=0)
+  %features: f32[1,3,48,64] = Sin(%image)
+  %small: f32[2,3] = Slice(%x, [0,0], [2,3])
+  %double: f32[2,3] = Mul(%small, 2.0)
+  %rows: seq(f32[1,3]) = SplitToSequence(%small, axis=0)
+  %a/very/long/name/of/a/value/as/exporters/write/them/layers.11.attention.self.query: f32[2,3] = Neg(%double)
+  %y: f32[1024,1024] = Neg(%twice)
+  return %y
+}
+`;
+
+/** One NaN and one infinity among a million elements; and a picture of three colours. */
+const INPUTS = `
+import numpy as np
+rows, columns = np.meshgrid(np.linspace(-3, 3, 1024), np.linspace(-3, 3, 1024), indexing="ij")
+x = np.sin(rows * 2) * np.exp(-columns ** 2 / 4)
+x[701, 333], x[200, 800] = np.nan, np.inf
+np.save("x.npy", x.astype(np.float32))
+down, right = np.meshgrid(np.linspace(0, 1, 48), np.linspace(0, 1, 64), indexing="ij")
+np.save("image.npy", np.stack([down, right, 1 - down])[None].astype(np.float32))
+`;
+
+function prepare(workspace, python) {
+  fs.writeFileSync(path.join(workspace, "tensors.nnc"), GRAPH);
+  execFileSync(python, ["-c", INPUTS], { cwd: workspace });
+  const inputs = { x: "x.npy", image: "image.npy" };
+  const launch = { type: "nncdbg", request: "launch", name: "tensors", program: "tensors.nnc", inputs, stopOnEntry: true };
+  fs.mkdirSync(path.join(workspace, ".vscode"), { recursive: true });
+  fs.writeFileSync(path.join(workspace, ".vscode", "launch.json"), JSON.stringify({ version: "0.2.0", configurations: [launch] }));
+}
+
+/** The one tensor view that is on the screen. */
+class TensorView {
+  constructor(page, screen) {
+    this.page = page;
+    this.screen = screen;
+    this.frame = page.frameLocator("iframe.webview:visible").frameLocator("#active-frame");
+  }
+
+  /** Opens the view of an expression by the palette. */
+  async open(expression) {
+    await this.screen.command("nncdbg: View Tensor");
+    const input = this.page.locator('.quick-input-widget input[aria-label*="Which value"], .quick-input-widget input').first();
+    await this.screen.see('.quick-input-message:has-text("Which value?")');
+    await input.fill(expression);
+    await this.page.keyboard.press("Enter");
+    await this.says("h1", new RegExp(`^${expression.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")}$`));
+  }
+
+  async says(selector, pattern) {
+    const place = this.frame.locator(selector).first();
+    const text = async () => ((await place.count()) ? await place.innerText() : "");
+    let seen = "";
+    await this.screen.until(async () => pattern.test((seen = await text())), `${pattern} in ${selector}`);
+    return seen;
+  }
+
+  /** Where something stands, once it stays there. */
+  async settled(selector) {
+    let last;
+    return this.screen.until(async () => {
+      const before = JSON.stringify(last);
+      last = await this.frame.locator(selector).first().boundingBox();
+      await this.page.waitForTimeout(200);
+      return JSON.stringify(last) === before && last;
+    }, `${selector} at rest`);
+  }
+
+  async choose(label, option) {
+    await this.frame.getByLabel(label, { exact: true }).selectOption(option);
+  }
+
+  async press(button) {
+    await this.frame.getByRole("button", { name: button, exact: true }).click();
+  }
+}
+
+const FOLLOW = "Follow the program as it is stepped";
+
+/** Steps over statements until the arrow is in the line with this text. */
+async function stepTo(page, screen, text) {
+  for (let steps = 0; steps < 20 && !(await screen.currentLine())?.includes(text); steps++) {
+    const before = await screen.currentLine();
+    await page.keyboard.press("F10");
+    await screen.until(async () => ![undefined, before].includes(await screen.currentLine()), "the next line");
+  }
+}
+
+export const tests = {
+  async "a value of a million elements opens beside the listing, and its NaN is seen"({ page, screen, open, workspace, python }) {
+    prepare(workspace, python);
+    await open();
+    await screen.debug("tensors.nnc", "Mul(%x");
+    await page.keyboard.press("F10");
+    await screen.row("debug-variables", /%twice/);
+    await screen.rows("debug-variables", { hasText: "%twice" }).first().click({ button: "right" });
+    await page.locator(".monaco-menu .action-label", { hasText: "View Tensor" }).last().click();
+    const view = new TensorView(page, screen);
+    await view.says(".type", /^f32\[1024,1024\]$/);
+    await view.says(".statistics", /nan 1 · inf 1/);
+    assert.match(await view.says(".legend", /NaN/), /NaN 1\s+\+Inf 1/);
+    await view.says(".words", /block of 4 × 4 elements/);
+    const canvas = view.frame.locator("figure canvas");
+    const { width, height } = await view.settled("figure canvas");
+    const at = (row, column) => ({ x: 48 + ((column + 0.5) / 1024) * (width - 54), y: 6 + ((row + 0.5) / 1024) * (height - 27) });
+    await canvas.click({ position: at(701, 333) });
+    await view.says(".readout", /^\[700:704, 332:336\] .*NaN$/);
+    await page.keyboard.press("ArrowRight");
+    await view.says(".readout", /^\[700:704, 336:340\] +-?\d\.\d+$/);
+    await screen.picture("tensor-heat");
+    await page.keyboard.press("ArrowLeft");
+    for (const block of [/block of 2 × 2/, /Every element/, /Every element/, /Every element/, /Every element/]) {
+      await page.keyboard.press("+");
+      await view.says(".words", block);
+    }
+    await view.says(".readout", /^\[700, 332\] +1\.2\d+$/);
+    await page.keyboard.press("ArrowDown");
+    await page.keyboard.press("ArrowRight");
+    await view.says(".readout", /^\[701, 333\] +nan$/);
+    await screen.picture("tensor-zoomed");
+    await screen.stop();
+    await view.says(".when", /The session has ended/);
+  },
+
+  async "each kind of value has a view"({ page, screen, open, workspace, python }) {
+    prepare(workspace, python);
+    await open();
+    await screen.debug("tensors.nnc", "Mul(%x");
+    await stepTo(page, screen, "%y:");
+    const view = new TensorView(page, screen);
+    await view.open("%features");
+    await view.says(".words", /Every element is shown/);
+    await screen.picture("tensor-image");
+    await view.choose("View", "channels");
+    await view.says("figcaption", /^0$/);
+    await screen.picture("tensor-channels");
+    await view.choose("View", "heat");
+    await view.frame.getByLabel("Index of axis 1 as a number").fill("2");
+    await page.keyboard.press("Enter");
+    await view.frame.locator("figure canvas").focus();
+    await page.keyboard.press("ArrowDown");
+    await view.says(".readout", /^\[0, 2, 1, 0\] /);
+    await page.keyboard.press("PageUp");
+    await view.says(".statistics", /std/);
+    await page.keyboard.press("ArrowDown");
+    await view.says(".readout", /^\[0, 1, 2, 0\] /);
+    await screen.picture("tensor-slices");
+    await view.open("%signal");
+    await view.says(".legend", /NaN 1/);
+    await screen.picture("tensor-line");
+    await view.open("%twice");
+    await view.choose("View", "histogram");
+    await view.says(".words", /64 bins/);
+    await view.says(".legend", /NaN 1\s+\+Inf 1/);
+    await screen.picture("tensor-histogram");
+    await view.choose("View", "table");
+    await view.says(".table .head", /0\s+1\s+2/);
+    await screen.picture("tensor-table");
+    await view.open("%words");
+    await view.says(".table", /größe/);
+    await view.open("%empty");
+    await view.says(".message", /f32\[0,3\] has no elements/);
+    await view.open("%rows");
+    await view.says(".message", /no tensor/);
+    await screen.picture("tensor-sequence");
+    await view.open("mean(%small)");
+    await view.says(".table", /-?\d\.\d+/);
+    await view.open("%y");
+    await view.says(".message", /not computed yet/);
+    await screen.picture("tensor-not-yet");
+    await page.keyboard.press("F10");
+    await view.says(".statistics", /nan 1/);
+    await screen.stop();
+  },
+
+  async "an edited element is seen in all views, and a view that is pinned follows"({ page, screen, open, workspace, python }) {
+    prepare(workspace, python);
+    await open();
+    await screen.debug("tensors.nnc", "Mul(%x");
+    await stepTo(page, screen, "%y:");
+    const view = new TensorView(page, screen);
+    await view.open("%small");
+    await view.choose("View", "table");
+    await view.frame.locator(".cell").nth(4).dblclick();
+    await view.frame.locator(".cell input").fill("41.5");
+    await page.keyboard.press("Enter");
+    await view.says(".table", /41\.5/);
+    await view.says(".statistics", /max 41\.5/);
+    await view.open("%double");
+    await view.says(".statistics", /max 83/);
+    await view.press(FOLLOW);
+    await view.choose("View", "table");
+    await view.says(".table", /83/);
+    await page.locator(".tab", { hasText: "tensors.nnc" }).click();
+    await page.keyboard.press("F10");
+    await view.says(".when", /moved on since/);
+    await screen.picture("tensor-unpinned");
+    await screen.stop();
+  },
+
+  async "a value is compared with its previous iteration, with another value, and with the other branch"({ page, screen, open }) {
+    await open();
+    await screen.debug("first_steps.nnc", "%h: f32");
+    await stepTo(page, screen, "%scores: f32");
+    await page.keyboard.press("F10");
+    await screen.stoppedAt("while @sharpen");
+    await page.keyboard.press("F11");
+    const view = new TensorView(page, screen);
+    for (let round = 0; round < 2; round++) {
+      await stepTo(page, screen, "next %s");
+      await page.keyboard.press("F10");
+      await screen.stoppedAt("%p: f32");
+    }
+    await view.open("%s");
+    await view.choose("Compare with", "previous");
+    await view.says(".distance", /6 of 6 elements differ · greatest difference \d\.\d+ · relative 0\.3333/);
+    assert.deepEqual(await view.frame.locator("figcaption").allInnerTexts(), ["this", "the other", "difference"]);
+    await screen.picture("tensor-previous");
+    await view.choose("Compare with", "expression");
+    await view.frame.getByLabel("Expression to compare with").fill("%s * 1");
+    await page.keyboard.press("Enter");
+    await view.says(".distance", /All elements are equal/);
+    await view.choose("Compare with", "branch");
+    await view.says(".message", /one branch only/);
+    await view.choose("View", "table");
+    await view.choose("Show", "here");
+    await view.says(".distance", /one branch only/);
+    await view.settled(".cell");
+    await view.frame.locator(".cell").first().dblclick();
+    await view.frame.locator(".cell input").fill("7");
+    await page.keyboard.press("Enter");
+    await view.says(".distance", /1 of 6 elements differ · .* · worst at \[0, 0\]/);
+    await screen.stop();
+  },
+
+  async "it is readable in each theme, and when all is twice as large"({ page, screen, open, settings, workspace, python }) {
+    prepare(workspace, python);
+    settings({ "workbench.colorTheme": "Default Dark Modern" });
+    await open();
+    await screen.debug("tensors.nnc", "Mul(%x");
+    await stepTo(page, screen, "%y:");
+    const view = new TensorView(page, screen);
+    const long = "%a/very/long/name/of/a/value/as/exporters/write/them/layers.11.attention.self.query";
+    await view.open(`${long} + 0 * ${long}`);
+    await view.says(".statistics", /6 elements/);
+    await view.open("%twice");
+    await view.says(".statistics", /nan 1/);
+    await view.choose("Colors", "diverging");
+    await page.keyboard.press("ArrowDown");
+    const themes = { dark: "Default Dark Modern", light: "Default Light Modern", contrast: "Default High Contrast" };
+    for (const [name, theme] of Object.entries(themes)) {
+      settings({ "workbench.colorTheme": theme });
+      const kind = { dark: "vscode-dark", light: "vscode-light", contrast: "vscode-high-contrast" }[name];
+      await screen.until(async () => (await view.frame.locator("body").getAttribute("class")).split(" ").includes(kind), theme);
+      await screen.picture(`tensor-${name}`);
+    }
+    await page.keyboard.press("Control+j");
+    await page.keyboard.press("Control+b");
+    // Half as many pixels are what a window has left when all in it is twice as large.
+    const { width, height } = page.viewportSize();
+    await page.setViewportSize({ width: width / 2, height: height / 2 });
+    await view.settled("main");
+    await screen.picture("tensor-twice");
+    const { scrollWidth, clientWidth } = await view.frame.locator("body").evaluate(({ scrollWidth, clientWidth }) => ({ scrollWidth, clientWidth }));
+    assert.ok(scrollWidth <= clientWidth, "nothing stands out to the side");
+    await page.setViewportSize({ width, height });
+  },
+};

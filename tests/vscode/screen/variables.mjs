@@ -1,0 +1,54 @@
+// VARIABLES: what can be done with a value there.
+
+import assert from "node:assert/strict";
+
+export const tests = {
+  async "a right-click on a variable offers nncdbg's commands"({ page, screen, open }) {
+    await open();
+    await screen.debug("first_steps.nnc", "Greater");
+    await page.keyboard.press("F10");
+    await screen.row("debug-variables", /%h/);
+    await screen.rows("debug-variables", { hasText: "%h" }).first().click({ button: "right" });
+    await screen.see(".monaco-menu");
+    await screen.picture("menu");
+    const menu = await page.locator(".monaco-menu").last().innerText();
+    for (const item of ["Why Is It So?", "Break When NaN", "Break When …", "Save as .npy …"]) {
+      assert.ok(menu.includes(item), `${item} is not in the menu: ${menu}`);
+    }
+    await page.locator(".monaco-menu .action-label", { hasText: "Why Is It So?" }).last().click();
+    await screen.see('.tab[data-resource-name="why %h"]');
+    await screen.picture("why");
+    await screen.stop();
+  },
+  async "a value is edited in VARIABLES, and what depends on it follows"({ page, screen, open }) {
+    await open();
+    await screen.debug("first_steps.nnc", "Greater");
+    await page.keyboard.press("F10");
+    await screen.line(/%h: .*@layer.*\[\[/);
+    await screen.rows("debug-variables", { hasText: "%h" }).first().dblclick();
+    const input = page.locator(".debug-variables .inputBoxContainer input");
+    await input.waitFor();
+    await input.fill("0");
+    await input.press("Enter");
+    await screen.row("debug-variables", /%h.*\[\[0\. 0\./);
+    await page.keyboard.press("F10");
+    await screen.line(/%scores.*MatMul.*\[\[0\. 0\./);
+    await screen.picture("edited");
+    await screen.stop();
+  },
+
+  async "a value that does not fit is refused in a sentence"({ page, screen, open }) {
+    await open();
+    await screen.debug("first_steps.nnc", "Greater");
+    await page.keyboard.press("F10");
+    await screen.line(/%h: .*@layer.*\[\[/);
+    await screen.rows("debug-variables", { hasText: "%h" }).first().dblclick();
+    const input = page.locator(".debug-variables .inputBoxContainer input");
+    await input.waitFor();
+    await input.fill("no_such(");
+    await input.press("Enter");
+    await screen.see('.monaco-inputbox-container:has-text("no_such"), .notification-toast:has-text("no_such")');
+    await screen.picture("refused");
+    await screen.stop();
+  },
+};

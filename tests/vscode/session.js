@@ -1,0 +1,132 @@
+// What the tests in the extension host share: the files of the workspace, and the session that is under way.
+
+const assert = require("node:assert/strict");
+const fs = require("node:fs");
+const path = require("node:path");
+const vscode = require("vscode");
+
+const root = vscode.workspace.workspaceFolders[0].uri.fsPath;
+const plan = JSON.parse(fs.readFileSync(path.join(root, ".vscode", "tests.json"), "utf8"));
+const at = (name) => path.join(root, name);
+const FIRST_STEPS = at("first_steps.nnc");
+const NAN = at("nan_softmax.nnc");
+const MODEL = at("model.onnx");
+const LISTING = at(path.join(".nncdbg", "model.nnc"));
+
+/** The machine may be busy. */
+const LONG = 60_000;
+
+
+const told = [];
+let unseen = 0;
+vscode.debug.registerDebugAdapterTrackerFactory("nncdbg", {
+  createDebugAdapterTracker: () => ({ onDidSendMessage: (message) => told.push(message) }),
+});
+
+async function until(found, what, limit = LONG) {
+  for (const end = Date.now() + limit; Date.now() < end; ) {
+    const value = await found();
+    if (value) {
+      return value;
+    }
+    await new Promise((resolve) => setTimeout(resolve, 25));
+  }
+  throw new Error(`not within ${limit} ms: ${what}`);
+}
+
+/** The next `stopped` event that no test has seen yet. */
+async function stopped(reason) {
+  const index = await until(() => {
+    const found = told.findIndex((each, number) => number >= unseen && each.event === "stopped");
+    return found >= 0 && found + 1;
+  }, `stopped (${reason})`);
+  unseen = index;
+  assert.equal(told[index - 1].body.reason, reason);
+  await until(() => vscode.debug.activeStackItem instanceof vscode.DebugStackFrame, "a focused frame");
+}
+
+/** What was told until now is of no concern. */
+function forget() {
+  unseen = told.length;
+}
+
+async function start(program, more = {}) {
+  forget();
+  const configuration = { type: "nncdbg", request: "launch", name: "t", program, stopOnEntry: true, ...more };
+  assert.equal(await vscode.debug.startDebugging(vscode.workspace.workspaceFolders[0], configuration), true);
+  return until(() => vscode.debug.activeDebugSession, "a session");
+}
+
+const ask = (command, argument = {}) => vscode.debug.activeDebugSession.customRequest(command, { threadId: 1, ...argument });
+
+async function top() {
+  return (await ask("stackTrace")).stackFrames[0];
+}
+
+async function move(command, reason = "step") {
+  forget();
+  await vscode.commands.executeCommand(command);
+  await stopped(reason);
+  return (await top()).line;
+}
+
+function lineOf(file, text) {
+  const found = fs.readFileSync(file, "utf8").split("\n").findIndex((line) => line.trimStart().startsWith(text));
+  assert.ok(found >= 0, `${text} is not in ${file}`);
+  return found + 1;
+}
+
+function breakAt(file, line, ...more) {
+  const place = new vscode.Location(vscode.Uri.file(file), new vscode.Position(line - 1, 0));
+  vscode.debug.addBreakpoints([new vscode.SourceBreakpoint(place, true, ...more)]);
+}
+
+async function variable(scope, name) {
+  const { scopes } = await ask("scopes", { frameId: (await top()).id });
+  const { variablesReference } = scopes.find((each) => each.name === scope);
+  const { variables } = await ask("variables", { variablesReference });
+  return variables.find((each) => each.name === name);
+}
+
+/** By line; of the whole file, or from line `first` to `last`, counted from 0. */
+async function inlineValues(file, stoppedAt, first = 0, last = undefined) {
+  const { id } = await top();
+  const document = await vscode.workspace.openTextDocument(file);
+  const view = new vscode.Range(first, 0, last ?? document.lineCount - 1, 0);
+  const context = { frameId: id, stoppedLocation: document.lineAt(stoppedAt - 1).range };
+  const values = await vscode.commands.executeCommand("vscode.executeInlineValueProvider", document.uri, view, context);
+  return new Map(values.map((each) => [each.range.start.line + 1, each.text]));
+}
+
+async function over() {
+  vscode.debug.removeBreakpoints(vscode.debug.breakpoints);
+  await vscode.debug.stopDebugging();
+  await until(() => !vscode.debug.activeDebugSession, "the end of the session");
+  await vscode.commands.executeCommand("workbench.action.closeAllEditors");
+}
+
+const settings = () => vscode.workspace.getConfiguration("nncdbg");
+
+module.exports = {
+  FIRST_STEPS,
+  LISTING,
+  MODEL,
+  NAN,
+  ask,
+  at,
+  breakAt,
+  forget,
+  inlineValues,
+  lineOf,
+  move,
+  over,
+  plan,
+  root,
+  settings,
+  start,
+  stopped,
+  told,
+  top,
+  until,
+  variable,
+};
