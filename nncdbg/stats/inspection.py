@@ -24,7 +24,7 @@ import numpy.typing as npt
 from nncdbg.engine import dtypes
 from nncdbg.engine.errors import UsageError
 from nncdbg.stats.plain import summarize_plain
-from nncdbg.stats.preparation import kernel_of
+from nncdbg.stats.preparation import kernel_of, looked_at
 from nncdbg.stats.summary import Summary
 
 PATTERN_WORD = 0x7FFF
@@ -76,6 +76,7 @@ def inspect_plain(
     `array` is the flat view of the buffer, `before` and `after` are views of its guards (empty
     ones for no guards); `row` takes `ROW_SIZE` numbers, None skips the statistics.
     """
+    looked_at(array.size)
     summary = summarize_plain(array)
     if row is not None:
         row[:] = row_of(summary)

@@ -77,7 +77,11 @@ _preparation = _Preparation()
 _PATIENCE = 2000
 """Tensors looked at in NumPy before compiling begins by itself."""
 
+_MANY = 1 << 25
+"""Elements looked at in NumPy before it does: half a second, about what it costs where it is cached."""
+
 _vain = itertools.count()
+_looked_at = 0
 
 
 def prepare(wait: bool = False) -> None:
@@ -105,6 +109,15 @@ def address_of(raw: np.ndarray[Any, Any]) -> int:
     """The address of a one-dimensional contiguous u8 array, by the quickest way there is."""
     address = _preparation.address
     return int(raw.ctypes.data) if address is None else address(raw)
+
+
+def looked_at(elements: int) -> None:
+    """So many elements had to be looked at in NumPy: many are worth the compiling, in few tensors too."""
+    global _looked_at
+    before = _looked_at
+    _looked_at = before + elements
+    if before < _MANY <= _looked_at:
+        prepare()
 
 
 def kernel_of(name: str) -> Kernel | None:

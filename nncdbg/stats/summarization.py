@@ -19,7 +19,7 @@ from nncdbg.engine import dtypes
 from nncdbg.engine.errors import UsageError
 from nncdbg.stats.kernel import Kernel
 from nncdbg.stats.plain import blocks_of, combine, empty_summary, summarize_plain
-from nncdbg.stats.preparation import address_of, kernels
+from nncdbg.stats.preparation import address_of, kernels, looked_at
 from nncdbg.stats.summary import Summary, build_summary
 
 _PARALLEL = 1 << 22
@@ -133,6 +133,7 @@ def _summarize_odd(array: npt.NDArray[Any]) -> Summary:
         return _repeated(_summarize_odd(distinct), array.size // distinct.size)
     kernel = kernels.get(dtype)
     if kernel is None:
+        looked_at(array.size)
         return summarize_plain(array)
     return combine(map(partial(_summarize_flat, kernel), blocks_of(array, _BLOCK)))
 

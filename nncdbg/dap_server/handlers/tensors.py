@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 import numpy as np
 
-from nncdbg.dap_server.presentation.glance import is_tensor, type_text
+from nncdbg.dap_server.presentation.glance import Glance, is_tensor, type_text
 from nncdbg.dap_server.presentation.places import values_from
 from nncdbg.dap_server.presentation.samples import json_numbers, packed, sampling
 from nncdbg.dap_server.registry import STILL, request
@@ -28,9 +28,10 @@ from nncdbg.engine.expression import (
     spelled,
     split_target,
 )
+from nncdbg.engine.expression.nodes import Name
 from nncdbg.stats import compare
 from nncdbg.stats.blocks import Blocks, Reduction, check_same_shape, difference, reduce_blocks
-from nncdbg.stats.piecewise import histogram_by_pieces, summarize_by_pieces
+from nncdbg.stats.piecewise import histogram_by_pieces
 from nncdbg.terminal.commands.changing import known_branch
 from nncdbg.terminal.commands.comparing import other_branch, value_on_branch
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
     from nncdbg.engine.graph import Array
     from nncdbg.engine.values import Values
+    from nncdbg.stats.histogram import Histogram
 
 MAX_ELEMENTS = 1 << 18
 """Elements of the largest sample."""
@@ -146,10 +148,18 @@ def slice_(session: Session, arguments: SliceArguments) -> SliceBody:
     chosen = _part(scope, whole, arguments)
     steps = sampling(chosen.shape, arguments.max_elements)
     if arguments.reduce != "stride" and max(steps, default=1) > 1 and chosen.size <= MAX_REDUCED:
-        here = np.asarray(scope.to_host(chosen))
-        other = None if minus is None else np.asarray(scope.to_host(minus))
-        blocks = reduce_blocks(here, steps, arguments.reduce, session.check_cancelled, other)
-        return _body(arguments, whole, chosen, steps, blocks.data, blocks)
+        reduction = arguments.reduce
+
+        def reduced() -> SliceBody:
+            here = np.asarray(scope.to_host(chosen))
+            other = None if minus is None else np.asarray(scope.to_host(minus))
+            blocks = reduce_blocks(here, steps, reduction, session.check_cancelled, other)
+            return _body(arguments, whole, chosen, steps, blocks.data, blocks)
+
+        if arguments.against is not None:
+            return reduced()
+        question = msgspec.json.encode(msgspec.structs.replace(arguments, frame_id=None))
+        return session.program.shown.answers.once(whole, question, reduced)
     cells = _sample(scope, chosen, steps)
     if minus is not None:
         cells = difference(cells, _sample(scope, minus, steps))
@@ -216,10 +226,22 @@ def _named(scope: Values, arguments: SliceArguments) -> Any:
     if (arguments.name is None) == (arguments.expression is None):
         raise UsageError("a slice is of one tensor", hint="give either `name` or `expression`")
     if arguments.name is not None:
-        content = scope.content(resolve_name(arguments.name, scope.has, scope.names))
-        return content if is_tensor(content) else _tensor(content, arguments.name)
+        return _standing(scope, resolve_name(arguments.name, scope.has, scope.names), arguments.name)
     assert arguments.expression is not None
-    return tensor_of(scope, arguments.expression)
+    return standing_tensor(scope, arguments.expression)
+
+
+def standing_tensor(scope: Values, text: str) -> Any:
+    """The tensor that an expression gives: that of a name where it stands, be it on a device."""
+    expression = parse(text, scope.has, scope.names)
+    if isinstance(expression.root, Name):
+        return _standing(scope, expression.root.name, text)
+    return _tensor(evaluate(expression, scope), text)
+
+
+def _standing(scope: Values, name: str, text: str) -> Any:
+    content = scope.content(name)
+    return content if is_tensor(content) else _tensor(content, text)
 
 
 def tensor_of(scope: Values, text: str) -> Array:
@@ -252,10 +274,17 @@ def _part(scope: Values, whole: Any, arguments: SliceArguments) -> Any:
 def histogram(session: Session, arguments: HistogramArguments) -> dict[str, Any]:
     if not 1 <= arguments.bins <= MAX_BINS:
         raise UsageError(f"a histogram of {arguments.bins} bins", hint=f"ask for 1 to {MAX_BINS}")
-    array = tensor_of(values_from(session, arguments.frame_id), arguments.expression)
+    scope = values_from(session, arguments.frame_id)
+    content = standing_tensor(scope, arguments.expression)
     start = time.perf_counter()
-    found = histogram_by_pieces(array, arguments.bins, arguments.range, session.check_cancelled)
-    return {"type": type_text(array), **found.as_dict(), "seconds": time.perf_counter() - start}
+
+    def counted() -> Histogram:
+        array = np.asarray(scope.to_host(content))
+        return histogram_by_pieces(array, arguments.bins, arguments.range, session.check_cancelled)
+
+    question = "histogram", arguments.bins, arguments.range
+    found = session.program.shown.answers.once(content, question, counted)
+    return {"type": type_text(content), **found.as_dict(), "seconds": time.perf_counter() - start}
 
 
 @request("nncdbg/stats", when=STILL, arguments=StatisticsArguments, reads=True)
@@ -269,12 +298,13 @@ def _statistics(session: Session, scope: Values, text: str) -> dict[str, Any]:
     session.check_cancelled()
     start = time.perf_counter()
     try:
-        array = tensor_of(scope, text)
+        content = standing_tensor(scope, text)
     except NncdbgError as error:
         return {"expression": text, "error": error.message}
-    summary = summarize_by_pieces(array, session.check_cancelled).as_dict()
+    shown = session.program.shown
+    summary = shown.noted(content) or Glance(shown, False, session.check_cancelled).full_summary(content)
     seconds = time.perf_counter() - start
-    return {"expression": text, "type": type_text(array), "stats": summary, "seconds": seconds}
+    return {"expression": text, "type": type_text(content), "stats": summary.as_dict(), "seconds": seconds}
 
 
 @request("nncdbg/compare", when=STILL, arguments=CompareArguments, reads=True)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nncdbg.dap_server.presentation.answers import Answers
 from nncdbg.engine import dtypes
 from nncdbg.engine.graph import TensorType
 from nncdbg.engine.npy import read_part
@@ -89,6 +90,11 @@ class Shown:
     _summaries: dict[int, tuple[weakref.ref[Any], Summary]] = field(default_factory=dict)
     sent: dict[FramePlace, dict[int, Known]] = field(default_factory=dict)
     """Per frame and slot how a value was shown."""
+    answers: Answers = field(init=False)
+
+    def __post_init__(self) -> None:
+        # Where memory is used again, an array may come to hold something else.
+        self.answers = Answers(lambda: self.debugger.timeline.retains)
 
     def slots(self, code: Code) -> Slots:
         """The slots of a block."""

@@ -35,7 +35,8 @@ export function editorDiagnostic(sent: lsp.Diagnostic): vscode.Diagnostic {
   const message = typeof sent.message === "string" ? sent.message : String(sent.message);
   return Object.assign(new vscode.Diagnostic(editorRange(sent.range), message, severity), {
     source: sent.source,
-    code: sent.code,
+    // What is there, if only as undefined, is shown.
+    ...(sent.code === undefined ? {} : { code: sent.code }),
     tags: sent.tags,
     relatedInformation: sent.relatedInformation?.map(
       (each) => new vscode.DiagnosticRelatedInformation(editorLocation(each.location), each.message),
