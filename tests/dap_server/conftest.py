@@ -55,6 +55,7 @@ SAMPLE = frozenset(
         "test_moving.py",
         "test_framing.py",
         "test_fuzz.py",
+        "test_answers.py",
         "test_children.py",
         "test_handles.py",
         "test_presentation.py",
