@@ -109,7 +109,10 @@ def serve() -> None:
     import threading
 
     from nncdbg.dap_server.command import main
+    from nncdbg.stats import prepare
 
+    # Else it is by chance whether the 120 MB of the compiled statistics come before the first count.
+    prepare(wait=True)
     lines, told = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
 
     def count() -> None:

@@ -120,6 +120,8 @@ class Judge:
         if not caught:
             return None
         slots = self.scope.timeline.recalled(pc)
+        if slots is None:
+            return None
         to_host = self.scope.to_host
         inputs = [*map(to_host, frame.code.instructions[pc][1](slots))]
         target = frame.code.targets[pc]

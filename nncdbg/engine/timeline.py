@@ -317,6 +317,7 @@ class Timeline:
     def diversion(self, tick: int | None = None) -> Machine:
         """A separate machine in the state of `tick` (now, if None), to look at or to run on from.
 
+        It is at an earlier tick if somebody halted it on the way.
         Every value that it has computed stands in it, even where the machine's own are reused.
         """
         if tick is None:
@@ -338,10 +339,14 @@ class Timeline:
                 return value
         return UNSET
 
-    def recalled(self, pc: int) -> list[Any]:
-        """The slots of the innermost frame, with all that its statement at `pc` reads and writes."""
+    def recalled(self, pc: int) -> list[Any] | None:
+        """The slots of the innermost frame, with all that its statement at `pc` reads and writes.
+
+        None if somebody halted the way there.
+        """
         if not self.retains:
-            return self.diversion().frames[-1].slots
+            there = self.diversion()
+            return there.frames[-1].slots if there.tick == self.machine.tick else None
         frame, depth = self.machine.frames[-1], len(self.machine.frames) - 1
         target = frame.code.targets[pc]
         written = range(target.start, target.stop) if isinstance(target, slice) else (target or 0,)

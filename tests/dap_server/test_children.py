@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from nncdbg.dap_server.handlers.variables import scopes, variables
@@ -44,17 +45,27 @@ def container(session: Session, scope: str) -> int:
     return next(each.variables_reference for each in listed if each.name == scope)
 
 
-def listed(session: Session, scope: str) -> dict[str, Variable]:
+def sent(session: Session, scope: str) -> list[msgspec.Raw]:
+    """The variables of a scope as they are sent."""
     arguments = VariablesArguments(variables_reference=container(session, scope))
-    return {each.name: each for each in variables(session, arguments).variables}
+    found = variables(session, arguments).variables
+    return [
+        each if isinstance(each, msgspec.Raw) else msgspec.Raw(msgspec.json.encode(each)) for each in found
+    ]
+
+
+def listed(session: Session, scope: str) -> dict[str, Variable]:
+    found = (msgspec.json.decode(each, type=Variable) for each in sent(session, scope))
+    return {each.name: each for each in found}
 
 
 def test_what_a_step_did_not_change_is_not_made_again(session: Session) -> None:
     session.program.debugger.step_over()
     before = listed(session, "Values")
+    first = sent(session, "Values")
     session.program.debugger.step_over()
-    after = listed(session, "Values")
-    assert all(after[name] is variable for name, variable in before.items())
+    then = {id(each) for each in sent(session, "Values")}
+    assert all(id(each) in then for each in first)
     session.program.debugger.set_value("wq", 0.0, "0, 0")
     assert listed(session, "Values")["%wq"].value != before["%wq"].value
     assert listed(session, "Values")["%wq"].variables_reference == before["%wq"].variables_reference

@@ -96,13 +96,13 @@ ELEMENTS = [
     ("f16[2]", "[0.1, -0.0]", ["0.1", "-0.0"]),
     ("i4[3]", "[-8, 7, 0]", ["-8", "7", "0"]),
     ("u8[2]", "[255, 0]", ["255", "0"]),
-    ("bool[2]", "[true, false]", ["True", "False"]),
+    ("bool[2]", "[true, false]", ["true", "false"]),
     ("str[2]", '["a", "two\\nlines"]', ["'a'", "'two\\nlines'"]),
     ("c64[2]", "[(1.0, 2.0), (nan, -1.0)]", ["(1+2j)", "(nan-1j)"]),
 ]
 
 
-def test_elements_of_every_kind_are_spelled_like_numpy(client: Client, tmp_path: Path) -> None:
+def test_elements_of_every_kind_are_spelled_in_full(client: Client, tmp_path: Path) -> None:
     constants = "\n".join(f"  %c{n}: {kind} = {data}" for n, (kind, data, _) in enumerate(ELEMENTS))
     head = "(%x: f32[1]) -> (%y: f32[1]) {\n"
     file = program(tmp_path, f"{head}{constants}\n  %y: f32[1] = Neg(%x)\n  return %y\n}}")

@@ -199,6 +199,15 @@ def test_disabled_and_deleted_breakpoints_do_not_stop(debugger: nncdbg.Debugger)
         debugger.delete(second.number)
 
 
+def test_what_a_pause_broke_off_is_not_looked_at() -> None:
+    debugger = nncdbg.Debugger(nncdbg.parse(TEXT), {"x": X, "flag": True}, allocator="arena")
+    debugger.go_to(20)
+    pc = debugger.machine.frames[-1].pc - 1
+    assert debugger.timeline.recalled(pc) is not None
+    debugger.pause()
+    assert debugger.timeline.recalled(pc) is None
+
+
 def test_reverse_continue_meets_the_same_hits_in_reverse(debugger: nncdbg.Debugger) -> None:
     debugger.break_at(line=8, when="$iter % 2 == 0")
     debugger.break_at(op="Relu")

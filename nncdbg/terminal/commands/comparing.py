@@ -83,6 +83,8 @@ def value_on_branch(debugger: Debugger, name: str, branch: int) -> Array:
     from nncdbg.engine.timeline import EVICTED
 
     machine = debugger.timeline.other(branch, debugger.timeline.tick)
+    if machine.tick < debugger.timeline.tick and not machine.ended:
+        raise NotComputed(f"branch {branch} was interrupted on its way here", hint="ask again, and wait")
     for frame in reversed(machine.frames):
         slot = frame.code.slot_of.get(name)
         if slot is None or (frame.code.definition[slot] >= frame.pc and not machine.ended):
