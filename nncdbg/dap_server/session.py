@@ -165,7 +165,17 @@ class Session:
         if not self._due():
             return None
         self.serving = True
-        return self.waiting.popleft()
+        return self._taken()
+
+    def _taken(self) -> Request:
+        """The next request off the row; from then on, without a gap, `cancel` finds it at hand."""
+        self.at_hand = self.waiting.popleft()
+        return self.at_hand
+
+    def _put_down(self, request: Request) -> None:
+        """It is served; another thread may have taken the next one by now."""
+        if self.at_hand is request:
+            self.at_hand = None
 
     def _read(self) -> Request | None:
         """Read until there is something to serve; None at the end of the session."""
@@ -261,6 +271,7 @@ class Session:
         finally:
             with self.turn:
                 self.serving = False
+                self._put_down(request)
                 self.turn.notify_all()
                 following = None if self.closing else self._next_due()
         return following
@@ -271,16 +282,18 @@ class Session:
             with self.turn:
                 if not self.waiting or self.closing:
                     return
-                request = self.waiting.popleft()
-            self._handle(request)
+                request = self._taken()
+            try:
+                self._handle(request)
+            finally:
+                with self.turn:
+                    self._put_down(request)
 
     def _handle(self, request: Request) -> None:
         handler = HANDLERS.get(request.command)
         if handler is None:
             self.fail(request, NncdbgError(f"there is no request {quoted(request.command)}"))
             return
-        if not handler.anytime:
-            self.at_hand = request
         deferred = self._own.deferred = []
         try:
             self.check_cancelled(request)
@@ -293,9 +306,6 @@ class Session:
             self.fail(request, NncdbgError(f"out of memory in {request.command}", hint="ask for a part"))
         except Exception as error:  # noqa: BLE001  a bug of ours must not take the user's session with it
             self.fail(request, NncdbgError(report_crash(error)))
-        finally:
-            if not handler.anytime:
-                self.at_hand = None
         for each in deferred:
             each()
 
