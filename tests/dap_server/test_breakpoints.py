@@ -318,6 +318,12 @@ def test_an_instruction_of_a_micro_program_and_addresses_that_are_none(client: C
     assert go_on(client)["hitBreakpointIds"] == [line["id"]]
 
 
+def test_a_text_of_a_number_that_there_cannot_be(client: Client) -> None:
+    client.request("initialize", {"adapterID": "nncdbg"})
+    asked = {"source": {"sourceReference": 1 << 31}, "breakpoints": [{"line": 1}]}
+    assert "no text has the reference 2147483648" in client.refused("setBreakpoints", asked)
+
+
 def test_a_thousand_breakpoints_in_a_long_listing(tmp_path: Path) -> None:
     lines = [f"  %v{index + 1}: f32[2] = Neg(%v{index})" for index in range(10_000)]
     head = ["#nncdbg 1", "opset 18", "", "graph @main(%v0: f32[2]) -> (%v10000: f32[2]) {"]

@@ -20,6 +20,7 @@ from nncdbg.dap_server.protocol.types import Breakpoint, BreakpointLocation, Sou
 from nncdbg.dap_server.registry import CONFIGURABLE, LIVE, each_program, request
 from nncdbg.dap_server.sources.positions import line_for_client, line_of_client
 from nncdbg.dap_server.sources.shown import path_in
+from nncdbg.engine.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
         SetInstructionBreakpointsArguments,
     )
     from nncdbg.dap_server.session import Session
+
+MAX_REFERENCE = (1 << 31) - 1
+"""The largest number of a text that the protocol has."""
 
 
 @each_program
@@ -57,6 +61,8 @@ def set_breakpoints(session: Session, arguments: SetBreakpointsArguments) -> Set
         SourceBreakpoint(line=line) for line in arguments.lines or ()
     ]
     reference = source.source_reference or 0
+    if reference > MAX_REFERENCE:
+        raise UsageError(f"no text has the reference {reference}", hint=f"the largest is {MAX_REFERENCE}")
     wishes = [
         LineWish(
             None if reference else path,
