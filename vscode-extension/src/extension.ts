@@ -55,20 +55,30 @@ export function activate(context: vscode.ExtensionContext): void {
 
 const VIEW_COMMANDS = ["timeline.goTo", "timeline.setMark", "timeline.renameMark", "timeline.deleteMark", "map.openInNetron"];
 
-/** The views of the debug side bar are a bundle of their own, loaded with the first session. */
-function registerViews(context: vscode.ExtensionContext): vscode.Disposable[] {
-  let loaded: Promise<Views> | undefined;
-  const load = async (): Promise<Views> => {
-    const { Views: Made } = (await import("./views")) as typeof import("./views");
-    const views = new Made(context.extensionUri);
+interface SessionViews extends vscode.Disposable {
+  follow(session: vscode.DebugSession): vscode.DebugAdapterTracker;
+}
+
+/** What is made with the first session, and follows each. */
+function late<Made extends SessionViews>(context: vscode.ExtensionContext, make: () => Promise<Made>) {
+  let made: Promise<Made> | undefined;
+  const load = async (): Promise<Made> => {
+    const views = await make();
     context.subscriptions.push(views);
     return views;
   };
-  const views = () => (loaded ??= load());
+  const views = () => (made ??= load());
+  const tracked = vscode.debug.registerDebugAdapterTrackerFactory(TYPE, {
+    createDebugAdapterTracker: async (session) => (await views()).follow(session),
+  });
+  return { views, tracked };
+}
+
+/** The views of the debug side bar are a bundle of their own, loaded with the first session. */
+function registerViews(context: vscode.ExtensionContext): vscode.Disposable[] {
+  const { views, tracked } = late<Views>(context, async () => new (await import("./views")).Views(context.extensionUri));
   return [
-    vscode.debug.registerDebugAdapterTrackerFactory(TYPE, {
-      createDebugAdapterTracker: async (session) => (await views()).follow(session),
-    }),
+    tracked,
     ...VIEW_COMMANDS.map((name) =>
       vscode.commands.registerCommand(`nncdbg.${name}`, (of) => told(async () => (await views()).commands[name](of))),
     ),
@@ -77,18 +87,9 @@ function registerViews(context: vscode.ExtensionContext): vscode.Disposable[] {
 
 /** So are the views of tensors, which follow the sessions. */
 function registerTensorViews(context: vscode.ExtensionContext): vscode.Disposable[] {
-  let loaded: Promise<TensorViews> | undefined;
-  const load = async (): Promise<TensorViews> => {
-    const { TensorViews: Made } = (await import("./tensor")) as typeof import("./tensor");
-    const views = new Made(context.extensionUri);
-    context.subscriptions.push(views);
-    return views;
-  };
-  const views = () => (loaded ??= load());
+  const { views, tracked } = late<TensorViews>(context, async () => new (await import("./tensor")).TensorViews(context.extensionUri));
   return [
-    vscode.debug.registerDebugAdapterTrackerFactory(TYPE, {
-      createDebugAdapterTracker: async (session) => (await views()).follow(session),
-    }),
+    tracked,
     vscode.commands.registerCommand("nncdbg.viewTensor", (of) =>
       told(async () => {
         const session = currentSession();

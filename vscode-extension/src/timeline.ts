@@ -76,7 +76,13 @@ export class Timeline implements FollowingView, vscode.TreeDataProvider<Row>, vs
     this.changed.fire();
     const now = this.getChildren(this.rows[0]).find((row) => row.moment?.kind === "now");
     if (now && this.visible) {
-      void this.tree.reveal(now, { select: true });
+      const { rows } = this;
+      this.tree.reveal(now, { select: true }).then(undefined, (error: unknown) => {
+        // A row that was replaced meanwhile is not there to be revealed; the new one is revealed by itself.
+        if (this.rows === rows) {
+          throw error;
+        }
+      });
     }
   }
 

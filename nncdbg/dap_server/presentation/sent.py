@@ -56,13 +56,14 @@ class Sent:
             return None
         return known.encoded if self._handles.stand(known.numbers) else None
 
-    def keep(self, slot: int, content: Any, variable: Variable) -> Variable:
+    def keep(self, slot: int, content: Any, variable: Variable) -> Listed:
         """Remember how an array is shown, as long as it lives; nothing of what is still to be computed."""
         keeps = self._keeps and is_tensor(content) and not isinstance(content, np.generic)
         if keeps and not variable.value.endswith(UNKNOWN):
             gone = partial(self._known.pop, slot)
             encoded = msgspec.Raw(msgspec.json.encode(variable))
             self._known[slot] = Known(weakref.ref(content, gone), self._stamp, encoded, _numbers(variable))
+            return encoded
         return variable
 
 

@@ -2,6 +2,18 @@
 
 import assert from "node:assert/strict";
 
+/** Steps over the layer, and enters a text as the value of %h in VARIABLES. */
+async function setLayer(page, screen, text) {
+  await screen.debug("first_steps.nnc", "Greater");
+  await page.keyboard.press("F10");
+  await screen.line(/%h: .*@layer.*\[\[/);
+  await screen.rows("debug-variables", { hasText: "%h" }).first().dblclick();
+  const input = page.locator(".debug-variables .inputBoxContainer input");
+  await input.waitFor();
+  await input.fill(text);
+  await input.press("Enter");
+}
+
 export const tests = {
   async "a right-click on a variable offers nncdbg's commands"({ page, screen, open }) {
     await open();
@@ -22,14 +34,7 @@ export const tests = {
   },
   async "a value is edited in VARIABLES, and what depends on it follows"({ page, screen, open }) {
     await open();
-    await screen.debug("first_steps.nnc", "Greater");
-    await page.keyboard.press("F10");
-    await screen.line(/%h: .*@layer.*\[\[/);
-    await screen.rows("debug-variables", { hasText: "%h" }).first().dblclick();
-    const input = page.locator(".debug-variables .inputBoxContainer input");
-    await input.waitFor();
-    await input.fill("0");
-    await input.press("Enter");
+    await setLayer(page, screen, "0");
     await screen.row("debug-variables", /%h.*\[\[0\. 0\./);
     await page.keyboard.press("F10");
     await screen.line(/%scores.*MatMul.*\[\[0\. 0\./);
@@ -39,14 +44,7 @@ export const tests = {
 
   async "a value that does not fit is refused in a sentence"({ page, screen, open }) {
     await open();
-    await screen.debug("first_steps.nnc", "Greater");
-    await page.keyboard.press("F10");
-    await screen.line(/%h: .*@layer.*\[\[/);
-    await screen.rows("debug-variables", { hasText: "%h" }).first().dblclick();
-    const input = page.locator(".debug-variables .inputBoxContainer input");
-    await input.waitFor();
-    await input.fill("no_such(");
-    await input.press("Enter");
+    await setLayer(page, screen, "no_such(");
     await screen.see('.monaco-inputbox-container:has-text("no_such"), .notification-toast:has-text("no_such")');
     await screen.picture("refused");
     await screen.stop();

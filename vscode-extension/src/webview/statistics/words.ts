@@ -1,15 +1,6 @@
 // How a value is told in words and figures.
 
-export interface Statistics {
-  min: number | null;
-  max: number | null;
-  mean: number | null;
-  std: number | null;
-  nan: number;
-  posinf: number;
-  neginf: number;
-  count: number;
-}
+import type { Statistics } from "../../tensorMessages";
 
 export interface Series {
   mean: (number | null)[];
