@@ -6,6 +6,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.dap_server.client import Client, Message, stdio_client
 from tests.dap_server.conftest import EXAMPLES
 
@@ -318,10 +320,11 @@ def test_an_instruction_of_a_micro_program_and_addresses_that_are_none(client: C
     assert go_on(client)["hitBreakpointIds"] == [line["id"]]
 
 
-def test_a_text_of_a_number_that_there_cannot_be(client: Client) -> None:
+@pytest.mark.parametrize("number", [1 << 31, -1])
+def test_a_text_of_a_number_that_there_cannot_be(client: Client, number: int) -> None:
     client.request("initialize", {"adapterID": "nncdbg"})
-    asked = {"source": {"sourceReference": 1 << 31}, "breakpoints": [{"line": 1}]}
-    assert "no text has the reference 2147483648" in client.refused("setBreakpoints", asked)
+    asked = {"source": {"sourceReference": number}, "breakpoints": [{"line": 1}]}
+    assert f"no text has the reference {number}" in client.refused("setBreakpoints", asked)
 
 
 def test_a_thousand_breakpoints_in_a_long_listing(tmp_path: Path) -> None:

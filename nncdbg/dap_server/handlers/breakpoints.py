@@ -61,8 +61,8 @@ def set_breakpoints(session: Session, arguments: SetBreakpointsArguments) -> Set
         SourceBreakpoint(line=line) for line in arguments.lines or ()
     ]
     reference = source.source_reference or 0
-    if reference > MAX_REFERENCE:
-        raise UsageError(f"no text has the reference {reference}", hint=f"the largest is {MAX_REFERENCE}")
+    if not 0 <= reference <= MAX_REFERENCE:
+        raise UsageError(f"no text has the reference {reference}", hint=f"they go from 1 to {MAX_REFERENCE}")
     wishes = [
         LineWish(
             None if reference else path,
