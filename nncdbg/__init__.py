@@ -32,6 +32,7 @@ _DOOR = {
     "declare": "nncdbg.engine.ops.declaration",
     "TensorType": "nncdbg.engine.graph",
     "parse": "nncdbg.textual_repr",
+    "watch": "nncdbg.watch.door",
     "Summary": "nncdbg.stats",
     "summarize": "nncdbg.stats",
     **dict.fromkeys(
@@ -82,6 +83,7 @@ if TYPE_CHECKING:
     from nncdbg.stats import Summary as Summary
     from nncdbg.stats import summarize as summarize
     from nncdbg.textual_repr import parse as parse
+    from nncdbg.watch.door import watch as watch
 
 
 def __getattr__(name: str) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -33,6 +33,8 @@ class Catches:
     conditions: dict[str, Expression | None] = field(
         default_factory=lambda: {"uninitialized": None, "guard": None}
     )
+    to_host: Callable[[Any], Any] = lambda value: value
+    """Brings an operand to where one can look at it."""
 
     def add(self, kind: str, condition: Expression | None = None) -> None:
         if kind not in KINDS:
@@ -60,19 +62,21 @@ class Catches:
     def _kinds_of(self, finding: Finding) -> Sequence[str]:
         if finding.kind not in ("nan", "inf"):
             return (finding.kind,)
-        if any(holds_any(value, finding.kind) for value in finding.inputs):
+        inputs = [*map(self.to_host, finding.inputs)]
+        if any(holds_any(value, finding.kind) for value in inputs):
             return ()
         if finding.kind == "nan":
             return ("nan",)
-        return ("overflow", "inf") if _overflows(finding) else ("inf",)
+        op = finding.binding.code.nodes[finding.binding.pc].op
+        return ("overflow", "inf") if overflows(op, inputs) else ("inf",)
 
 
-def _overflows(finding: Finding) -> bool:
-    op = finding.binding.code.nodes[finding.binding.pc].op
+def overflows(op: str, inputs: Sequence[Any]) -> bool:
+    """Whether an infinity that `op` made of these operands is one that was too large to be a number."""
     if op in ("Log", "Reciprocal", "Constant", "ConstantOfShape"):
         return False
-    divides_by_zero = op == "Div" and bool((np.asarray(finding.inputs[1]) == 0).any())
-    return not divides_by_zero and not any(holds_any(value, "nan") for value in finding.inputs)
+    divides_by_zero = op == "Div" and bool((np.asarray(inputs[1]) == 0).any())
+    return not divides_by_zero and not any(holds_any(value, "nan") for value in inputs)
 
 
 def _words(kind: str, finding: Finding) -> str:

@@ -21,6 +21,7 @@ class Finding:
     `output` is the index of the statement's output concerned, None if it is about an input.
     `binding` is the statement that has just run, or that is about to read what it should not;
     `other` is the statement to blame where that is another one, such as the one that freed.
+    `inputs` and `result`, what it has just written, are as the program holds them, on a device too.
     """
 
     kind: str
@@ -29,6 +30,7 @@ class Finding:
     inputs: Sequence[Any] = ()
     output: int | None = 0
     other: Statement | None = None
+    result: Any = None
 
 
 Report: TypeAlias = Callable[[Finding], None]

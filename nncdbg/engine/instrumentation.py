@@ -15,9 +15,13 @@ from nncdbg.engine.linking import Allocation, Linker
 from nncdbg.engine.memory import allocation
 from nncdbg.engine.observation import Observer
 from nncdbg.engine.statistics_log import StatisticsLog
+from nncdbg.stats.inspection import Flag
 from nncdbg.textual_repr.listing import Listing
 
+GUARDS = Flag.GUARD_BEFORE | Flag.GUARD_AFTER
+
 if TYPE_CHECKING:
+    from nncdbg.engine.diagnosis.trail import Trail
     from nncdbg.engine.oracle import MicroCheck
 
 
@@ -30,7 +34,8 @@ class Instrumentation:
     def __init__(self, linker: Linker, report: Report, statistics: bool) -> None:
         self.linker = linker
         self.report = report
-        self.catches = Catches()
+        self.catches = Catches(to_host=linker.backend.to_host)
+        self.trail: Trail | None = None
         self.log, self._observer = _statistics_on(linker.backend, report, statistics)
         self.micro: MicroCheck | None = None
         linker.allocation.connect(report, self.log)
@@ -71,6 +76,17 @@ class Instrumentation:
             self.catches.conditions.pop(kind, None)
         self._link()
 
+    def follow(self, trail: Trail) -> None:
+        """Let a trail hear of all that is found, and have every statement followed once it asks for that."""
+        self.trail = trail
+        self._link()
+
+    def begin_following(self) -> None:
+        """Have each statement's operands and results looked at as a whole from now on."""
+        assert self.trail is not None
+        self.linker.follow = self.trail.wrap
+        self.linker.link_again()
+
     def beyond(self) -> dict[str, tuple[str, str]]:
         """The kinds of findings that cannot be found here, each with why, and what would find it."""
         found = {}
@@ -88,7 +104,8 @@ class Instrumentation:
     def _link(self) -> None:
         """Look for what is caught now."""
         inspecting = self.linker.allocation
-        inspecting.watched = self._observer.watched = self.catches.flags
+        followed = 0 if self.trail is None else int(Flag.NAN | Flag.INF | Flag.UNWRITTEN | GUARDS)
+        inspecting.watched = self._observer.watched = self.catches.flags | followed
         wanted = not inspecting.inspects and (self.log is not None or bool(self._observer.watched & 3))
         if wanted != (self.linker.observe is not None):
             self.linker.observe = self._observer.wrap if wanted else None

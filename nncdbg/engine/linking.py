@@ -104,7 +104,9 @@ class Linker:
     """What runs the ops that the backend has no kernel for; without it, they fail when they are executed."""
     observe: Callable[[Binding, Execute], Execute] | None = None
     check: Callable[[Binding, Execute], Execute] | None = None
-    """What runs beside each kernel, outermost."""
+    """What runs beside each kernel."""
+    follow: Callable[[Binding, Execute], Execute] | None = None
+    """What looks at a statement's operands and results as a whole, around all others."""
     record: Callable[[Kernels, Op, Code, int], Kernels] | None = None
     """What notes that a kernel runs, innermost (see `black_box`)."""
     codes: list[Code] = field(default_factory=list)
@@ -142,7 +144,9 @@ class Linker:
         execute = self.allocation.wrap(binding)
         if self.observe is not None:
             execute = self.observe(binding, execute)
-        return self.check(binding, execute) if self.check is not None else execute
+        if self.check is not None:
+            execute = self.check(binding, execute)
+        return self.follow(binding, execute) if self.follow is not None else execute
 
     def bind(self, code: Code, pc: int, node: Node) -> Binding:
         """The statement bound to its kernel; where the backend has none, executing it says so."""

@@ -60,7 +60,7 @@ class Observer:
         if flags & self.watched:
             for flag, kind in _FINDINGS:
                 if flags & flag & self.watched:
-                    self.report(Finding(kind, binding, "", inputs, index))
+                    self.report(Finding(kind, binding, "", inputs, index, result=result))
 
     def _inspector(self, dtype: np.dtype[Any]) -> Inspector | None:
         """The compiled inspection of a dtype, kept from the moment it is there."""

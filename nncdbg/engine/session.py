@@ -44,6 +44,7 @@ from nncdbg.textual_repr.printer import listing as printed_listing
 
 if TYPE_CHECKING:
     from nncdbg.engine.black_box import BlackBox
+    from nncdbg.engine.diagnosis.trail import Trail
 
 
 Verb: TypeAlias = "Callable[[], Stop]"
@@ -229,6 +230,27 @@ class Debugger:
     def uncatch(self, *kinds: str) -> None:
         """Stop no more for these kinds; for none, if none is given."""
         self._instrumentation.uncatch(kinds or tuple(self.catches.conditions))
+
+    def follow(self) -> Trail:
+        """Have all that is not a number followed from here on: births, where they lead, where they end.
+
+        It stops nothing; what is caught stops as before.
+        """
+        from nncdbg.engine.diagnosis.diagnosing import Diagnosing
+        from nncdbg.engine.diagnosis.trail import Trail
+
+        slots = self.machine.frames[0].slots[1 : 1 + len(self.inputs)]
+        trail = Trail(
+            self.machine,
+            dict(zip(self.inputs, slots, strict=True)),
+            self.traps.codes,
+            self.backend.to_host,
+            Diagnosing(self._loaded, self.machine, self.backend.to_host),
+            lambda: self.control.serve(self._instrumentation.begin_following),
+            lambda: self.timeline.replaying,
+        )
+        self._instrumentation.follow(trail)
+        return trail
 
     # -- moving ----------------------------------------------------------------------------
 
@@ -489,5 +511,7 @@ class Debugger:
             self.control.serve()
 
     def _found(self, finding: Finding) -> None:
+        if self._instrumentation.trail is not None:
+            self._instrumentation.trail.found(finding)
         if self._judge.concerns(finding):
             self.control.found(finding)

@@ -67,13 +67,12 @@ class DeviceObserver(Observer):
             row = self._device_log.block[number]
         self._backend.summarize(result, row)
         if self.watched & (Flag.NAN | Flag.INF):
-            self._judge(binding, inputs, index, self._backend.to_host(row))
+            self._judge(binding, inputs, index, result, self._backend.to_host(row))
 
-    def _judge(self, binding: Binding, inputs: Any, index: int, row: Any) -> None:
+    def _judge(self, binding: Binding, inputs: Any, index: int, result: Any, row: Any) -> None:
         for flag, kind, count in (
             (Flag.NAN, "nan", row[NAN_COLUMN]),
             (Flag.INF, "inf", row[INF_COLUMNS].sum()),
         ):
             if count and self.watched & flag:
-                operands = [self._backend.to_host(value) for value in inputs]
-                self.report(Finding(kind, binding, "", operands, index))
+                self.report(Finding(kind, binding, "", inputs, index, result=result))

@@ -230,16 +230,16 @@ class InspectedAllocation(Allocation):
         op, name = binding.node.op, binding.node.outputs[index].name
         if flags & GUARDS & self.watched:
             detail = f"{op} wrote outside %{name}'s buffer: {damage(buffer)}"
-            self.report(Finding("guard", binding, detail, inputs, index))
+            self.report(Finding("guard", binding, detail, inputs, index, result=buffer))
             heal(buffer)
         if flags & UNWRITTEN & self.watched:
             wrong = misused(binding, inputs, buffer)
             if wrong is not None:
                 self._mark_unwritten(buffer, binding)
-                self.report(Finding("uninitialized", binding, wrong, inputs, index))
+                self.report(Finding("uninitialized", binding, wrong, inputs, index, result=buffer))
         for flag, kind in ((NAN, "nan"), (INF, "inf")):
             if flags & flag & self.watched:
-                self.report(Finding(kind, binding, "", inputs, index))
+                self.report(Finding(kind, binding, "", inputs, index, result=buffer))
 
 
 def _nobody(finding: Finding) -> None:

@@ -1,0 +1,1 @@
+"""Where a NaN or an Inf was born, and why."""

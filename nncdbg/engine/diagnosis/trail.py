@@ -1,0 +1,309 @@
+"""Follows what is not a number through a run: where it is born, who hands it on, where it ends.
+
+The allocation or observer that inspects every result reports those with NaN or Inf, and misused
+memory; a trail gets these reports.  As long as all is well it costs nothing.  From the first report
+on each statement is followed (`wrap`), so that one that turns NaN into a number is seen too.
+
+A tensor that is not a number is known by its identity.  One that nobody reported was bad when it came:
+an input, a constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from nncdbg.engine.catching import holds_any
+from nncdbg.engine.code import Code, Statement
+from nncdbg.engine.diagnosis.cause import Birth, Cause
+from nncdbg.engine.diagnosis.entrance import bad_on_purpose, cause_of_constant, cause_of_input
+from nncdbg.engine.diagnosis.register import MEMORY, NONE, Origins, Register
+from nncdbg.engine.diagnosis.sightings import ENTRANCE, Seen, Sighting
+from nncdbg.engine.events import Event, Popped
+from nncdbg.engine.findings import Finding
+from nncdbg.engine.linking import Binding, Execute
+from nncdbg.engine.machine import Machine
+from nncdbg.engine.memory.lifetimes import target_slots
+from nncdbg.engine.ops.schema import complete, version_of
+from nncdbg.engine.values import type_of
+from nncdbg.stats import summarize
+
+Diagnose: TypeAlias = "Callable[[Birth, Statement, Sequence[Any]], tuple[Cause, Any] | None]"
+"""Why a birth happened, and where in the op's micro program; None if it is legal by definition."""
+
+LEGAL: Origins = frozenset({-1})
+"""The origin of an infinity that is there on purpose."""
+
+KINDS = ("nan", "inf")
+_NOT_READ = frozenset({"Shape", "Size", "nncdbg.Empty"})
+"""Ops that do not look at the elements of their operands."""
+
+
+@dataclass(slots=True)
+class Trail:
+    """`machine` runs the program; `inputs` are its inputs by name, as they are in its slots.
+
+    `blocks` gives all compiled blocks; `begin` is called once, when statements have to be followed;
+    `quiet` says when nothing is to be noted, as the past is being computed again.
+    """
+
+    machine: Machine
+    inputs: Mapping[str, Any]
+    blocks: Sequence[Code]
+    to_host: Callable[[Any], Any]
+    diagnose: Diagnose
+    begin: Callable[[], None]
+    quiet: Callable[[], bool] = lambda: False
+    sightings: list[Sighting] = field(default_factory=list)
+    _bad: Register = field(default_factory=Register)
+    _looked: Register = field(default_factory=Register)
+    """Tensors that nobody reported and that were looked at."""
+    _known: dict[tuple[Any, ...], Sighting] = field(default_factory=dict)
+    _following: bool = False
+
+    def __post_init__(self) -> None:
+        self.machine.listeners.append(self._hear)
+
+    # -- what is reported ------------------------------------------------------------------------
+
+    def found(self, finding: Finding) -> None:
+        """A result holds NaN or Inf, or memory was misused."""
+        if self.quiet() or finding.kind == "micro":
+            return
+        self._follow()
+        if finding.kind in KINDS:
+            self._not_a_number(finding)
+        else:
+            self._misused(finding)
+
+    def _not_a_number(self, finding: Finding) -> None:
+        kind, statement = finding.kind, finding.binding
+        if self._bad.origins(finding.result, kind):
+            return  # What nobody wrote is NaN too, and that is told already.
+        origins = self._union(finding.inputs, kind, statement)
+        if not origins:
+            origins = self._birth(finding)
+        elif origins != LEGAL:
+            origins = frozenset({self._note("propagated", finding, origins).number})
+        self._bad.mark(finding.result, kind, origins)
+
+    def _misused(self, finding: Finding) -> None:
+        cause = Cause(
+            "uninitialized read" if finding.kind == "uninitialized" else finding.kind, finding.detail, ""
+        )
+        sighting = self._note("birth", finding, cause=cause, other=finding.other)
+        origins = frozenset({sighting.number})
+        if finding.result is not None:
+            self._bad.mark(finding.result, MEMORY, origins)
+            return
+        # It is about an operand: whatever is read of it from now on comes from there.
+        for value in finding.inputs:
+            if holds_any(self.to_host(value), "nan") and not self._bad.origins(value, "nan"):
+                self._bad.mark(value, MEMORY, origins)
+
+    def _birth(self, finding: Finding) -> Origins:
+        kind, statement = finding.kind, finding.binding
+        key = _key("birth", kind, statement, finding.output)
+        known = self._known.get(key)
+        if known is not None:
+            known.count += 1
+            return frozenset({known.number})
+        birth = self._as_birth(finding)
+        diagnosed = self.diagnose(birth, statement, finding.inputs)
+        if diagnosed is None:
+            return LEGAL
+        cause, within = diagnosed
+        parents = self._union(finding.inputs, "inf", statement) if kind == "nan" else NONE
+        sighting = self._note("birth", finding, parents, cause=cause, within=within)
+        return frozenset({sighting.number})
+
+    def _as_birth(self, finding: Finding) -> Birth:
+        code, pc = finding.binding.code, finding.binding.pc
+        node = code.nodes[pc]
+        opset = version_of(node.op, code.opsets)
+        return Birth(
+            finding.kind,
+            node.op,
+            opset,
+            complete(node.op, opset, node.attributes),
+            [code.names[slot] for slot in code.operands[pc]],
+            [*map(self.to_host, finding.inputs)],
+            np.asarray(self.to_host(finding.result)),
+            finding.output or 0,
+        )
+
+    # -- what is followed ------------------------------------------------------------------------
+
+    def _follow(self) -> None:
+        if not self._following:
+            self._following = True
+            self.begin()
+
+    def wrap(self, binding: Binding, execute: Execute) -> Execute:
+        """An instruction after which is seen what became of bad operands."""
+        if binding.node.op in _NOT_READ:
+            return execute
+
+        def followed(*inputs: Any) -> Any:
+            results = execute(*inputs)
+            if self._bad and not self.quiet():
+                self._after(binding, inputs, results if binding.several else (results,))
+            return results
+
+        return followed
+
+    def _after(self, binding: Binding, inputs: Sequence[Any], results: Sequence[Any]) -> None:
+        spoilt = self._bad.union(inputs, MEMORY)
+        if spoilt:
+            for result in results:
+                self._bad.mark(result, MEMORY, spoilt | self._bad.origins(result, MEMORY))
+        ended = {kind: self._bad.union(inputs, kind) - LEGAL for kind in KINDS}
+        for kind, origins in ended.items():
+            if origins and not any(self._bad.union(results, each) for each in KINDS):
+                self._note("healed", Finding(kind, binding, "", inputs, 0, result=results[0]), origins)
+
+    def _hear(self, event: Event) -> None:
+        """The values that a loop has collected are stacked when it is over."""
+        if not self._bad or not isinstance(event, Popped) or not event.frame.collected:
+            return
+        loop, outer = event.frame, self.machine.frames[-1]
+        carried = len(loop.code.graph.inputs) - 1
+        targets = target_slots(outer.code.targets[outer.pc - 1])[carried:]
+        latest = loop.code.operands[len(loop.code.nodes)][carried:]
+        for slot, items, last in zip(targets, loop.collected, latest, strict=False):
+            for kind in (*KINDS, MEMORY):
+                self._bad.mark(outer.slots[slot], kind, self._bad.union([*items, loop.slots[last]], kind))
+
+    # -- what is known of a tensor -----------------------------------------------------------------
+
+    def _union(self, operands: Sequence[Any], kind: str, statement: Statement) -> Origins:
+        """Where the trouble of a kind in some operands comes from; what came with it is looked at now."""
+        found = [self._origins_of(value, kind, statement, index) for index, value in enumerate(operands)]
+        return NONE.union(*found)
+
+    def _origins_of(self, value: Any, kind: str, statement: Statement, index: int) -> Origins:
+        if isinstance(value, (list, tuple)):
+            return NONE.union(*(self._origins_of(item, kind, statement, index) for item in value))
+        known = self._bad.origins(value, kind)
+        if known or value is None:
+            return known
+        if not self._looked.origins(value, kind):
+            for each in KINDS:
+                self._looked.mark(value, each, LEGAL)
+            self._look(value, statement, index)
+        return self._bad.origins(value, kind)
+
+    def _look(self, value: Any, statement: Statement, index: int) -> None:
+        """A tensor that no statement of this run was reported for: an input or a constant."""
+        host = self.to_host(value)
+        for kind in KINDS:
+            if not self._bad.origins(value, kind) and holds_any(host, kind):
+                self._bad.mark(value, kind, self._entrance(value, host, kind, statement, index))
+
+    def _entrance(self, value: Any, host: Any, kind: str, statement: Statement, index: int) -> Origins:
+        entry = self.machine.frames[0].code
+        given = next((name for name, array in self.inputs.items() if array is value), None)
+        slots = statement.code.operands[statement.pc]
+        name = given or (statement.code.names[slots[index]] if index < len(slots) else "")
+        if given is not None:
+            cause = cause_of_input(given, host, kind)
+        elif kind == "inf" and bad_on_purpose(host):
+            return LEGAL
+        else:
+            cause = cause_of_constant(name, host, kind)
+        code = entry if given is not None else self._home(value) or statement.code
+        return frozenset({self._enter(Statement(code, ENTRANCE), name, kind, host, cause).number})
+
+    def _home(self, value: Any) -> Code | None:
+        """The outermost block that has this constant."""
+        return next((code for code in self.blocks if any(each is value for each in code.template)), None)
+
+    # -- noting ------------------------------------------------------------------------------------
+
+    def _enter(self, statement: Statement, name: str, kind: str, host: Any, cause: Cause) -> Sighting:
+        sighting = Sighting(
+            len(self.sightings), kind, "propagated", statement, name, stats=_stats(host), cause=cause, tick=-1
+        )
+        self.sightings.append(sighting)
+        return sighting
+
+    def _note(self, role: str, finding: Finding, parents: Origins = NONE, **fields: Any) -> Sighting:
+        """The sighting of a statement in a role, a new one or the one that tells of it already."""
+        statement, output = finding.binding, finding.output
+        key = _key(role, finding.kind, statement, output)
+        known = self._known.get(key)
+        if known is not None:
+            known.count += 1
+            known.parents |= parents - LEGAL
+            return known
+        code, pc = statement.code, statement.pc
+        sighting = Sighting(
+            len(self.sightings),
+            finding.kind,
+            role,
+            statement,
+            _value(finding),
+            self._iteration(),
+            operands=tuple(self._seen(code, pc, finding.inputs)),
+            stats=_stats(self.to_host(finding.result)),
+            tick=self.machine.tick,
+            parents=parents - LEGAL,
+            **fields,
+        )
+        self.sightings.append(sighting)
+        self._known[key] = sighting
+        return sighting
+
+    def _iteration(self) -> tuple[int, ...]:
+        return tuple(frame.iteration for frame in self.machine.frames if frame.is_loop)
+
+    def _seen(self, code: Code, pc: int, inputs: Sequence[Any]) -> Iterable[Seen]:
+        for slot, value in zip(code.operands[pc], inputs, strict=False):
+            if value is not None:
+                host = self.to_host(value)
+                known = type_of(host)
+                yield Seen(code.names[slot], str(known) if known is not None else None, _stats(host))
+
+    # -- at the end --------------------------------------------------------------------------------
+
+    def conclude(self, *, ended: bool) -> None:
+        """Tell what reaches an output; where the program did not come to its end, all may."""
+        if not ended:
+            for sighting in self.sightings:
+                sighting.reaches_output = True
+            return
+        frame = self.machine.frames[0]
+        outputs = frame.code.instructions[-1][1](frame.slots)
+        waiting = NONE.union(*(self._bad.union(outputs, kind) for kind in (*KINDS, MEMORY)))
+        reaching: set[int] = set()
+        pending = list(waiting - LEGAL)
+        while pending:
+            number = pending.pop()
+            if number not in reaching:
+                reaching.add(number)
+                pending.extend(self.sightings[number].parents)
+        for sighting in self.sightings:
+            sighting.reaches_output = sighting.number in reaching
+
+
+def _key(role: str, kind: str, statement: Statement, output: int | None) -> tuple[Any, ...]:
+    return role, kind, id(statement.code), statement.pc, output
+
+
+def _value(finding: Finding) -> str:
+    """The name of the result concerned; of what another statement made, where it is about an operand."""
+    statement, output = finding.binding, finding.output
+    if output is None and finding.other is not None:
+        statement, output = finding.other, 0
+    code, pc = statement.code, statement.pc
+    outputs = code.nodes[pc].outputs if pc < len(code.nodes) else ()
+    return outputs[output].name if output is not None and output < len(outputs) else ""
+
+
+def _stats(host: Any) -> Any:
+    if isinstance(host, (np.ndarray, np.generic)) and not host.dtype.hasobject:
+        return summarize(np.asarray(host))
+    return None

@@ -1,0 +1,194 @@
+"""What a watch has found, as plain records: the same in Python and in every report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from nncdbg.stats.summary import Summary
+
+ROLES = ("birth", "masked", "healed", "propagated")
+"""A non-finite value is born; is born and never reaches an output; becomes a number again; is handed on."""
+
+OK, TRIPPED, FAILED = "ok", "tripped", "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """An input of the statement as it was then; `type` as the text spells it, `stats` None for no tensor."""
+
+    name: str
+    type: str | None
+    stats: Summary | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Fit for JSON."""
+        return {
+            "name": self.name,
+            "type": self.type,
+            "stats": self.stats.as_dict() if self.stats is not None else None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A statement: where the program text and the user's model have it.
+
+    `line` counts from 1 in the program's text; `graph` is the graph or layer, `node` the name that the
+    model gave the node ("" for none), `value` the result concerned; `file` and `source_line` are the
+    place in the user's model.
+    """
+
+    line: int | None
+    graph: str
+    node: str
+    op: str
+    value: str
+    file: str | None = None
+    source_line: int | None = None
+
+    def location(self) -> dict[str, Any] | None:
+        """`{"file", "line"}` of the user's model; None where it says none."""
+        return None if self.file is None else {"file": self.file, "line": self.source_line}
+
+
+@dataclass(frozen=True, slots=True)
+class WatchFinding:
+    """One thing found at one statement.
+
+    `kind` is a gate kind (nan, inf, uninitialized, ...); `role` one of `ROLES`; `first` marks the
+    finding in which the trouble began.  `iteration` holds the iterations of the loops around it,
+    outermost first.  `cause`, `evidence` and `hint` are those of `diagnosis.cause.Cause`, "" where
+    nothing is to be said; `within` is the statement of the op's micro program where it happened.
+    `other` is another statement to blame: the culprit of wrong reuse, what freed the memory.
+    `count` says how often the same was found, `case` in which case of a corpus.
+    """
+
+    kind: str
+    role: str
+    site: Site
+    first: bool = False
+    iteration: tuple[int, ...] = ()
+    inputs: tuple[Operand, ...] = ()
+    stats: Summary | None = None
+    reaches_output: bool = True
+    cause: str = ""
+    evidence: str = ""
+    hint: str = ""
+    within: Site | None = None
+    other: Site | None = None
+    count: int = 1
+    case: str | None = None
+    trips: bool = False
+    """Whether it trips a gate of this watch."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Fit for JSON."""
+        site = self.site
+        return {
+            "kind": self.kind,
+            "role": self.role,
+            "first": self.first,
+            "line": site.line,
+            "graph": site.graph,
+            "iteration": list(self.iteration),
+            "node": site.node,
+            "op": site.op,
+            "value": site.value,
+            "location": site.location(),
+            "inputs": [operand.as_dict() for operand in self.inputs],
+            "stats": self.stats.as_dict() if self.stats is not None else None,
+            "reaches_output": self.reaches_output,
+            "cause": self.cause,
+            "evidence": self.evidence,
+            "hint": self.hint,
+            "within": _place(self.within),
+            "other": _place(self.other),
+            "count": self.count,
+            "case": self.case,
+            "trips": self.trips,
+        }
+
+
+def _place(site: Site | None) -> dict[str, Any] | None:
+    if site is None:
+        return None
+    return {"line": site.line, "graph": site.graph, "op": site.op, "value": site.value}
+
+
+@dataclass(slots=True)
+class Report:
+    """The result of a watch over one run, or over all cases of a corpus.
+
+    `ops` counts executed statements, `seconds` the time of the runs.  `counts` tells how many findings of
+    each role there were, listed or not; `unchecked` what was not looked at, and why; `notes` what a
+    person should know of the inputs.  `error` is what ended the run early.  `cases` holds the
+    verdict on each case of a corpus, in order.
+    """
+
+    model: str = ""
+    ops: int = 0
+    seconds: float = 0.0
+    findings: list[WatchFinding] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ROLES, 0))
+    unchecked: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    error: Exception | None = None
+    cases: list[Case] = field(default_factory=list)
+
+    @property
+    def tripping(self) -> Iterator[WatchFinding]:
+        """The findings that trip a gate."""
+        return (finding for finding in self.findings if finding.trips)
+
+    @property
+    def status(self) -> str:
+        """ "tripped" if a gate did, else "failed" if a run did not come to its end, else "ok"."""
+        if any(True for _ in self.tripping):
+            return TRIPPED
+        failed = self.error is not None or any(case.error for case in self.cases)
+        return FAILED if failed else OK
+
+    @property
+    def ok(self) -> bool:
+        return self.status == OK
+
+    def as_dict(self) -> dict[str, Any]:
+        """Fit for JSON."""
+        found: dict[str, Any] = {
+            "status": self.status,
+            "model": self.model,
+            "ops": self.ops,
+            "seconds": self.seconds,
+            "findings": [finding.as_dict() for finding in self.findings],
+            "counts": dict(self.counts),
+            "unchecked": list(self.unchecked),
+            "notes": list(self.notes),
+        }
+        if self.error is not None:
+            found["error"] = str(self.error)
+        if self.cases:
+            found["cases"] = [case.as_dict() for case in self.cases]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One case of a corpus: its name, how it went, and what went wrong if it could not be run."""
+
+    name: str
+    status: str
+    ops: int = 0
+    seconds: float = 0.0
+    error: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Fit for JSON."""
+        return {
+            "name": self.name,
+            "status": self.status,
+            "ops": self.ops,
+            "seconds": self.seconds,
+            "error": self.error or None,
+        }
