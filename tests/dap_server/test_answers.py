@@ -30,3 +30,19 @@ def test_only_the_latest_are_kept() -> None:
     first = [told.once(each, "sum", object) for each in arrays]
     assert told.once(arrays[-1], "sum", object) is first[-1]
     assert told.once(arrays[0], "sum", object) is not first[0]
+
+
+def test_a_version_is_of_one_array_only() -> None:
+    told, changing = Answers(lambda: True), Answers(lambda: False)
+    array = np.zeros(2)
+    first = told.version(array)
+    assert first is not None
+    assert told.version(array) == first
+    seen = {first}
+    for _ in range(50):
+        # The next one may stand where the last one was.
+        version = told.version(np.zeros(2))
+        assert version not in seen
+        seen.add(version)
+    assert told.version("text") is None
+    assert changing.version(array) is None

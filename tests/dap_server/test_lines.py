@@ -37,6 +37,8 @@ def test_each_line_tells_what_it_has_given_so_far(client: Client) -> None:
     client.move("next")
     found = told(client)
     assert list(found) == [number("graph @main"), number("%h:"), number("%scores:")]
+    frame = client.request("nncdbg/lines", {"start": 1, "end": 2})["frameId"]
+    assert frame == client.top_frame()["id"]
     scores = client.variables("Outputs")["%scores"]["value"]
     assert scores == f"f32[2,3] {found[number('%scores:')]}"
     client.request("stepBack", {"threadId": 1})

@@ -46,6 +46,22 @@ def test_values_of_every_kind(client: Client, tmp_path: Path) -> None:
     assert json_numbers(np.array([1 + 2j, complex(np.nan, np.inf)])) == [[1.0, 2.0], ["NaN", "Infinity"]]
 
 
+def test_what_the_client_has_is_not_sent_again(client: Client, tmp_path: Path) -> None:
+    odd_values.start(client, tmp_path)
+    whole = sample(client, name="narrow")
+    client.move("stepBack")
+    again = sample(client, name="narrow", known=whole["version"])
+    assert again["unchanged"]
+    assert again["data"] == ""
+    other = sample(client, name="small", known=whole["version"])
+    assert "unchanged" not in other
+    assert other["data"] == [0, 1, 2, 3, 4, 5]
+    client.request("setExpression", {"expression": "%narrow[0, 0]", "value": "7"})
+    edited = sample(client, name="narrow", known=whole["version"])
+    assert edited["data"][0] == 7.0
+    assert "version" not in sample(client, name="small", against={"expression": "%small"})
+
+
 def test_parts_by_index_and_by_axes(client: Client, tmp_path: Path) -> None:
     odd_values.start(client, tmp_path)
     parts: list[tuple[dict[str, Any], Array]] = [

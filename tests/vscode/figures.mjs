@@ -5,10 +5,13 @@ import fs from "node:fs";
 import path from "node:path";
 import { withEditor } from "./editor.mjs";
 import { STOPPED, Screen } from "./screen.mjs";
+import { FOLLOW, TensorView } from "./screen/tensor.mjs";
+import { only, pageOf } from "./screen/views.mjs";
 
 const plan = JSON.parse(fs.readFileSync(process.argv[2], "utf8"));
 const STARTS = 5;
 const STEPS = 30;
+const WARM = 3;
 /** Nothing more is expected after so many ms without a change. */
 const QUIET = 700;
 
@@ -23,6 +26,8 @@ const PLACES = {
 /** Runs in each frame from its beginning: when the last key went down, and when each place changed last. */
 function record(places) {
   const seen = (globalThis.nncdbgSeen = { key: 0, last: {} });
+  // VS Code takes `parent` away from its pages.
+  const inPage = parent !== self;
   const now = () => performance.timeOrigin + performance.now();
   addEventListener("keydown", () => Object.assign(seen, { key: now(), last: {} }), true);
   const placeOf = (node) => {
@@ -35,7 +40,7 @@ function record(places) {
   const mark = (place) => (seen.last[place] = now());
   const changed = (changes) => {
     const found = new Set(changes.map((each) => placeOf(each.target)));
-    found.forEach((place) => place && mark(parent === self ? place : "pages of the extension"));
+    found.forEach((place) => place && mark(inPage ? "pages of the extension" : place));
   };
   const options = { subtree: true, childList: true, attributes: true, characterData: true };
   new MutationObserver(changed).observe(document, options);
@@ -43,7 +48,7 @@ function record(places) {
   for (const name of ["putImageData", "drawImage", "fillRect"]) {
     const draw = CanvasRenderingContext2D.prototype[name];
     CanvasRenderingContext2D.prototype[name] = function (...given) {
-      if (parent !== self) {
+      if (inPage) {
         mark("pages of the extension");
       }
       return draw.apply(this, given);
@@ -79,6 +84,18 @@ async function starts(page, screen) {
   return found;
 }
 
+/** F10 again and again, the first ones not counted. */
+async function steps(page, screen) {
+  for (let count = 0; count < WARM; count++) {
+    await step(page, screen, "F10");
+  }
+  const found = [];
+  for (let count = 0; count < STEPS; count++) {
+    found.push(await step(page, screen, "F10"));
+  }
+  return found;
+}
+
 /** What VS Code says of the activation, in ms. */
 async function activation(page, screen) {
   await screen.command("Developer: Show Running Extensions");
@@ -100,14 +117,15 @@ await withEditor({ ...plan, settings: { "nncdbg.python": plan.python } }, async 
   await screen.stop();
   figures.start = await starts(page, screen);
   await screen.start();
-  // Where a view is to be measured too, it is opened here.
-  for (let count = 0; count < 3; count++) {
-    await step(page, screen, "F10");
-  }
-  figures.steps = [];
-  for (let count = 0; count < STEPS; count++) {
-    figures.steps.push(await step(page, screen, "F10"));
-  }
+  figures.steps = await steps(page, screen);
+  const view = new TensorView(page, screen);
+  await view.open("%large");
+  await view.says(".words", /block of \d+ × \d+ elements/);
+  await view.press(FOLLOW);
+  await only(page, "Statistics");
+  await pageOf(page, screen, "li");
+  await screen.click("Relu");
+  figures.with_views = await steps(page, screen);
   await page.screenshot({ path: path.join(plan.scratch, "stepped.png") });
   await screen.stop();
   fs.writeFileSync(plan.result, JSON.stringify(figures, null, 1));

@@ -22,6 +22,8 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.vscode.installed import FOLDER, ROOT, VSIX, end_of, missing
 
 NODES = 700
+LARGE = 4096, 4096
+"""The sizes of a tensor that is looked at while stepping."""
 START, STEP, ACTIVATION, BUNDLES = 3.0, 0.150, 0.050, 300.0
 """Seconds from F5 to the stopped line; from F10 to its values; of the activation; KiB of what is loaded."""
 
@@ -43,6 +45,9 @@ def model(path: Path) -> None:
             inputs.append(f"w{number}")
         before = f"v{number}"
         nodes.append(helper.make_node(kind, inputs, [before], name=f"{kind}_{number}"))
+    shape = numpy_helper.from_array(np.array(LARGE, np.int64), "shape")
+    nodes.insert(0, helper.make_node("ConstantOfShape", ["shape"], ["large"], name="large"))
+    weights.append(shape)
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [8, 64]) for name in ("x", before))
     graph = helper.make_graph(nodes, "main", [x], [y], weights)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
@@ -87,19 +92,31 @@ def row(figure: str, ours: float, bar: float | None) -> dict[str, Any]:
 def measure(scratch: Path) -> list[dict[str, Any]]:
     """All figures, in seconds and KiB; `ratio` is that to the bar."""
     found = on_the_screen(scratch)
-    steps = found["steps"]
-    places = sorted({place for each in steps for place in each})
-    ours = [max(each.get(place, 0) for place in OURS) / 1000 for each in steps]
+    steps, with_views = found["steps"], found["with_views"]
+    places = sorted({place for each in with_views for place in each})
     sizes = bundles()
     return [
         row(f"F5 to the stopped line, {NODES} nodes (s)", statistics.median(found["start"]) / 1000, START),
-        row("F10 to a settled screen, what waits for nncdbg (s)", statistics.median(ours), STEP),
-        *(row(f"F10 to the last change of {place} (s)", median_of(steps, place), None) for place in places),
+        row("F10 with inline values to a settled screen (s)", settled(steps), STEP),
+        row(
+            "F10 with statistics and a pinned tensor of 16 M to a settled screen (s)",
+            settled(with_views),
+            STEP,
+        ),
+        *(
+            row(f"the same to the last change of {place} (s)", median_of(with_views, place), None)
+            for place in places
+        ),
         row("activation (s)", found["activation"] / 1000, ACTIVATION),
         row("load of the machine, runnable processes", os.getloadavg()[0], None),
         row("bundles (KiB)", sum(sizes.values()), BUNDLES),
         *(row(f"bundle {name} (KiB)", size, None) for name, size in sorted(sizes.items())),
     ]
+
+
+def settled(steps: list[dict[str, float]]) -> float:
+    """Seconds from the key to the last change of what waits for nncdbg, the median."""
+    return statistics.median(max(each.get(place, 0) for place in OURS) for each in steps) / 1000
 
 
 def median_of(steps: list[dict[str, float]], place: str) -> float:

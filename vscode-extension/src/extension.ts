@@ -27,6 +27,7 @@ export function activate(context: vscode.ExtensionContext): void {
   const changes = new ChangedModels();
   const models = new ModelEditor(changes);
   const explanations = new Explanations();
+  const values = new InlineValues();
   const provide = () => configurations.provideDebugConfigurations();
   const dynamic = vscode.DebugConfigurationProviderTriggerKind.Dynamic;
   context.subscriptions.push(
@@ -40,7 +41,8 @@ export function activate(context: vscode.ExtensionContext): void {
     }),
     vscode.debug.registerDebugConfigurationProvider(TYPE, configurations),
     vscode.debug.registerDebugConfigurationProvider(TYPE, { provideDebugConfigurations: provide }, dynamic),
-    vscode.languages.registerInlineValuesProvider(TEXTS, new InlineValues()),
+    vscode.languages.registerInlineValuesProvider(TEXTS, values),
+    vscode.debug.registerDebugAdapterTrackerFactory(TYPE, values),
     vscode.languages.registerEvaluatableExpressionProvider(TEXTS, new EvaluatableValues()),
     vscode.window.registerCustomEditorProvider(ModelEditor.type, models),
     ...registerSessionCommands(explanations),

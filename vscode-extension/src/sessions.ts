@@ -5,18 +5,24 @@ import * as vscode from "vscode";
 
 export interface Told {
   session: vscode.DebugSession;
-  /** An event of the protocol, such as `stopped`; `begun` and `over` stand for the session itself. */
+  /** An event of the protocol, such as `stopped`; `begun` and `over` stand for the session itself, `stack` for
+   * an answer with the innermost frame. */
   event: string;
-  body: { threadId?: number };
+  body: Body;
+}
+
+interface Body {
+  threadId?: number;
 }
 
 interface Message {
   type: string;
   seq: number;
+  request_seq?: number;
   command?: string;
   event?: string;
-  arguments?: unknown;
-  body?: { threadId?: number };
+  arguments?: { startFrame?: number };
+  body?: { threadId?: number; stackFrames?: { name: string; line: number }[] };
 }
 
 type Heard = (number: number) => void;
@@ -24,10 +30,13 @@ type Heard = (number: number) => void;
 export class Sessions implements vscode.Disposable {
   private readonly told = new vscode.EventEmitter<Told>();
   private readonly expected = new Map<string, Heard[]>();
+  private readonly places = new Map<string, string>();
   readonly onTold = this.told.event;
 
   tracker(session: vscode.DebugSession): vscode.DebugAdapterTracker {
-    const tell = (event: string, body: Told["body"] = {}) => this.told.fire({ session, event, body });
+    const tell = (event: string, body: Body = {}) => this.told.fire({ session, event, body });
+    /** Requests for the innermost frames. */
+    const stacks = new Set<number | undefined>();
     return {
       onWillStartSession: () => tell("begun"),
       onWillStopSession: () => tell("over"),
@@ -35,13 +44,25 @@ export class Sessions implements vscode.Disposable {
       onWillReceiveMessage: (message: Message) => {
         const heard = this.expected.get(keyOf(session, message.command, message.arguments));
         heard?.shift()?.(message.seq);
+        if (message.command === "stackTrace" && !message.arguments?.startFrame) {
+          stacks.add(message.seq);
+        }
       },
       onDidSendMessage: (message: Message) => {
         if (message.type === "event") {
           tell(message.event as string, message.body);
+        } else if (stacks.delete(message.request_seq) && message.body?.stackFrames?.length) {
+          const [top] = message.body.stackFrames;
+          this.places.set(session.id, `${top?.name}, line ${top?.line}`);
+          tell("stack");
         }
       },
     };
+  }
+
+  /** Where the program stood when VS Code last asked, as `@main, line 12`. */
+  placeOf(session: vscode.DebugSession): string {
+    return this.places.get(session.id) ?? "";
   }
 
   /** Sends a request; `abandon` has the server give it up. */

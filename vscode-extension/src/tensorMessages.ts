@@ -5,8 +5,8 @@ export type Request = "nncdbg/slice" | "nncdbg/histogram" | "nncdbg/stats" | "nn
 /** From the view. */
 export type FromView =
   | { kind: "ready" }
-  /** `kept`: as it was answered when it was last asked. */
-  | { kind: "ask"; id: number; request: Request; arguments: object; kept: boolean }
+  /** `kept`: as it was answered when it was last asked; `known`: the version of the answer that is still there. */
+  | { kind: "ask"; id: number; request: Request; arguments: object; kept: boolean; known: number | undefined }
   | { kind: "abandon"; id: number }
   | { kind: "set"; index: number[]; value: string }
   | { kind: "pin"; pinned: boolean }
@@ -49,6 +49,9 @@ export interface Slice {
   nan?: number;
   posinf?: number;
   neginf?: number;
+  version?: number;
+  /** The answer is the one with this version; nothing else is in it. */
+  unchanged?: boolean;
 }
 
 export type Reduction = "mean" | "min" | "max" | "absmax" | "range";

@@ -7,7 +7,7 @@ import type { FromView, Standing, ToView } from "./tensorMessages";
 
 /** Answers of one moment that are kept, for a view that was hidden and is shown again. */
 const KEPT = 12;
-const MOVES = new Set(["continued", "stopped", "invalidated", "terminated", "over"]);
+const MOVES = new Set(["stopped", "invalidated", "terminated", "over"]);
 
 export class TensorPanel implements vscode.Disposable {
   static readonly type = "nncdbg.tensor";
@@ -18,8 +18,6 @@ export class TensorPanel implements vscode.Disposable {
   private standing: Standing = "still";
   private moment = 0;
   private place = "";
-  private placed = -1;
-  private threadId = 1;
   private kept = { moment: -1, place: "", answers: new Map<string, unknown>() };
 
   constructor(
@@ -37,6 +35,7 @@ export class TensorPanel implements vscode.Disposable {
       { viewColumn: column, preserveFocus: false },
       { enableScripts: true, localResourceRoots: [root] },
     );
+    this.place = sessions.placeOf(session);
     this.listeners = [
       this.panel.webview.onDidReceiveMessage((message: FromView) => this.hear(message)),
       sessions.onTold((told) => this.follow(told)),
@@ -77,20 +76,21 @@ export class TensorPanel implements vscode.Disposable {
 
   // -- the session -------------------------------------------------------------------------------
 
-  private follow({ session, event, body }: Told): void {
+  private follow({ session, event }: Told): void {
     if (event === "stopped" && this.pinned && this.standing === "over") {
       // The next run of what is debugged: values are looked at from where it stands.
       this.session = session;
       this.frameId = undefined;
     }
-    if (session.id !== this.session.id || !MOVES.has(event)) {
+    if (session.id !== this.session.id) {
       return;
     }
-    this.threadId = body?.threadId ?? this.threadId;
-    if (event === "continued") {
+    if (event === "stack") {
+      this.placed();
+    } else if (event === "continued") {
       this.standing = "moving";
       this.tellSubject();
-    } else {
+    } else if (MOVES.has(event)) {
       this.anew(event === "terminated" || event === "over" ? "over" : "still");
     }
   }
@@ -127,7 +127,7 @@ export class TensorPanel implements vscode.Disposable {
         this.tellSubject();
         break;
       case "ask":
-        void this.answer(message.id, message.request, message.arguments, message.kept);
+        void this.answer(message.id, message.request, message.arguments, message.known, message.kept);
         break;
       case "abandon":
         this.underWay.get(message.id)?.();
@@ -153,20 +153,20 @@ export class TensorPanel implements vscode.Disposable {
     this.anew(this.standing);
   }
 
-  private async answer(id: number, request: string, argument: object, kept: boolean): Promise<void> {
+  private async answer(id: number, request: string, argument: object, known: number | undefined, kept: boolean): Promise<void> {
     const key = JSON.stringify([request, argument]);
     try {
-      const body = kept && this.kept.answers.has(key) ? this.kept.answers.get(key) : await this.ask(id, key, request, argument);
+      const body = kept && this.kept.answers.has(key) ? this.kept.answers.get(key) : await this.ask(id, key, request, argument, known);
       this.tell({ kind: "answer", id, body });
-      await this.tellPlace();
     } catch (error) {
       this.tell({ kind: "failed", id, message: (error as Error).message });
     }
   }
 
-  private async ask(id: number, key: string, request: string, argument: object): Promise<unknown> {
+  private async ask(id: number, key: string, request: string, argument: object, known: number | undefined): Promise<unknown> {
     const { moment } = this;
-    const { body, abandon } = this.sessions.ask(this.session, request, { ...argument, frameId: this.frameId });
+    const asked = { ...argument, known, frameId: this.frameId };
+    const { body, abandon } = this.sessions.ask(this.session, request, asked);
     this.underWay.set(id, abandon);
     try {
       const answer = await body;
@@ -178,30 +178,27 @@ export class TensorPanel implements vscode.Disposable {
   }
 
   private keep(moment: number, key: string, answer: unknown): void {
-    if (this.kept.moment !== moment) {
-      this.kept = { moment, place: "", answers: new Map() };
+    const before = this.kept;
+    if (before.moment !== moment) {
+      this.kept = { moment, place: this.place, answers: new Map() };
     }
     const { answers } = this.kept;
+    // What has not changed was answered in full at an earlier moment.
+    const whole = (answer as { unchanged?: boolean }).unchanged ? (before.answers.get(key) ?? answer) : answer;
     answers.delete(key);
-    answers.set(key, answer);
+    answers.set(key, whole);
     if (answers.size > KEPT) {
       answers.delete(answers.keys().next().value as string);
     }
   }
 
-  /** Once for each moment, after the first answer: whoever looks waits for the values, not for this. */
-  private async tellPlace(): Promise<void> {
-    const { moment } = this;
-    if (this.placed === moment || this.standing !== "still") {
-      return;
-    }
-    this.placed = moment;
-    const asked = { threadId: this.threadId, startFrame: 0, levels: 1 };
-    const [top] = (await this.session.customRequest("stackTrace", asked)).stackFrames;
-    if (moment === this.moment && top) {
-      this.place = `${top.name}, line ${top.line}`;
-      if (this.kept.moment === moment) {
-        this.kept.place = this.place;
+  /** VS Code has just been told where the program stands. */
+  private placed(): void {
+    const place = this.sessions.placeOf(this.session);
+    if (this.standing === "still" && place !== this.place) {
+      this.place = place;
+      if (this.kept.moment === this.moment) {
+        this.kept.place = place;
       }
       this.tellSubject();
     }

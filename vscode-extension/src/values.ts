@@ -3,6 +3,8 @@
 import * as vscode from "vscode";
 
 const TYPE = "nncdbg";
+/** After these the values at hand are those of another moment. */
+const MOVED = new Set(["continued", "invalidated", "terminated"]);
 const VALUE = /%(?:"(?:[^"\\]|\\.)*"|[A-Za-z0-9_/.$]+)/;
 
 interface LineText {
@@ -10,8 +12,43 @@ interface LineText {
   text: string;
 }
 
-/** One request for the lines in view. */
-export class InlineValues implements vscode.InlineValuesProvider {
+interface Lines {
+  frameId: number;
+  lines: LineText[];
+}
+
+interface Range {
+  start: number;
+  end: number;
+}
+
+/** One request for the lines in view.  It is made when the program stops, before VS Code asks for them. */
+export class InlineValues implements vscode.InlineValuesProvider, vscode.DebugAdapterTrackerFactory {
+  /** The lines that were in view last, and what was answered for them at this stop. */
+  private seen: Range | undefined;
+  private early: { session: vscode.DebugSession; range: Range; lines: Promise<Lines | undefined> } | undefined;
+
+  createDebugAdapterTracker(session: vscode.DebugSession): vscode.DebugAdapterTracker {
+    return {
+      onDidSendMessage: (message) => {
+        if (message.event === "stopped") {
+          this.askEarly(session);
+        } else if (MOVED.has(message.event)) {
+          this.early = undefined;
+        }
+      },
+    };
+  }
+
+  private askEarly(session: vscode.DebugSession): void {
+    const range = this.seen;
+    if (range) {
+      // Where the program has moved on meanwhile, VS Code asks for another stop.
+      const lines = Promise.resolve(session.customRequest("nncdbg/lines", range)).catch(() => undefined);
+      this.early = { session, range, lines };
+    }
+  }
+
   async provideInlineValues(
     document: vscode.TextDocument,
     view: vscode.Range,
@@ -22,10 +59,21 @@ export class InlineValues implements vscode.InlineValuesProvider {
     if (session?.type !== TYPE) {
       return [];
     }
-    const asked = { frameId: context.frameId, start: view.start.line + 1, end: view.end.line + 1 };
-    return (await linesOf(session, asked, token))
-      .filter(({ line }) => line <= document.lineCount)
+    const range = (this.seen = { start: view.start.line + 1, end: view.end.line + 1 });
+    const lines = (await this.known(session, range, context.frameId)) ?? (await linesOf(session, { ...range, frameId: context.frameId }, token));
+    return lines
+      .filter(({ line }) => line >= range.start && line <= Math.min(range.end, document.lineCount))
       .map(({ line, text }) => new vscode.InlineValueText(document.lineAt(line - 1).range, text));
+  }
+
+  /** What was asked for early, if it is of this frame and has all that is in view. */
+  private async known(session: vscode.DebugSession, range: Range, frameId: number): Promise<LineText[] | undefined> {
+    const early = this.early;
+    if (early?.session !== session || range.start < early.range.start || range.end > early.range.end) {
+      return undefined;
+    }
+    const found = await early.lines;
+    return found?.frameId === frameId && early === this.early ? found.lines : undefined;
   }
 }
 

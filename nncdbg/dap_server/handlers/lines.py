@@ -38,7 +38,7 @@ class LinesArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 @request("nncdbg/lines", when=STILL, arguments=LinesArguments, reads=True)
 def lines(session: Session, arguments: LinesArguments) -> dict[str, Any]:
-    """What each of these lines has given so far: `line` and `text`.
+    """What each of these lines has given so far: `line` and `text`; and the number of the frame.
 
     Of all blocks on the stack from this frame outwards whose statements stand in its text.  Statistics
     are those that a glance gives, see `Glance`; the type, which the line says already, is left out.
@@ -55,9 +55,10 @@ def lines(session: Session, arguments: LinesArguments) -> dict[str, Any]:
             for line, name, text in _given(view, listing, outer, first, last):
                 found.setdefault(line, {}).setdefault(name, text)
     return {
+        "frameId": session.handles.number(frame_place(session, depth)),
         "lines": [
             {"line": line_for_client(session, line), "text": _text(found[line])} for line in sorted(found)
-        ]
+        ],
     }
 
 

@@ -72,7 +72,8 @@ class SliceArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A tensor by `name` or `expression`, and what of it: `index` is text (``0, :, 2:5``).
 
     With `against`, what that is compared with takes its place (`part` "there"), or the difference
-    (`part` "difference", in f64).
+    (`part` "difference", in f64).  `known` is the `version` of an answer to the same question that
+    the client still has.
     """
 
     name: str | None = None
@@ -85,6 +86,7 @@ class SliceArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     encoding: Literal["json", "base64"] = "json"
     against: Against | None = None
     part: Literal["there", "difference"] = "difference"
+    known: int | None = None
 
 
 class SliceBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -96,6 +98,9 @@ class SliceBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     Numbers are JSON numbers, and ``"NaN"``, ``"Infinity"``, ``"-Infinity"``; complex ones pairs of
     them.  Where base64 was asked for, `elements` names the type of the bytes, see `packed`.
+
+    `version` is a number of the tensor as it stands, where it has one.  If that is the one `known`,
+    the answer is `unchanged`, and is left out but for the type.
     """
 
     type: str
@@ -110,6 +115,8 @@ class SliceBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     nan: int | msgspec.UnsetType = msgspec.UNSET
     posinf: int | msgspec.UnsetType = msgspec.UNSET
     neginf: int | msgspec.UnsetType = msgspec.UNSET
+    version: int | msgspec.UnsetType = msgspec.UNSET
+    unchanged: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class CompareArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -137,7 +144,32 @@ def slice_(session: Session, arguments: SliceArguments) -> SliceBody:
             f"a sample of {arguments.max_elements} elements", hint=f"ask for 1 to {MAX_ELEMENTS}"
         )
     scope = values_from(session, arguments.frame_id)
-    whole, minus = _named(scope, arguments), None
+    whole = _named(scope, arguments)
+    version = session.program.shown.answers.version(whole) if arguments.against is None else None
+    if version is None:
+        return _slice(session, arguments, scope, whole)
+    if version == arguments.known:
+        return _unchanged(whole, version)
+    return msgspec.structs.replace(_slice(session, arguments, scope, whole), version=version)
+
+
+def _unchanged(whole: Array, version: int) -> SliceBody:
+    dtype, shape = dtypes.name_of(whole.dtype), list(whole.shape)
+    return SliceBody(
+        type=type_text(whole),
+        dtype=dtype,
+        source_shape=shape,
+        stride=[],
+        shape=[],
+        reduce="stride",
+        data="",
+        version=version,
+        unchanged=True,
+    )
+
+
+def _slice(session: Session, arguments: SliceArguments, scope: Values, whole: Any) -> SliceBody:
+    minus = None
     if arguments.against is not None:
         there = _against(session, scope, _text(arguments), arguments.against)
         if arguments.part == "there":
@@ -158,7 +190,7 @@ def slice_(session: Session, arguments: SliceArguments) -> SliceBody:
 
         if arguments.against is not None:
             return reduced()
-        question = msgspec.json.encode(msgspec.structs.replace(arguments, frame_id=None))
+        question = msgspec.json.encode(msgspec.structs.replace(arguments, frame_id=None, known=None))
         return session.program.shown.answers.once(whole, question, reduced)
     cells = _sample(scope, chosen, steps)
     if minus is not None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Hashable
+from functools import partial
+from itertools import count
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,6 +22,19 @@ class Answers:
     def __init__(self, stands: Callable[[], bool]) -> None:
         self._stands = stands
         self._known: dict[tuple[int, Hashable], tuple[weakref.ref[Any], Any]] = {}
+        self._versions: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._next = count(1).__next__
+
+    def version(self, content: Any) -> int | None:
+        """The number of an array, which no other one gets; None where what it holds may change."""
+        if not isinstance(content, np.ndarray) or not self._stands():
+            return None
+        known = self._versions.get(id(content))
+        if known is None or known[0]() is not content:
+            # When the array goes, so does its entry; `pop` takes the dead reference as its default.
+            gone = partial(self._versions.pop, id(content))
+            known = self._versions[id(content)] = weakref.ref(content, gone), self._next()
+        return known[1]
 
     def once(self, content: Any, question: Hashable, compute: Callable[[], Answer]) -> Answer:
         """The answer to a question about an array: as it was, if this very array was asked about before."""

@@ -44,7 +44,7 @@ function prepare(workspace, python) {
 }
 
 /** The one tensor view that is on the screen. */
-class TensorView {
+export class TensorView {
   constructor(page, screen) {
     this.page = page;
     this.screen = screen;
@@ -63,7 +63,8 @@ class TensorView {
 
   async says(selector, pattern) {
     const place = this.frame.locator(selector).first();
-    const text = async () => ((await place.count()) ? await place.innerText() : "");
+    // A page that comes or goes has no frame for a moment.
+    const text = () => place.innerText({ timeout: 1000 }).catch(() => "");
     let seen = "";
     await this.screen.until(async () => pattern.test((seen = await text())), `${pattern} in ${selector}`);
     return seen;
@@ -89,7 +90,7 @@ class TensorView {
   }
 }
 
-const FOLLOW = "Follow the program as it is stepped";
+export const FOLLOW = "Follow the program as it is stepped";
 
 /** Steps over statements until the arrow is in the line with this text. */
 async function stepTo(page, screen, text) {

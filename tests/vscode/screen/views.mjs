@@ -8,7 +8,7 @@ function pane(page, title) {
 }
 
 /** Opens a view of the debug side bar if it is folded, and folds the others, so that it has room. */
-async function only(page, title) {
+export async function only(page, title) {
   await page.locator(".debug-viewlet .pane-header, .pane-header").first().waitFor();
   for (const header of await page.locator(".sidebar .pane-header").all()) {
     const open = (await header.getAttribute("aria-expanded")) === "true";
@@ -20,7 +20,7 @@ async function only(page, title) {
 }
 
 /** The page of a view, once it shows what `selector` says. */
-async function pageOf(page, screen, selector) {
+export async function pageOf(page, screen, selector) {
   return screen.until(async () => {
     for (const frame of page.frames()) {
       if (await frame.locator(selector).first().isVisible().catch(() => false)) {

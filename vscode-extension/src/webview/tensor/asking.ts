@@ -18,9 +18,9 @@ export class Asking {
 
   constructor(private readonly send: (message: FromView) => void) {}
 
-  ask<Body>(request: Request, argument: object): Promise<Body> {
+  ask<Body>(request: Request, argument: object, known?: number): Promise<Body> {
     const id = ++this.last;
-    this.send({ kind: "ask", id, request, arguments: argument, kept: this.kept });
+    this.send({ kind: "ask", id, request, arguments: argument, kept: this.kept, known });
     return new Promise((resolve, reject) => {
       this.waiting.set(id, { answered: (body) => resolve(body as Body), failed: reject });
     });

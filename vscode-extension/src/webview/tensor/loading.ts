@@ -21,7 +21,12 @@ interface AxisRange {
   stop: number;
 }
 
+/** Pictures that are there to be shown again if nothing has changed. */
+const KEPT = 3;
+
 export class Loading {
+  private readonly latest = new Map<string, Loaded>();
+
   constructor(
     private readonly asking: Asking,
     private readonly expression: string,
@@ -60,15 +65,24 @@ export class Loading {
     encoding = "base64",
   ): Promise<Loaded> {
     const compared = part === "there" || part === "difference" ? { against: this.against(choices), part } : {};
-    const slice = await this.asking.ask<Slice>("nncdbg/slice", {
+    const asked = {
       expression: this.expression,
       ...(axes.length ? { axes } : {}),
       maxElements,
       reduce,
       encoding,
       ...compared,
-    });
-    return { slice, cells: cellsOf(slice) };
+    };
+    const key = JSON.stringify(asked);
+    const before = this.latest.get(key);
+    const slice = await this.asking.ask<Slice>("nncdbg/slice", asked, before?.slice.version);
+    const loaded = slice.unchanged && before ? before : { slice, cells: cellsOf(slice) };
+    this.latest.delete(key);
+    this.latest.set(key, loaded);
+    if (this.latest.size > KEPT) {
+      this.latest.delete(this.latest.keys().next().value as string);
+    }
+    return loaded;
   }
 
   async statistics(choices: Choices, part: Part): Promise<Statistics> {

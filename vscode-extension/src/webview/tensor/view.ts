@@ -169,6 +169,10 @@ export class View {
       // The value has become one of another type.
       return this.load(loading);
     }
+    if (this.content && same(this.content, content)) {
+      // The very tensor that is shown: picture and statistics stand.
+      return;
+    }
     this.content = content;
     this.show(content);
     if (choices.mode === "table") {
@@ -339,6 +343,16 @@ export class View {
       this.choose({ ...choices, ...found.choices });
     }
   }
+}
+
+/** Whether nothing is to be drawn anew: the same pictures, of the same choices. */
+function same(shown: Content, content: Content): boolean {
+  const pictures = (each: Content) => each.shown.map(({ loaded }) => loaded);
+  return (
+    content.shown.length > 0 &&
+    shown.choices === content.choices &&
+    pictures(content).every((each, index) => each === pictures(shown)[index])
+  );
 }
 
 /** Writes down what comes, or why it does not: the picture stays. */
