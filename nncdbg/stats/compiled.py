@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeAlias
 
 import ml_dtypes
@@ -30,6 +31,9 @@ from nncdbg.stats.kernel import Kernel
 
 _BLOCK = 512
 """Elements per block: few enough that the second loop over them reads from the L1 cache."""
+
+_LONG_BLOCK = 4096
+"""Elements after which it is asked whether it is worth going on."""
 
 _NATIVE, _HALF, _BRAIN = 0, 1, 2
 """How the bits become a number: as they are, as f16, as bf16."""
@@ -298,6 +302,21 @@ def _scan(signed: Any, unsigned: Any, values: Any, kind: Any, limits: Any, scale
     return (low, high, under, over), (nan, posinf, neginf, zero, subnormal), unwritten, finite, mean, square
 
 
+@_jit(nogil=True)
+def all_finite(infinite: Any, address: Any, count: Any) -> Any:
+    """Whether no float at `address` has a magnitude of `infinite` or more, as `_magnitude` has it."""
+    unsigned = carray(_pointer(infinite, address), (count,))
+    for start in range(0, count, _LONG_BLOCK):
+        block = unsigned[start : start + _LONG_BLOCK]
+        most = _like(infinite, 0)
+        for i in range(block.size):
+            magnitude = _magnitude(block[i])
+            most = magnitude if magnitude > most else most
+        if most >= infinite:
+            return 0
+    return 1
+
+
 @_jit()
 def _scale_for(top: Any) -> Any:
     """A power of two that keeps squares of numbers up to `top` inside f64; 1 where none is needed."""
@@ -525,7 +544,18 @@ def build(name: str) -> Kernel:
     function.compile(signature)
     # The entry point is the compiled function without the dispatcher's look at argument types.
     entry = function.overloads[signature].entry_point
-    return Kernel(entry, leading, exact=function is integers)
+    finite = _finite_kernel(name) if function is floats else None
+    return Kernel(entry, leading, exact=function is integers, all_finite=finite)
+
+
+def _finite_kernel(name: str) -> Callable[[int, int], bool]:
+    """`all_finite` of one dtype, as a function of address and count."""
+    limits = ml_dtypes.finfo(dtypes.NUMPY[name])
+    word = getattr(types, f"uint{limits.bits}")
+    signature = (word, types.intp, types.intp)
+    all_finite.compile(signature)
+    exponent = ((1 << (limits.bits - 1 - limits.nmant)) - 1) << limits.nmant
+    return partial(all_finite.overloads[signature].entry_point, exponent << 1)
 
 
 @_jit()

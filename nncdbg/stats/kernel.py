@@ -17,3 +17,5 @@ class Kernel:
     entry: Callable[..., int]
     leading: tuple[int | float, ...]
     exact: bool
+    all_finite: Callable[[int, int], bool] | None = None
+    """``all_finite(address, count)``: whether there is neither NaN nor Inf; for floats of 16 bits and more."""

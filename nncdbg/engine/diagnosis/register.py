@@ -38,6 +38,10 @@ class Register:
             self._entries[id(value)] = (self._reference(value), known)
         known[kind] = origins
 
+    def knows(self, value: Any) -> bool:
+        """Whether any trouble of a tensor is noted."""
+        return self._of(value) is not None
+
     def origins(self, value: Any, kind: str) -> Origins:
         """Where the trouble of a kind in a value came from, as far as it is noted."""
         if isinstance(value, (list, tuple)):

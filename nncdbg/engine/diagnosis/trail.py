@@ -30,6 +30,7 @@ from nncdbg.engine.memory.lifetimes import target_slots
 from nncdbg.engine.ops.schema import complete, version_of
 from nncdbg.engine.values import type_of
 from nncdbg.stats import summarize
+from nncdbg.stats.finiteness import is_finite
 
 Diagnose: TypeAlias = "Callable[[Birth, Statement, Sequence[Any]], tuple[Cause, Any] | None]"
 """Why a birth happened, and where in the op's micro program; None if it is legal by definition."""
@@ -160,10 +161,23 @@ class Trail:
         if spoilt:
             for result in results:
                 self._bad.mark(result, MEMORY, spoilt | self._bad.origins(result, MEMORY))
-        ended = {kind: self._bad.union(inputs, kind) - LEGAL for kind in KINDS}
-        for kind, origins in ended.items():
+        bad = {kind: self._bad.union(inputs, kind) for kind in KINDS}
+        if any(bad.values()):
+            self._handed_on(binding, inputs, results)
+        for kind, origins in bad.items():
+            origins -= LEGAL
             if origins and not any(self._bad.union(results, each) for each in KINDS):
                 self._note("healed", Finding(kind, binding, "", inputs, 0, result=results[0]), origins)
+
+    def _handed_on(self, statement: Statement, inputs: Sequence[Any], results: Sequence[Any]) -> None:
+        """Results that nobody reports, as their statement only moves elements."""
+        for index, result in enumerate(results):
+            if result is None or isinstance(result, (list, tuple)) or self._bad.knows(result):
+                continue
+            host = self.to_host(result)
+            for kind in KINDS if not is_finite(host) else ():
+                if holds_any(host, kind):
+                    self._not_a_number(Finding(kind, statement, "", inputs, index, result=result))
 
     def _hear(self, event: Event) -> None:
         """The values that a loop has collected are stacked when it is over."""
@@ -197,29 +211,48 @@ class Trail:
         return self._bad.origins(value, kind)
 
     def _look(self, value: Any, statement: Statement, index: int) -> None:
-        """A tensor that no statement of this run was reported for: an input or a constant."""
+        """A tensor that no statement was reported for: an input, a constant, or one of these moved."""
         host = self.to_host(value)
-        for kind in KINDS:
+        for kind in KINDS if not is_finite(host) else ():
             if not self._bad.origins(value, kind) and holds_any(host, kind):
-                self._bad.mark(value, kind, self._entrance(value, host, kind, statement, index))
+                made = self._moved(value, kind)
+                self._bad.mark(value, kind, made or self._entrance(value, host, kind, statement, index))
+
+    def _moved(self, value: Any, kind: str) -> Origins:
+        """Where it comes from if a statement on the stack made it; that one only moves elements."""
+        for frame in reversed(self.machine.frames):
+            code = frame.code
+            for slot, content in enumerate(frame.slots):
+                pc = code.definition[slot] if content is value else -1
+                if pc < 0 or code.instructions[pc][0] is None:
+                    continue
+                statement, operands = Statement(code, pc), code.instructions[pc][1](frame.slots)
+                origins = self._union(operands, kind, statement)
+                if origins and origins != LEGAL:
+                    finding = Finding(kind, statement, "", operands, 0, result=value)
+                    return frozenset({self._note("propagated", finding, origins).number})
+                return origins
+        return NONE
 
     def _entrance(self, value: Any, host: Any, kind: str, statement: Statement, index: int) -> Origins:
-        entry = self.machine.frames[0].code
         given = next((name for name, array in self.inputs.items() if array is value), None)
-        slots = statement.code.operands[statement.pc]
-        name = given or (statement.code.names[slots[index]] if index < len(slots) else "")
+        code, name = self._home(value) or (statement.code, _operand(statement, index))
         if given is not None:
+            code, name = self.machine.frames[0].code, given
             cause = cause_of_input(given, host, kind)
         elif kind == "inf" and bad_on_purpose(host):
             return LEGAL
         else:
             cause = cause_of_constant(name, host, kind)
-        code = entry if given is not None else self._home(value) or statement.code
         return frozenset({self._enter(Statement(code, ENTRANCE), name, kind, host, cause).number})
 
-    def _home(self, value: Any) -> Code | None:
-        """The outermost block that has this constant."""
-        return next((code for code in self.blocks if any(each is value for each in code.template)), None)
+    def _home(self, value: Any) -> tuple[Code, str] | None:
+        """The outermost block that has this constant, and its name there."""
+        for code in self.blocks:
+            for slot, each in enumerate(code.template):
+                if each is value:
+                    return code, code.names[slot]
+        return None
 
     # -- noting ------------------------------------------------------------------------------------
 
@@ -277,7 +310,9 @@ class Trail:
             return
         frame = self.machine.frames[0]
         outputs = frame.code.instructions[-1][1](frame.slots)
-        waiting = NONE.union(*(self._bad.union(outputs, kind) for kind in (*KINDS, MEMORY)))
+        returned = Statement(frame.code, len(frame.code.nodes))
+        found = [self._union(outputs, kind, returned) for kind in KINDS]
+        waiting = NONE.union(*found, self._bad.union(outputs, MEMORY))
         reaching: set[int] = set()
         pending = list(waiting - LEGAL)
         while pending:
@@ -291,6 +326,11 @@ class Trail:
 
 def _key(role: str, kind: str, statement: Statement, output: int | None) -> tuple[Any, ...]:
     return role, kind, id(statement.code), statement.pc, output
+
+
+def _operand(statement: Statement, index: int) -> str:
+    slots = statement.code.operands[statement.pc]
+    return statement.code.names[slots[index]] if index < len(slots) else ""
 
 
 def _value(finding: Finding) -> str:

@@ -1,0 +1,91 @@
+"""The allocation of a watch: results stay where kernels put them, and are looked at for NaN and Inf.
+
+The kernels of nncdbg write every element of what they are given, and inside it; its own tests hold
+them to that.  So their results need neither fill nor guards, and a statement that only moves
+elements cannot give birth to a NaN.  What was made by `nncdbg.Empty`, and the kernels of an op library, get
+the buffers of `debug`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.findings import Finding
+from nncdbg.engine.linking import Binding, Execute
+from nncdbg.engine.memory.debug import DebugAllocation
+from nncdbg.engine.memory.inspected import INF, NAN
+from nncdbg.engine.ops import Op
+from nncdbg.engine.ops.moving import MOVING
+from nncdbg.stats.finiteness import is_finite
+
+
+class LeanAllocation(DebugAllocation):
+    """NaN and Inf are looked for in every result that may have them; `unwritten` is as in `debug`."""
+
+    name = "lean"
+
+    def wrap(self, binding: Binding) -> Execute:
+        if binding.node.op == "nncdbg.Empty" or is_foreign(binding.op):
+            return super().wrap(binding)
+        return self._moving(binding) if moves(binding) else self._looking(binding)
+
+    def _moving(self, binding: Binding) -> Execute:
+        """For a statement whose result holds nothing that its operands do not hold."""
+        kernel, unwritten = binding.kernel, self.unwritten
+
+        def execute(*inputs: Any) -> Any:
+            if unwritten:
+                self._check_reads(binding, inputs)
+            return kernel(*inputs)
+
+        return execute
+
+    def _looking(self, binding: Binding) -> Execute:
+        kernel, unwritten, look = binding.kernel, self.unwritten, self._look
+
+        def execute_one(*inputs: Any) -> Any:
+            if unwritten:
+                self._check_reads(binding, inputs)
+            result = kernel(*inputs)
+            if not is_finite(result):
+                look(binding, inputs, 0, result)
+            return result
+
+        def execute_several(*inputs: Any) -> Any:
+            if unwritten:
+                self._check_reads(binding, inputs)
+            results = kernel(*inputs)
+            for index, result in enumerate(results):
+                if not is_finite(result):
+                    look(binding, inputs, index, result)
+            return results
+
+        return execute_several if binding.several else execute_one
+
+    def _look(self, binding: Binding, inputs: Sequence[Any], index: int, result: Any) -> None:
+        """Report what is not finite in a result."""
+        for flag, kind, test in _TESTS:
+            if flag & self.watched and test(result).any():
+                self.report(Finding(kind, binding, "", inputs, index, result=result))
+
+
+_TESTS: tuple[tuple[int, str, Callable[[Any], Any]], ...] = ((NAN, "nan", np.isnan), (INF, "inf", np.isinf))
+
+
+def is_foreign(op: Op) -> bool:
+    """Whether somebody else wrote the kernel."""
+    return op.kernel is not None and op.kernel.__module__.partition(".")[0] != "nncdbg"
+
+
+def moves(binding: Binding) -> bool:
+    """Whether a statement only moves elements, or makes constants, all of them finite."""
+    if binding.node.op not in MOVING and binding.node.op not in ("Constant", "ConstantOfShape"):
+        return False
+    return all(is_finite(np.asarray(value)) for value in binding.attributes.values() if _is_data(value))
+
+
+def _is_data(value: Any) -> bool:
+    return isinstance(value, (np.ndarray, np.generic, float))

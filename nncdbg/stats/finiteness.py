@@ -1,0 +1,51 @@
+"""Whether a tensor holds neither NaN nor Inf, at the least cost."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine import dtypes
+from nncdbg.engine.graph import Array
+from nncdbg.stats.preparation import kernel_of, looked_at
+
+_SMALL = 1 << 12
+"""Elements up to which finding the address costs more than a product."""
+
+_BY_PRODUCT = (np.dtype(np.float32), np.dtype(np.float64))
+_NAMES = {dtype: name for name, dtype in dtypes.NUMPY.items() if name in dtypes.FLOATS | dtypes.COMPLEX}
+
+
+def is_finite(array: Any) -> bool:
+    """Whether no element is NaN or infinite; True for what is no tensor of floats.
+
+    A sum of squares that is finite has no NaN or Inf in it; one that is not may have overflowed, so then
+    it is looked at element by element.
+    """
+    dtype = getattr(array, "dtype", None)
+    if dtype is None or dtype.kind in "biuO":
+        return True
+    if array.size <= _SMALL and dtype in _BY_PRODUCT and math.isfinite(np.vdot(array, array)):
+        return True
+    name = _NAMES.get(dtype)
+    if name is None:
+        return True
+    kernel = kernel_of(name)
+    if kernel is not None and kernel.all_finite is not None:
+        found = array.__array_interface__
+        if found["strides"] is None and array.flags.aligned:
+            return bool(kernel.all_finite(found["data"][0], array.size))
+    return _is_finite_plain(array)
+
+
+def _is_finite_plain(array: Array) -> bool:
+    looked_at(array.size)
+    if array.dtype.kind == "c":
+        return bool(np.isfinite(array).all())
+    with np.errstate(all="ignore"):
+        # One pass: a NaN or Inf in a sum stays in it.
+        if array.dtype in _BY_PRODUCT and math.isfinite(np.add.reduce(array, axis=None)):
+            return True
+        return bool(np.isfinite(array).all())

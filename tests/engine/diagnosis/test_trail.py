@@ -1,0 +1,174 @@
+"""Who is told to have begun it, who handed it on, and where it ended: table of small programs.
+
+Every line of what is expected is `role kind op value`, with `*` behind what reaches an output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+import nncdbg
+from nncdbg.engine.diagnosis.sightings import ENTRANCE, Sighting
+from nncdbg.engine.linking import Allocation
+from nncdbg.engine.memory.debug import DebugAllocation
+from nncdbg.engine.memory.lean import LeanAllocation
+from tests.engine.programs import runnable
+
+HEAD = "#nncdbg 1\nopset 18\n\n"
+
+CASES: dict[str, tuple[str, list[str]]] = {
+    "a birth is handed on": (
+        """graph @main() -> (%y: f32[2]) {
+  %x: f32[2] = [-1.0, 4.0]
+  %r: f32[2] = Sqrt(%x)
+  %y: f32[2] = Add(%r, 1.0)
+  return %y
+}""",
+        ["birth nan Sqrt r*", "propagated nan Add y*"],
+    ),
+    "an overflow leads to a NaN": (
+        """graph @main() -> (%y: f32[2]) {
+  %x: f32[2] = [100.0, 4.0]
+  %e: f32[2] = Exp(%x)
+  %y: f32[2] = Sub(%e, %e)
+  return %y
+}""",
+        ["birth inf Exp e*", "birth nan Sub y*"],
+    ),
+    "a NaN that Where leaves behind": (
+        """graph @main() -> (%y: f32[2]) {
+  %x: f32[2] = [-1.0, 4.0]
+  %r: f32[2] = Sqrt(%x)
+  %good: bool[2] = Greater(%x, 0.0)
+  %y: f32[2] = Where(%good, %r, %x)
+  return %y
+}""",
+        ["birth nan Sqrt r", "healed nan Where y"],
+    ),
+    "a NaN that nobody reads": (
+        """graph @main() -> (%y: f32[2]) {
+  %x: f32[2] = [-1.0, 4.0]
+  %r: f32[2] = Sqrt(%x)
+  %s: i64[1] = Shape(%r)
+  %y: f32[2] = Neg(%x)
+  return %y
+}""",
+        ["birth nan Sqrt r"],
+    ),
+    "a mask is meant": (
+        """graph @main() -> (%y: f32[2], %z: f32[2]) {
+  %mask: f32[2] = [0.0, -inf]
+  %x: f32[2] = [1.0, 4.0]
+  %z: f32[2] = Add(%x, %mask)
+  %y: f32[2] = Softmax(%z)
+  return %y, %z
+}""",
+        [],
+    ),
+    "a parameter is bad": (
+        """graph @main() -> (%y: f32[2]) {
+  %w: f32[2] = [1.0, nan]
+  %t: f32[2] = Reshape(%w, [2])
+  %y: f32[2] = Mul(%t, 2.0)
+  return %y
+}""",
+        ["propagated nan - w*", "propagated nan Reshape t*", "propagated nan Mul y*"],
+    ),
+    "it is carried by a loop, and collected": (
+        """graph @main() -> (%last: f32[], %all: f32[3]) {
+  %x: f32[] = 2.0
+  while @shrink (%s: f32[] = %x) times 3 {
+    %less: f32[] = Sub(%s, 1.5)
+    %t: f32[] = Log(%less)
+    next %s = %t collect %t
+  } -> (%last: f32[] = %s, %all: f32[3] = collect[0])
+  return %last, %all
+}""",
+        ["birth nan Log t*", "propagated nan Sub less*", "propagated nan Log t*"],
+    ),
+    "it goes through a call and a branch": (
+        """graph @main() -> (%y: f32[2]) {
+  %x: f32[2] = [-1.0, 4.0]
+  %h: f32[2] = @layer(%x)
+  %yes: bool[] = true
+  if %yes @then {
+    %p: f32[2] = Neg(%h)
+    yield %p
+  } else @otherwise {
+    yield %x
+  } -> (%y: f32[2])
+  return %y
+}
+
+graph @layer(%a: f32[2]) -> (%b: f32[2]) {
+  %b: f32[2] = Log(%a)
+  return %b
+}""",
+        ["birth nan Log b*", "propagated nan Neg p*"],
+    ),
+    "nobody wrote it": (
+        """graph @main() -> (%y: f32[2]) {
+  %e: f32[2] = nncdbg.Empty(shape=[2], dtype="f32")
+  %y: f32[2] = Add(%e, 1.0)
+  return %y
+}""",
+        ["birth uninitialized Add e*", "propagated nan Add y*"],
+    ),
+}
+
+
+def told(sighting: Sighting) -> str:
+    statement = sighting.statement
+    op = "-" if statement.pc == ENTRANCE else statement.code.nodes[statement.pc].op
+    mark = "*" if sighting.reaches_output else ""
+    return f"{sighting.role} {sighting.kind} {op} {sighting.value}{mark}"
+
+
+def followed(text: str, memory: Allocation | str, inputs: Mapping[str, Any] | None = None) -> list[Sighting]:
+    debugger = nncdbg.Debugger(nncdbg.parse(text), inputs, allocator=memory, statistics=False)
+    debugger.uncatch()
+    trail = debugger.follow()
+    stop = debugger.run()
+    trail.conclude(ended=stop.reason == "end")
+    return sorted(trail.sightings, key=lambda each: (each.tick, each.number))
+
+
+@pytest.mark.parametrize("memory", ["debug", "plain", "lean"])
+@pytest.mark.parametrize("name", CASES)
+def test_each_has_its_role(name: str, memory: str) -> None:
+    text, expected = CASES[name]
+    if memory == "plain" and "wrote" in name:
+        pytest.skip("plain does not watch over memory")
+    chosen = LeanAllocation() if memory == "lean" else memory
+    assert [*map(told, followed(HEAD + text, chosen))] == expected
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(runnable())
+def test_each_way_of_looking_tells_of_the_same_births(text: str) -> None:
+    """And of the same inputs, as far as they matter: one that is bad and only moved is not looked at."""
+    inputs = {
+        "x": np.array([-2.0, 0.0, 1e30], np.float32),
+        "z": np.array([np.inf, -1e38, 3.0], np.float32),
+    }
+    ways: list[Allocation] = [DebugAllocation(), LeanAllocation(), Allocation()]
+    births = [
+        [
+            (told(each), each.iteration, each.count)
+            for each in followed(text, way, inputs)
+            if each.role == "birth" or (each.born and each.reaches_output)
+        ]
+        for way in ways
+    ]
+    assert births[0] == births[1] == births[2]
+
+
+def test_where_it_began_in_a_loop() -> None:
+    text, _ = CASES["it is carried by a loop, and collected"]
+    birth = followed(HEAD + text, "debug")[0]
+    assert (birth.kind, birth.iteration) == ("nan", (1,))

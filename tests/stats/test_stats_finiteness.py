@@ -1,0 +1,56 @@
+"""Whether a tensor is finite: the same answer as NumPy's, whichever way it is found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nncdbg.engine import dtypes
+from nncdbg.stats import prepare
+from nncdbg.stats.finiteness import is_finite
+
+FLOATS = sorted(dtypes.FLOATS | dtypes.COMPLEX)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("size", [0, 1, 7, 5000])
+@pytest.mark.parametrize("name", FLOATS)
+def test_one_element_is_enough(name: str, size: int, compiled: bool) -> None:
+    if compiled:
+        prepare(wait=True)
+    dtype = dtypes.NUMPY[name]
+    array = np.ones(size, dtype)
+    assert is_finite(array)
+    for place in {0, size // 2, size - 1} if size else ():
+        for number in (np.nan, np.inf, -np.inf):
+            with np.errstate(all="ignore"):
+                spoilt = array.copy()
+                spoilt[place] = number
+            assert is_finite(spoilt) == bool(np.isfinite(spoilt).all()), (number, place)
+
+
+@pytest.mark.parametrize("size", [3, 5000])
+def test_the_largest_numbers_are_finite(size: int) -> None:
+    for dtype in (np.float16, np.float32, np.float64):
+        assert is_finite(np.full(size, np.finfo(dtype).max, dtype))
+        assert is_finite(np.full(size, np.finfo(dtype).smallest_subnormal, dtype))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 3), st.sampled_from([np.nan, np.inf, 1e38, 0.0]), st.integers(0, 5), st.booleans())
+def test_any_strides(axis: int, number: float, step: int, turned: bool) -> None:
+    array = np.ones((4, 6, 5, 7), np.float32)
+    array[1, 2, 3, 4] = number
+    seen: Any = np.moveaxis(array, axis, 0)[:: step + 1]
+    seen = seen[..., ::-1] if turned else seen
+    assert is_finite(seen) == bool(np.isfinite(seen).all())
+
+
+def test_what_is_no_tensor_of_floats_is_finite() -> None:
+    for value in (None, [np.array(np.nan)], np.array([1, 2]), np.array(["a"], object), np.array([True])):
+        assert is_finite(value)
+    assert not is_finite(np.float32("nan"))
