@@ -11,7 +11,7 @@ from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import Expression
 from nncdbg.engine.findings import Report
 from nncdbg.engine.graph import Program
-from nncdbg.engine.linking import Allocation, Linker
+from nncdbg.engine.linking import Allocation, Binding, Execute, Linker
 from nncdbg.engine.memory import allocation
 from nncdbg.engine.observation import Observer
 from nncdbg.engine.statistics_log import StatisticsLog
@@ -81,10 +81,16 @@ class Instrumentation:
         self.trail = trail
         self._link()
 
-    def begin_following(self) -> None:
-        """Have each statement's operands and results looked at as a whole from now on."""
+    def begin_following(self, first: Callable[[], None]) -> None:
+        """Do `first`, and have each statement's operands and results looked at as a whole from now on."""
         assert self.trail is not None
+        first()
         self.linker.follow = self.trail.wrap
+        self.linker.link_again()
+
+    def measure(self, wrap: Callable[[Binding, Execute], Execute]) -> None:
+        """Have each statement's results measured by what `wrap` makes of its instruction."""
+        self.linker.measure = wrap
         self.linker.link_again()
 
     def beyond(self) -> dict[str, tuple[str, str]]:

@@ -105,6 +105,8 @@ class Linker:
     observe: Callable[[Binding, Execute], Execute] | None = None
     check: Callable[[Binding, Execute], Execute] | None = None
     """What runs beside each kernel."""
+    measure: Callable[[Binding, Execute], Execute] | None = None
+    """What reads the statistics of a statement's results once they are logged."""
     follow: Callable[[Binding, Execute], Execute] | None = None
     """What looks at a statement's operands and results as a whole, around all others."""
     record: Callable[[Kernels, Op, Code, int], Kernels] | None = None
@@ -146,6 +148,8 @@ class Linker:
             execute = self.observe(binding, execute)
         if self.check is not None:
             execute = self.check(binding, execute)
+        if self.measure is not None:
+            execute = self.measure(binding, execute)
         return self.follow(binding, execute) if self.follow is not None else execute
 
     def bind(self, code: Code, pc: int, node: Node) -> Binding:

@@ -16,7 +16,7 @@ from nncdbg.engine.backends import backend as backend_of
 from nncdbg.engine.backends.fallback import Fallback
 from nncdbg.engine.breakpoints import Breakpoint, Place
 from nncdbg.engine.budget import parse_bytes
-from nncdbg.engine.code import Code, Path
+from nncdbg.engine.code import Code, Path, Statement
 from nncdbg.engine.collector import collector_paused
 from nncdbg.engine.control import Control, Journey, LogMessage, Stop
 from nncdbg.engine.editing import change
@@ -29,7 +29,7 @@ from nncdbg.engine.instrumentation import Instrumentation, allocation_on
 from nncdbg.engine.judging import Judge
 from nncdbg.engine.launch import Loaded, generator_of
 from nncdbg.engine.limit import Limit
-from nncdbg.engine.linking import Allocation, Linker
+from nncdbg.engine.linking import Allocation, Binding, Execute, Linker
 from nncdbg.engine.machine import Frame, Machine, Running
 from nncdbg.engine.placement import Placement
 from nncdbg.engine.search import candidates, constant_names
@@ -44,6 +44,7 @@ from nncdbg.textual_repr.printer import listing as printed_listing
 
 if TYPE_CHECKING:
     from nncdbg.engine.black_box import BlackBox
+    from nncdbg.engine.diagnosis.diagnosing import Diagnosis
     from nncdbg.engine.diagnosis.trail import Trail
 
 
@@ -245,12 +246,36 @@ class Debugger:
             dict(zip(self.inputs, slots, strict=True)),
             self.traps.codes,
             self.backend.to_host,
-            Diagnosing(self._loaded, self.machine, self.backend.to_host),
-            lambda: self.control.serve(self._instrumentation.begin_following),
+            self.allocation.whole,
+            Diagnosing(self._loaded, self.backend.to_host),
+            lambda first: self.control.serve(lambda: self._instrumentation.begin_following(first)),
             lambda: self.timeline.replaying,
         )
         self._instrumentation.follow(trail)
         return trail
+
+    def measure(self, wrap: Callable[[Binding, Execute], Execute]) -> None:
+        """Have results measured from here on: `wrap` makes of each instruction one that does so.
+
+        It runs after the statistics of the results are logged, and must not change what runs.
+        """
+        self._instrumentation.measure(wrap)
+
+    def diagnose(
+        self, kind: str, statement: Statement, slots: Sequence[Any], output: int = 0
+    ) -> Diagnosis | None:
+        """Why a statement gave birth to NaN or Inf (`kind`), by the slots of its frame; None if it is legal.
+
+        Operands and results must stand in the slots.
+        """
+        from nncdbg.engine.diagnosis.diagnosing import Diagnosing
+
+        code, pc = statement.code, statement.pc
+        target = code.targets[pc]
+        results = slots[target] if isinstance(target, slice) else [slots[target or 0]]
+        operands = code.instructions[pc][1](slots)  # type: ignore[arg-type]
+        finding = Finding(kind, statement, "", operands, output, result=results[output])
+        return Diagnosing(self._loaded, self.backend.to_host)(finding, slots)
 
     # -- moving ----------------------------------------------------------------------------
 

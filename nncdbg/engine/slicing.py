@@ -8,7 +8,7 @@ or a value was set by hand since, the slice ends.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,16 +85,26 @@ class Slicing:
 
     # -- following ---------------------------------------------------------------------------
 
-    def origins(self, visit: Visit, slots: Sequence[int], depth: int) -> Iterator[Origin]:
-        """The slots themselves, then breadth first all that they were computed from."""
+    def origins(
+        self,
+        visit: Visit,
+        slots: Sequence[int],
+        depth: int,
+        leads_on: Callable[[Origin], bool] = lambda origin: True,
+    ) -> Iterator[Origin]:
+        """The slots themselves, then breadth first all that they were computed from.
+
+        What does not lead on is told, and not followed further.
+        """
         level = [(visit, slot) for slot in slots if slot]
         seen = {(id(each.slots), slot) for each, slot in level}
         for distance in range(depth + 1):
             following = []
             # A statement with several results is told once, so its results stand together.
             for here, slot in sorted(level, key=lambda one: -one[0].code.definition[one[1]]):
-                yield Origin(here, slot, distance)
-                for source in self._sources(here, slot):
+                origin = Origin(here, slot, distance)
+                yield origin
+                for source in self._sources(here, slot) if leads_on(origin) else ():
                     key = (id(source[0].slots), source[1])
                     if key not in seen:
                         seen.add(key)

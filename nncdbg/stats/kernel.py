@@ -18,4 +18,4 @@ class Kernel:
     leading: tuple[int | float, ...]
     exact: bool
     all_finite: Callable[[int, int], bool] | None = None
-    """``all_finite(address, count)``: whether there is neither NaN nor Inf; for floats of 16 bits and more."""
+    """``all_finite(address, count)``: whether there is neither NaN nor Inf; floats of 16 bits and more."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from rich.text import Text
 
-from nncdbg.engine.code import UNSET, Code
+from nncdbg.engine.code import UNSET, Code, Statement
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.machine import Frame
 from nncdbg.engine.slicing import Origin, Slicing, Visit
@@ -53,9 +53,9 @@ class InLines:
 def show_slice(screen: Screen, debugger: Debugger, name: str, depth: int) -> None:
     """Print the slice of `name` at this moment.  Raises NotComputed or ExpressionError for the name."""
     place = debugger.values.place(name)
-    slicing = slicing_of(debugger)
-    named = [each for each in slicing.origins(slicing.visit_of(place), [place.slot], depth) if each.name]
-    for line in slice_lines(debugger, named[:_MANY], InLines(debugger, screen.line_look)):
+    showing = InLines(debugger, screen.line_look)
+    named = [*followed(debugger, slicing_of(debugger).visit_of(place), [place.slot], depth, showing)]
+    for line in slice_lines(debugger, named[:_MANY], showing):
         screen.put_line(line)
     if len(named) > _MANY:
         screen.put(f"    and {len(named) - _MANY} more values")
@@ -66,6 +66,20 @@ def slicing_of(debugger: Debugger) -> Slicing:
     return Slicing(debugger.machine, debugger.timeline.last_edit)
 
 
+def followed(
+    debugger: Debugger, visit: Visit, slots: Sequence[int], depth: int, showing: Showing
+) -> Iterator[Origin]:
+    """What named values were computed from; of one with NaN or Inf only what leads to where that was born."""
+
+    def troubled(origin: Origin) -> bool:
+        content = _content(debugger, origin.visit, origin.slot)
+        return content is UNSET or bool(_troubles(showing.summary(content, origin.visit.code, origin.slot)))
+
+    bad = any(troubled(Origin(visit, slot, 0)) for slot in slots if slot)
+    found = slicing_of(debugger).origins(visit, slots, depth, troubled if bad else lambda origin: True)
+    return (each for each in found if each.name)
+
+
 def slice_lines(debugger: Debugger, origins: Iterable[Origin], showing: Showing) -> Iterator[Text]:
     """A line for each statement, and below it one for each of its values that the slice has."""
     told: tuple[Visit, int] | None = None
@@ -74,7 +88,7 @@ def slice_lines(debugger: Debugger, origins: Iterable[Origin], showing: Showing)
         if origin.pc >= 0 and here != told:
             yield statement_line(debugger, origin.visit, origin.pc)
         told = here if origin.pc >= 0 else None
-        yield Text("    ").append_text(_value_line(debugger, origin, showing))
+        yield from (Text("    ").append_text(line) for line in _value_lines(debugger, origin, showing))
 
 
 def statement_line(debugger: Debugger, visit: Visit, pc: int) -> Text:
@@ -87,16 +101,42 @@ def statement_line(debugger: Debugger, visit: Visit, pc: int) -> Text:
     return Text().append(f"line {line}{where}: ", "bold").append(listing.lines[line - 1].strip())
 
 
-def _value_line(debugger: Debugger, origin: Origin, showing: Showing) -> Text:
+def _value_lines(debugger: Debugger, origin: Origin, showing: Showing) -> Iterator[Text]:
+    """The value; where it is no number any more and was before, also why."""
     visit, slot = origin.visit, origin.slot
     content = _content(debugger, visit, slot)
     if content is UNSET:
-        return Text(f"{spelled(origin.name)} does not stand any more", "dim")
+        yield Text(f"{spelled(origin.name)} does not stand any more", "dim")
+        return
     line = showing.line(origin.name, content, visit.code, slot)
     if origin.pc < 0:
-        return line.append(f"  ({_given(origin)})", "dim")
+        yield line.append(f"  ({_given(origin)})", "dim")
+        return
     born = _born(debugger, origin, content, showing)
-    return line.append(f"  <- {born} is born here", "bold") if born else line
+    yield line.append(f"  <- {' and '.join(born)} is born here", "bold") if born else line
+    for name in born:
+        yield from _why_born(debugger, origin, name)
+
+
+def _why_born(debugger: Debugger, origin: Origin, name: str) -> Iterator[Text]:
+    code, pc = origin.visit.code, origin.pc
+    target = code.targets[pc]
+    output = origin.slot - target.start if isinstance(target, slice) else 0
+    needed = [*code.operands[pc], origin.slot]
+    # What was dropped to keep within the history budget would have to be computed again first.
+    if any(origin.visit.slots[slot] is EVICTED or origin.visit.slots[slot] is UNSET for slot in needed):
+        return
+    found = debugger.diagnose(name.lower(), Statement(code, pc), origin.visit.slots, output)
+    if found is None:
+        yield Text("  it is meant: that is how ONNX defines it", "dim")
+        return
+    cause, within = found
+    inside = f" (inside, at {within.code.nodes[within.pc].op})" if within is not None else ""
+    yield Text(
+        f"  cause: {cause.name}{inside}: {cause.evidence}" if cause.evidence else f"  cause: {cause.name}"
+    )
+    if cause.hint:
+        yield Text(f"  hint: {cause.hint}", "dim")
 
 
 def _content(debugger: Debugger, visit: Visit, slot: int) -> Any:
@@ -107,20 +147,20 @@ def _content(debugger: Debugger, visit: Visit, slot: int) -> Any:
     return UNSET if content is EVICTED or debugger.timeline.standing(content) is not None else content
 
 
-def _born(debugger: Debugger, origin: Origin, result: Any, showing: Showing) -> str:
-    """The trouble in a result that none of its operands has: `NaN`, `Inf`, or nothing."""
+def _born(debugger: Debugger, origin: Origin, result: Any, showing: Showing) -> list[str]:
+    """The troubles in a result that none of its operands has: `NaN`, `Inf`, both, or none."""
     visit, pc = origin.visit, origin.pc
     summary = showing.summary(result, visit.code, origin.slot)
     troubles = _troubles(summary)
     if not troubles or visit.code.instructions[pc][0] is None:
-        return ""
+        return []
     for slot in filter(None, visit.code.operands[pc]):
         content = _content(debugger, visit, slot)
         known = showing.summary(content, visit.code, slot) if content is not UNSET else None
         if content is UNSET or (known is None and hasattr(content, "dtype")):
-            return ""  # It may have come from there.
+            return []  # It may have come from there.
         troubles -= _troubles(known)
-    return " and ".join(sorted(troubles, reverse=True))
+    return sorted(troubles, reverse=True)
 
 
 def _troubles(summary: Summary | None) -> set[str]:

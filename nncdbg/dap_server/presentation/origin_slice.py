@@ -10,7 +10,7 @@ from rich.text import Text
 
 from nncdbg.dap_server.presentation.glance import Glance, is_tensor
 from nncdbg.engine.expression import spelled
-from nncdbg.terminal.slices import slice_lines, slicing_of, statement_line
+from nncdbg.terminal.slices import followed, slice_lines, slicing_of, statement_line
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
@@ -61,6 +61,7 @@ def _slice(session: Session, stop: Stop, output: int | None) -> Iterator[str]:
     else:
         yield statement_line(debugger, visit, pc).plain
         slots = list(dict.fromkeys(code.operands[pc]))
-    named = (each for each in slicing.origins(visit, slots, _DEPTH) if each.name)
-    for line in slice_lines(debugger, named, _Glancing(session)):
+    showing = _Glancing(session)
+    named = followed(debugger, visit, slots, _DEPTH, showing)
+    for line in slice_lines(debugger, named, showing):
         yield line.plain

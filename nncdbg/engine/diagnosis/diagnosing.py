@@ -4,24 +4,68 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from nncdbg.engine.code import Statement
+import numpy as np
+
+from nncdbg.engine.code import Code
 from nncdbg.engine.diagnosis.cause import Birth, Cause
+from nncdbg.engine.findings import Finding
 from nncdbg.engine.launch import Loaded
-from nncdbg.engine.machine import Machine
+from nncdbg.engine.ops.schema import complete, version_of
+
+if TYPE_CHECKING:
+    from nncdbg.engine.diagnosis.within import Within
+
+
+Diagnosis: TypeAlias = "tuple[Cause, Within | None]"
+"""Why a value was born bad, and where in the op's micro program."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosing:
-    """Explains births in the program that `machine` runs; `loaded` has the micro programs of its ops."""
+    """Explains births in a program; `loaded` has the micro programs of its ops."""
 
     loaded: Loaded
-    machine: Machine
     to_host: Callable[[Any], Any]
 
-    def __call__(
-        self, birth: Birth, statement: Statement, operands: Sequence[Any]
-    ) -> tuple[Cause, Any] | None:
-        """The cause, and where it is within the op; None for an infinity that is legal by definition."""
-        return Cause("unknown", "", ""), None
+    def __call__(self, finding: Finding, slots: Sequence[Any]) -> Diagnosis | None:
+        """The cause of a NaN or Inf that a statement gave birth to, and where within its op.
+
+        `slots` are those of the statement's frame at that moment.  None for an infinity that is legal by
+        definition, such as the maximum of an empty set.
+        """
+        # Late: the rules are many, and most runs never need one.
+        from nncdbg.engine.diagnosis.causes import legal
+        from nncdbg.engine.diagnosis.within import diagnose
+
+        code, pc = finding.binding.code, finding.binding.pc
+        birth = self.birth(finding)
+        if finding.kind == "inf" and legal(birth, [_maker(code, slot, slots) for slot in code.operands[pc]]):
+            return None
+        return diagnose(birth, code, pc, self.loaded)
+
+    def birth(self, finding: Finding) -> Birth:
+        """What is known of the statement, its operands and its result, on the host."""
+        code, pc = finding.binding.code, finding.binding.pc
+        node = code.nodes[pc]
+        opset = version_of(node.op, code.opsets)
+        return Birth(
+            finding.kind,
+            node.op,
+            opset,
+            complete(node.op, opset, node.attributes),
+            [code.names[slot] for slot in code.operands[pc]],
+            [*map(self.to_host, finding.inputs)],
+            np.asarray(self.to_host(finding.result)),
+            finding.output or 0,
+        )
+
+
+def _maker(code: Code, slot: int, slots: Sequence[Any]) -> tuple[str, Sequence[tuple[int, ...]]] | None:
+    """The op that made an operand in the same block, and the shapes of what it made it of."""
+    pc = code.definition[slot]
+    if pc < 0:
+        return None
+    shapes = [tuple(getattr(slots[each], "shape", ())) for each in code.operands[pc]]
+    return code.nodes[pc].op, shapes

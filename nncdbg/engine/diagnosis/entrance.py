@@ -11,9 +11,9 @@ from nncdbg.engine.graph import Array
 
 
 def bad_on_purpose(array: Array) -> bool:
-    """Whether the infinities of a constant are meant: it has no other elements, or is a mask with 0.
+    """Whether the infinities of an input or constant are meant: it holds only these, or these and 0.
 
-    A constant with a NaN is never meant so.
+    What has a NaN is never meant so.
     """
     if np.isnan(array).any():
         return False

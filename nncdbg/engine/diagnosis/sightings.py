@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from nncdbg.engine.code import Statement
 from nncdbg.engine.diagnosis.cause import Cause
 from nncdbg.stats.summary import Summary
+
+if TYPE_CHECKING:
+    from nncdbg.engine.diagnosis.within import Within
 
 ENTRANCE = -1
 """The pc of what a program was given: its inputs and constants."""
@@ -40,7 +43,7 @@ class Sighting:
     operands: tuple[Seen, ...] = ()
     stats: Summary | None = None
     cause: Cause | None = None
-    within: Any = None
+    within: Within | None = None
     other: Statement | None = None
     parents: frozenset[int] = frozenset()
     tick: int = 0

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from nncdbg.engine.catching import holds_any
 from nncdbg.engine.code import Code, Statement
-from nncdbg.engine.diagnosis.cause import Birth, Cause
+from nncdbg.engine.diagnosis.cause import Cause
 from nncdbg.engine.diagnosis.entrance import bad_on_purpose, cause_of_constant, cause_of_input
 from nncdbg.engine.diagnosis.register import MEMORY, NONE, Origins, Register
 from nncdbg.engine.diagnosis.sightings import ENTRANCE, Seen, Sighting
@@ -27,36 +27,40 @@ from nncdbg.engine.findings import Finding
 from nncdbg.engine.linking import Binding, Execute
 from nncdbg.engine.machine import Machine
 from nncdbg.engine.memory.lifetimes import target_slots
-from nncdbg.engine.ops.schema import complete, version_of
+from nncdbg.engine.ops.moving import SIZES
 from nncdbg.engine.values import type_of
 from nncdbg.stats import summarize
 from nncdbg.stats.finiteness import is_finite
 
-Diagnose: TypeAlias = "Callable[[Birth, Statement, Sequence[Any]], tuple[Cause, Any] | None]"
-"""Why a birth happened, and where in the op's micro program; None if it is legal by definition."""
+if TYPE_CHECKING:
+    from nncdbg.engine.diagnosis.diagnosing import Diagnosis
+
+Diagnose: TypeAlias = "Callable[[Finding, Sequence[Any]], Diagnosis | None]"
+"""Why a birth happened, and where in the op's micro program; None if it is legal by definition (see
+`Diagnosing`)."""
 
 LEGAL: Origins = frozenset({-1})
 """The origin of an infinity that is there on purpose."""
 
 KINDS = ("nan", "inf")
-_NOT_READ = frozenset({"Shape", "Size", "nncdbg.Empty"})
-"""Ops that do not look at the elements of their operands."""
 
 
 @dataclass(slots=True)
 class Trail:
     """`machine` runs the program; `inputs` are its inputs by name, as they are in its slots.
 
-    `blocks` gives all compiled blocks; `begin` is called once, when statements have to be followed;
-    `quiet` says when nothing is to be noted, as the past is being computed again.
+    `blocks` gives all compiled blocks, `whole` tells whether somebody wrote all of a tensor.  `begin` has its
+    argument called before the next statement, from which on all have to be followed; `quiet` says when
+    nothing is to be noted, as the past is being computed again.
     """
 
     machine: Machine
     inputs: Mapping[str, Any]
     blocks: Sequence[Code]
     to_host: Callable[[Any], Any]
+    whole: Callable[[Any], bool]
     diagnose: Diagnose
-    begin: Callable[[], None]
+    begin: Callable[[Callable[[], None]], None]
     quiet: Callable[[], bool] = lambda: False
     sightings: list[Sighting] = field(default_factory=list)
     _bad: Register = field(default_factory=Register)
@@ -64,6 +68,8 @@ class Trail:
     """Tensors that nobody reported and that were looked at."""
     _known: dict[tuple[Any, ...], Sighting] = field(default_factory=dict)
     _following: bool = False
+    _unfollowed: list[tuple[Statement, Origins]] | None = field(default_factory=list)
+    """Statements that read what nobody wrote before they were followed; None once they are."""
 
     def __post_init__(self) -> None:
         self.machine.listeners.append(self._hear)
@@ -100,9 +106,11 @@ class Trail:
         if finding.result is not None:
             self._bad.mark(finding.result, MEMORY, origins)
             return
+        if self._unfollowed is not None:
+            self._unfollowed.append((finding.binding, origins))
         # It is about an operand: whatever is read of it from now on comes from there.
         for value in finding.inputs:
-            if holds_any(self.to_host(value), "nan") and not self._bad.origins(value, "nan"):
+            if not self.whole(value) and not self._bad.origins(value, MEMORY):
                 self._bad.mark(value, MEMORY, origins)
 
     def _birth(self, finding: Finding) -> Origins:
@@ -112,8 +120,7 @@ class Trail:
         if known is not None:
             known.count += 1
             return frozenset({known.number})
-        birth = self._as_birth(finding)
-        diagnosed = self.diagnose(birth, statement, finding.inputs)
+        diagnosed = self.diagnose(finding, self.machine.frames[-1].slots)
         if diagnosed is None:
             return LEGAL
         cause, within = diagnosed
@@ -121,31 +128,25 @@ class Trail:
         sighting = self._note("birth", finding, parents, cause=cause, within=within)
         return frozenset({sighting.number})
 
-    def _as_birth(self, finding: Finding) -> Birth:
-        code, pc = finding.binding.code, finding.binding.pc
-        node = code.nodes[pc]
-        opset = version_of(node.op, code.opsets)
-        return Birth(
-            finding.kind,
-            node.op,
-            opset,
-            complete(node.op, opset, node.attributes),
-            [code.names[slot] for slot in code.operands[pc]],
-            [*map(self.to_host, finding.inputs)],
-            np.asarray(self.to_host(finding.result)),
-            finding.output or 0,
-        )
-
     # -- what is followed ------------------------------------------------------------------------
 
     def _follow(self) -> None:
         if not self._following:
             self._following = True
-            self.begin()
+            self.begin(self._catch_up)
+
+    def _catch_up(self) -> None:
+        """What a statement gave while it was not followed yet comes from what it read."""
+        frame, unfollowed = self.machine.frames[-1], self._unfollowed or ()
+        self._unfollowed = None
+        for statement, origins in unfollowed:
+            if statement.code is frame.code and statement.pc < frame.pc:
+                for slot in target_slots(frame.code.targets[statement.pc]):
+                    self._bad.mark(frame.slots[slot], MEMORY, origins)
 
     def wrap(self, binding: Binding, execute: Execute) -> Execute:
         """An instruction after which is seen what became of bad operands."""
-        if binding.node.op in _NOT_READ:
+        if binding.node.op in SIZES:
             return execute
 
         def followed(*inputs: Any) -> Any:
@@ -237,11 +238,11 @@ class Trail:
     def _entrance(self, value: Any, host: Any, kind: str, statement: Statement, index: int) -> Origins:
         given = next((name for name, array in self.inputs.items() if array is value), None)
         code, name = self._home(value) or (statement.code, _operand(statement, index))
+        if kind == "inf" and bad_on_purpose(host):
+            return LEGAL
         if given is not None:
             code, name = self.machine.frames[0].code, given
             cause = cause_of_input(given, host, kind)
-        elif kind == "inf" and bad_on_purpose(host):
-            return LEGAL
         else:
             cause = cause_of_constant(name, host, kind)
         return frozenset({self._enter(Statement(code, ENTRANCE), name, kind, host, cause).number})

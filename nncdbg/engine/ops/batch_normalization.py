@@ -8,7 +8,7 @@ from typing import Any
 from nncdbg.engine.ops.channels import affine_lines, by_channel, moments_lines, need_channels, normal_lines
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.formula import formula_text, in_precision, sizes_at, type_at
-from nncdbg.engine.ops.precision import settled, widened
+from nncdbg.engine.ops.precision import mean_over, settled, widened
 from nncdbg.engine.ops.types import Attributes, Types, at
 
 BATCH_INPUTS = ("scale", "bias", "mean", "var")
@@ -81,7 +81,8 @@ def trained(
 ) -> tuple[Any, Any, Any, Any]:
     """The batch's mean and (population) variance, and the running ones after it."""
     wide = widened(xp, x)
-    own = [wide.mean(axis=axes), wide.var(axis=axes)]
+    centre = mean_over(xp, wide, axes)
+    own = [centre, wide.var(axis=axes) if wide.size else centre]
     old = [widened(xp, mean), widened(xp, var)]
     running = [before * momentum + now * (1 - momentum) for before, now in zip(old, own, strict=True)]
     return own[0], own[1], settled(xp, running[0], mean.dtype), settled(xp, running[1], var.dtype)

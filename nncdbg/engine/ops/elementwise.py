@@ -222,7 +222,8 @@ def where(xp: Any, condition: Any, x: Any, y: Any, *, out: Any = None) -> Any:
         return settled(xp, xp.where(condition, x, y), x.dtype, out)
     if out is None:
         out = np.empty(np.broadcast_shapes(condition.shape, x.shape, y.shape), x.dtype)
-    return select_bits(condition, x, y, out)
+    # Of a tensor without axes NumPy's functions give an element, which is no array.
+    return select_bits(np.asarray(condition), np.asarray(x), np.asarray(y), out)
 
 
 def select_bits(condition: Any, x: Any, y: Any, out: Any) -> Any:

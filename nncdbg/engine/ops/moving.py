@@ -10,3 +10,9 @@ MOVING = frozenset(
     }
 )  # fmt: skip
 """None of them computes: a NaN in a result was in an operand, or in an attribute of an old `Pad`."""
+
+SCATTERING = frozenset({"Scatter", "ScatterElements", "ScatterND", "TensorScatter"})
+"""Ops that copy their first operand and write over some of it."""
+
+SIZES = frozenset({"Shape", "Size"})
+"""Ops that do not look at the elements of their operand."""

@@ -12,7 +12,7 @@ from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops.channels import affine_lines, by_channel, moments_lines, need_channels, normal_lines
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.formula import cast, formula_text, in_precision, sizes_at, type_at, wide_name
-from nncdbg.engine.ops.precision import settled, widened
+from nncdbg.engine.ops.precision import mean_over, settled, widened
 from nncdbg.engine.ops.rules import need_rank
 from nncdbg.engine.ops.types import (
     Attributes,
@@ -37,9 +37,9 @@ def instance_types(attributes: Attributes, inputs: Types) -> Types:
 
 def standardized(xp: ModuleType, x: Any, axes: tuple[int, ...], epsilon: float) -> tuple[Any, Any, Any]:
     """(x - mean) / sqrt(variance + epsilon) over `axes`, the mean, and 1 / sqrt(variance + epsilon)."""
-    mean = x.mean(axis=axes, keepdims=True)
+    mean = mean_over(xp, x, axes, keepdims=True)
     centred = x - mean
-    inverse = 1 / xp.sqrt((centred * centred).mean(axis=axes, keepdims=True) + epsilon)
+    inverse = 1 / xp.sqrt(mean_over(xp, centred * centred, axes, keepdims=True) + epsilon)
     centred *= inverse
     return centred, mean, inverse
 
@@ -247,7 +247,7 @@ def rms_normalization(
     """x / sqrt(mean(x * x) + epsilon) over the axes from `axis` on, times scale."""
     axes = tuple(range(axis % x.ndim, x.ndim))
     wide = stashed(xp, x, stash_type)
-    root = xp.sqrt((wide * wide).mean(axis=axes, keepdims=True) + epsilon)
+    root = xp.sqrt(mean_over(xp, wide * wide, axes, keepdims=True) + epsilon)
     return settled(xp, wide / root * widened(xp, scale), x.dtype)
 
 
@@ -275,6 +275,6 @@ def mean_variance_normalization(xp: ModuleType, x: Any, *, axes: Sequence[int]) 
     """(x - mean) / (deviation + 1e-9) over `axes`, with the variance as E[x^2] - E[x]^2 taken stably."""
     wide = widened(xp, x)
     places = normal_axes(axes, x.ndim)
-    centred = wide - wide.mean(axis=places, keepdims=True)
-    deviation = xp.sqrt((centred * centred).mean(axis=places, keepdims=True))
+    centred = wide - mean_over(xp, wide, places, keepdims=True)
+    deviation = xp.sqrt(mean_over(xp, centred * centred, places, keepdims=True))
     return settled(xp, centred / (deviation + 1e-9), x.dtype)

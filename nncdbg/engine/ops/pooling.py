@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import ModuleType
 from typing import Any
 
@@ -20,7 +20,7 @@ from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops.convolution import padding_lines, windows_line
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.formula import formula_text, in_precision, sizes_at, type_at
-from nncdbg.engine.ops.precision import settled, widened
+from nncdbg.engine.ops.precision import mean_over, settled, widened
 from nncdbg.engine.ops.rules import need_rank
 from nncdbg.engine.ops.scratch import scratch
 from nncdbg.engine.ops.types import Attributes, Types, at, same_as, shape_at, typed
@@ -256,7 +256,7 @@ def over_planes(xp: ModuleType, x: Any, reduce: Callable[..., Any]) -> Any:
 @op("GlobalAveragePool", since=1, infer=plane_types, formula=plane_formula("ReduceMean"))
 def global_average_pool(xp: ModuleType, x: Any) -> Any:
     """The mean over all axes after the second."""
-    return over_planes(xp, x, xp.mean)
+    return over_planes(xp, x, partial(mean_over, xp))
 
 
 @op("GlobalMaxPool", since=1, infer=plane_types, formula=plane_formula("ReduceMax"))

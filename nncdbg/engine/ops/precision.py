@@ -21,6 +21,14 @@ def widened(xp: ModuleType, x: Any) -> Any:
     return x.astype(xp.float32) if x is not None and is_narrow(x.dtype) else x
 
 
+def mean_over(xp: ModuleType, x: Any, axis: tuple[int, ...], keepdims: bool = False) -> Any:
+    """The mean over some axes of a wide float tensor; NaN over nothing, without the warning of NumPy."""
+    if x.size:
+        return x.mean(axis=axis, keepdims=keepdims)
+    total = x.sum(axis=axis, keepdims=keepdims)
+    return xp.full(total.shape, xp.nan, x.dtype)
+
+
 def settled(xp: ModuleType, result: Any, dtype: Any, out: Any = None) -> Any:
     """`result` rounded to `dtype`, in `out` if one is given."""
     if out is None:

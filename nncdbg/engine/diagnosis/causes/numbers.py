@@ -1,0 +1,77 @@
+"""Numbers past every element type, where those types end, and how both are written."""
+
+from __future__ import annotations
+
+import math
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
+from functools import cache
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from nncdbg.engine.dtypes import FLOATS, name_of
+from nncdbg.engine.ops.precision import is_narrow
+
+EXACT = Context(prec=24, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[])
+"""Decimal numbers of 24 digits: no f64 overflows among them, and nothing raises."""
+
+
+def is_float(array: Any) -> bool:
+    """Whether a value is a tensor of real floats, the narrow ones included."""
+    return isinstance(array, np.ndarray) and not array.dtype.hasobject and name_of(array.dtype) in FLOATS
+
+
+@cache
+def largest(dtype: np.dtype[Any]) -> Decimal:
+    """The largest finite number of a float type."""
+    return Decimal(float(ml_dtypes.finfo(dtype).max))
+
+
+@cache
+def _end(dtype: np.dtype[Any]) -> Decimal:
+    """The least number that rounds to an infinity: half a step above the largest."""
+    most = largest(dtype)
+    step = Decimal(2) ** (math.frexp(float(most))[1] - 1 - int(ml_dtypes.finfo(dtype).nmant))
+    return EXACT.add(most, EXACT.divide(step, Decimal(2)))
+
+
+def overflows(value: Decimal, dtype: np.dtype[Any]) -> bool:
+    """Whether a number is too large for a float type."""
+    return not value.is_nan() and EXACT.abs(value) >= _end(dtype)
+
+
+def ends(dtype: np.dtype[Any]) -> str:
+    """`f16 ends at 65504`."""
+    return f"{name_of(dtype)} ends at {shown(largest(dtype))}"
+
+
+def shown(value: Any) -> str:
+    """Four digits or so, and whole numbers below a million: `0.5`, `65504`, `1.8e7`, `-2.7e347`, `inf`."""
+    number = value if isinstance(value, Decimal) else Decimal(value)
+    if not number.is_finite():
+        return str(float(number))
+    if EXACT.abs(number) < 1_000_000:
+        whole = number.to_integral_value()
+        if EXACT.abs(EXACT.subtract(number, whole)) <= EXACT.multiply(EXACT.abs(number), _ROUNDING):
+            return str(int(whole))
+    short = _SHORT.plus(number)
+    power = short.adjusted()
+    if -4 <= power < 5:
+        return f"{float(short):g}"
+    digits = f"{float(short.scaleb(-power, EXACT)):.3f}".rstrip("0").rstrip(".")
+    return f"{digits}e{power}"
+
+
+_SHORT = Context(prec=4, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[])
+_ROUNDING = Decimal("1e-9")
+
+
+def overflow_hint(dtype: np.dtype[Any]) -> str:
+    """What is usually done about a number that does not fit."""
+    if is_narrow(dtype):
+        return (
+            "keep this op in f32, or scale its operands down before it; "
+            "in a gradient a smaller loss scale does that"
+        )
+    return "find what lets the values grow: normalize them, clip them, or lower the learning rate"

@@ -1,0 +1,113 @@
+"""Functions of one number: logarithms, roots, exponentials, and functions with a domain."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.diagnosis.cause import Birth, Cause
+from nncdbg.engine.diagnosis.causes.numbers import EXACT, ends, largest, overflow_hint, overflows, shown
+from nncdbg.engine.diagnosis.causes.places import at, counted, element, spelled, spot
+from nncdbg.engine.diagnosis.causes.rules import rule
+from nncdbg.engine.diagnosis.causes.summing import decimal
+from nncdbg.engine.dtypes import name_of
+
+
+def least(dtype: np.dtype[Any]) -> str:
+    """A small number that a type still holds, for an epsilon."""
+    return {"f16": "1e-6", "f64": "1e-12"}.get(name_of(dtype), "1e-7")
+
+
+@rule("Log")
+def logarithm(birth: Birth) -> Cause | None:
+    x, name = birth.inputs[0], spelled(birth, 0)
+    number = element(x, spot(birth))
+    if number == 0:
+        hint = f"Log(Max({name}, {least(x.dtype)})); if it comes from a Softmax, LogSoftmax instead of both"
+        return Cause("log of zero", counted(birth, 0, x == 0, "0"), hint)
+    if number < 0:
+        hint = f"find why {name} is negative; hold it above 0 with Max({name}, {least(x.dtype)})"
+        return Cause("log of a negative number", counted(birth, 0, x < 0, "negative"), hint)
+    return None
+
+
+@rule("Sqrt")
+def root(birth: Birth) -> Cause | None:
+    x, name = birth.inputs[0], spelled(birth, 0)
+    if element(x, spot(birth)) >= 0:
+        return None
+    hint = (
+        f"Sqrt(Max({name}, 0)); take a variance as the mean of squared differences, which is never negative"
+    )
+    return Cause("square root of a negative number", counted(birth, 0, x < 0, "negative"), hint)
+
+
+@rule("Exp", "Sinh", "Cosh")
+def exponential(birth: Birth) -> Cause | None:
+    x, index, dtype = birth.inputs[0], spot(birth), birth.output.dtype
+    number = element(x, index)
+    halves = 1 if birth.op == "Exp" else 2
+    size = number if birth.op == "Exp" else abs(number)
+    result = EXACT.divide(EXACT.exp(decimal(size)), Decimal(halves))
+    if not overflows(result, dtype):
+        return None
+    if birth.op == "Sinh" and number < 0:
+        result = EXACT.minus(result)
+    most = EXACT.ln(EXACT.multiply(largest(dtype), Decimal(halves)))
+    beyond = (x if birth.op == "Exp" else np.abs(x)) > x.dtype.type(float(most))
+    evidence = (
+        f"{birth.op.lower()}({shown(number)}){at(index)} = {shown(result)}, and {ends(dtype)}; "
+        f"the largest exponent that fits is {shown(most)}"
+    )
+    if beyond.size > 1:
+        evidence += f"; {counted(birth, 0, beyond, 'beyond it')}"
+    hint = "subtract the maximum first, as Softmax and ReduceLogSumExp do, or clip the exponent"
+    return Cause("overflow of the exponential", evidence, hint)
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """Which numbers a function does not take, in NumPy and in words; and what to do."""
+
+    outside: Callable[[Any], Any]
+    words: str
+    hint: str
+
+
+_BOTH_SIDES = "hold it in the domain, Clip(x, -1, 1); rounding alone takes a cosine or a correlation past 1"
+_INFINITE = Domain(
+    np.isinf, "infinite", "an infinity has no angle: find the op that made it, or clip what comes before"
+)
+
+_DOMAINS = {
+    "Asin": Domain(lambda x: np.abs(x) > 1, "outside of [-1, 1]", _BOTH_SIDES),
+    "Acos": Domain(lambda x: np.abs(x) > 1, "outside of [-1, 1]", _BOTH_SIDES),
+    "Atanh": Domain(
+        lambda x: np.abs(x) >= 1,
+        "outside of (-1, 1)",
+        "hold it inside: Clip(x, -1 + epsilon, 1 - epsilon)",
+    ),
+    "Acosh": Domain(lambda x: x < 1, "below 1", "hold it in the domain: Max(x, 1)"),
+    "Sin": _INFINITE,
+    "Cos": _INFINITE,
+    "Tan": _INFINITE,
+}
+
+
+@rule(*_DOMAINS)
+def domain(birth: Birth) -> Cause | None:
+    x, index = birth.inputs[0], spot(birth)
+    known = _DOMAINS[birth.op]
+    number = element(x, index)
+    if known.outside(np.float64(number)):
+        evidence = counted(birth, 0, known.outside(x), known.words)
+        return Cause("outside of the domain", f"{evidence}: {shown(number)}", known.hint)
+    if birth.op == "Tan" and math.isfinite(number) and overflows(Decimal(math.tan(number)), x.dtype):
+        evidence = f"tan({shown(number)}){at(index)} = {shown(math.tan(number))}, and {ends(x.dtype)}"
+        return Cause("overflow", evidence, overflow_hint(x.dtype))
+    return None

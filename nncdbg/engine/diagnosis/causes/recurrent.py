@@ -1,0 +1,57 @@
+"""Recurrent layers, whose gates take every sum back into range, and the optimizers of training graphs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.diagnosis.cause import Birth, Cause
+from nncdbg.engine.diagnosis.causes.arithmetic import zero_times_infinity
+from nncdbg.engine.diagnosis.causes.places import counted, spelled
+from nncdbg.engine.diagnosis.causes.rules import rule
+from nncdbg.engine.diagnosis.causes.summing import INFINITE
+from nncdbg.engine.graph import Array
+
+
+@rule("RNN", "GRU", "LSTM")
+def recurrent(birth: Birth) -> Cause | None:
+    """Infinities in the products of x with W and of the first state with R."""
+    if birth.kind != "nan":
+        return None
+    for states, weights in ((0, 1), (5, 2)):
+        a: Any = birth.inputs[states] if states < len(birth.inputs) else None
+        b: Any = birth.inputs[weights]
+        if a is None or not (np.isinf(a).any() or np.isinf(b).any()):
+            continue
+        words = f"{spelled(birth, states)} and {spelled(birth, weights)}"
+        if _meet(a, b) or _meet(b, a):
+            return zero_times_infinity(f"in the products of {words} an infinity meets a 0")
+        evidence = f"in the products of {words} infinities of both signs are added"
+        return Cause("infinity minus infinity", evidence, INFINITE)
+    return None
+
+
+def _meet(a: Array, b: Array) -> bool:
+    """Whether an infinity of `a` stands in a feature (the last axis) in which `b` has a 0."""
+    features = np.isinf(a).reshape(-1, a.shape[-1]).any(axis=0)
+    return bool((b[..., features] == 0).any())
+
+
+_MOMENTS = {"ai.onnx.preview.training.Adagrad": 3, "ai.onnx.preview.training.Adam": 4}
+"""Optimizers that take the root of their last state, and how many operands they have per tensor."""
+
+
+@rule(*_MOMENTS)
+def optimizer(birth: Birth) -> Cause | None:
+    """R, T, then per tensor x, its gradient and the states; the last of these is a sum of squares."""
+    if birth.kind != "nan":
+        return None
+    tensors = (len(birth.inputs) - 2) // _MOMENTS[birth.op]
+    for number in range(len(birth.inputs) - tensors, len(birth.inputs)):
+        state: Any = birth.inputs[number]
+        if (state < 0).any():
+            evidence = counted(birth, number, state < 0, "negative")
+            hint = "a sum of squares is never negative: look at what initializes or loads this state"
+            return Cause("square root of a negative number", evidence, hint)
+    return None

@@ -1,0 +1,278 @@
+"""Where inside a composite op a NaN or an Inf was born: its micro program runs once more, and is followed.
+
+It runs on NumPy, on a machine of its own, over the operands of that moment; nothing of the program's
+state is touched.  An infinity that ends in a finite number, such as exp(90) in 1 / (1 + exp(90)), is not
+what is looked for: only what leads to the result is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.backends.numpy import NumPy
+from nncdbg.engine.catching import holds_any
+from nncdbg.engine.code import Code
+from nncdbg.engine.diagnosis.cause import Birth, Cause
+from nncdbg.engine.diagnosis.causes import cause_of, explained, legal
+from nncdbg.engine.diagnosis.causes.numbers import overflow_hint, shown
+from nncdbg.engine.diagnosis.causes.places import at, flat, spot
+from nncdbg.engine.diagnosis.causes.recomputed import narrowed
+from nncdbg.engine.diagnosis.register import NONE, Origins, Register
+from nncdbg.engine.errors import NncdbgError
+from nncdbg.engine.events import Ended
+from nncdbg.engine.launch import Loaded, generator_of
+from nncdbg.engine.linking import Allocation, Binding, Execute, Linker, walk
+from nncdbg.engine.machine import Machine, Running
+from nncdbg.engine.ops import lookup
+from nncdbg.engine.ops.schema import complete, version_of
+
+MOST_WORK = 1 << 22
+"""Multiplications, or elements of operands, up to which a micro program is run: about a second at most."""
+
+MOST_BIRTHS = 64
+"""Births in one micro program that are kept, with their operands."""
+
+DEEPEST = 8
+"""Micro programs inside micro programs."""
+
+KINDS = ("inf", "nan")
+_GIVEN: Origins = frozenset({-1})
+"""The origin of what the op was given, and of what is meant to be infinite."""
+
+FROM_INFINITIES = frozenset(
+    {
+        "infinity minus infinity",
+        "infinity divided by infinity",
+        "zero times infinity",
+        "outside of the domain",
+        "fully masked row",
+    }
+)
+"""Causes of a NaN that an infinity is to blame for."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Within:
+    """A statement of a micro program, and what was born there."""
+
+    code: Code
+    pc: int
+    birth: Birth
+
+
+def diagnose(birth: Birth, code: Code, pc: int, loaded: Loaded) -> tuple[Cause, Within | None]:
+    """Why the statement at `pc` of a code gave NaN or Inf, and where inside of its op.
+
+    What the rule of the op itself finds (a masked row, a variance of 0) says more than the micro-op does.  If
+    neither finds anything, and the micro program comes to a finite number, the kernel is suspect.
+    """
+    own = explained(birth)
+    inside = Microscope(loaded).look(birth, code, pc)
+    if isinstance(inside, Within):
+        return own or _of_micro(birth, inside.birth), inside
+    if own is None and inside is not None:
+        own = _suspect(birth, inside)
+    return own or cause_of(birth), None
+
+
+def _of_micro(birth: Birth, inner: Birth) -> Cause:
+    cause = cause_of(inner)
+    if cause.name == "cast out of range":
+        # A micro program over narrow floats computes in f32 and rounds once: nobody has asked for this cast.
+        return Cause(
+            "overflow", f"the result of {birth.op}: {cause.evidence}", overflow_hint(birth.output.dtype)
+        )
+    return cause_of(birth) if cause.name == "unknown" else cause
+
+
+def _suspect(birth: Birth, result: Finite) -> Cause:
+    index = spot(birth)
+    given, expected = shown(float(birth.output[index])), shown(result.number)
+    evidence = f"the kernel of {birth.op} gave {given}{at(index)}, its micro program {expected}"
+    hint = f"run it with another backend, and report the kernel of {birth.op}"
+    return Cause("kernel", evidence, hint)
+
+
+@dataclass(frozen=True, slots=True)
+class Finite:
+    """The micro program came to a finite number where the kernel did not."""
+
+    number: float
+
+
+class Microscope:
+    """Runs micro programs of one program's statements."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self._running = Running()
+        linker = Linker(NumPy(), Allocation(), generator_of(self._running, 0), follow=self._follow)
+        self._loaded = Loaded(loaded.program, loaded.listing, linker)
+        self._followed = _Followed()
+
+    def look(self, birth: Birth, code: Code, pc: int, depth: int = DEEPEST) -> Within | Finite | None:
+        """The statement where it was born; None where there is no micro program, or too much to run."""
+        birth = _small(birth)
+        if _work(birth) > MOST_WORK:
+            return None
+        try:
+            results = self._run(birth, code, pc)
+        except NncdbgError:
+            return None  # There is no micro program for these operands, so the op is looked at as a whole.
+        if results is None or birth.index >= len(results):
+            return None
+        result = results[birth.index]
+        if not isinstance(result, (np.ndarray, np.generic)) or result.shape != birth.output.shape:
+            return None
+        if not holds_any(result, birth.kind):
+            number = float(np.asarray(result)[spot(birth)])
+            return Finite(number) if math.isfinite(number) else None
+        found = self._followed.root(result, birth.kind)
+        if found is None or depth == 0:
+            return found
+        inner = self.look(found.birth, found.code, found.pc, depth - 1)
+        return inner if isinstance(inner, Within) else found
+
+    def _run(self, birth: Birth, code: Code, pc: int) -> Sequence[Any] | None:
+        """The results of the micro program; None where there is none, or it draws random numbers."""
+        formula = self._loaded.formula_for(code, pc, birth.inputs)
+        if formula is None or _is_random(formula):
+            return None
+        given = [value for value in birth.inputs if value is not None]
+        self._followed = _Followed()
+        self._followed.enter(given)
+        for block in walk(formula):
+            self._followed.enter(block.template)
+        machine = Machine(formula, given, self._loaded.call, self._running)
+        outcome = machine.run()
+        if not isinstance(outcome, Ended):
+            return None
+        frame = machine.frames[0]
+        return frame.code.instructions[-1][1](frame.slots)
+
+    def _follow(self, binding: Binding, execute: Execute) -> Execute:
+        def followed(*inputs: Any) -> Any:
+            results = execute(*inputs)
+            self._followed.after(binding, inputs, results if binding.several else (results,))
+            return results
+
+        return followed
+
+
+@dataclass(slots=True)
+class _Followed:
+    """What is bad in one run of a micro program, and since which statement."""
+
+    births: list[Within] = field(default_factory=list)
+    parents: list[Origins] = field(default_factory=list)
+    """Per birth of a NaN the births of the infinities among its operands."""
+    _bad: Register = field(default_factory=Register)
+    _makers: Register = field(default_factory=Register)
+    _made: list[tuple[str, list[tuple[int, ...]]]] = field(default_factory=list)
+    _known: dict[tuple[Any, ...], int] = field(default_factory=dict)
+
+    def enter(self, given: Sequence[Any]) -> None:
+        """Note operands and constants: what is bad in them was not born here."""
+        for value in flat(given):
+            for kind in KINDS:
+                self._bad.mark(value, kind, _GIVEN)
+
+    def after(self, binding: Binding, inputs: Sequence[Any], results: Sequence[Any]) -> None:
+        """A statement has run."""
+        shapes = [value.shape for value in inputs if isinstance(value, np.ndarray)]
+        if any(0 in shape for shape in shapes):
+            self._made.append((binding.node.op, shapes))
+            for result in results:
+                self._makers.mark(result, "made", frozenset({len(self._made) - 1}))
+        for index, result in enumerate(results):
+            for kind in KINDS:
+                if holds_any(result, kind):
+                    self._note(binding, inputs, result, index, kind)
+
+    def _note(self, binding: Binding, inputs: Sequence[Any], result: Any, index: int, kind: str) -> None:
+        if self._bad.origins(result, kind) - _GIVEN:
+            return  # An operand is handed on as it is.
+        origins = self._origins(inputs, kind)
+        if not origins:
+            origins = self._born(binding, inputs, result, index, kind)
+        self._bad.mark(result, kind, origins)
+
+    def _origins(self, values: Sequence[Any], kind: str) -> Origins:
+        """Where the bad elements of some values come from; empty where there are none."""
+        return NONE.union(*(self._origins_of(value, kind) for value in values if holds_any(value, kind)))
+
+    def _origins_of(self, value: Any, kind: str) -> Origins:
+        known = self._bad.origins(value, kind)
+        if known:
+            return known
+        # Nobody has given or made it but the machine: a loop has stacked what it collected.
+        every = frozenset(number for number, each in enumerate(self.births) if each.birth.kind == kind)
+        return every or _GIVEN
+
+    def _born(self, binding: Binding, inputs: Sequence[Any], result: Any, index: int, kind: str) -> Origins:
+        key = (id(binding.code), binding.pc, index, kind)
+        number = self._known.get(key)
+        if number is not None:
+            return frozenset({number})
+        birth = _birth(binding, inputs, result, index, kind)
+        if legal(birth, [self._maker(value) for value in inputs]) or len(self.births) == MOST_BIRTHS:
+            return _GIVEN
+        number = self._known[key] = len(self.births)
+        self.births.append(Within(binding.code, binding.pc, birth))
+        self.parents.append(self._origins(inputs, "inf") if kind == "nan" else NONE)
+        return frozenset({number})
+
+    def _maker(self, value: Any) -> tuple[str, list[tuple[int, ...]]] | None:
+        numbers = self._makers.origins(value, "made")
+        return self._made[max(numbers)] if numbers else None
+
+    def root(self, result: Any, kind: str) -> Within | None:
+        """The birth in which the trouble of a result began; None where the op was given it."""
+        origins = self._origins_of(result, kind) - _GIVEN
+        if not origins:
+            return None
+        number = min(origins)
+        while self.births[number].birth.kind == "nan":
+            earlier = self.parents[number] - _GIVEN
+            if not earlier or cause_of(self.births[number].birth).name not in FROM_INFINITIES:
+                break
+            number = min(earlier)
+        return self.births[number]
+
+
+def _birth(binding: Binding, inputs: Sequence[Any], result: Any, index: int, kind: str) -> Birth:
+    code, node = binding.code, binding.node
+    opset = version_of(node.op, code.opsets)
+    names = [code.names[slot] for slot in code.operands[binding.pc]]
+    attributes = complete(node.op, opset, node.attributes)
+    return Birth(kind, node.op, opset, attributes, names, list(inputs), np.array(result), index)
+
+
+def _small(birth: Birth) -> Birth:
+    """The birth itself; of a pointwise op over many elements, the first bad one."""
+    return narrowed(birth, spot(birth))[0] if birth.output.size > MOST_WORK >> 4 else birth
+
+
+def _work(birth: Birth) -> int:
+    """How much its micro program has to do: elements, and multiplications where all products are formed."""
+    arrays = [birth.output, *(value for value in flat(birth.inputs) if isinstance(value, np.ndarray))]
+    size = sum(array.size for array in arrays)
+    match birth.op:
+        case "MatMul" | "Gemm":
+            a, b = birth.inputs[:2]
+            inner = math.isqrt(a.size * b.size // max(birth.output.size, 1))
+            return size + birth.output.size * max(inner, 1)
+        case "Conv":
+            weight = birth.inputs[1]
+            return size + birth.output.size * int(weight.size // max(len(weight), 1))
+    return size
+
+
+def _is_random(formula: Code) -> bool:
+    nodes = ((node, code.opsets) for code in walk(formula) for node in code.nodes)
+    declared = (lookup(node.op, version_of(node.op, opsets)) for node, opsets in nodes)
+    return any(op is not None and op.random for op in declared)

@@ -1,0 +1,61 @@
+"""Births as a run would report them: an op's own kernel over operands, and what it made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.catching import holds_any
+from nncdbg.engine.diagnosis.cause import Birth
+from nncdbg.engine.diagnosis.causes.places import flat
+from nncdbg.engine.dtypes import NUMPY
+from nncdbg.engine.ops import lookup
+from nncdbg.engine.ops.schema import complete, newest_opset, split
+
+
+def tensor(data: Any, dtype: str = "f32") -> Any:
+    """An array of a short element type; what does not fit becomes infinite, without a warning."""
+    with np.errstate(all="ignore"):
+        return np.asarray(np.array(data, None if dtype == "str" else np.float64).astype(NUMPY[dtype]))
+
+
+def results(op: str, opset: int, attributes: Mapping[str, Any], operands: Sequence[Any], outputs: int) -> Any:
+    """What the op's kernel gives, as a tuple."""
+    declared = lookup(op, opset)
+    assert declared is not None
+    arguments = dict(attributes)
+    if declared.opset_version:
+        arguments["opset"] = opset
+    if declared.outputs_count:
+        arguments["outputs_count"] = outputs
+    if declared.random:
+        arguments["rng"] = np.random.default_rng(0)
+    with np.errstate(all="ignore"):
+        found = declared.bind(np, arguments)(*operands)
+    return found if isinstance(found, tuple) else (found,)
+
+
+def births(
+    op: str,
+    operands: Sequence[Any],
+    attributes: Mapping[str, Any],
+    opset: int,
+    outputs: int,
+    names: Sequence[str],
+) -> Iterator[Birth]:
+    """Every birth in the results of one statement."""
+    known = complete(op, opset, attributes)
+    for index, result in enumerate(results(op, opset, known, operands, outputs)):
+        for kind in ("nan", "inf"):
+            given = any(holds_any(value, kind) for value in flat(operands))
+            if holds_any(result, kind) and not given:
+                yield Birth(kind, op, opset, known, names, operands, np.asarray(result), index)
+
+
+def born(op: str, *operands: Any, opset: int | None = None, outputs: int = 1, **attributes: Any) -> Birth:
+    """The one birth, or the first, of a statement whose operands are named %a, %b, %c ..."""
+    version = opset or (1 if split(op)[0] else newest_opset())
+    names = ["" if value is None else "abcdefgh"[number] for number, value in enumerate(operands)]
+    return next(births(op, operands, attributes, version, outputs, names))

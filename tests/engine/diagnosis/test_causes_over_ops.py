@@ -1,0 +1,269 @@
+"""Every op of the table, over operands of all kinds: a birth always has a cause, told in bounded time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import hypothesis.extra.numpy as arrays
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+import nncdbg
+from nncdbg.engine.diagnosis.cause import NAMES, Birth
+from nncdbg.engine.diagnosis.causes import RULES, cause_of, legal
+from nncdbg.engine.diagnosis.causes.numbers import is_float
+from nncdbg.engine.diagnosis.causes.places import flat
+from nncdbg.engine.diagnosis.causes.recomputed import MOVES, POINTWISE
+from nncdbg.engine.dtypes import NUMPY
+from nncdbg.engine.errors import NncdbgError
+from nncdbg.engine.ops import lookup, names
+from nncdbg.engine.ops.schema import complete, version_of
+from tests.conformance.cases import cases
+from tests.engine.diagnosis.births import births
+
+INTEGRAL = frozenset(
+    {
+        *("And", "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "ConvInteger", "Equal"),
+        *(
+            "Greater",
+            "GreaterOrEqual",
+            "IsInf",
+            "IsNaN",
+            "Less",
+            "LessOrEqual",
+            "MatMulInteger",
+            "Multinomial",
+        ),
+        *("NonMaxSuppression", "NonZero", "Not", "OptionalHasElement", "Or", "SequenceLength", "Shape"),
+        *("Size", "Xor", "SequenceEmpty", "Bernoulli", "nncdbg.NoGradientRule"),
+    }
+)
+"""Ops whose results are no floats, or 0 and 1."""
+
+COMPUTED_AGAIN = frozenset(
+    {"GridSample", "Range", "Resize", "Scatter", "ScatterElements", "ScatterND", "Upsample"}
+)
+"""Ops without a rule of their own: sums of products, told by computing them again."""
+
+
+def test_no_op_of_the_table_is_forgotten() -> None:
+    known = RULES.keys() | MOVES | POINTWISE | INTEGRAL | COMPUTED_AGAIN
+    assert not set(names()) - known
+    assert all(lookup(name, 1 if name.startswith("nncdbg.") else 26) for name in MOVES | POINTWISE)
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A statement that works: its op, attributes, and operands to put other numbers into."""
+
+    op: str
+    opset: int
+    attributes: dict[str, Any]
+    operands: Sequence[Any]
+    names: Sequence[str]
+    outputs: int
+
+
+@cache
+def templates() -> tuple[Template, ...]:
+    """ONNX's own cases of one node, two for each op at most."""
+    found: dict[str, list[Template]] = {}
+    for case in cases("node"):
+        try:
+            program = nncdbg.load(case.model)
+        except NncdbgError:
+            continue
+        graph = program.graphs[program.entry]
+        if len(graph.nodes) != 1:
+            continue
+        node = graph.nodes[0]
+        opset = version_of(node.op, program.opsets)
+        made = found.setdefault(node.op, [])
+        if len(made) == 2 or node.subgraphs or lookup(node.op, opset) is None:
+            continue
+        by_name = {value.name: array for value, array in zip(graph.inputs, case.sets[0][0], strict=True)}
+        operands = [None if name is None else by_name.get(str(name)) for name in node.inputs]
+        small = sum(value.size for value in flat(operands) if isinstance(value, np.ndarray)) < 3000
+        if small and any(is_float(value) for value in flat(operands)):
+            attributes = complete(node.op, opset, node.attributes)
+            if node.op in ("Resize", "Upsample"):
+                continue  # Their scales are floats, and would make results of gigabytes.
+            given = [str(name or "") for name in node.inputs]
+            made.append(Template(node.op, opset, attributes, operands, given, len(node.outputs)))
+    return tuple(each for made in found.values() for each in made)
+
+
+def test_what_the_cases_of_onnx_give_birth_to_is_legal() -> None:
+    for template in templates():
+        for birth in all_births(template, template.operands):
+            assert legal(birth, [None] * len(birth.inputs)), birth
+
+
+SPECIAL = (
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    0.5,
+    -3.0,
+    1e-45,
+    -1e-30,
+    1e20,
+    -1e20,
+    3e38,
+    -3e38,
+    6e4,
+    -6e4,
+    88.8,
+    1e308,
+    -1e308,
+)
+INFINITE = (*SPECIAL, np.inf, -np.inf)
+
+numbers = st.lists(st.sampled_from(INFINITE), min_size=1, max_size=12) | st.lists(
+    st.sampled_from(SPECIAL), min_size=1, max_size=12
+)
+
+
+def filled(value: Any, numbers: Sequence[float], dtype: str | None) -> Any:
+    """A float operand with other numbers, over and over; in another element type, if one is given."""
+    if isinstance(value, list):
+        return [filled(item, numbers, dtype) for item in value]
+    if not is_float(value):
+        return value
+    target = NUMPY[dtype] if dtype and value.dtype == np.float32 else value.dtype
+    with np.errstate(all="ignore"):
+        made = np.resize(np.array(numbers), value.shape).astype(target)
+    # Some small types round what they cannot hold to NaN.
+    return np.where(made == made, made, made.dtype.type(1)) if made.size else made
+
+
+def check(birth: Birth) -> None:
+    begin = time.perf_counter()
+    cause = cause_of(birth)
+    assert time.perf_counter() - begin < 5
+    assert cause.name in NAMES
+    assert cause.evidence
+    assert cause.hint
+    assert cause_of(birth) == cause
+    if legal(birth, [None] * len(birth.inputs)):
+        return
+    # The kernel is our own, so that it is never the one to blame.
+    assert cause.name not in ("unknown", "kernel"), (birth, cause)
+
+
+def all_births(template: Template, operands: Sequence[Any]) -> list[Birth]:
+    """What a statement gives birth to; nothing where it refuses such operands."""
+    try:
+        return list(
+            births(
+                template.op, operands, template.attributes, template.opset, template.outputs, template.names
+            )
+        )
+    except (NncdbgError, ValueError, TypeError, RuntimeError, LookupError, ArithmeticError):
+        return []  # `onnx.reference` raises whatever it likes over numbers and types it does not expect.
+
+
+@pytest.mark.parametrize("dtype", [None, "f16", "bf16", "f64"])
+def test_each_op_over_each_special_number(dtype: str | None) -> None:
+    """One number everywhere, and each pair in turns."""
+    seen: set[str] = set()
+    rows = [(number,) for number in INFINITE] + [
+        (a, b) for a, b in zip(INFINITE, INFINITE[5:] + INFINITE[:5], strict=True)
+    ]
+    for template in templates()[:: 1 if dtype is None else 4]:
+        for row in rows[:: 1 if dtype is None else 3]:
+            operands = [filled(value, row, dtype) for value in template.operands]
+            for birth in all_births(template, operands):
+                check(birth)
+                seen.add(birth.op)
+    assert len(seen) > (60 if dtype is None else 20)
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data(), row=numbers, dtype=st.sampled_from([None, None, "f16", "bf16", "f64"]))
+def test_any_op_over_any_operands(data: st.DataObject, row: list[float], dtype: str | None) -> None:
+    template = data.draw(st.sampled_from(templates()))
+    which = data.draw(st.integers(0, 2 ** len(template.operands) - 1)) or -1
+    operands = [
+        filled(value, row, dtype) if which >> number & 1 else filled(value, [1.0, 0.5, 2.0], dtype)
+        for number, value in enumerate(template.operands)
+    ]
+    for birth in all_births(template, operands):
+        check(birth)
+
+
+REDUCTIONS = sorted(name for name in names() if name.startswith("Reduce"))
+
+shapes = arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    op=st.sampled_from(
+        [op for op in sorted(POINTWISE & RULES.keys()) if op not in ("Cast", "CastLike", "Mod")]
+    ),
+    pair=arrays.mutually_broadcastable_shapes(num_shapes=2, max_dims=3, min_side=0, max_side=3),
+    row=numbers,
+    others=numbers,
+    dtype=st.sampled_from(["f32", "f16", "bf16", "f64"]),
+)
+@example(op="Pow", pair=arrays.BroadcastableShapes(((2,), (1,)), (2,)), row=[0.0], others=[-1.0], dtype="f16")
+def test_pointwise_ops_with_broadcasting(op: str, pair: Any, row: Any, others: Any, dtype: str) -> None:
+    operands = [
+        filled(np.ones(shape, NUMPY[dtype]), values, None)
+        for shape, values in zip(pair.input_shapes, (row, others), strict=True)
+    ]
+    binary = op in ("Add", "Sub", "Mul", "Div", "Pow", "Sum", "Mean")
+    template = Template(op, 24, {}, operands if binary else operands[:1], ["a", "b"], 1)
+    for birth in all_births(template, template.operands):
+        check(birth)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    op=st.sampled_from(REDUCTIONS),
+    shape=shapes,
+    row=numbers,
+    data=st.data(),
+    dtype=st.sampled_from(["f32", "f16", "bf16", "f64"]),
+)
+def test_reductions_over_any_axes(op: str, shape: Any, row: Any, data: st.DataObject, dtype: str) -> None:
+    axes = data.draw(st.sets(st.sampled_from(range(-len(shape), 0)) if shape else st.nothing()))
+    attributes = {
+        "keepdims": data.draw(st.integers(0, 1)),
+        "noop_with_empty_axes": data.draw(st.integers(0, 1)),
+    }
+    x = filled(np.ones(shape, NUMPY[dtype]), row, None)
+    template = Template(op, 18, attributes, [x, np.array(sorted(axes), np.int64)], ["x", "axes"], 1)
+    for birth in all_births(template, template.operands):
+        check(birth)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    sizes=st.tuples(*[st.integers(1, 3)] * 3),
+    batch=arrays.mutually_broadcastable_shapes(num_shapes=2, max_dims=2, max_side=2),
+    row=numbers,
+    others=numbers,
+    dtype=st.sampled_from(["f32", "f16", "f64"]),
+)
+def test_products_of_matrices(sizes: Any, batch: Any, row: Any, others: Any, dtype: str) -> None:
+    m, k, n = sizes
+    left, right = batch.input_shapes
+    a = filled(np.ones((*left, m, k), NUMPY[dtype]), row, None)
+    b = filled(np.ones((*right, k, n), NUMPY[dtype]), others, None)
+    for birth in all_births(Template("MatMul", 13, {}, [a, b], ["a", "b"], 1), [a, b]):
+        check(birth)
+    flat_a, flat_b = a.reshape(-1, m, k)[0], b.reshape(-1, k, n)[0]
+    gemm = {"alpha": 0.5, "beta": 2.0, "transA": 1, "transB": 1}
+    for birth in all_births(
+        Template("Gemm", 13, gemm, [], ["a", "b", "c"], 1), [flat_a.T, flat_b.T, flat_a[:, :1]]
+    ):
+        check(birth)
