@@ -1,31 +1,32 @@
-"""A run in an arena against a run in which memory is never reused: where they part, and who is to blame.
+"""A run in memory that is used again against one in which it never is: where they part, and who is to blame.
 
-Both take each statement in turn, and what it wrote is compared bit for bit (any NaN equals any
-other).  The first statement that differs, or that reads memory that is no longer its operand's,
-is the victim; the arena's records name the culprit.
+The first statement that differs, or that reads memory that is no longer its operand's, is the
+victim.  The culprit is named by the arena's records; where no lifetime was wrong, it is found by
+running again: with one value watched after every statement, or with values that are not freed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
-import numpy as np
-
-from nncdbg.engine.code import Statement
-from nncdbg.engine.divergence.side import Side
+from nncdbg.engine.code import Code, Statement
+from nncdbg.engine.divergence.played import Changed, Differs, Moment, Played, Player, digest
 from nncdbg.engine.divergence.written import written_slots
-from nncdbg.engine.dtypes import COMPLEX, FLOATS, name_of
 from nncdbg.engine.errors import RunError
-from nncdbg.engine.events import Failed, Outcome
 from nncdbg.engine.findings import Finding
-from nncdbg.engine.graph import Array, Program
-from nncdbg.engine.machine import Frame
+from nncdbg.engine.graph import Program
+from nncdbg.engine.linking import Allocation
 from nncdbg.engine.memory.arena import ArenaAllocation
+from nncdbg.engine.memory.blocks import Block
+from nncdbg.engine.memory.plan_file import Site
 from nncdbg.engine.memory.planner import Plan, by_liveness
 from nncdbg.engine.session import Debugger
 from nncdbg.engine.values import copied
+
+Start: TypeAlias = Callable[["str | Allocation"], Debugger]
+"""The program at its start, with this allocator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,107 +60,137 @@ def first_difference(
 
     Raises RunError if the program fails without an arena, and what `Debugger` raises.
     """
-    return _Comparison(program, inputs, ArenaAllocation(plan, poison=poison), seed).run()
+
+    def start(allocator: str | Allocation) -> Debugger:
+        return Debugger(program, inputs, seed=seed, allocator=allocator, statistics=False)
+
+    right, tried = start("debug"), start(ArenaAllocation(plan, poison=poison))
+    expected = Player(right).run()
+    if expected.failed is not None:
+        error = expected.failed[1]
+        raise RunError(f"the program fails with any memory: {error}") from error
+    played = Player(tried, expected).run()
+    return _first(played, right, tried)
 
 
-class _Comparison:
-    def __init__(
-        self, program: Program, inputs: Mapping[str, Any] | None, arena: ArenaAllocation, seed: int
-    ) -> None:
-        self.arena = arena
-        self.sides = [
-            Side(Debugger(program, inputs, seed=seed, allocator=memory, statistics=False), title)
-            for memory, title in (("debug", "without an arena"), (arena, "in the arena"))
-        ]
-        self.right, self.tried = (side.debugger for side in self.sides)
-        self.findings: list[Finding] = []
-        arena.report = self.findings.append
-
-    def run(self) -> Difference | None:
-        while not self.right.machine.ended:
-            frame = self.tried.machine.frames[-1]
-            statement, iteration = Statement(frame.code, frame.pc), frame.iteration
-            changed = self._changed_operand(statement)
-            expected = self.sides[0].step()
-            if isinstance(expected, Failed):
-                raise RunError(f"the program fails with any memory: {expected.error}") from expected.error
-            found = self._compare(statement, iteration, changed, self.sides[1].step())
-            if found is not None:
-                return found
+def _first(played: Played, right: Debugger, tried: Debugger) -> Difference | None:
+    differs, changed = played.differs, played.changed
+    ticks = [each.tick for each in (differs and differs.moment, changed and changed.reader) if each]
+    finding = None
+    if played.findings and all(played.findings[0][0].tick <= tick for tick in ticks):
+        moment, finding = played.findings[0]
+        statement, detail = finding.binding, finding.detail
+    elif differs is not None and (changed is None or differs.moment.tick <= changed.reader.tick):
+        moment, statement = differs.moment, differs.moment.statement
+        words = f"%{differs.name} differs, but no operand does: it depends on memory that it does not own"
+        detail = f"{differs.detail} in the arena" if differs.detail else words
+        if changed is not None and changed.reader.tick == moment.tick:
+            detail = f"%{differs.name} differs: its operand %{changed.name} changed after it was written"
+    elif changed is not None:
+        moment, statement = changed.reader, changed.reader.statement
+        detail = f"its operand %{changed.name} changed after it was written"
+    else:
         return None
+    code, pc = statement.code, statement.pc
+    op = code.nodes[pc].op if pc < len(code.nodes) else ""
+    value = want = got = None
+    if differs is not None and differs.slot is not None and differs.moment.tick == moment.tick:
+        value, got = differs.name, differs.actual
+        right.go_to(moment.tick + 1)
+        want = copied(right.machine.frames[-1].slots[differs.slot])
+    iteration = moment.iteration[-1] if moment.iteration else 0
+    return Difference(statement, op, tried.line_in(code, pc), iteration, value, want, got, detail, finding)
 
-    def _changed_operand(self, statement: Statement) -> str | None:
-        """An operand of the next statement that was written right and has changed since."""
-        right, tried = self.right.machine.frames[-1], self.tried.machine.frames[-1]
-        slots = statement.code.operands[statement.pc]
-        return next((statement.code.names[slot] for slot in slots if self._differs(slot, right, tried)), None)
 
-    def _compare(
-        self, statement: Statement, iteration: int, changed: str | None, outcome: Outcome | None
-    ) -> Difference | None:
-        """What the step that both have just taken shows."""
-        finding = self.findings[0] if self.findings else None
-        right, tried = self.right.machine.frames[-1], self.tried.machine.frames[-1]
-        slot, detail = None, ""
-        if isinstance(outcome, Failed):
-            detail = f"it fails in the arena: {outcome.error}"
-        elif _place(right) != _place(tried):
-            detail = "it goes another way in the arena"
-        else:
-            slot = self._differing(right, tried)
-        if finding is not None:
-            statement, detail = finding.binding, finding.detail
-        elif slot is not None:
-            detail = _explained(tried.code.names[slot], changed)
-        if not detail:
+# -- who it was, where no lifetime was wrong -------------------------------------------------------------
+
+
+def who_changed(start: Start, allocator: str | Allocation, changed: Changed) -> Moment | None:
+    """The statement during which a value changed that it does not own; None if it cannot be seen again."""
+    debugger = start(allocator)
+    machine = debugger.machine
+    content: Any = None
+    number = 0
+    culprit: list[Moment] = []
+
+    def take() -> None:
+        nonlocal content, number
+        content = machine.frames[-1].slots[changed.slot]
+        number = digest(content)
+
+    def look(moment: Moment) -> bool:
+        if content is not None and digest(content) != number:
+            culprit.append(moment)
+        elif machine.tick == changed.written:
+            take()
+        return bool(culprit) or machine.tick > changed.reader.tick
+
+    if changed.written == 0:
+        take()
+    Player(debugger, integrity=False, each=look).run()
+    return culprit[0] if culprit else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StillRead:
+    """The block of a value that is freed, and from which a kernel takes what it gives."""
+
+    site: Site
+    block: Block
+
+
+def who_is_still_read(
+    start: Start, allocator: Callable[[Plan], Allocation], before: Played, differs: Differs
+) -> StillRead | None:
+    """The value whose freed memory a statement depends on, though it is no operand of it.
+
+    `allocator` makes the arena in which `differs` was seen, for a plan.  It is run again with
+    ever fewer values that are not freed, as long as that makes the difference go away.  None if no single
+    value does.
+    """
+
+    def healed(spared: Collection[Site]) -> bool:
+        played = Player(start(allocator(_sparing(spared))), before, integrity=False).run()
+        return played.differs is None or played.differs.moment.tick > differs.moment.tick
+
+    suspects: Sequence[Site] = list(before.sizes)
+    if not healed(frozenset(suspects)):
+        return None
+    while len(suspects) > 1:
+        middle = len(suspects) // 2
+        halves = suspects[:middle], suspects[middle:]
+        found = next((half for half in halves if healed(frozenset(half))), None)
+        if found is None:
             return None
-        value = expected = actual = None
-        if slot is not None:
-            value = tried.code.names[slot]
-            expected, actual = copied(right.slots[slot]), copied(tried.slots[slot])
-        code, pc = statement.code, statement.pc
-        op = code.nodes[pc].op if pc < len(code.nodes) else ""
-        line = self.tried.listing.line(code.path, pc)
-        return Difference(statement, op, line, iteration, value, expected, actual, detail, finding)
-
-    def _differing(self, right: Frame, tried: Frame) -> int | None:
-        """The first slot written by the last step that differs, if it stands."""
-        written = written_slots(tried)
-        if tried.is_loop and tried.pc == 0:
-            written = range(2, 1 + len(tried.code.graph.inputs))
-        return next((slot for slot in written if self._differs(slot, right, tried)), None)
-
-    def _differs(self, slot: int, right: Frame, tried: Frame) -> bool:
-        stands = self.arena.standing(tried.slots[slot]) is None
-        return stands and not same_bits(right.slots[slot], tried.slots[slot])
+        suspects = found
+    return _block_of(start(allocator(by_liveness)), suspects[0], differs.moment.tick) if suspects else None
 
 
-def _explained(value: str, changed: str | None) -> str:
-    """Why a value differs although no lifetime was wrong."""
-    if changed is not None:
-        return f"%{value} differs: its operand %{changed} changed after it was written"
-    return f"%{value} differs, but no operand does: it depends on memory that it does not own"
+def _sparing(sites: Collection[Site]) -> Plan:
+    """Liveness, but these values are never freed."""
+
+    def plan(code: Code, pc: int) -> Sequence[int]:
+        return [slot for slot in by_liveness(code, pc) if (code.path, code.names[slot]) not in sites]
+
+    return plan
 
 
-def _place(frame: Frame) -> tuple[object, ...]:
-    return frame.code.path, frame.pc, frame.iteration
+def _block_of(debugger: Debugger, site: Site, last: int) -> StillRead | None:
+    """The latest block of a value that was given to somebody else up to the tick `last`."""
+    allocation, machine = debugger.allocation, debugger.machine
+    assert isinstance(allocation, ArenaAllocation)
+    path, name = site
+    blocks: list[Block] = []
 
+    def look(moment: Moment) -> bool:
+        frame = machine.frames[-1]
+        for slot in written_slots(frame) if frame.code.path == path else ():
+            block = allocation.block_of(frame.slots[slot])
+            if block is not None and frame.code.names[slot] == name:
+                blocks.append(block)
+        return machine.tick > last
 
-def same_bits(one: Any, other: Any) -> bool:
-    """Whether two contents of slots are the same to the bit, any NaN being the same as any other."""
-    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
-        return len(one) == len(other) and all(map(same_bits, one, other))
-    if not isinstance(one, np.ndarray) or not isinstance(other, np.ndarray):
-        return one is other
-    if one.dtype != other.dtype or one.shape != other.shape:
-        return False
-    if one.dtype.hasobject:
-        return bool(np.array_equal(one, other))
-    unequal = (_rows(one) != _rows(other)).any(axis=1)
-    if unequal.any() and name_of(one.dtype) in (*FLOATS, *COMPLEX):
-        unequal &= ~(np.isnan(one) & np.isnan(other)).reshape(-1)
-    return not unequal.any()
-
-
-def _rows(array: Array) -> Array:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(array.size, array.itemsize)
+    Player(debugger, integrity=False, each=look).run()
+    lost = [block for block in blocks if block.freed is not None]
+    lost.sort(key=lambda block: block.successor is not None)
+    return StillRead(site, lost[-1]) if lost else None

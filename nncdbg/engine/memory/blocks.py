@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
-from nncdbg.engine.code import Statement
+from nncdbg.engine.code import Code, Path, Statement
 from nncdbg.engine.memory.buffers import ALIGNMENT, GUARD
 from nncdbg.engine.memory.region import Region, Segment
 
@@ -21,11 +21,23 @@ _LEAST = ALIGNMENT + GUARD
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whose a block is: a value, the statement that made it, and the iteration of its loop."""
+    """Whose a block is: a value, the statement that wrote it, and the iteration of its loop.
+
+    `home` is the block of the program that defines the value, where that is not the statement's.
+    """
 
     value: str
     statement: Statement
     iteration: int = 0
+    home: Code | None = None
+
+    @property
+    def code(self) -> Code:
+        return self.home or self.statement.code
+
+    @property
+    def site(self) -> tuple[Path, str]:
+        return self.code.path, self.value
 
 
 @dataclass(slots=True, eq=False)
@@ -33,7 +45,8 @@ class Block:
     """`span` bytes at offset `start` of a segment: a buffer of `size` bytes and the guard after it.
 
     `holders` counts the slots whose plan is to free it; `freed` is the statement after which the
-    last of them did, None while the block lives; `successor` the first to get some of its bytes.
+    last of them did, None while the block lives; `successor` the first to get some of its bytes,
+    `taken` which of them, counted from the start of the segment.
     """
 
     number: int
@@ -46,6 +59,12 @@ class Block:
     holders: int = 0
     freed: Statement | None = None
     successor: Owner | None = None
+    taken: tuple[int, int] | None = None
+
+    def overlap(self, start: int, end: int) -> tuple[int, int] | None:
+        """The bytes of its buffer from `start` to `end` of the segment; None if there are none."""
+        found = max(start, self.start), min(end, self.start + self.size)
+        return found if found[0] < found[1] else None
 
 
 @dataclass(slots=True, eq=False)
@@ -125,6 +144,7 @@ def _succeeds(block: Block, grave: Block) -> bool:
     if block.start >= grave.start + grave.span or grave.start >= block.start + block.span:
         return False
     grave.successor = block.owner
+    grave.taken = grave.overlap(block.start, block.start + block.span)
     return True
 
 

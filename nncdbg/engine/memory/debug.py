@@ -45,6 +45,7 @@ class DebugAllocation(InspectedAllocation):
         return self.region.live_bytes
 
     def begin(self, machine: Machine, over: Callable[[], None], line: LineOf) -> None:
+        super().begin(machine, over, line)
         self._over = over
 
     def begin_again(self) -> None:

@@ -20,12 +20,14 @@ from nncdbg.engine.code import CONTROL, Code, Statement
 from nncdbg.engine.dtypes import NUMPY, name_of
 from nncdbg.engine.findings import Finding, Report
 from nncdbg.engine.graph import Array
-from nncdbg.engine.linking import Allocation, Binding, Execute, Gather
+from nncdbg.engine.linking import Allocation, Binding, Execute, Gather, LineOf
+from nncdbg.engine.machine import Machine
 from nncdbg.engine.memory.buffers import GUARD, damage, guards, heal, planned, span_of
 from nncdbg.engine.memory.proof import misused
+from nncdbg.engine.ops.moving import SCATTERING, SIZES
 from nncdbg.engine.ops.planning import measure_of
 from nncdbg.engine.statistics_log import MASK, ROW_BYTES, StatisticsLog
-from nncdbg.stats.inspection import Flag, Inspector, fill, inspect_plain, inspector
+from nncdbg.stats.inspection import Flag, Inspector, fill, inspect_plain, inspector, is_pattern
 
 # Plain ints: the operators of an IntFlag are slow.
 NAN, INF, UNWRITTEN = int(Flag.NAN), int(Flag.INF), int(Flag.UNWRITTEN)
@@ -42,6 +44,7 @@ class InspectedAllocation(Allocation):
     """
 
     inspects = True
+    _machine: Machine
 
     def __init__(self) -> None:
         self.report: Report = _nobody
@@ -68,7 +71,9 @@ class InspectedAllocation(Allocation):
     # -- statements ----------------------------------------------------------------------
 
     def gathering(self, code: Code, pc: int, gather: Gather) -> Gather:
-        if pc == len(code.nodes) or code.nodes[pc].op not in CONTROL:
+        if pc == len(code.nodes):
+            return self._returning(code, pc, gather) if code.parent is None else gather
+        if code.nodes[pc].op not in CONTROL:
             return gather
 
         def gathered(slots: list[Any]) -> Sequence[Any]:
@@ -80,9 +85,29 @@ class InspectedAllocation(Allocation):
 
         return gathered
 
+    def _returning(self, code: Code, pc: int, gather: Gather) -> Gather:
+        """What the program gives out is read, by whoever asked for it; a call only hands its results on."""
+
+        def gathered(slots: list[Any]) -> Sequence[Any]:
+            operands = gather(slots)
+            if self.unwritten and slots is self._machine.frames[0].slots:
+                self._check_reads(Statement(code, pc), operands)
+            return operands
+
+        return gathered
+
+    def begin(self, machine: Machine, over: Callable[[], None], line: LineOf) -> None:
+        self._machine = machine
+
     def wrap(self, binding: Binding) -> Execute:
         if binding.node.op == "nncdbg.Empty" and binding.attributes["init"] in ("nan", "none"):
             return self._empty(binding)
+        if binding.node.op in SCATTERING:
+            return self._filling(binding)
+        return self._running(binding)
+
+    def _running(self, binding: Binding) -> Execute:
+        """The kernel, into a buffer of ours if it can."""
         if binding.kernel_into is not None and binding.op.infer is not None:
             return self._into(binding)
         return self._adopting(binding)
@@ -179,6 +204,29 @@ class InspectedAllocation(Allocation):
 
         return execute
 
+    def _filling(self, binding: Binding) -> Execute:
+        """For a statement that copies a tensor and writes over parts of it.
+
+        What nobody wrote may be in no part of the copy any more; if it is, who reads the copy is told of.
+        """
+        execute = self._running(binding)
+
+        def filling(*inputs: Any) -> Any:
+            fresh = self.unwritten.pop(id(inputs[0]), None)
+            if fresh is None:
+                return execute(*inputs)
+            watched, self.watched = self.watched, self.watched & GUARDS
+            try:
+                result = execute(*inputs)
+            finally:
+                self.watched = watched
+                self.unwritten[id(inputs[0])] = fresh
+            if is_pattern(result).any():
+                self._mark_unwritten(result, fresh[1])
+            return result
+
+        return filling
+
     def _mark_unwritten(self, buffer: Array, binding: Binding) -> None:
         key = id(buffer)
         # When the buffer goes, so does its mark; `pop` takes the dead reference as its default.
@@ -213,6 +261,9 @@ class InspectedAllocation(Allocation):
 
     def _check_reads(self, statement: Statement, inputs: Sequence[Any]) -> None:
         code, pc = statement.code, statement.pc
+        verb = code.nodes[pc].op if pc < len(code.nodes) else "return"
+        if verb in SIZES:
+            return
         for slot, value in zip(code.operands[pc], inputs, strict=False):
             found = self.unwritten.get(id(value))
             if found is not None:
@@ -220,7 +271,7 @@ class InspectedAllocation(Allocation):
                 why = "nobody wrote since nncdbg.Empty made it"
                 if origin.node.op != "nncdbg.Empty":
                     why = f"{origin.node.op} did not write in full"
-                detail = f"{code.nodes[pc].op} reads %{code.names[slot]}, which {why}"
+                detail = f"{verb} reads %{code.names[slot]}, which {why}"
                 self.report(Finding("uninitialized", statement, detail, inputs, None, origin))
 
     def _examine(

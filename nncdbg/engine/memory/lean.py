@@ -18,7 +18,7 @@ from nncdbg.engine.linking import Binding, Execute
 from nncdbg.engine.memory.debug import DebugAllocation
 from nncdbg.engine.memory.inspected import INF, NAN
 from nncdbg.engine.ops import Op
-from nncdbg.engine.ops.moving import MOVING
+from nncdbg.engine.ops.moving import MOVING, SCATTERING
 from nncdbg.stats.finiteness import is_finite
 
 
@@ -28,8 +28,13 @@ class LeanAllocation(DebugAllocation):
     name = "lean"
 
     def wrap(self, binding: Binding) -> Execute:
-        if binding.node.op == "nncdbg.Empty" or is_foreign(binding.op):
+        if binding.node.op == "nncdbg.Empty":
             return super().wrap(binding)
+        return self._filling(binding) if binding.node.op in SCATTERING else self._running(binding)
+
+    def _running(self, binding: Binding) -> Execute:
+        if is_foreign(binding.op):
+            return super()._running(binding)
         return self._moving(binding) if moves(binding) else self._looking(binding)
 
     def _moving(self, binding: Binding) -> Execute:

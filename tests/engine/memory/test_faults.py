@@ -279,7 +279,8 @@ def test_the_gradient_of_a_slice_needs_its_zeros(allocator: str) -> None:
     assert stop.reason == "end"
     np.testing.assert_array_equal(debugger.value("g"), [0, 5, 7, 0])
     _, stop = stopped(nncdbg.parse(text.format(init="")), x, allocator)
-    assert (stop.line, stop.finding and stop.finding.kind) == (4, "uninitialized")
+    # It is read by whoever gets the result: that of `ScatterElements` might be filled by another one.
+    assert (stop.line, stop.finding and stop.finding.kind) == (5, "uninitialized")
 
 
 def test_marks_of_unwritten_tensors_go_with_the_tensors() -> None:

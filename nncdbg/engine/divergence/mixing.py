@@ -1,0 +1,262 @@
+"""A program of which some statements run in a narrower float type, with casts where the types meet.
+
+What crosses the edge of a block or a call keeps its type, inputs and outputs of the program too, so that
+only statements have to be looked at, one by one.  A cast to f16 and back gives the same bits, so a value
+that goes from one narrow statement to another is the same as without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from nncdbg.engine.code import Path
+from nncdbg.engine.dtypes import FROM_ONNX, ONNX
+from nncdbg.engine.errors import GraphError
+from nncdbg.engine.graph import (
+    Attribute,
+    Graph,
+    Inline,
+    Literal,
+    Node,
+    Operand,
+    Program,
+    TensorType,
+    Type,
+    Value,
+)
+from nncdbg.engine.inference import literal_dtype, output_types
+from nncdbg.engine.ops.schema import schema, version_of
+from nncdbg.engine.search import blocks
+
+Place: TypeAlias = "tuple[Path, int]"
+
+WIDE = frozenset({"f32", "f64"})
+"""Element types that are made narrower."""
+
+NARROW = ("f16", "bf16")
+
+Types: TypeAlias = "Mapping[Path, Mapping[str, Type | None]]"
+"""Per block the types that its values have in the program as it was."""
+
+_TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_datatype"})
+_ONE_TYPE = frozenset({"tensor(float)", "tensor(double)"})
+
+
+def mixed_program(program: Program, narrow: Collection[Place], dtype: str, types: Types) -> Program:
+    """The program with the statements at `narrow` in `dtype`, the others as they are."""
+    taken = {
+        value.name
+        for _, graph in blocks(program)
+        for value in (
+            *graph.inputs,
+            *(each.value for each in graph.constants),
+            *(value for node in graph.nodes for value in node.outputs),
+        )
+    }
+    mixer = _Mixer(frozenset(narrow), dtype, types, program.opsets, taken)
+    graphs = {name: mixer.graph(graph, (name,), _Scope()) for name, graph in program.graphs.items()}
+    return replace(program, graphs=graphs, listing=None)
+
+
+def narrow_node(node: Node, dtype: str, opsets: Mapping[str, int]) -> Node:
+    """A statement whose attributes say `dtype` where they said a wider float type."""
+    return replace(node, attributes=_attributes(node, dtype, opsets))
+
+
+def fixed(node: Node, index: int, opsets: Mapping[str, int]) -> bool:
+    """Whether an op takes one float type only as its operand `index`."""
+    known = schema(node.op, version_of(node.op, opsets))
+    if known is None or not known.inputs:
+        return False
+    return known.inputs[min(index, len(known.inputs) - 1)].type in _ONE_TYPE
+
+
+def is_wide(known: Type | None) -> bool:
+    """Whether values of a type are made narrower."""
+    return isinstance(known, TensorType) and known.dtype in WIDE
+
+
+@dataclass(slots=True)
+class _Scope:
+    """The values that are narrow at a place, and the casts that stand, by name and dtype."""
+
+    narrow: set[str] = field(default_factory=set)
+    casts: dict[tuple[str, str], str] = field(default_factory=dict)
+    wide: dict[str, str] = field(default_factory=dict)
+    """The type that a narrow value had."""
+
+    def inner(self) -> _Scope:
+        return _Scope(set(self.narrow), dict(self.casts), dict(self.wide))
+
+    def hide(self, name: str) -> None:
+        """A block has a value of its own with this name."""
+        self.narrow.discard(name)
+        self.casts = {key: cast for key, cast in self.casts.items() if key[0] != name}
+
+
+@dataclass(slots=True)
+class _Mixer:
+    low: frozenset[Place]
+    dtype: str
+    types: Types
+    opsets: Mapping[str, int]
+    taken: set[str]
+
+    def graph(self, graph: Graph, path: Path, scope: _Scope) -> Graph:
+        for value in (*graph.inputs, *(each.value for each in graph.constants)):
+            scope.hide(value.name)
+        nodes: list[Node] = []
+        for pc, node in enumerate(graph.nodes):
+            for value in node.outputs:
+                scope.hide(value.name)
+            if (path, pc) in self.low:
+                nodes += self._narrow(node, path, scope, {each.name for each in graph.outputs})
+            else:
+                nodes += self._wide(node, path, pc, scope)
+        outputs = []
+        for value in graph.outputs:
+            before, name = self._as_was(value.name, scope)
+            nodes += before
+            outputs.append(replace(value, name=str(name)))
+        return replace(graph, nodes=tuple(nodes), outputs=tuple(outputs))
+
+    def _wide(self, node: Node, path: Path, pc: int, scope: _Scope) -> list[Node]:
+        """A statement as it was, after casts of what is narrow now."""
+        before: list[Node] = []
+        inputs: list[Operand] = []
+        for operand in node.inputs:
+            casts, name = self._as_was(operand, scope)
+            before += casts
+            inputs.append(name)
+        bodies = tuple(
+            self.graph(body, (*path, pc, index), scope.inner()) for index, body in enumerate(node.subgraphs)
+        )
+        return [*before, replace(node, inputs=tuple(inputs), subgraphs=bodies)]
+
+    def _narrow(self, node: Node, path: Path, scope: _Scope, given: set[str]) -> list[Node]:
+        """A statement in the narrow type, between casts; `given` are the results of its block."""
+        before: list[Node] = []
+        inputs: list[Operand] = []
+        for index, operand in enumerate(node.inputs):
+            if isinstance(operand, str) and not fixed(node, index, self.opsets):
+                casts, name = self._as_narrow(operand, path, scope)
+            else:
+                casts, name = self._as_was(operand, scope)
+            before += casts
+            inputs.append(name)
+        changed = replace(narrow_node(node, self.dtype, self.opsets), inputs=tuple(inputs))
+        outputs, after = self._outputs(changed, node, path, scope, given)
+        return [*before, replace(changed, outputs=tuple(outputs)), *after]
+
+    def _outputs(
+        self, node: Node, was: Node, path: Path, scope: _Scope, given: set[str]
+    ) -> tuple[list[Value], list[Node]]:
+        """The results, those that are narrow now noted; casts of those that leave the block."""
+        inferred = self._inferred(node, was, path, scope)
+        outputs: list[Value] = []
+        after: list[Node] = []
+        for value, known in zip(node.outputs, inferred, strict=True):
+            before = self.types.get(path, {}).get(value.name)
+            narrow = is_wide(before) and (known is None or _dtype(known) == self.dtype)
+            if narrow and value.name:
+                assert isinstance(before, TensorType)
+                name, declared = value.name, value.type
+                if name in given:
+                    name = scope.casts[name, self.dtype] = self._fresh(f"{name}.{self.dtype}")
+                    after.append(Node("Cast", (name,), (value,), {"to": ONNX[before.dtype]}))
+                else:
+                    scope.narrow.add(name)
+                    scope.wide[name] = before.dtype
+                known = replace(declared, dtype=self.dtype) if isinstance(declared, TensorType) else None
+                outputs.append(Value(name, known))
+            else:
+                outputs.append(value)
+        return outputs, after
+
+    def _inferred(self, node: Node, was: Node, path: Path, scope: _Scope) -> Sequence[Type | None]:
+        types = [self._type(new, old, path, scope) for new, old in zip(node.inputs, was.inputs, strict=True)]
+        for index, operand in enumerate(node.inputs):
+            if isinstance(operand, Literal):
+                dtype = literal_dtype(operand, node, index, types, self.opsets)
+                types[index] = TensorType(dtype, np.shape(operand.data))
+        try:
+            return output_types(node, types, self.opsets)
+        except GraphError:
+            # The op takes no such type; running it will say so.
+            return [None] * len(node.outputs)
+
+    def _type(self, new: Operand, old: Operand, path: Path, scope: _Scope) -> Type | None:
+        if not isinstance(old, str):
+            return None
+        known = self._known(old, path)
+        if isinstance(known, TensorType) and (
+            new in scope.narrow or new == scope.casts.get((old, self.dtype))
+        ):
+            return replace(known, dtype=self.dtype)
+        return known
+
+    def _known(self, name: str, path: Path) -> Type | None:
+        """The type that a value had, which may be one of a block around this one."""
+        while path:
+            if name in self.types.get(path, {}):
+                return self.types[path][name]
+            path = path[:-2]
+        return None
+
+    # -- casts -------------------------------------------------------------------------------------
+
+    def _as_was(self, operand: Operand, scope: _Scope) -> tuple[list[Node], Operand]:
+        if not isinstance(operand, str) or operand not in scope.narrow:
+            return [], operand
+        return self._cast(operand, scope.wide[operand], scope)
+
+    def _as_narrow(self, operand: str, path: Path, scope: _Scope) -> tuple[list[Node], Operand]:
+        if operand in scope.narrow or not is_wide(self._known(operand, path)):
+            return [], operand
+        return self._cast(operand, self.dtype, scope)
+
+    def _cast(self, name: str, dtype: str, scope: _Scope) -> tuple[list[Node], Operand]:
+        known = scope.casts.get((name, dtype))
+        if known is not None:
+            return [], known
+        result = scope.casts[name, dtype] = self._fresh(f"{name}.{dtype}")
+        return [Node("Cast", (name,), (Value(result),), {"to": ONNX[dtype]})], result
+
+    def _fresh(self, name: str) -> str:
+        found, number = name, 1
+        while found in self.taken:
+            number += 1
+            found = f"{name}.{number}"
+        self.taken.add(found)
+        return found
+
+
+def _dtype(known: Type) -> str | None:
+    return known.dtype if isinstance(known, TensorType) else None
+
+
+def _attributes(node: Node, dtype: str, opsets: Mapping[str, int]) -> Mapping[str, Attribute]:
+    given: dict[str, Any] = dict(node.attributes)
+    if node.op == "ConstantOfShape":
+        given.setdefault("value", Inline(np.zeros(1, np.float32)))
+    known = schema(node.op, version_of(node.op, opsets))
+    for key in _TYPE_ATTRIBUTES & set(known.attributes if known is not None else ()):
+        default = known.attributes[key] if known is not None else None
+        if isinstance(default, int):
+            given.setdefault(key, default)
+    return {key: _attribute(key, value, dtype) for key, value in given.items()}
+
+
+def _attribute(key: str, value: Any, dtype: str) -> Attribute:
+    from nncdbg.engine.divergence.casting import cast_array
+    from nncdbg.engine.dtypes import name_of
+
+    if isinstance(value, Inline) and name_of(value.array.dtype) in WIDE:
+        return Inline(cast_array(value.array, dtype))
+    if key in _TYPE_ATTRIBUTES and isinstance(value, int) and FROM_ONNX.get(value) in WIDE:
+        return ONNX[dtype]
+    return value  # type: ignore[no-any-return]

@@ -1,0 +1,252 @@
+"""One run of a program, statement by statement, with a short digest of all that it wrote.
+
+A second run, in other memory, is compared with the digests of the first (any NaN equals any other).
+In every run a value is also compared with itself: whether it still is what was written when it is read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import weakref
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nncdbg.engine.code import Statement
+from nncdbg.engine.divergence.side import Side
+from nncdbg.engine.divergence.written import written_slots
+from nncdbg.engine.dtypes import COMPLEX, FLOATS, name_of
+from nncdbg.engine.events import Failed
+from nncdbg.engine.findings import Finding
+from nncdbg.engine.machine import Frame
+from nncdbg.engine.memory.inspected import GUARDS, UNWRITTEN
+from nncdbg.engine.values import copied
+
+if TYPE_CHECKING:
+    from nncdbg.engine.memory.plan_file import Site
+    from nncdbg.engine.session import Debugger
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Moment:
+    """A statement as it was executed: after `tick` others, in the `iteration` of the loops around it."""
+
+    statement: Statement
+    tick: int
+    iteration: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Changed:
+    """A statement that reads `name`, which is not any more what was written at the tick `written`.
+
+    `slot` is where it stood then, in the innermost frame; None for what the program was given.
+    """
+
+    reader: Moment
+    name: str
+    written: int
+    slot: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Differs:
+    """The first statement that does otherwise than in the run before.
+
+    `slot` is the one that it wrote otherwise, with `actual` in it; None where `detail` says what else it did.
+    """
+
+    moment: Moment
+    slot: int | None
+    name: str
+    actual: Any
+    detail: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class Played:
+    """What a run has shown.  `digests` is what the next one is compared with."""
+
+    digests: array[int] = field(default_factory=lambda: array("Q"))
+    ticks: int = 0
+    sizes: dict[Site, int] = field(default_factory=dict)
+    """Bytes that each value took at most."""
+    findings: list[tuple[Moment, Finding]] = field(default_factory=list)
+    changed: Changed | None = None
+    differs: Differs | None = None
+    failed: tuple[Moment, BaseException] | None = None
+    paused: bool = False
+
+
+class Player:
+    """Runs a debugger that stands at its start, through to the end.
+
+    `before` are the digests of the run to compare with, None for the first; `ticks` the most
+    statements that are executed.  `each` is called after every statement, with the one that was executed.
+    """
+
+    def __init__(
+        self,
+        debugger: Debugger,
+        before: Played | None = None,
+        *,
+        integrity: bool = True,
+        each: Callable[[Moment], bool] | None = None,
+    ) -> None:
+        self.debugger = debugger
+        self.played = Played()
+        self._side = Side(debugger, "the run")
+        self._before = before
+        self._most = None if before is None else 2 * before.ticks + 1000
+        self._integrity = integrity
+        self._each = each
+        self._written: dict[int, tuple[weakref.ref[Any], int, int, int]] = {}
+        """By identity of a value: it, its digest, and the tick and the slot at which it was written."""
+        self._now: Moment | None = None
+        allocation = debugger.allocation
+        allocation.watched = GUARDS | UNWRITTEN
+        if allocation.inspects:
+            allocation.connect(self._found, None)
+
+    def _found(self, finding: Finding) -> None:
+        assert self._now is not None
+        self.played.findings.append((self._now, finding))
+
+    def run(self) -> Played:
+        """Run to the end, or up to a failure, a pause, or where `each` says that it is enough."""
+        machine, played = self.debugger.machine, self.played
+        self._remember(machine.frames[0], range(1, 1 + len(machine.frames[0].code.graph.inputs)))
+        while not machine.ended:
+            now = self._now = _moment(machine.frames, machine.tick)
+            if self._integrity and played.changed is None:
+                self._check_operands(now)
+            outcome = self._side.step()
+            if isinstance(outcome, Failed):
+                played.failed = now, outcome.error
+                self._compare_failure(now, outcome.error)
+                break
+            played.ticks = machine.tick
+            self._after(now)
+            if self._each is not None and self._each(now):
+                break
+            if self._stopped(now):
+                break
+            if self._most is not None and machine.tick > self._most:
+                played.differs = played.differs or Differs(now, None, "", None, "it does not come to an end")
+                break
+        return played
+
+    def _stopped(self, now: Moment) -> bool:
+        """Whether somebody paused the program, or it has executed as many statements as it may."""
+        control = self.debugger.control
+        if control.paused:
+            control.paused = False
+            self.played.paused = True
+        elif control.limit is not None and (words := control.limit.taken()) is not None:
+            self.played.failed = now, control.limit.failure(words)
+        return self.played.paused or self.played.failed is not None
+
+    # -- after a statement -------------------------------------------------------------------
+
+    def _after(self, now: Moment) -> None:
+        frame = self.debugger.machine.frames[-1]
+        written: Sequence[int] = written_slots(frame)
+        if frame.pc == 0 and frame.is_loop:
+            written = range(2, 1 + len(frame.code.graph.inputs))
+        self._digest(now, None, "", hash((frame.code.path, frame.pc, frame.iteration)))
+        for slot in written:
+            content = frame.slots[slot]
+            self._measure(frame, slot, content)
+            if self.debugger.allocation.standing(content) is None:
+                number = digest(content)
+                self._note_written(content, number, slot)
+            else:
+                number = 0
+            self._digest(now, slot, frame.code.names[slot], number, content)
+
+    def _measure(self, frame: Frame, slot: int, content: Any) -> None:
+        name = frame.code.names[slot]
+        if name and isinstance(content, np.ndarray) and not content.dtype.hasobject:
+            site = (frame.code.path, name)
+            self.played.sizes[site] = max(self.played.sizes.get(site, 0), content.nbytes)
+
+    def _digest(self, now: Moment, slot: int | None, name: str, number: int, content: Any = None) -> None:
+        number &= (1 << 64) - 1
+        digests, before = self.played.digests, self._before
+        index = len(digests)
+        digests.append(number)
+        if before is None or self.played.differs is not None:
+            return
+        expected = before.digests[index] if index < len(before.digests) else None
+        # What stands no more, on either side, was not looked at.
+        if expected == number or (slot is not None and 0 in (expected, number)):
+            return
+        detail = "" if slot is not None else "it goes another way"
+        self.played.differs = Differs(now, slot, name, copied(content), detail)
+
+    def _compare_failure(self, now: Moment, error: BaseException) -> None:
+        if self._before is not None and self._before.failed is None and self.played.differs is None:
+            self.played.differs = Differs(now, None, "", None, f"it fails: {error}")
+
+    # -- whether values stay what they are -----------------------------------------------------
+
+    def _remember(self, frame: Frame, slots: Sequence[int]) -> None:
+        for slot in slots:
+            self._note_written(frame.slots[slot], digest(frame.slots[slot]), slot)
+
+    def _note_written(self, content: Any, number: int, slot: int) -> None:
+        if not self._integrity or not isinstance(content, np.ndarray) or id(content) in self._written:
+            return
+        key = id(content)
+        reference = weakref.ref(content, partial(self._written.pop, key))
+        self._written[key] = (reference, number, self.debugger.machine.tick, slot)
+
+    def _check_operands(self, now: Moment) -> None:
+        code, pc = now.statement.code, now.statement.pc
+        slots = self.debugger.machine.frames[-1].slots
+        for slot in code.operands[pc]:
+            content = slots[slot]
+            known = self._written.get(id(content))
+            if known is None or known[0]() is not content:
+                continue
+            if self.debugger.allocation.standing(content) is None and digest(content) != known[1]:
+                self.played.changed = Changed(now, code.names[slot], known[2], known[3])
+                return
+
+
+def _moment(frames: Sequence[Frame], tick: int) -> Moment:
+    frame = frames[-1]
+    iteration = tuple(each.iteration for each in frames if each.is_loop)
+    return Moment(Statement(frame.code, frame.pc), tick, iteration)
+
+
+def digest(content: Any) -> int:
+    """64 bits that tell a slot's content from any other, but not one NaN from another; never 0."""
+    found = hashlib.blake2b(digest_size=8)
+    _feed(found, content)
+    return int.from_bytes(found.digest(), "little") or 1
+
+
+def _feed(found: Any, content: Any) -> None:
+    if isinstance(content, (list, tuple)):
+        found.update(b"[%d" % len(content))
+        for item in content:
+            _feed(found, item)
+        return
+    if not isinstance(content, (np.ndarray, np.generic)):
+        found.update(repr(content).encode())
+        return
+    array = np.asarray(content)
+    found.update(f"{array.dtype.name}{array.shape}".encode())
+    if array.dtype.hasobject:
+        found.update(repr(array.tolist()).encode())
+        return
+    array = np.ascontiguousarray(array)
+    if name_of(array.dtype) in (*FLOATS, *COMPLEX) and (wrong := np.isnan(array)).any():
+        array = array.copy()
+        array[wrong] = np.nan
+    found.update(array.reshape(-1).view(np.uint8).data)

@@ -1,0 +1,176 @@
+"""A planner of our own: offsets for every value of a program, out of the sizes that a run has shown.
+
+Values are packed graph by graph, the largest first, each as low as it fits beside those that are
+alive with it; a view shares the bytes of what it shows, and an elementwise op may write over an
+operand that it reads last.  The bytes of a graph that is called come after those of all its
+callers; a graph that calls itself gets none, since it needs as many as it is deep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from nncdbg.engine.code import Code
+from nncdbg.engine.linking import LineOf, walk
+from nncdbg.engine.memory.live_ranges import LiveRange, Times, lines_of
+from nncdbg.engine.memory.plan_file import Place, PlacedPlan, Site
+from nncdbg.engine.ops import Op, lookup
+from nncdbg.engine.ops.schema import version_of
+
+ALIGNMENT = 64
+
+
+@dataclass(slots=True, eq=False)
+class Buffer:
+    """Values that share bytes, the first of them the root."""
+
+    values: list[tuple[Code, int]]
+    size: int
+    live: list[LiveRange]
+    views: list[bool] = field(default_factory=lambda: [False])
+    """Per value whether it shows the root's data, rather than having written over it."""
+    offset: int = -1
+
+    def meets(self, other: Buffer) -> bool:
+        return any(mine.meets(its) for mine in self.live for its in other.live)
+
+
+def pack(
+    codes: Iterable[Code],
+    sizes: Mapping[Site, int],
+    line: LineOf,
+    *,
+    reuse: bool = True,
+    times: Callable[[Code], Times] = Times,
+) -> PlacedPlan:
+    """A plan for the values with a size in `sizes` (bytes); without `reuse` no byte is given twice.
+
+    `times` says how long values live.
+    """
+    roots = [code for code in codes if code.parent is None and code.formula is None]
+    bases = _order(roots)
+    places: dict[Site, Place] = {}
+    ends: dict[str, int] = {}
+    for name, callers in bases.items():
+        base = max((ends[caller] for caller in callers), default=0)
+        ends[name] = base
+        for root in roots:
+            if root.graph.name == name:
+                buffers = _buffers(root, sizes, reuse, times(root))
+                ends[name] = max(ends[name], _assign(buffers, base, reuse))
+                places.update(_places(buffers, line))
+    return PlacedPlan(places, ALIGNMENT, "nncdbg's plan")
+
+
+def _order(roots: Iterable[Code]) -> dict[str, set[str]]:
+    """The graphs that do not call themselves, callers first, each with its callers."""
+    calls: dict[str, set[str]] = {}
+    for root in roots:
+        called = {node.op[1:] for code in walk(root) for node in code.nodes if node.op.startswith("@")}
+        calls.setdefault(root.graph.name, set()).update(called)
+    callers = {name: {each for each, called in calls.items() if name in called} for name in calls}
+    ordered: dict[str, set[str]] = {}
+    while True:
+        ready = [name for name in calls if name not in ordered and callers[name] <= ordered.keys()]
+        if not ready:
+            return ordered
+        ordered.update((name, callers[name]) for name in ready)
+
+
+def _buffers(root: Code, sizes: Mapping[Site, int], reuse: bool, times: Times) -> list[Buffer]:
+    of: dict[tuple[Code, int], Buffer] = {}
+    found: list[Buffer] = []
+    for code in sorted(walk(root), key=lambda each: times.spans[each][0]):
+        captured = {inner for _, inner in code.captures}
+        for slot, name in enumerate(code.names):
+            size = sizes.get((code.path, name))
+            if size is None or not name or slot in captured:
+                continue
+            live = times.range_of(code, slot)
+            buffer = _shared(code, slot, size, of, times) if reuse else None
+            if buffer is None:
+                found.append(buffer := Buffer([(code, slot)], size, [_whole(live, code, times)]))
+            else:
+                buffer.values.append((code, slot))
+                buffer.live.append(live)
+            of[code, slot] = buffer
+    return found
+
+
+def _whole(live: LiveRange, code: Code, times: Times) -> LiveRange:
+    """The range from when the statement begins to read, as it may write before it has read all."""
+    pc = live.definition
+    if pc < 0 or pc in code.bodies or code.nodes[pc].op.startswith("@"):
+        return live
+    (_, end), start = live.intervals[0], times.spans[code][pc][0]
+    return LiveRange(((start, end),), pc, live.last)
+
+
+def _shared(
+    code: Code, slot: int, size: int, of: Mapping[tuple[Code, int], Buffer], times: Times
+) -> Buffer | None:
+    """The buffer of an operand that the value may stand in, too."""
+    pc = code.definition[slot]
+    if pc < 0 or pc in code.bodies:
+        return None
+    op = lookup(code.nodes[pc].op, version_of(code.nodes[pc].op, code.opsets))
+    for operand in code.operands[pc]:
+        buffer = of.get((code, operand))
+        if buffer is None or buffer.size != size or op is None:
+            continue
+        if op.view and operand == code.operands[pc][0]:
+            buffer.views.append(True)
+            return buffer
+        if _elementwise(op) and _dies_at(buffer, code, pc, times) and _same_type(code, operand, slot):
+            buffer.views.append(False)
+            return buffer
+    return None
+
+
+def _elementwise(op: Op) -> bool:
+    return op.ufunc is not None
+
+
+def _same_type(code: Code, one: int, other: int) -> bool:
+    known = [code.types.get(code.names[slot]) for slot in (one, other)]
+    return known[0] is not None and known[0] == known[1]
+
+
+def _dies_at(buffer: Buffer, code: Code, pc: int, times: Times) -> bool:
+    """Whether nobody reads the buffer's bytes after a statement that does."""
+    return all(live.end <= times.spans[code][pc][0] for live in buffer.live)
+
+
+def _assign(buffers: list[Buffer], base: int, reuse: bool) -> int:
+    """Give each buffer its offset; the end of the bytes that were given."""
+    end = base
+    done: list[Buffer] = []
+    for buffer in sorted(buffers, key=lambda each: -each.size) if reuse else buffers:
+        offset = base
+        neighbours = [other for other in done if not reuse or other.meets(buffer)]
+        for other in sorted(neighbours, key=lambda each: each.offset):
+            if other.offset >= offset + buffer.size:
+                break
+            offset = max(offset, _rounded(other.offset + other.size))
+        buffer.offset = offset
+        end = max(end, _rounded(offset + buffer.size))
+        done.append(buffer)
+    return end
+
+
+def _rounded(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def _places(buffers: Iterable[Buffer], line: LineOf) -> dict[Site, Place]:
+    found: dict[Site, Place] = {}
+    for buffer in buffers:
+        root: Site | None = None
+        for (code, slot), view in zip(buffer.values, buffer.views, strict=True):
+            site = (code.path, code.names[slot])
+            root = root if view and root is not None else site
+            first, last = lines_of(code, slot, line)
+            lives = (first, last) if first is not None and last is not None else None
+            found[site] = Place(buffer.offset, buffer.size, root, lives)
+    return found

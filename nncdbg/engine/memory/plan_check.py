@@ -1,0 +1,175 @@
+"""What is wrong with a plan of offsets as far as it can be seen without following it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from nncdbg.engine.code import Code
+from nncdbg.engine.dtypes import NUMPY
+from nncdbg.engine.graph import TensorType
+from nncdbg.engine.linking import LineOf, walk
+from nncdbg.engine.memory.live_ranges import LiveRange, Times, lines_of
+from nncdbg.engine.memory.plan_file import Place, PlacedPlan, Site
+from nncdbg.engine.ops import lookup
+from nncdbg.engine.ops.schema import version_of
+
+_MIXING = frozenset(
+    f"nncdbg.engine.ops.{family}"
+    for family in (
+        "convolution",
+        "indexing",
+        "matrix",
+        "movement",
+        "ordering",
+        "pooling",
+        "recurrent",
+        "resize",
+    )
+)
+"""Families of ops in which an element of the result depends on elements at other places of an operand."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Placed:
+    """A value of a block with its place; `size` is what it takes, as far as that is known."""
+
+    code: Code
+    slot: int
+    place: Place
+    size: int
+    live: LiveRange
+
+    @property
+    def name(self) -> str:
+        return self.code.names[self.slot]
+
+    @property
+    def end(self) -> int:
+        return self.place.offset + self.size
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlanProblem:
+    """`kind` is small, misaligned, outlived, overlap or in place; `other` is who has the bytes too.
+
+    `first` and `last` are the bytes concerned, for `small` those needed and those given.
+    """
+
+    kind: str
+    value: Placed
+    first: int
+    last: int
+    other: Placed | None = None
+
+
+def problems(
+    plan: PlacedPlan,
+    codes: Iterable[Code],
+    needed: Mapping[Site, int],
+    line: LineOf,
+) -> Iterator[PlanProblem]:
+    """What is wrong, graph by graph, in the order of the text.
+
+    `codes` are those that the program has compiled, `needed` tells how many bytes each value took that
+    was computed.
+    """
+    for root in codes:
+        if root.parent is None and root.formula is None:
+            found = list(_placed(plan, root, needed))
+            for value in found:
+                yield from _of_one(plan, value, line)
+            yield from _overlaps(found)
+
+
+def _placed(plan: PlacedPlan, root: Code, needed: Mapping[Site, int]) -> Iterator[Placed]:
+    times = Times(root)
+    for code in sorted(walk(root), key=lambda each: times.spans[each][0]):
+        captured = {inner for _, inner in code.captures}
+        for slot, name in enumerate(code.names):
+            place = plan.places.get((code.path, name)) if name and slot not in captured else None
+            if place is not None:
+                size = needed.get((code.path, name), _declared_size(code, name, place))
+                yield Placed(code, slot, place, size, times.range_of(code, slot))
+
+
+def _declared_size(code: Code, name: str, place: Place) -> int:
+    """What the type of a value that was not computed says; the plan's word where that says nothing."""
+    known = code.types.get(name)
+    if not isinstance(known, TensorType) or not known.concrete:
+        return place.size
+    return math.prod(int(size or 0) for size in known.shape or ()) * _itemsize(code, name)
+
+
+def _itemsize(code: Code, name: str) -> int:
+    known = code.types.get(name)
+    return NUMPY[known.dtype].itemsize if isinstance(known, TensorType) else 1
+
+
+def _of_one(plan: PlacedPlan, value: Placed, line: LineOf) -> Iterator[PlanProblem]:
+    place, site = value.place, (value.code.path, value.name)
+    if value.size > place.size:
+        yield PlanProblem("small", value, value.size, place.size)
+    whole = place.root == site
+    element = _itemsize(value.code, value.name)
+    alignment = max(plan.alignment, element) if whole else element
+    if alignment > 1 and place.offset % alignment:
+        yield PlanProblem("misaligned", value, place.offset, alignment)
+    if place.lives is not None:
+        _, last = lines_of(value.code, value.slot, line)
+        if last is not None and last > place.lives[1]:
+            yield PlanProblem("outlived", value, place.lives[1], last)
+
+
+def _overlaps(values: list[Placed]) -> Iterator[PlanProblem]:
+    """Pairs of values of one graph that share bytes while both are alive."""
+    found: list[tuple[tuple[int, int], PlanProblem]] = []
+    standing: list[Placed] = []
+    for value in sorted(values, key=lambda each: each.place.offset):
+        standing = [each for each in standing if each.end > value.place.offset]
+        for other in standing:
+            first, second = sorted((value, other), key=lambda each: each.live.begin)
+            kind = _conflict(first, second) if value.size else None
+            if kind is not None:
+                shared = value.place.offset, min(value.end, other.end)
+                moment = (first.live.begin, second.live.begin)
+                found.append((moment, PlanProblem(kind, first, *shared, second)))
+        standing.append(value)
+    yield from (problem for _, problem in sorted(found, key=lambda pair: pair[0]))
+
+
+def _conflict(first: Placed, second: Placed) -> str | None:
+    if first.place.root == second.place.root:
+        return None
+    if first.live.meets(second.live):
+        return None if _same_copy(first, second) else "overlap"
+    code, pc = second.code, second.live.definition
+    last_reader = first.code is code and first.live.last == pc >= 0
+    if not last_reader or pc in code.bodies or code.nodes[pc].op.startswith("@"):
+        return None
+    return None if _may_be_in_place(first, second) else "in place"
+
+
+def _same_copy(first: Placed, second: Placed) -> bool:
+    """A view at the bytes of what it shows, though the plan does not call it an alias."""
+    code, pc = second.code, second.live.definition
+    if pc < 0 or pc in code.bodies or code.nodes[pc].op.startswith("@"):
+        return False
+    op = lookup(code.nodes[pc].op, version_of(code.nodes[pc].op, code.opsets))
+    return op is not None and op.view and code.nodes[pc].inputs[0] == first.name
+
+
+def _may_be_in_place(first: Placed, second: Placed) -> bool:
+    """Whether an op may write over its operand: place for place, element for element."""
+    if (first.place.offset, first.size) != (second.place.offset, second.size):
+        return False
+    code, node = second.code, second.code.nodes[second.live.definition]
+    types = [each.code.types.get(each.name) for each in (first, second)]
+    shapes = [type.shape for type in types if isinstance(type, TensorType) and type.concrete]
+    op = lookup(node.op, version_of(node.op, code.opsets))
+    if op is not None and op.view:
+        return True
+    if len(shapes) == 2 and shapes[0] != shapes[1]:
+        return False
+    return op is None or op.kernel is None or op.kernel.__module__ not in _MIXING

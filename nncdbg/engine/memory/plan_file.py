@@ -1,0 +1,260 @@
+"""A memory plan as a file: which bytes of one arena each value gets.
+
+A plan is JSON, so that one made by another framework can be checked::
+
+    {"nncdbg_plan": 1, "alignment": 64,
+     "graphs": {"main": {"h": {"offset": 0, "size": 1024},
+                         "r": {"offset": 0, "size": 1024, "lives": [4, 9]},
+                         "v": {"alias": "h"}},
+                "main/5/0": {"t": {"offset": 1024, "size": 512}}}}
+
+* A key of `graphs` is a graph's name, or that of a block in it: statement 5 of ``main``, its body 0, both
+  counted from 0.  A value that only one block of a graph has may stand under the graph, and one that only
+  one block of the program has under its entry graph.
+* `offset` and `size` are in bytes.  All graphs share one arena.
+* `alias` names a value of the same graph whose bytes this one shares, as a view does: both stay valid.
+  Its `offset` and `size` are those of the other one unless they are given.
+* A value at the bytes of one that is dead, or that the same statement reads last (in place), needs no word.
+* `lives`, if given, holds the first and last line at which the planner takes the value for alive, in the
+  text that `nncdbg print` shows.
+* A value without an entry stands in memory of its own, which is not checked; the result of a block, a loop
+  or a call without one is the same memory as what the block gives.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path as FilePath
+from typing import Any, TypeAlias
+
+import msgspec
+
+from nncdbg.engine.code import Path
+from nncdbg.engine.errors import UsageError
+from nncdbg.engine.graph import Graph, Program
+from nncdbg.engine.search import blocks
+
+VERSION = 1
+
+Site: TypeAlias = "tuple[Path, str]"
+"""A block and the name of a value that it defines."""
+
+
+class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One value's entry in the file."""
+
+    offset: int | None = None
+    size: int | None = None
+    alias: str | None = None
+    lives: tuple[int, int] | None = None
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    nncdbg_plan: int
+    graphs: dict[str, dict[str, msgspec.Raw]]
+    alignment: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Bytes `offset` to `offset + size` of the arena.
+
+    `root` is the value whose bytes these are, the value itself if it is no alias; `lives` the lines at
+    which the planner takes it for alive.
+    """
+
+    offset: int
+    size: int
+    root: Site
+    lives: tuple[int, int] | None = None
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.size
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedPlan:
+    """Where each value of a program stands; `alignment` is what the planner says that it kept to."""
+
+    places: Mapping[Site, Place]
+    alignment: int = 1
+    source: str = "the plan"
+    extent: int = field(init=False)
+    """The arena's size in bytes."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "extent", max((place.end for place in self.places.values()), default=0))
+
+
+def read_plan(file: str | os.PathLike[str], program: Program) -> PlacedPlan:
+    """The plan in a file, for this program.
+
+    Raises UsageError for a file that cannot be read, that is no plan, or that names what the
+    program does not have.
+    """
+    name = os.fspath(file)
+    try:
+        content = FilePath(file).read_bytes()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise UsageError(f"the plan {name} cannot be read: {reason}", hint="give a JSON file") from None
+    return parse_plan(content, program, name)
+
+
+def parse_plan(content: bytes | str, program: Program, source: str = "the plan") -> PlacedPlan:
+    """The plan in a text; raises UsageError as `read_plan` does."""
+    try:
+        document = msgspec.json.decode(content, type=_File)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(
+            f"{source} is no memory plan: {error}",
+            hint='it is JSON: {"nncdbg_plan": 1, "graphs": {"main": {"x": {"offset": 0, "size": 64}}}}',
+        ) from None
+    if document.nncdbg_plan != VERSION:
+        raise UsageError(
+            f"{source} is a memory plan of version {document.nncdbg_plan}",
+            hint=f"this nncdbg reads version {VERSION}",
+        )
+    if document.alignment < 1:
+        raise UsageError(f"{source}: the alignment is {document.alignment}", hint="give a number of bytes")
+    entries = _Names(program, source).resolve(document.graphs)
+    places = {site: _place(site, entries, source) for site in entries}
+    return PlacedPlan(places, document.alignment, source)
+
+
+def plan_text(plan: PlacedPlan) -> str:
+    """The plan as the text of a file."""
+    graphs: dict[str, dict[str, Any]] = {}
+    for (path, name), place in plan.places.items():
+        fields: dict[str, Any] = {"offset": place.offset, "size": place.size}
+        if place.root != (path, name):
+            fields["alias"] = place.root[1]
+        if place.lives is not None:
+            fields["lives"] = list(place.lives)
+        graphs.setdefault(key_of(path), {})[name] = fields
+    lines = []
+    for key, values in graphs.items():
+        rows = ",\n".join(f"      {json.dumps(name)}: {json.dumps(row)}" for name, row in values.items())
+        lines.append(f"    {json.dumps(key)}: {{\n{rows}\n    }}")
+    body = ",\n".join(lines)
+    head = f'  "nncdbg_plan": {VERSION},\n  "alignment": {plan.alignment},\n  "graphs": {{'
+    return f"{{\n{head}\n{body}\n  }}\n}}\n" if lines else f"{{\n{head}}}\n}}\n"
+
+
+def key_of(path: Path) -> str:
+    """How a plan names a block: `main`, or `main/5/0`."""
+    return "/".join(map(str, path))
+
+
+class _Names:
+    """What a program's blocks and values are called in a plan."""
+
+    def __init__(self, program: Program, source: str) -> None:
+        self.source = source
+        self.paths: dict[str, Path] = {}
+        self.values: dict[Path, set[str]] = {}
+        self.entry = program.entry
+        self.inside: dict[str, dict[str, list[Path]]] = {}
+        """Per graph and name the blocks that define such a value; under the entry those of all graphs."""
+        for path, block in blocks(program):
+            self._enter(path, block)
+
+    def _enter(self, path: Path, block: Graph) -> None:
+        self.paths[key_of(path)] = path
+        results = [value.name for node in block.nodes for value in node.outputs]
+        names = {value.name for value in block.inputs} | set(results) - {""}
+        self.values[path] = names
+        for name in names:
+            for graph in {str(path[0]), self.entry}:
+                self.inside.setdefault(graph, {}).setdefault(name, []).append(path)
+
+    def resolve(self, graphs: Mapping[str, Mapping[str, msgspec.Raw]]) -> dict[Site, Entry]:
+        found: dict[Site, Entry] = {}
+        for key, rows in graphs.items():
+            path = self._path(key)
+            for name, raw in rows.items():
+                site = self._site(path, name)
+                if site in found:
+                    raise UsageError(f"{self.source} gives %{name} of {key_of(site[0])} two places")
+                found[site] = self._entry(raw, key, name)
+        return found
+
+    def _entry(self, raw: msgspec.Raw, key: str, name: str) -> Entry:
+        where = f"{self.source}: %{name} of {key}"
+        try:
+            entry = msgspec.json.decode(raw, type=Entry)
+        except msgspec.MsgspecError as error:
+            raise UsageError(f"{where}: {error}", hint='such as {"offset": 0, "size": 64}') from None
+        for word in ("offset", "size"):
+            number = getattr(entry, word)
+            if number is None and entry.alias is None:
+                raise UsageError(f"{where} has no {word}", hint="give `offset` and `size`, or `alias`")
+            if number is not None and not 0 <= number < 1 << 48:
+                raise UsageError(f"{where}: its {word} is {number}", hint="give bytes, counted from 0")
+        return entry
+
+    def _path(self, key: str) -> Path:
+        if key in self.paths:
+            return self.paths[key]
+        raise UsageError(
+            f"{self.source} names the graph {key!r}, which the program does not have",
+            hint=_near(key, self.paths, "") or f"it has {', '.join(list(self.paths)[:5])}",
+        )
+
+    def _site(self, path: Path, name: str) -> Site:
+        bare = name[1:] if name.startswith("%") and name not in self.values[path] else name
+        if bare in self.values[path]:
+            return path, bare
+        elsewhere = self.inside.get(str(path[0]), {}) if len(path) == 1 else {}
+        having = elsewhere.get(bare, [])
+        if len(having) == 1:
+            return having[0], bare
+        if having:
+            keys = ", ".join(sorted(map(key_of, having)))
+            raise UsageError(
+                f"{self.source} names %{bare} of {key_of(path)}, which several of its blocks have",
+                hint=f"give its block as the graph: {keys}",
+            )
+        raise UsageError(
+            f"{self.source} names %{bare} of {key_of(path)}, which does not exist",
+            hint=_near(bare, elsewhere or self.values[path], "%") or "`nncdbg print` shows the names",
+        )
+
+
+def _near(word: str, known: Any, sigil: str) -> str:
+    near = difflib.get_close_matches(word, list(known), 1)
+    return f"did you mean {sigil}{near[0]}?" if near else ""
+
+
+def _place(site: Site, entries: Mapping[Site, Entry], source: str) -> Place:
+    """The bytes of a value, through the values that it is an alias of."""
+    entry, root, seen = entries[site], site, {site}
+    offset, size = entry.offset, entry.size
+    while (name := entries[root].alias) is not None:
+        where = f"{source}: %{site[1]} of {key_of(site[0])} is an alias of %{name}"
+        following = _visible(root[0], name.removeprefix("%"), entries)
+        if following is None:
+            raise UsageError(f"{where}, which has no place", hint="give it one, or leave `alias` out")
+        if following in seen:
+            raise UsageError(f"{where}, and that of it", hint="one of them needs `offset` and `size`")
+        seen.add(following)
+        root = following
+        offset = entries[root].offset if offset is None else offset
+        size = entries[root].size if size is None else size
+    assert offset is not None
+    assert size is not None
+    return Place(offset, size, root, entry.lives)
+
+
+def _visible(path: Path, name: str, entries: Mapping[Site, Entry]) -> Site | None:
+    """The value of that name in a block, or in one around it."""
+    while path:
+        if (path, name) in entries:
+            return path, name
+        path = path[:-2]
+    return None

@@ -1,0 +1,289 @@
+"""What all allocators do that use memory again: they know whose each byte is, and look before each read.
+
+Each block knows its owner, who freed it and who got its bytes; every statement's operands are
+looked up before it runs.  Old values do not stand, so going back in time is a replay from the
+start.  Machines other than the one that is debugged (clones that look at another moment) compute
+in memory of their own.
+"""
+
+from __future__ import annotations
+
+import weakref
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.code import Code, Statement
+from nncdbg.engine.errors import RunError
+from nncdbg.engine.events import Event, Iterated, Popped, Pushed, Restored
+from nncdbg.engine.findings import Finding
+from nncdbg.engine.graph import Array
+from nncdbg.engine.linking import Binding, Execute, Gather, LineOf
+from nncdbg.engine.machine import Frame, Machine
+from nncdbg.engine.memory.blocks import Block, Owner
+from nncdbg.engine.memory.inspected import InspectedAllocation
+from nncdbg.engine.memory.lifetimes import Lifetimes, Scope, target_slots
+from nncdbg.engine.memory.planner import Plan
+
+
+@dataclass(slots=True, eq=False)
+class Misread:
+    """`statement` reads its operand `name` from a block that was freed, or that lost bytes.
+
+    `iteration` holds the iterations of the loops around it, outermost first, at the first time;
+    `count` says how often it did, `tick` how many statements had run.
+    """
+
+    statement: Statement
+    name: str
+    block: Block
+    iteration: tuple[int, ...]
+    tick: int
+    count: int = 1
+
+
+class ReusingAllocation(InspectedAllocation):
+    """Results in memory that is used again; where, is `allocate`.  Freed by `plan`."""
+
+    retains = False
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__()
+        self.lifetimes = Lifetimes(plan, self.block_of, self._free, self._freed_again)
+        self.misreads: dict[tuple[Code, int, str], Misread] = {}
+        """What was read wrong, in the order of the run."""
+        self._blocks: dict[int, tuple[weakref.ref[Array], Block]] = {}
+        self._made: list[Block] = []
+        self._current: Scope | None = None
+        """The scope of the statement in execution; None if another machine executes it."""
+        self._owner: Owner | None = None
+
+    def begin(self, machine: Machine, over: Callable[[], None], line: LineOf) -> None:
+        super().begin(machine, over, line)
+        self._debuggee = machine
+        self._line = line
+        self.lifetimes.begin(machine.frames[0])
+        machine.listeners.append(self._hear)
+
+    def _hear(self, event: Event) -> None:
+        match event:
+            case Pushed(frame):
+                self._moved_in(event)
+                self.lifetimes.pushed(frame)
+            case Popped(frame):
+                self._check_break(frame)
+                self._moved_in(event)
+                self.lifetimes.popped()
+            case Iterated(frame):
+                self._moved_in(event)
+                self.lifetimes.iterated(frame)
+            case Restored():
+                self._restart()
+
+    def _restart(self) -> None:
+        """The machine is at its first statement again, with nothing computed."""
+        assert self._debuggee.tick == 0
+        # A new arena, so that a replay finds in it exactly what the first run found.
+        self._renew()
+        self._blocks.clear()
+        self.misreads.clear()
+        self.lifetimes.begin(self._debuggee.frames[0])
+
+    def _moved_in(self, event: Event) -> None:
+        """What a transfer of control has brought into the innermost frame is to stand where it should."""
+
+    @abstractmethod
+    def _renew(self) -> None:
+        """Take a new, empty arena."""
+
+    @abstractmethod
+    def _free(self, block: Block, after: Statement) -> None:
+        """Nobody holds a block any more."""
+
+    # -- statements ------------------------------------------------------------------------
+
+    def gathering(self, code: Code, pc: int, gather: Gather) -> Gather:
+        gather = super().gathering(code, pc, gather)
+
+        def gathered(slots: list[Any]) -> Sequence[Any]:
+            self._current = self._scope_of(slots)
+            if self._current is not None and self._current.begun < pc:
+                first = self._current.begun < 0
+                self._current.begun = pc
+                self._catch_up(self._current, pc, first)
+                operands = gather(slots)
+                self._check_operands(Statement(code, pc), operands)
+                return operands
+            operands = gather(slots)
+            if self._current is None:
+                self._refuse_stale(operands)
+            return operands
+
+        return gathered
+
+    def _catch_up(self, scope: Scope, pc: int, first: bool) -> None:
+        """Statement `pc` of a scope is next, the `first` that is executed there."""
+        self.lifetimes.complete_through(scope, pc - 1)
+
+    def _scope_of(self, slots: list[Any]) -> Scope | None:
+        return self.lifetimes.scopes[-1] if self._debuggee.frames[-1].slots is slots else None
+
+    def wrap(self, binding: Binding) -> Execute:
+        run, kernel, pc = super().wrap(binding), binding.kernel, binding.pc
+        names = [value.name for value in binding.node.outputs]
+
+        def execute(*inputs: Any) -> Any:
+            scope = self._current
+            if scope is None:
+                return kernel(*inputs)
+            self._owner = Owner(names[0] if names else "_", binding, scope.frame.iteration)
+            self._made.clear()
+            try:
+                results = self._settled(binding, inputs, run(*inputs))
+            except BaseException:
+                self._discard(binding)
+                raise
+            self._keep(scope, binding, results)
+            self._discard(binding)
+            self.lifetimes.complete(scope, pc)
+            return results
+
+        return execute
+
+    def _settled(self, binding: Binding, inputs: Sequence[Any], results: Any) -> Any:
+        """The results of a statement where they are to stand."""
+        return results
+
+    def _keep(self, scope: Scope, binding: Binding, results: Any) -> None:
+        """The statement's frame holds what it has just made."""
+        slots = target_slots(binding.code.targets[binding.pc])
+        for slot, result in zip(slots, results if binding.several else (results,), strict=False):
+            self.lifetimes.hold(scope, slot, result)
+
+    def _discard(self, binding: Binding) -> None:
+        """What the statement took and nobody holds is free again."""
+        for block in self._made:
+            if block.holders == 0 and block.freed is None:
+                self._free(block, binding)
+        self._made.clear()
+
+    def _adopt(self, binding: Binding, inputs: Sequence[Any], index: int, result: Any) -> Any:
+        if isinstance(result, (list, tuple)):
+            # A sequence outlives the tensors that it was made of.
+            return [np.array(item) if isinstance(item, np.ndarray) else item for item in result]
+        assert self._owner is not None
+        self._owner = Owner(binding.node.outputs[index].name, binding, self._owner.iteration)
+        return super()._adopt(binding, inputs, index, result)
+
+    # -- blocks ------------------------------------------------------------------------------
+
+    def _know(self, buffer: Array, block: Block) -> None:
+        """From here on `buffer` is known to stand in `block`, which the statement in execution took."""
+        self._made.append(block)
+        key = id(buffer)
+        # When the buffer goes, so does its entry; `pop` takes the dead reference as its default.
+        self._blocks[key] = (weakref.ref(buffer, partial(self._blocks.pop, key)), block)
+
+    def block_of(self, content: Any) -> Block | None:
+        """The block that a slot's content stands in, or stood in; None for what is not in the arena."""
+        entry = self._blocks.get(id(content))
+        return entry[1] if entry is not None and entry[0]() is content else None
+
+    # -- what is found -------------------------------------------------------------------------
+
+    def standing(self, content: Any) -> str | None:
+        block = self.block_of(content)
+        return None if block is None or not _lost(block) else f"its memory was {self._fate(block)}"
+
+    def _refuse_stale(self, operands: Sequence[Any]) -> None:
+        """Another machine may share values with this one only as long as they stand."""
+        for value in operands:
+            gone = self.standing(value)
+            if gone is not None:
+                block = self.block_of(value)
+                assert block is not None
+                raise RunError(
+                    f"%{block.owner.value} stands no more: {gone}",
+                    hint="use --allocator debug, where every value stands",
+                )
+
+    def _check_operands(self, statement: Statement, operands: Sequence[Any]) -> None:
+        """Report each operand whose memory was freed, or has another owner by now."""
+        moment = self._debuggee.tick, self._debuggee.frames
+        self._check_standing(statement, statement.code.operands[statement.pc], operands, moment)
+
+    def _check_break(self, frame: Frame) -> None:
+        """What a loop carries is its result where it is left by `break`."""
+        if frame.is_loop and frame.pc < len(frame.code.nodes):
+            carried = range(2, 1 + len(frame.code.graph.inputs))
+            contents = [frame.slots[slot] for slot in carried]
+            # The frame is gone already, and the tick is that after it.
+            moment = self._debuggee.tick - 1, [*self._debuggee.frames, frame]
+            self._check_standing(Statement(frame.code, frame.pc), carried, contents, moment)
+
+    def _check_standing(
+        self,
+        statement: Statement,
+        slots: Sequence[int],
+        contents: Sequence[Any],
+        moment: tuple[int, Sequence[Frame]],
+    ) -> None:
+        for slot, value in zip(slots, contents, strict=True):
+            block = self.block_of(value)
+            if block is not None and _lost(block):
+                name, made = statement.code.names[slot], block.owner.value
+                self._note_misread(Misread(statement, name, block, _iteration(moment[1]), moment[0]))
+                known = "" if name == made else f" (made as %{made})"
+                words = f"{verb(statement)} reads %{name}{known}, whose memory was {self._fate(block)}"
+                other = block.successor.statement if block.successor is not None else block.freed
+                self.report(Finding("guard", statement, words, contents, None, other))
+
+    def _note_misread(self, found: Misread) -> None:
+        known = self.misreads.setdefault((found.statement.code, found.statement.pc, found.name), found)
+        if known is not found:
+            known.count += 1
+
+    def _freed_again(self, block: Block, first: Statement, second: Statement) -> None:
+        words = (
+            f"%{block.owner.value}'s memory is freed twice: "
+            f"after {self._place(first)} and after {self._place(second)}"
+        )
+        self.report(Finding("guard", second, words, (), None, first))
+
+    def _fate(self, block: Block) -> str:
+        parts = [] if block.freed is None else [f"freed after {self._place(block.freed)}"]
+        if block.successor is not None:
+            statement = block.successor.statement
+            place = f"{verb(statement)}, line {self._line(statement.code, statement.pc)}"
+            parts.append(f"reused by %{block.successor.value} ({place})")
+        return " and ".join(parts)
+
+    def _place(self, statement: Statement) -> str:
+        """A statement in words: `%y = Relu (line 3)`."""
+        code, pc = statement.code, statement.pc
+        outputs = code.nodes[pc].outputs if pc < len(code.nodes) else ()
+        word = verb(statement)
+        return (f"%{outputs[0].name} = {word}" if outputs else word) + f" (line {self._line(code, pc)})"
+
+
+def _iteration(frames: Sequence[Frame]) -> tuple[int, ...]:
+    return tuple(frame.iteration for frame in frames if frame.is_loop)
+
+
+def _lost(block: Block) -> bool:
+    return block.freed is not None or block.successor is not None
+
+
+def verb(statement: Statement) -> str:
+    """The op, or the word at the start of a line that is none."""
+    code, pc = statement.code, statement.pc
+    if pc < len(code.nodes):
+        return code.nodes[pc].op
+    if not isinstance(code.path[-1], int):
+        return "return"
+    assert code.parent is not None
+    return "next" if code.parent.nodes[int(code.path[-2])].op == "while" else "yield"

@@ -1,0 +1,154 @@
+"""Our own offsets: who shares bytes with whom, and an arena that follows them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+import nncdbg
+from nncdbg.engine.divergence.played import Player
+from nncdbg.engine.memory.packing import pack
+from nncdbg.engine.memory.placed import PlacedAllocation
+from nncdbg.engine.memory.plan_file import PlacedPlan, parse_plan
+
+X = np.array([0.5, -1.0, 2.0], np.float32)
+
+
+def packed(program: nncdbg.Program, **options: Any) -> dict[str, tuple[int, int, str]]:
+    """(offset, size, root) of each value."""
+    plan = plan_of(program, **options)
+    return {name: (place.offset, place.size, place.root[1]) for (_, name), place in plan.places.items()}
+
+
+def plan_of(program: nncdbg.Program, **options: Any) -> PlacedPlan:
+    debugger = nncdbg.Debugger(program, {"x": X}, statistics=False)
+    played = Player(debugger).run()
+    return pack(debugger.traps.codes, played.sizes, debugger.line_in, **options)
+
+
+CHAIN = nncdbg.parse("""opset 18
+graph @main(%x: f32[3]) -> (%y: f32[3]) {
+  %h = Softmax(%x)
+  %e = Exp(%h)
+  %v = Reshape(%e, [3,1])
+  %s = Softmax(%v, axis=0)
+  %b = Cast(%s, to=11)
+  %y = Cast(%b, to=1)
+  return %y
+}
+""")
+
+
+def test_views_share_and_elementwise_ops_write_in_place() -> None:
+    rows = packed(CHAIN)
+    assert rows["h"][0] == rows["e"][0] == rows["v"][0]
+    assert (rows["e"][2], rows["v"][2]) == ("e", "e")
+    # Another op, and another size, get bytes of their own.
+    assert rows["s"][0] != rows["v"][0]
+    assert rows["b"][1] == 24
+    assert all(offset % 64 == 0 for offset, _, _ in rows.values())
+
+
+def test_without_reuse_no_byte_is_given_twice() -> None:
+    rows = sorted(packed(CHAIN, reuse=False).values())
+    assert all(
+        offset + size <= following
+        for (offset, size, _), (following, _, _) in zip(rows, rows[1:], strict=False)
+    )
+
+
+def test_a_graph_that_calls_itself_gets_no_bytes() -> None:
+    program = nncdbg.parse("""opset 18
+graph @main(%x: f32[3]) -> (%y: f32[3]) {
+  %y: f32[3] = @deep(%x)
+  return %y
+}
+
+graph @deep(%i: f32[3]) -> (%o: f32[3]) {
+  %n = Mul(%i, 0.5)
+  %m = ReduceMax(%n, keepdims=0)
+  %go = Greater(%m, 0.1)
+  if %go @more {
+    %d: f32[3] = @deep(%n)
+    yield %d
+  } else @end {
+    yield %n
+  } -> (%o: f32[3])
+  return %o
+}
+""")
+    plan = plan_of(program)
+    assert {path[0] for path, _ in plan.places} == {"main"}
+
+
+def placed(allocation: PlacedAllocation) -> nncdbg.Debugger:
+    debugger = nncdbg.Debugger(CHAIN, {"x": X}, allocator=allocation)
+    debugger.uncatch()
+    return debugger
+
+
+def test_results_stand_where_the_plan_says() -> None:
+    plan = plan_of(CHAIN)
+    debugger = placed(PlacedAllocation(plan))
+    wanted = {name: place.offset for (_, name), place in plan.places.items()}
+    seen = {}
+    while not debugger.machine.ended:
+        frame = debugger.machine.frames[-1]
+        debugger.step_over()
+        content = frame.slots[frame.code.targets[frame.pc - 1]] if not debugger.machine.ended else None
+        if content is not None:
+            base = debugger.allocation._space.memory.__array_interface__["data"][0]
+            seen[frame.code.nodes[frame.pc - 1].outputs[0].name] = (
+                content.__array_interface__["data"][0] - base
+            )
+    assert seen == wanted
+    assert debugger.outputs is not None
+    expected = nncdbg.Debugger(CHAIN, {"x": X})
+    expected.run()
+    assert expected.outputs is not None
+    np.testing.assert_array_equal(debugger.outputs["y"], expected.outputs["y"])
+
+
+@pytest.mark.parametrize("poison", [False, True])
+def test_going_back_is_a_replay_in_a_new_arena(poison: bool) -> None:
+    debugger = placed(PlacedAllocation(plan_of(CHAIN), poison=poison))
+    debugger.run()
+    outputs = debugger.outputs
+    assert outputs is not None
+    first = outputs["y"].copy()
+    debugger.restart()
+    debugger.step_over()
+    np.testing.assert_allclose(debugger.value("%h").sum(), 1, 1e-6)
+    debugger.run()
+    np.testing.assert_array_equal((debugger.outputs or {})["y"], first)
+
+
+def test_a_debugger_stops_where_a_plan_misleads_a_statement() -> None:
+    rows = {name: {"offset": 0, "size": 12} for name in ("h", "e", "v", "s")}
+    rows["b"], rows["y"] = {"offset": 64, "size": 24}, {"offset": 128, "size": 12}
+    text = """graph @main(%x: f32[3]) -> (%y: f32[3]) {
+  %h = Neg(%x)
+  %e = Exp(%x)
+  %y = Add(%h, %e)
+  return %y
+}"""
+    program = nncdbg.parse(text)
+    plan = parse_plan(
+        json.dumps({"nncdbg_plan": 1, "graphs": {"main": {k: rows[k] for k in "hey"}}}), program
+    )
+    stop = nncdbg.Debugger(program, {"x": X}, allocator=PlacedAllocation(plan)).run()
+    assert (stop.reason, stop.line) == ("exception", 4)
+    assert stop.detail == "Add reads %h, whose memory was reused by %e (Exp, line 3)"
+
+
+def test_an_input_may_have_a_place_which_a_result_may_take() -> None:
+    program = nncdbg.parse(
+        "graph @main(%x: f32[3]) -> (%y: f32[3]) {\n  %h = Neg(%x)\n  %y = Add(%h, %x)\n  return %y\n}"
+    )
+    rows = {"x": {"offset": 0, "size": 12}, "h": {"offset": 0, "size": 12}}
+    plan = parse_plan(json.dumps({"nncdbg_plan": 1, "graphs": {"main": rows}}), program)
+    stop = nncdbg.Debugger(program, {"x": X}, allocator=PlacedAllocation(plan)).run()
+    assert (stop.line, stop.detail) == (3, "Add reads %x, whose memory was reused by %h (Neg, line 2)")
