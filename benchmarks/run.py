@@ -6,11 +6,14 @@ import json
 import sys
 
 import bench_backends
+import bench_corpus
 import bench_dap
 import bench_lsp
 import bench_machine
 import bench_models
+import bench_mutants
 import bench_parse
+import bench_reduce
 import bench_start
 import bench_stats
 import bench_time
@@ -28,6 +31,9 @@ def main() -> int:
         bench_backends,
         bench_dap,
         bench_lsp,
+        bench_mutants,
+        bench_corpus,
+        bench_reduce,
     ):
         figures = module.measure()
         for figure in figures if isinstance(figures, list) else [figures]:

@@ -32,7 +32,8 @@ class Debuggee:
     """A program that was launched for one session, and ends with it.
 
     `stop_on_exit`: the end of the program is a stop, from which one can go back.  `no_debug`: it
-    runs through, whatever the client has asked to stop at.
+    runs through, whatever the client has asked to stop at.  `at_finding`: it stands where a repro bundle
+    begins, and stops there first.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Debuggee:
         *,
         stop_on_exit: bool = False,
         no_debug: bool = False,
+        at_finding: bool = False,
     ) -> None:
         self.debugger = debugger
         self.runner = runner
@@ -51,6 +53,7 @@ class Debuggee:
         self.shown = Shown(debugger)
         self.modules = Modules()
         self.no_debug = no_debug
+        self.at_finding = at_finding
         self._terminating = False
         self._failed_at: tuple[int, int] | None = None
         """(statements run, edits made) where it failed, if the latest stop was a failure."""

@@ -26,18 +26,19 @@ class LaunchArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     given; the listing of a model that is no text is written below it.  A leading `~` is the home
     folder.  `seed`, `dims`, `inputs`, `backend`, `fallback`, `allocator`, `history`, `check` and
     `max_ops` are as in `Debugger`, `flat` and `op_library` as on the command line.  `console` may ask
-    for a terminal with a prompt beside the client's windows.
+    for a terminal with a prompt beside the client's windows.  `program` may be a repro bundle: then what
+    is not given here comes from that.
     """
 
     program: str
     inputs: dict[str, Any] = {}
     dims: dict[str, int] = {}
-    seed: int = 0
+    seed: int | None = None
     stop_on_entry: bool = False
     stop_on_exit: bool = False
     no_debug: bool = False
-    backend: str = "numpy"
-    fallback: bool = False
+    backend: str | None = None
+    fallback: bool | None = None
     allocator: str | None = None
     history: int | str | None = None
     flat: bool = False
@@ -56,6 +57,7 @@ def launch(arguments: LaunchArguments, runner: Runner, check: Callable[[], None]
     from nncdbg.engine.black_box import BlackBox
     from nncdbg.engine.ops.library import load_op_library
     from nncdbg.engine.session import Debugger
+    from nncdbg.terminal import opening
     from nncdbg.terminal.options import load_program
 
     folder = _folder(arguments.cwd)
@@ -63,31 +65,46 @@ def launch(arguments: LaunchArguments, runner: Runner, check: Callable[[], None]
         load_op_library(_file(library, folder))
         check()
     path = _file(arguments.program, folder)
-    if os.path.isdir(path):
+    bundle = opening.bundle_at(path)
+    if os.path.isdir(path) and bundle is None:
         raise LoadError(f"{path} is a folder", hint="`program` is a file, such as model.onnx or graph.nnc")
-    program = load_program(str(path), flat=arguments.flat)
+    if bundle is not None:
+        opening.check_libraries(bundle, arguments.op_library)
+    program = load_program(str(path), flat=arguments.flat) if bundle is None else bundle.program
+    bundled = bundle.inputs if bundle is not None else {}
+    settings = bundle.settings if bundle is not None else None
     check()
+
+    def given(name: str, usual: Any) -> Any:
+        """What the configuration says, or the bundle, or what is usual."""
+        said = getattr(arguments, name)
+        return said if said is not None else getattr(settings, name, usual)
+
     debugger = Debugger(
         program,
-        {name: _input(value) for name, value in arguments.inputs.items()},
-        backend=arguments.backend,
-        fallback=arguments.fallback,
-        allocator=arguments.allocator,
+        {**bundled, **{name: _input(value) for name, value in arguments.inputs.items()}},
+        backend=given("backend", "numpy"),
+        fallback=given("fallback", False),
+        allocator=given("allocator", None),
         dims=arguments.dims,
-        seed=arguments.seed,
+        seed=given("seed", 0),
         history=arguments.history,
         check=arguments.check,
-        max_ops=arguments.max_ops,
+        max_ops=given("max_ops", None),
         folder=folder,
         black_box=BlackBox(path),
     )
     check()
+    if bundle is not None:
+        debugger.go_to(bundle.statements)
+        path = bundle.folder / opening.PROGRAM
     return Debuggee(
         debugger,
         runner,
         sources_of(debugger, path, folder),
         stop_on_exit=arguments.stop_on_exit,
         no_debug=arguments.no_debug,
+        at_finding=bundle is not None,
     )
 
 

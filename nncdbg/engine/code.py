@@ -304,7 +304,8 @@ class Compiler:
 
 def literal_array(literal: Literal, dtype: str) -> Array:
     try:
-        return np.array(literal.data, dtype=NUMPY[dtype])
+        with np.errstate(all="ignore"):
+            return np.array(literal.data, dtype=NUMPY[dtype])
     except (OverflowError, ValueError, TypeError) as error:
         raise GraphError(f"an operand in place is not of type {dtype}: {error}") from error
 

@@ -82,6 +82,15 @@ def load_archive(path: Path) -> list[Array]:
         return [archive[key] for key in archive.files]
 
 
+def archive_names(path: Path) -> list[str]:
+    """The names of the arrays in a .npz file, in its order; LoadError if there is none."""
+    with _opened(path) as file:
+        archive = np.load(file, allow_pickle=False)
+        if isinstance(archive, np.ndarray):
+            raise LoadError(f"{path} is one array, not an archive", hint="give it the suffix .npy")
+        return list(archive.files)
+
+
 @contextmanager
 def _opened(path: Path) -> Iterator[IO[bytes]]:
     """The open file; what goes wrong while it is read is a LoadError in a user's words."""

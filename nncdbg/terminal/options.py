@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from nncdbg.engine.errors import LoadError, UsageError
+from nncdbg.terminal import opening
 
 if TYPE_CHECKING:
     from nncdbg.engine.graph import Program
@@ -31,12 +33,21 @@ class Parser(argparse.ArgumentParser):
             **fields,  # type: ignore[arg-type]
         )
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse has it; `said` in the result holds the options that stood there."""
+        options, rest = super().parse_known_args(args, namespace)
+        stood = {word.partition("=")[0] for word in (sys.argv[1:] if args is None else args)}
+        options.said = {each.dest for each in self._actions if stood & {*each.option_strings}}
+        return options, rest
+
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, hint=f"`{self.prog} --help` lists what there is")
 
 
 def add_model(parser: Parser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="a graph: FILE.onnx or FILE.nnc (graph text)")
+    parser.add_argument(
+        "model", metavar="MODEL", help="a graph: FILE.onnx, FILE.nnc (graph text), or a repro bundle"
+    )
     parser.add_argument("--flat", action="store_true", help="one graph, instead of layers that are called")
 
 
@@ -75,11 +86,14 @@ def add_prompt(parser: Parser) -> None:
 
 
 def load_program(path: str, *, flat: bool = False) -> Program:
-    """The program in a file.  Raises what `nncdbg.load` raises."""
+    """The program in a file or repro bundle.  Raises what `nncdbg.load` raises."""
     if not os.path.exists(path):
         raise LoadError(
             f"there is no file {path}", hint=f"looked in {os.path.dirname(os.path.abspath(path))}"
         )
+    bundle = opening.bundle_at(path)
+    if bundle is not None:
+        return bundle.program
     from nncdbg.engine.frontends import load
 
     return load(path, flat=flat)
@@ -87,14 +101,24 @@ def load_program(path: str, *, flat: bool = False) -> Program:
 
 def make_debugger(options: argparse.Namespace, program: Program, *, statistics: bool = True) -> Debugger:
     """A debugger for the options of `add_machine`, and of `add_check` where there are these."""
+    inputs, dims = given_inputs(options)
+    return make_debugger_of(options, program, inputs, dims, statistics=statistics)
+
+
+def given_inputs(options: argparse.Namespace) -> tuple[dict[str, Any], dict[str, int]]:
+    """Inputs and sizes as the options of `add_machine` have them, those of a bundle too; op libraries loaded.
+
+    A bundle also gives the options that nobody has given.
+    """
     from nncdbg.engine.inputs import parse_dim, parse_spec
     from nncdbg.engine.ops.library import load_op_library
 
+    bundled = opening.settle(options)
     for library in options.op_library:
         load_op_library(library)
     inputs = _each_once(map(parse_spec, options.input), "input")
     dims = _each_once(map(parse_dim, options.dim), "dim")
-    return make_debugger_of(options, program, inputs, dims, statistics=statistics)
+    return {**bundled, **{name.removeprefix("%"): data for name, data in inputs.items()}}, dims
 
 
 def make_debugger_of(

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from nncdbg.engine.errors import LoadError, UsageError
+from nncdbg.terminal import opening
 from nncdbg.terminal.options import load_program, make_debugger, say_notes
 from nncdbg.terminal.places import parse_stop
 from nncdbg.terminal.recording import close_recording, start_recording
@@ -16,17 +17,26 @@ from nncdbg.terminal.session import PROMPT, Session
 if TYPE_CHECKING:
     import argparse
 
+    from nncdbg.engine.session import Debugger
+
 
 def start(options: argparse.Namespace) -> int:
     """Open the model, stop on entry, and read commands until there are no more; the exit code."""
     screen = Screen()
     _check_files(options)
     specs = [parse_stop(spec) for spec in options.breaks]
-    debugger = make_debugger(options, load_program(options.model, flat=options.flat))
+    debugger = _open(options, screen)
     session = Session(debugger, options.model, screen)
     for spec in specs:
         spec.add_to(debugger)
     return converse(session, options, lambda: _banner(session))
+
+
+def _open(options: argparse.Namespace, screen: Screen) -> Debugger:
+    """A debugger on entry, or at the finding of a bundle."""
+    debugger = make_debugger(options, load_program(options.model, flat=options.flat))
+    opening.go_to_finding(debugger, options.model, screen)
+    return debugger
 
 
 def converse(session: Session, options: argparse.Namespace, greet: Callable[[], None]) -> int:

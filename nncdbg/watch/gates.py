@@ -1,38 +1,186 @@
-"""What a watch fails on."""
+"""What a watch fails on: `nan,inf,dead:0.9,max>1e4 in layer*,range:mean(%h) > 3`.
+
+A gate is a kind of finding (`nan`), a measured one with its limit (`dead:0.9`, `max>1e4`), or a range:
+an expression that is to be false whenever one of its values is written.
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import math
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
 
-from nncdbg.engine.diagnosis.sightings import Sighting
 from nncdbg.engine.errors import UsageError
 
+if TYPE_CHECKING:
+    from nncdbg.engine.diagnosis.sightings import Sighting
+
 USUAL = ("nan", "inf", "uninitialized")
-KINDS = ("nan", "inf", "uninitialized", "overflow", "guard")
+
+KINDS = {
+    "nan": "a NaN is born, or comes with an input or a parameter",
+    "inf": "an Inf is born that is not there on purpose",
+    "uninitialized": "memory is read that nobody wrote",
+    "overflow": "an Inf that is a number too large for its type",
+    "guard": "a kernel writes outside of its buffer",
+}
+"""Kinds of findings, each with what it means."""
+
+RANGE = "range"
 
 _OVERFLOWS = frozenset({"overflow", "overflow of the exponential", "cast out of range"})
 
 
 @dataclass(frozen=True, slots=True)
+class Measure:
+    """A quantity that a gate can limit.
+
+    `limit` is the usual limit, None where one has to be given; `above` says on which side of it the
+    trouble is, None where the gate has to say so with `<` or `>`.
+    """
+
+    meaning: str
+    limit: float | None = None
+    above: bool | None = True
+    hint: str = ""
+    percent: bool = False
+
+
+MEASURES = {
+    "dead": Measure(
+        "share of a layer's units (channels) that are 0 in every sample",
+        0.9,
+        hint="a smaller learning rate, LeakyRelu instead of Relu, or another initial bias",
+        percent=True,
+    ),
+    "saturated": Measure(
+        "share of the results of Sigmoid, Tanh or Softmax at their ends, where the gradient is 0",
+        0.95,
+        hint="smaller weights, or a normalization before the activation",
+        percent=True,
+    ),
+    "zeros": Measure(
+        "share of a result's elements that are 0", 0.99, hint="look at what feeds it", percent=True
+    ),
+    "subnormals": Measure(
+        "share of a result's elements too small for full precision",
+        0.1,
+        hint="scale the values up, as loss scaling does, or keep this op in f32",
+        percent=True,
+    ),
+    "headroom": Measure(
+        "how many times the largest value still fits into its f16, bf16 or f8 type",
+        4.0,
+        False,
+        "scale the values down, or keep this op in f32",
+    ),
+    "growth": Measure(
+        "largest value of a result over the largest of its operands",
+        1e3,
+        hint="a normalization, a smaller scale, or an epsilon in the division",
+    ),
+    "depth": Measure(
+        "largest value of a result over the smallest range on the way to it",
+        1e6,
+        hint="a normalization between the layers, or smaller initial weights",
+    ),
+    "update": Measure(
+        "norm of the change of what a loop carries over its norm, per iteration",
+        1.0,
+        hint="a smaller learning rate or weight decay, or clip the gradient",
+    ),
+    "runaway": Measure(
+        "norm of what a loop carries over its first norm",
+        100.0,
+        hint="a smaller learning rate; gradients that are clipped",
+    ),
+    "change": Measure(
+        "largest relative change of min, max, mean and std against the recorded good run",
+        0.1,
+        hint="compare the two runs from this statement on",
+    ),
+    "max": Measure("largest element of a result", None, None),
+    "min": Measure("smallest element of a result", None, None),
+    "abs": Measure("largest magnitude in a result", None, None),
+    "span": Measure("largest minus smallest element of a result", None, None),
+    "mean": Measure("mean of a result", None, None),
+    "std": Measure("standard deviation of a result", None, None),
+}
+"""What can be measured of every float result; of its finite elements only."""
+
+_MEASURED = re.compile(
+    r"(?P<name>[A-Za-z_]+)\s*(?:(?P<side>[:<>])\s*(?P<limit>[^\s]+))?(?:\s+in\s+(?P<pattern>.+))?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """A measured gate: it trips where the quantity `kind` reaches `limit` on the wrong side.
+
+    `pattern` chooses values by their name, that of their graph or of the model's node.
+    """
+
+    kind: str
+    limit: float
+    above: bool
+    pattern: str | None = None
+
+    def exceeded(self, actual: float) -> bool:
+        """Whether this is trouble."""
+        return actual >= self.limit if self.above else actual <= self.limit
+
+    def concerns(self, *names: str) -> bool:
+        """Whether a value with these names is looked at."""
+        return self.pattern is None or any(fnmatchcase(name, self.pattern) for name in names)
+
+    def shown(self, quantity: float) -> str:
+        """A quantity of this kind as people read it."""
+        if MEASURES[self.kind].percent:
+            return f"{100 * quantity:.4g} %"
+        return f"{quantity:.6g}"
+
+    def words(self) -> str:
+        """The gate with its limit and side, as the end of a sentence."""
+        return f"the gate {self} trips from {self.shown(self.limit)} {'up' if self.above else 'down'}"
+
+    def __str__(self) -> str:
+        usual = MEASURES[self.kind].above == self.above
+        where = f" in {self.pattern}" if self.pattern is not None else ""
+        return f"{self.kind}{':' if usual else '>' if self.above else '<'}{self.limit:g}{where}"
+
+
+@dataclass(frozen=True, slots=True)
 class Gates:
-    """The kinds of findings that fail a watch; with `strict` those too that never reach an output."""
+    """What fails a watch; with `strict` those NaN and Inf too that never reach an output."""
 
     kinds: frozenset[str]
     strict: bool = False
+    thresholds: tuple[Threshold, ...] = ()
+    ranges: tuple[str, ...] = ()
+    """Expressions that are to be false."""
 
     @classmethod
     def of(cls, asked: str | Iterable[str], *, strict: bool = False) -> Gates:
-        """From `"nan,inf"` or a list.  Raises UsageError for a gate that there is not."""
-        names = asked.split(",") if isinstance(asked, str) else list(asked)
-        kinds = [name.strip() for name in names]
-        for kind in kinds:
-            if kind not in KINDS:
-                near = difflib.get_close_matches(kind, KINDS, 1)
-                hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(KINDS)}"
-                raise UsageError(f"there is no gate {kind!r}", hint=hint)
-        return cls(frozenset(kinds), strict)
+        """From `"nan,dead:0.9"` or a list.  Raises UsageError for a gate that there is not."""
+        kinds, thresholds, ranges = set(), [], []
+        for text in [part for each in ([asked] if isinstance(asked, str) else asked) for part in split(each)]:
+            name, colon, rest = text.partition(":")
+            if text in KINDS:
+                kinds.add(text)
+            elif colon and name.strip() == RANGE:
+                ranges.append(_expression(text, rest.strip()))
+            else:
+                thresholds.append(_threshold(text))
+        return cls(frozenset(kinds), strict, tuple(thresholds), tuple(ranges))
+
+    @property
+    def measured(self) -> bool:
+        """Whether statistics of the results are needed."""
+        return bool(self.thresholds)
 
     def kind_of(self, sighting: Sighting) -> str:
         """The kind under which something is told: an overflow is told as one where that is asked for."""
@@ -43,9 +191,85 @@ class Gates:
     def trips(self, sighting: Sighting) -> bool:
         """Whether a sighting fails the watch: it began here, and is a kind that was asked for.
 
-        What is not a number has to reach an output; misused memory and overflow, where they are asked
-        for, need not: they make the numbers wrong.
+        What is not a number has to reach an output; misused memory need not: it makes the numbers wrong.
         """
-        kind = self.kind_of(sighting)
-        matters = self.strict or sighting.reaches_output or kind not in ("nan", "inf")
-        return sighting.born and matters and kind in self.kinds
+        matters = self.strict or sighting.reaches_output or sighting.kind not in ("nan", "inf")
+        return sighting.born and matters and self.kind_of(sighting) in self.kinds
+
+
+def split(text: str) -> Iterator[str]:
+    """The gates in a list: commas inside brackets and quotes are not between two of them."""
+    depth, quote, start = 0, "", 0
+    for index, char in enumerate(text):
+        if quote:
+            quote = "" if char == quote and text[index - 1] != "\\" else quote
+        elif char in "\"'":
+            quote = char
+        elif char in "([{":
+            depth += 1
+        elif char in ")]}":
+            depth -= 1
+        elif char == "," and depth <= 0:
+            yield text[start:index].strip()
+            start = index + 1
+    yield text[start:].strip()
+
+
+def gate_names() -> list[str]:
+    """Every name that a gate can begin with."""
+    return [*KINDS, RANGE, *MEASURES]
+
+
+def table() -> list[tuple[str, str]]:
+    """Each gate as it is written, with its meaning: for help texts and documentation."""
+    rows = list(KINDS.items())
+    rows.append(("range:EXPR", "an expression over values is true when one of them is written"))
+    for name, measure in MEASURES.items():
+        written = f"{name}>X, {name}<X" if measure.above is None else f"{name}:{measure.limit:g}"
+        side = {True: "; trips from there up", False: "; trips from there down", None: ""}[measure.above]
+        rows.append((written, measure.meaning + side))
+    return rows
+
+
+def _expression(text: str, expression: str) -> str:
+    if not expression:
+        raise UsageError(f"the gate {text!r} has no expression", hint="for example range:max(abs(%h)) > 1e4")
+    return expression
+
+
+def _threshold(text: str) -> Threshold:
+    found = _MEASURED.fullmatch(text)
+    name = found["name"] if found else re.split(r"[^A-Za-z_]", text, maxsplit=1)[0]
+    measure = MEASURES.get(name)
+    if found is None or measure is None:
+        raise _unknown(text, name)
+    side, written = found["side"], found["limit"]
+    above = measure.above if side in (None, ":") else side == ">"
+    if above is None:
+        raise UsageError(
+            f"the gate {text!r} does not say on which side", hint=f"write '{name}>1e4' or '{name}<1e4'"
+        )
+    limit = measure.limit if written is None else _number(text, written)
+    if limit is None:
+        raise UsageError(f"the gate {text!r} has no limit", hint=f"for example '{name}>1e4'")
+    return Threshold(name, limit, above, found["pattern"])
+
+
+def _number(text: str, written: str) -> float:
+    try:
+        limit = float(written.removesuffix("%")) / (100 if written.endswith("%") else 1)
+    except ValueError:
+        limit = math.nan
+    if math.isnan(limit):
+        raise UsageError(f"the limit of the gate {text!r} is no number: {written}", hint="such as dead:0.9")
+    return limit
+
+
+def _unknown(text: str, name: str) -> UsageError:
+    if name in KINDS:
+        return UsageError(f"the gate {name!r} has no limit, so not {text!r}", hint=f"write {name}")
+    if name == RANGE:
+        return UsageError(f"the gate {text!r} has no expression", hint="for example range:max(%h) > 1e4")
+    near = difflib.get_close_matches(name, gate_names(), 1)
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(gate_names())}"
+    return UsageError(f"there is no gate {text!r}", hint=hint)

@@ -62,6 +62,7 @@ class WatchFinding:
     outermost first.  `cause`, `evidence` and `hint` are those of `diagnosis.cause.Cause`, "" where
     nothing is to be said; `within` is the statement of the op's micro program where it happened.
     `other` is another statement to blame: the culprit of wrong reuse, what freed the memory.
+    `actual` is the quantity that tripped a gate with a limit, `threshold` that limit.
     `count` says how often the same was found, `case` in which case of a corpus.
     """
 
@@ -78,6 +79,8 @@ class WatchFinding:
     hint: str = ""
     within: Site | None = None
     other: Site | None = None
+    actual: float | None = None
+    threshold: float | None = None
     count: int = 1
     case: str | None = None
     trips: bool = False
@@ -105,6 +108,8 @@ class WatchFinding:
             "hint": self.hint,
             "within": _place(self.within),
             "other": _place(self.other),
+            "actual": self.actual,
+            "threshold": self.threshold,
             "count": self.count,
             "case": self.case,
             "trips": self.trips,
@@ -131,11 +136,24 @@ class Report:
     ops: int = 0
     seconds: float = 0.0
     findings: list[WatchFinding] = field(default_factory=list)
+    unlisted: int = 0
+    """How many more findings there were (see `limit`)."""
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ROLES, 0))
     unchecked: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     error: Exception | None = None
     cases: list[Case] = field(default_factory=list)
+    interrupted: bool = False
+    """Whether somebody ended it before all was done."""
+
+    def limit(self, most: int) -> None:
+        """List at most so many findings, in their order; those that trip, then births, before all others."""
+        ranks = {role: rank for rank, role in enumerate(ROLES)}
+        indices = range(len(self.findings))
+        found = self.findings
+        kept = sorted(indices, key=lambda i: (not found[i].trips, ranks.get(found[i].role, 0), i))[:most]
+        self.unlisted += len(found) - len(kept)
+        self.findings = [found[index] for index in sorted(kept)]
 
     @property
     def tripping(self) -> Iterator[WatchFinding]:
@@ -162,12 +180,15 @@ class Report:
             "ops": self.ops,
             "seconds": self.seconds,
             "findings": [finding.as_dict() for finding in self.findings],
+            "unlisted": self.unlisted,
             "counts": dict(self.counts),
             "unchecked": list(self.unchecked),
             "notes": list(self.notes),
         }
         if self.error is not None:
             found["error"] = str(self.error)
+        if self.interrupted:
+            found["interrupted"] = True
         if self.cases:
             found["cases"] = [case.as_dict() for case in self.cases]
         return found

@@ -7,18 +7,36 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from nncdbg.engine.backends import Backend
+from nncdbg.engine.backends import backend as backend_of
 from nncdbg.engine.code import Code
 from nncdbg.engine.diagnosis.sightings import ENTRANCE, Sighting
 from nncdbg.engine.errors import RunError
+from nncdbg.engine.linking import Allocation
+from nncdbg.engine.memory.lean import LeanAllocation
 from nncdbg.watch.gates import Gates
 from nncdbg.watch.records import Operand, Report, Site, WatchFinding
+from nncdbg.watch.training import judge_loop
 
 if TYPE_CHECKING:
     from nncdbg.engine.control import Stop
     from nncdbg.engine.session import Debugger
+    from nncdbg.watch.measuring import Measuring
 
 MAX_FINDINGS = 20
 """Findings that a report lists, if nobody says otherwise."""
+
+
+def usual_allocation(
+    allocator: str | Allocation | None, backend: str | Backend, gates: Gates, statistics: bool
+) -> str | Allocation | None:
+    """The memory of a watched run: what was asked for, else what costs least and still sees all.
+
+    Statistics, and writes outside of buffers, are only seen in the buffers of `debug`.
+    """
+    if allocator is not None or not backend_of(backend).on_host:
+        return allocator
+    return "debug" if statistics or "guard" in gates.kinds else LeanAllocation()
 
 
 def watch_run(
@@ -27,24 +45,27 @@ def watch_run(
     *,
     max_findings: int = MAX_FINDINGS,
     run: Callable[[], Stop] | None = None,
+    measuring: Measuring | None = None,
 ) -> Report:
     """Run a program, which is at its start, to its end, and tell what was found.
 
-    `run` moves it (`debugger.run`, if None).  A run that fails or is paused ends the watch; what was
-    found up to there is told, with `Report.error`.
+    `run` moves it (`debugger.run`, if None); `measuring` hears of it, and tells what ranges found.  A run
+    that fails or is paused ends the watch; what was found up to there is told, with `Report.error`.
     """
     debugger.uncatch()
+    move = run or debugger.run
     trail = debugger.follow()
     started = time.perf_counter()
-    stop = (run or debugger.run)()
+    stop = measuring.run(move) if measuring is not None else move()
     seconds = time.perf_counter() - started
     trail.conclude(ended=stop.reason == "end")
     report = Report(ops=debugger.timeline.tick, seconds=seconds, notes=[*map(str, debugger.notes)])
-    _tell(report, trail.sightings, gates, debugger, max_findings)
+    measured, left = measuring.found() if measuring is not None else ([], [])
+    _tell(report, trail.sightings, measured, gates, debugger, max_findings)
     if stop.reason != "end":
         report.error = _failure(stop)
         report.unchecked.append(f"what comes after line {stop.line}: the run did not come to its end")
-    report.unchecked += _unchecked(debugger, gates)
+    report.unchecked += [*_unchecked(debugger, gates), *left]
     return report
 
 
@@ -63,11 +84,16 @@ def _unchecked(debugger: Debugger, gates: Gates) -> list[str]:
 
 
 def _tell(
-    report: Report, sightings: list[Sighting], gates: Gates, debugger: Debugger, max_findings: int
+    report: Report,
+    sightings: list[Sighting],
+    measured: list[WatchFinding],
+    gates: Gates,
+    debugger: Debugger,
+    max_findings: int,
 ) -> None:
     """Findings in the order of the run, those that trip before all others where not all have room."""
     ordered = sorted(sightings, key=lambda each: (each.tick, each.number))
-    findings = [_finding(each, gates, debugger) for each in ordered]
+    findings = [_finding(each, gates, debugger) for each in ordered] + measured
     first = next((index for index, each in enumerate(findings) if each.trips), None)
     if first is None:
         first = next((index for index, each in enumerate(findings) if each.role in ("birth", "masked")), None)
@@ -75,9 +101,8 @@ def _tell(
         findings[first] = replace(findings[first], first=True)
     for finding in findings:
         report.counts[finding.role] += 1
-    rank = {"birth": 1, "masked": 2, "healed": 3, "propagated": 4}
-    chosen = sorted(range(len(findings)), key=lambda i: (not findings[i].trips, rank[findings[i].role], i))
-    report.findings = [findings[index] for index in sorted(chosen[:max_findings])]
+    report.findings = findings
+    report.limit(max_findings)
 
 
 def _finding(sighting: Sighting, gates: Gates, debugger: Debugger) -> WatchFinding:
@@ -85,6 +110,9 @@ def _finding(sighting: Sighting, gates: Gates, debugger: Debugger) -> WatchFindi
     if role == "birth" and not sighting.reaches_output and sighting.kind in ("nan", "inf"):
         role = "masked"
     cause = sighting.cause
+    loop = judge_loop(debugger, sighting)
+    evidence = [cause.evidence if cause else "", loop.evidence if loop else ""]
+    hints = [loop.hint if loop else "", cause.hint if cause else ""]
     return WatchFinding(
         kind=gates.kind_of(sighting),
         role=role,
@@ -94,8 +122,8 @@ def _finding(sighting: Sighting, gates: Gates, debugger: Debugger) -> WatchFindi
         stats=sighting.stats,
         reaches_output=sighting.reaches_output,
         cause=cause.name if cause else "",
-        evidence=cause.evidence if cause else "",
-        hint=cause.hint if cause else "",
+        evidence="; ".join(filter(None, evidence)),
+        hint=next(filter(None, hints), ""),
         within=_within(sighting, debugger),
         other=_other(sighting, debugger),
         count=sighting.count,

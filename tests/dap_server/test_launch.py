@@ -151,3 +151,33 @@ def test_what_ran_on_numpy_is_told_once_per_op(client: Client, tmp_path: Path) -
     fallen = [text for text in told if "runs on numpy" in text]
     assert len(fallen) == 1, told
     assert fallen[0].startswith("com.example.Twice has no kernel on onnxruntime")
+
+
+def test_a_repro_bundle_stops_at_its_finding(client: Client, tmp_path: Path) -> None:
+    import nncdbg
+    from nncdbg.watch.excerpt import bundle_finding
+    from nncdbg.watch.sameness import Settings, found_first
+
+    program = nncdbg.parse(
+        "#nncdbg 1\ngraph @main(%x: f32[2]) -> (%y) {\n  %a = Neg(%x)\n  %y = Log(%a)\n  return %y\n}\n"
+    )
+    inputs, settings = {"x": np.ones(2, np.float32)}, Settings(seed=3)
+    finding = found_first(program, inputs, settings)
+    bundle_finding(tmp_path / "repro", program, inputs, finding, settings)
+    client.request("initialize", {"adapterID": "nncdbg"})
+    client.request("launch", {"program": str(tmp_path / "repro")})
+    client.expect_event("initialized")
+    client.request("configurationDone")
+    client.expect_stop("goto")
+    frame = client.request("stackTrace", {"threadId": 1})["stackFrames"][0]
+    assert frame["source"]["path"].endswith("repro/program.nnc")
+    text = (tmp_path / "repro" / "program.nnc").read_text().splitlines()
+    assert "Log(%a)" in text[frame["line"] - 1]
+    assert client.evaluate("max(%a)") == "-1.0"
+
+
+def test_a_damaged_bundle_is_told(client: Client, tmp_path: Path) -> None:
+    (tmp_path / "nncdbg.json").write_text("{")
+    client.request("initialize", {"adapterID": "nncdbg"})
+    response = client.expect_response(client.send("launch", {"program": str(tmp_path)}))
+    assert "nncdbg.json is damaged" in response["body"]["error"]["variables"]["text"]

@@ -107,7 +107,8 @@ def configuration_done(session: Session, arguments: ConfigurationDoneArguments) 
 def _start(session: Session) -> None:
     launched = session.launched
     assert launched is not None
-    session.program.start(session, stop_on_entry=launched.stop_on_entry and not launched.no_debug)
+    wanted = launched.stop_on_entry or session.program.at_finding
+    session.program.start(session, stop_on_entry=wanted and not launched.no_debug)
 
 
 @request("restart", when=LIVE, capability="supportsRestartRequest", moves=True)

@@ -1,11 +1,17 @@
-"""Safetensors files as stores.  The library is optional: `pip install safetensors`."""
+"""Safetensors files as stores."""
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import safetensors
+
+from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.errors import LoadError
 from nncdbg.engine.frontends.onnx_file import file_size
 from nncdbg.engine.graph import Array, TensorType
@@ -30,6 +36,12 @@ _NAMES = {
     "C64": "c64",
 }
 
+STORABLE = frozenset(_NAMES.values())
+"""Element types that a safetensors file has a name for; the others need another form."""
+
+_FOREIGN = frozenset({"f8e4m3fn", "f8e5m2", "f8e8m0fnu"})
+"""Those that the library does not hand to NumPy."""
+
 
 class SafetensorsStore:
     """`Store` over an opened safetensors file."""
@@ -52,10 +64,23 @@ class SafetensorsStore:
 
     def read(self, key: str) -> Array:
         """The tensor, read-only; LoadError for an unknown key."""
-        self.type(key)
-        array: Array = self._file.get_tensor(key)
+        type_ = self.type(key)
+        array: Array = self._bytes_of(key, type_) if type_.dtype in _FOREIGN else self._file.get_tensor(key)
         array.flags.writeable = False
         return array
+
+    def _bytes_of(self, key: str, type_: TensorType) -> Array:
+        """A tensor of a type that the library does not hand to NumPy, from where the header says."""
+        with self._path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            start, _ = json.loads(file.read(length))[key]["data_offsets"]
+            file.seek(8 + length + start)
+            shape = tuple(self._file.get_slice(key).get_shape())
+            return np.fromfile(file, NUMPY[type_.dtype], math.prod(shape)).reshape(shape)
+
+    def note(self) -> dict[str, str]:
+        """What stands in the file's header beside the tensors."""
+        return self._file.metadata() or {}
 
     def _known(self, key: str) -> str:
         if key not in self._keys:
@@ -66,14 +91,8 @@ class SafetensorsStore:
 
 
 def open_store(path: Path) -> SafetensorsStore:
-    """The tensors of a .safetensors file; LoadError if it or the library is missing or damaged."""
+    """The tensors of a .safetensors file; LoadError if it is missing or damaged."""
     file_size(path)
-    try:
-        import safetensors
-    except ImportError:
-        raise LoadError(
-            f"{path} needs the library safetensors", hint="install it: pip install safetensors"
-        ) from None
     try:
         return SafetensorsStore(path, safetensors.safe_open(path, framework="np"))
     except (safetensors.SafetensorError, OSError) as error:

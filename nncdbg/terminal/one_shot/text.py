@@ -24,9 +24,9 @@ def main(arguments: Sequence[str]) -> int:
     options = _options(arguments)
     program = load_program(options.model, flat=options.flat)
     folder = Path(options.output).parent if options.output else Path()
-    text = print_program(_stores_from(program, folder), locations=not options.no_loc)
+    text = print_program(stores_from(program, folder), locations=not options.no_loc)
     if options.output:
-        _write(Path(options.output), text)
+        write_text(Path(options.output), text)
     else:
         # Names may hold any character, also half of a surrogate pair out of a damaged model.
         sys.stdout.flush()
@@ -42,14 +42,14 @@ def _options(arguments: Sequence[str]) -> Namespace:
     return parser.parse_args(arguments)
 
 
-def _stores_from(program: Program, folder: Path) -> Program:
+def stores_from(program: Program, folder: Path) -> Program:
     """The program with the paths of its stores as seen from `folder`."""
     source = Path(program.source).parent if program.source else Path()
     stores = [Path(os.path.relpath(source / store, folder)).as_posix() for store in program.stores]
     return replace(program, stores=tuple(stores))
 
 
-def _write(path: Path, text: str) -> None:
+def write_text(path: Path, text: str) -> None:
     """Write the file whole or not at all."""
     if path.is_dir():
         raise UsageError(f"cannot write {path}: it is a folder", hint="name a file in it")

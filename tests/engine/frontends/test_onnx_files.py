@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -240,14 +239,6 @@ def test_safetensors(tmp_path):
         open_stores(["bad.safetensors"], tmp_path)
     with pytest.raises(LoadError, match="does not exist"):
         open_stores(["no.safetensors"], tmp_path)
-
-
-def test_safetensors_without_its_library(tmp_path, monkeypatch):
-    (tmp_path / "w.safetensors").write_bytes(b"x")
-    monkeypatch.setitem(sys.modules, "safetensors", None)
-    with pytest.raises(LoadError, match="needs the library safetensors") as raised:
-        open_stores(["w.safetensors"], tmp_path)
-    assert "pip install safetensors" in str(raised.value.hint)
 
 
 def test_text_finds_the_same_tensors_again(tmp_path):

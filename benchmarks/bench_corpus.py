@@ -1,0 +1,80 @@
+"""A corpus of 1,000 inputs through silero_vad: the memory of its processes over that for 10 inputs.
+
+Both are the largest resident sizes, as the system counts them, of the process that leads and of the one that
+runs the cases; one, as with more the few cases may be done before all of these have begun.  With the usual
+gates.  Beside it stands how many cases that makes a second.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from bench_models import models
+
+BAR = 1.2
+CASES, FEW = 1000, 10
+
+_SCRIPT = """
+import sys
+from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
+from nncdbg.watch.corpus import run_corpus
+from nncdbg.watch.corpus_worker import Task
+from nncdbg.watch.gates import Gates
+report = run_corpus(Task(sys.argv[1], Gates.of("nan,inf,uninitialized")), sys.argv[2], jobs=1)
+assert report.ok, report.cases[0]
+assert len(report.cases) == int(sys.argv[3])
+print(getrusage(RUSAGE_SELF).ru_maxrss + getrusage(RUSAGE_CHILDREN).ru_maxrss)
+"""
+
+
+def write_cases(folder: Path, count: int) -> None:
+    """Frames of sound of 32 ms with the state of the net, one .npz each."""
+    folder.mkdir()
+    generator = np.random.default_rng(0)
+    for index in range(count):
+        sound = generator.standard_normal((1, 576)).astype(np.float32) / 10
+        state = np.zeros((2, 1, 128), np.float32)
+        np.savez(folder / f"{index:04}.npz", input=sound, state=state, sr=np.array(16000, np.int64))
+
+
+def peak(model: Path, folder: Path, count: int) -> tuple[int, float]:
+    """(bytes that the watch and its process hold at the most, seconds)."""
+    began = time.perf_counter()
+    command = [sys.executable, "-c", _SCRIPT, str(model), str(folder), str(count)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return 1024 * int(done.stdout), time.perf_counter() - began
+
+
+def measure() -> list[dict[str, Any]]:
+    """The one figure; none where silero_vad is not at hand."""
+    model = models().get("silero_vad")
+    if model is None:
+        return []
+    with tempfile.TemporaryDirectory() as base:
+        folders = {count: Path(base) / str(count) for count in (FEW, CASES)}
+        for count, folder in folders.items():
+            write_cases(folder, count)
+        few, _ = peak(model, folders[FEW], FEW)
+        many, seconds = peak(model, folders[CASES], CASES)
+    figure = {
+        "figure": f"memory of a watch of {CASES} inputs over {FEW}, silero_vad",
+        "ours": many,
+        "peer": few,
+        "unit": "bytes",
+        "ratio": many / few,
+        "bar": BAR,
+        "cases_per_second": CASES / seconds,
+    }
+    return [figure]
+
+
+if __name__ == "__main__":
+    for line in measure():
+        print(json.dumps(line))

@@ -1,0 +1,171 @@
+"""`nncdbg bisect`: which of a model's statements have to stay f32 when all others run in f16."""
+
+from __future__ import annotations
+
+import json
+import time
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nncdbg.engine.errors import NncdbgError, UsageError
+from nncdbg.terminal.one_shot.reduce import INTERRUPTED, terminable
+from nncdbg.terminal.options import Parser, add_machine, add_model, given_inputs, load_program, say_notes
+
+if TYPE_CHECKING:
+    from nncdbg.engine.divergence.mixing import Place
+    from nncdbg.terminal.screen import Screen
+    from nncdbg.watch.bisection import Bisection
+    from nncdbg.watch.narrow_trial import Kept
+
+
+def main(arguments: Sequence[str]) -> int:
+    """0 if a smallest set was found, 130 if it was interrupted, with the best so far."""
+    from nncdbg.terminal.screen import Screen
+
+    options = _options(arguments)
+    screen = Screen()
+    try:
+        return _bisect(options, screen)
+    except NncdbgError as error:
+        if options.json:
+            from nncdbg.terminal.one_shot.run import error_document
+
+            print(json.dumps({"status": "failed", "error": error_document(error)}))
+        raise
+
+
+def _options(arguments: Sequence[str]) -> Namespace:
+    parser = Parser(
+        "nncdbg bisect",
+        "Which statements have to stay f32 so that all others can run in f16: outputs finite and close.",
+        epilog="exit code: 0 found, 130 interrupted (the best so far is told)",
+    )
+    add_model(parser)
+    add_machine(parser)
+    add = parser.add_argument
+    add("--dtype", choices=["f16", "bf16"], default="f16", help="the narrow type (f16)")
+    add("--rtol", type=float, help="relative tolerance of the outputs (f16 2e-2, bf16 1e-1)")
+    add("--atol", type=float, help="absolute tolerance of the outputs (f16 5e-3, bf16 3e-2)")
+    add("-o", "--output", metavar="FILE.nnc", help="write the mixed program")
+    add("--json", action="store_true", help="one JSON document on standard output")
+    return parser.parse_args(arguments)
+
+
+def _bisect(options: Namespace, screen: Screen) -> int:
+    from nncdbg.engine.divergence.tolerance import Tolerance
+    from nncdbg.watch.bisection import Bisection
+    from nncdbg.watch.sameness import Settings
+
+    started = time.perf_counter()
+    if options.output and not Path(options.output).absolute().parent.is_dir():
+        raise UsageError(f"cannot write {options.output}: there is no such folder")
+    program = load_program(options.model, flat=options.flat)
+    inputs, dims = given_inputs(options)
+    settings = Settings(
+        backend=options.backend,
+        fallback=options.fallback,
+        allocator=options.allocator or "plain",
+        seed=options.seed,
+        max_ops=options.max_ops,
+    )
+    # Inputs that are drawn are drawn once, here.
+    debugger = settings.debugger(program, inputs, dims=dims)
+    say_notes(screen, debugger)
+    tolerance = Tolerance(options.rtol, options.atol)
+    search = Bisection(program, debugger.inputs, settings, options.dtype, tolerance)
+    with shown(screen, search), terminable():
+        places, kept, interrupted = _searched(search)
+    for words in search.notes:
+        screen.note(words)
+    if options.output:
+        _write_mixed(search, places, Path(options.output))
+    seconds = time.perf_counter() - started
+    if options.json:
+        print(json.dumps(_document(search, places, kept, seconds, interrupted)))
+    else:
+        _print(screen, options, search, places, kept, interrupted)
+    return INTERRUPTED if interrupted else 0
+
+
+def _searched(search: Bisection) -> tuple[list[Place], list[Kept], bool]:
+    """The statements that stay wide, why, and whether somebody interrupted the search."""
+    places: list[Place] = []
+    try:
+        places = search.run()
+        return places, search.reasons(places), False
+    except KeyboardInterrupt:
+        if search.best is None:
+            raise
+        return search.ordered(search.best), [], True
+
+
+def _write_mixed(search: Bisection, places: Sequence[Place], path: Path) -> None:
+    from nncdbg.terminal.one_shot.text import stores_from, write_text
+    from nncdbg.textual_repr.printer import print_program
+
+    write_text(path, print_program(stores_from(search.mixed(places), path.parent)))
+
+
+@contextmanager
+def shown(screen: Screen, search: Bisection) -> Iterator[None]:
+    """What is being done, on a terminal."""
+    if not screen.err.is_terminal or screen.err.is_dumb_terminal:
+        yield
+        return
+    with screen.err.status("") as status:
+        phase = ""
+
+        def tell(now: str, runs: int, kept: int) -> None:
+            nonlocal phase
+            phase = now or phase
+            status.update(f"{phase}: {runs} runs, {kept} statements stay; Ctrl-C gives the best so far")
+
+        search.told = tell
+        yield
+
+
+def _document(
+    search: Bisection, places: Sequence[Place], kept: Sequence[Kept], seconds: float, interrupted: bool
+) -> dict[str, Any]:
+    return {
+        "status": "interrupted" if interrupted else "ok",
+        "dtype": search.dtype,
+        "rtol": search.tolerance.rtol,
+        "atol": search.tolerance.atol,
+        "keep": [each.as_dict() for each in kept or search.unexplained(places)],
+        "statements": len(search.alone),
+        "runs": search.runs,
+        "seconds": seconds,
+    }
+
+
+def _print(
+    screen: Screen,
+    options: Namespace,
+    search: Bisection,
+    places: Sequence[Place],
+    kept: Sequence[Kept],
+    interrupted: bool,
+) -> None:
+    total = len(search.alone)
+    if interrupted:
+        screen.note("interrupted: this is the smallest set so far, and some of it may not be needed")
+    if not places:
+        screen.put(f"all {total} statements can run in {search.dtype}")
+    else:
+        screen.put(
+            f"{len(places)} of {total} statements have to stay as they are, all others run in {search.dtype}:"
+        )
+    listing = search.listing
+    for each in kept or search.unexplained(places):
+        line = each.site.line
+        text = listing.lines[line - 1].strip() if line is not None else each.site.op
+        screen.put(f"{line:>5} | {text}")
+        said = "; ".join(part for part in (each.detail, each.hint) if part)
+        if said:
+            screen.put(f"        {each.reason}: {said}")
+    if options.output:
+        screen.note(f"the mixed program is in {options.output}")

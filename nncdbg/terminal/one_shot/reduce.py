@@ -1,0 +1,183 @@
+"""`nncdbg reduce`: the smallest program and inputs that still show what a watch finds."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nncdbg.engine.errors import NncdbgError
+from nncdbg.terminal.options import Parser, add_machine, add_model, given_inputs, load_program, say_notes
+
+if TYPE_CHECKING:
+    from nncdbg.terminal.screen import Screen
+    from nncdbg.watch.reducing import Job, Reduced
+    from nncdbg.watch.reduction import Progress
+    from nncdbg.watch.sameness import Settings
+
+INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str]) -> int:
+    """0 if it is reduced and verified, 2 if a watch finds nothing, 130 if it was interrupted."""
+    from nncdbg.terminal.screen import Screen
+
+    options = _options(arguments)
+    screen = Screen()
+    try:
+        return _reduce(options, screen)
+    except NncdbgError as error:
+        if options.json:
+            from nncdbg.terminal.one_shot.run import error_document
+
+            print(json.dumps({"status": "failed", "error": error_document(error)}))
+        raise
+
+
+def _options(arguments: Sequence[str]) -> Namespace:
+    from nncdbg.watch.gates import USUAL
+
+    parser = Parser(
+        "nncdbg reduce",
+        "The smallest program and inputs with the same finding as a watch of MODEL: a repro bundle.",
+        epilog="exit code: 0 reduced, 2 nothing is found, 130 interrupted (the best so far is written)",
+    )
+    add_model(parser)
+    add_machine(parser)
+    add = parser.add_argument
+    add("-o", "--output", metavar="DIR", help="the bundle (MODEL.reduced)")
+    add(
+        "--state",
+        metavar="FILE",
+        help="kept up to date; with it the same command goes on where it was stopped",
+    )
+    add("--fail-on", metavar="GATES", default=",".join(USUAL), help="what a watch fails on (%(default)s)")
+    add("--strict", action="store_true", help="what never reaches an output counts too")
+    add("--json", action="store_true", help="one JSON document on standard output")
+    return parser.parse_args(arguments)
+
+
+def _reduce(options: Namespace, screen: Screen) -> int:
+    from nncdbg.watch.reducing import Job, verify
+
+    started = time.perf_counter()
+    program = load_program(options.model, flat=options.flat)
+    inputs, dims = given_inputs(options)
+    settings = settings_of(options)
+    # Inputs that are drawn are drawn once, here.
+    debugger = settings.debugger(program, inputs, dims=dims)
+    say_notes(screen, debugger)
+    job = Job(program, debugger.inputs, settings, Path(options.state) if options.state else None)
+    folder = Path(options.output or f"{Path(options.model).stem}.reduced")
+    with shown(screen, job), terminable():
+        reduced = job.run(folder, model=options.model)
+    if not reduced.interrupted:
+        verify(folder, reduced.signature, settings)
+    seconds = time.perf_counter() - started
+    if options.json:
+        print(json.dumps(_document(reduced, folder, seconds)))
+    else:
+        _print(screen, reduced, folder, seconds)
+    return INTERRUPTED if reduced.interrupted else 0
+
+
+def settings_of(options: Namespace) -> Settings:
+    """How the options say that a program is run and watched."""
+    from nncdbg.watch.gates import split
+    from nncdbg.watch.sameness import Settings
+
+    return Settings(
+        backend=options.backend,
+        fallback=options.fallback,
+        allocator=options.allocator,
+        seed=options.seed,
+        max_ops=options.max_ops,
+        fail_on=list(split(options.fail_on)),
+        strict=options.strict,
+        op_libraries=[os.path.abspath(library) for library in options.op_library],
+    )
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """SIGTERM is an interruption, as Ctrl-C is, so that what was done so far is kept."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def shown(screen: Screen, job: Job) -> Iterator[None]:
+    """A bar on a terminal while a reduction goes on."""
+    if not screen.err.is_terminal or screen.err.is_dumb_terminal:
+        yield
+        return
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[facts]}"),
+        TimeElapsedColumn(),
+    )
+    with Bar(*columns, console=screen.err, transient=True) as bar:
+        job.told = _teller(bar, bar.add_task("", total=None, facts=""))
+        yield
+
+
+def _teller(bar: Any, task: Any) -> Callable[[Progress], None]:
+    most = 0
+
+    def tell(progress: Progress) -> None:
+        nonlocal most
+        most = max(most, progress.statements)
+        facts = f"{progress.statements} statements, {progress.bytes} bytes, {progress.runs} runs"
+        done = most - progress.statements if most > 1 else None
+        bar.update(task, description=progress.phase, facts=facts, total=most or None, completed=done or 0)
+
+    return tell
+
+
+def _document(reduced: Reduced, folder: Path, seconds: float) -> dict[str, Any]:
+    return {
+        "status": "interrupted" if reduced.interrupted else "ok",
+        "bundle": str(folder),
+        "statements": reduced.case.statements,
+        "bytes": reduced.case.bytes,
+        "runs": reduced.runs,
+        "seconds": seconds,
+        "finding": reduced.finding.as_dict(),
+    }
+
+
+def _print(screen: Screen, reduced: Reduced, folder: Path, seconds: float) -> None:
+    case = reduced.case
+    screen.put(str(reduced.signature))
+    if reduced.finding.evidence:
+        screen.put(reduced.finding.evidence)
+    screen.put()
+    screen.put((folder / "program.nnc").read_text(encoding="utf-8", errors="replace").rstrip())
+    screen.put()
+    many = "statement" if case.statements == 1 else "statements"
+    size = f"{case.statements} {many} and {case.bytes} bytes of data"
+    screen.put(f"{size}, after {reduced.runs} runs in {seconds:.1f} s")
+    if reduced.interrupted:
+        screen.note("interrupted: this is the smallest so far")
+    screen.note(f"`nncdbg {folder}` opens it at the finding")

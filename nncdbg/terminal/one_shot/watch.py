@@ -1,0 +1,404 @@
+"""`nncdbg watch`: which op gave birth to the first NaN, and why; for CI."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from nncdbg.engine.errors import NncdbgError, RunError
+from nncdbg.terminal.options import Parser, add_machine, add_model, given_inputs, load_program
+from nncdbg.terminal.running import under_way
+
+if TYPE_CHECKING:
+    from nncdbg.engine.control import Stop
+    from nncdbg.engine.graph import Program
+    from nncdbg.engine.session import Debugger
+    from nncdbg.terminal.screen import Screen
+    from nncdbg.watch.gates import Gates
+    from nncdbg.watch.records import Report
+
+INTERRUPTED = 130
+
+_FILES = ("junit", "sarif", "markdown")
+"""Reports that go to a file, each an option of its name."""
+
+_CORPUS = "--inputs-dir and --runs"
+
+_ALL = 1 << 20
+"""More findings than there are."""
+
+_EXIT_CODES = """exit code: 0 fine, 1 a gate tripped, 2 wrong usage, 3 a file could not be read or written,
+           4 the graph failed while running, 130 interrupted"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """0 if no gate tripped, 1 if one did, 4 if the graph failed, 3 if a file could not be read or written."""
+    from nncdbg.terminal.screen import Screen
+
+    options = _options(arguments)
+    screen = Screen()
+    try:
+        return _watch(options, screen)
+    except NncdbgError as error:
+        if options.json:
+            from nncdbg.terminal.one_shot.run import error_document
+
+            print(json.dumps({"status": "failed", "error": error_document(error)}))
+        raise
+
+
+def _options(arguments: Sequence[str]) -> Namespace:
+    from nncdbg.watch.gates import USUAL, table
+
+    width = max(len(gate) for gate, _ in table()) + 2
+    gates = "\n".join(f"  {gate:<{width}}{meaning}" for gate, meaning in table())
+    parser = Parser(
+        "nncdbg watch",
+        "Run a graph and tell which op gave birth to the first NaN, and why.",
+        epilog=f"gates, several with commas between:\n{gates}\n\n{_EXIT_CODES}",
+    )
+    add_model(parser)
+    add_machine(parser)
+    add = parser.add_argument
+    add("--fail-on", default=",".join(USUAL), metavar="GATES", help=f"what it fails on ({','.join(USUAL)})")
+    add("--strict", action="store_true", help="fail on a NaN too that never reaches an output")
+    add("--max-findings", type=int, default=20, metavar="N", help="findings that are listed (20)")
+    add("--inputs-dir", metavar="DIR", help="each file or folder in it is a case")
+    add("--runs", type=int, default=1, metavar="N", help="run with so many seeds, from --seed on (1)")
+    add("--jobs", type=int, metavar="N", help="processes for cases and runs (one per core)")
+    add("--budget", type=float, metavar="SECONDS", help="stop after so long; what was found is told")
+    add("--memory", action="store_true", help="who misuses memory: runs without reuse and in arenas")
+    add("--plan", metavar="FILE", help="with --memory: offsets, as another framework plans them")
+    add("--write-plan", metavar="FILE", help="with --memory: write our own plan of offsets")
+    add("--record", metavar="FILE", help="write the statistics of this good run")
+    add("--against", metavar="FILE", help="compare with a recorded good run (gate: change)")
+    add("--baseline", metavar="FILE", help="known findings: only new ones fail")
+    add("--write-baseline", metavar="FILE", help="accept what is found now")
+    add("--bundle", metavar="DIR", help="write a repro of the first finding; `nncdbg DIR` opens it")
+    add("--json", action="store_true", help="one JSON document on standard output")
+    for form in _FILES:
+        add(f"--{form}", metavar="FILE", help=f"write a {form} report")
+    add("--github", action="store_true", help="annotations, as GitHub Actions reads them")
+    options = parser.parse_args(arguments)
+    _check(parser, options)
+    return options
+
+
+def _check(parser: Parser, options: Namespace) -> None:
+    if options.max_findings < 1:
+        parser.error(f"--max-findings {options.max_findings}: list at least one")
+    if options.budget is not None and not options.budget > 0:
+        parser.error(f"--budget {options.budget}: give seconds, such as --budget 60")
+    if options.runs < 1:
+        parser.error(f"--runs {options.runs}: --runs 1 runs it once")
+    for name in ("plan", "write_plan"):
+        if getattr(options, name) and not options.memory:
+            parser.error(f"--{name.replace('_', '-')} belongs to --memory")
+    if options.memory:
+        for name, given in (
+            (_CORPUS, options.inputs_dir or options.runs > 1),
+            ("--record and --against", options.record or options.against),
+            ("--allocator", options.allocator),
+            ("--backend", options.backend != "numpy"),
+        ):
+            if given:
+                parser.error(f"--memory runs by itself, without {name}")
+
+
+def _watch(options: Namespace, screen: Screen) -> int:
+    from nncdbg.watch.gates import Gates
+    from nncdbg.watch.reports import Watched
+
+    program = load_program(options.model, flat=options.flat)
+    inputs, dims = given_inputs(options)
+    # A bundle has gates of its own.
+    gates = Gates.of(options.fail_on, strict=options.strict)
+    known = _known(options, program)
+    if options.memory:
+        report = _in_memories(options, program, inputs, dims)
+    elif options.inputs_dir or options.runs > 1:
+        report = _corpus(options, screen, gates, inputs, dims)
+    else:
+        report, inputs = _once(options, screen, program, gates, inputs, dims)
+    report.model = options.model
+    if known is not None:
+        from nncdbg.watch.baseline import compare
+
+        report = compare(report, known, program).report
+    watched = Watched.of(program, gates)
+    problems = _write_baseline(options, report, program)
+    report.limit(options.max_findings)
+    _say(options, screen, report, watched)
+    problems += _write(options, report, watched)
+    problems += _bundle(options, screen, program, report, inputs)
+    for problem in problems:
+        screen.complain(problem)
+    return _exit_code(options, report, problems)
+
+
+def _known(options: Namespace, program: Program) -> Any:
+    """The baseline, read and found to be this model's before anything runs."""
+    if not options.baseline:
+        return None
+    from nncdbg.watch.baseline import read_baseline
+
+    known = read_baseline(options.baseline)
+    known.check(options.model, program)
+    return known
+
+
+def _most(options: Namespace) -> int:
+    """Findings that a run has to tell: a baseline needs all that trip, not those that have room."""
+    return _ALL if options.baseline or options.write_baseline else int(options.max_findings)
+
+
+def _exit_code(options: Namespace, report: Report, problems: list[NncdbgError]) -> int:
+    from nncdbg.watch.corpus import exit_code
+
+    if problems and not report.interrupted:
+        return problems[0].exit_code
+    if report.error is not None and report.status == "failed" and not report.interrupted:
+        return report.error.exit_code if isinstance(report.error, NncdbgError) else RunError.exit_code
+    return 0 if options.write_baseline and report.status == "tripped" else exit_code(report)
+
+
+# -- running -----------------------------------------------------------------------------------------
+
+
+def _once(
+    options: Namespace,
+    screen: Screen,
+    program: Program,
+    gates: Gates,
+    inputs: dict[str, Any],
+    dims: dict[str, int],
+) -> tuple[Report, dict[str, Any]]:
+    """One run in this process; and the inputs that it had."""
+    from nncdbg.terminal.options import make_debugger_of
+    from nncdbg.watch.runs import watch_runs
+    from nncdbg.watch.watching import usual_allocation
+
+    made: list[Debugger] = []
+    signals = _Signals()
+
+    def make(seed: int, statistics: bool) -> Debugger:
+        allocator = usual_allocation(options.allocator, options.backend, gates, statistics)
+        fields = Namespace(**{**vars(options), "allocator": allocator, "seed": seed})
+        debugger = make_debugger_of(fields, program, inputs, dims, statistics=statistics)
+        made.append(debugger)
+        return debugger
+
+    def move(debugger: Debugger) -> Stop:
+        def pause() -> None:
+            signals.heard = True
+            debugger.pause()
+
+        with under_way(debugger, screen, pause), signals.terminating(pause), _bounded(options, debugger):
+            return debugger.run()
+
+    good = None
+    if options.against:
+        from nncdbg.watch.recording import read
+
+        good = read(options.against)
+    report = watch_runs(
+        make,
+        gates,
+        model=options.model,
+        seed=options.seed,
+        max_findings=_most(options),
+        good=good,
+        record_to=options.record,
+        move=move,
+    )
+    report.interrupted = signals.heard
+    return report, dict(made[-1].inputs)
+
+
+class _Signals:
+    """Whether somebody asked to stop."""
+
+    def __init__(self) -> None:
+        self.heard = False
+
+    @contextmanager
+    def terminating(self, pause: Any) -> Iterator[None]:
+        """SIGTERM calls `pause`; only the main thread can say so."""
+        import signal
+
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = signal.signal(signal.SIGTERM, lambda number, frame: pause())
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _bounded(options: Namespace, debugger: Debugger) -> Iterator[None]:
+    """The program is stopped when the budget is spent."""
+    if options.budget is None:
+        yield
+        return
+    timer = threading.Timer(options.budget, debugger.pause)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _in_memories(
+    options: Namespace, program: Program, inputs: dict[str, Any], dims: dict[str, int]
+) -> Report:
+    from nncdbg.watch.memory import memory_plan, watch_memory, write_plan
+
+    fields = {"dims": dims, "seed": options.seed, "max_ops": options.max_ops, "history": options.history}
+    if options.write_plan:
+        write_plan(memory_plan(program, inputs, **fields), options.write_plan)
+    return watch_memory(
+        program, inputs, plan=options.plan, max_findings=_most(options), **fields
+    )  # fmt: skip
+
+
+def _corpus(
+    options: Namespace, screen: Screen, gates: Gates, inputs: dict[str, Any], dims: dict[str, int]
+) -> Report:
+    from nncdbg.watch.corpus import run_corpus
+    from nncdbg.watch.corpus_worker import Task
+
+    good = None
+    if options.against:
+        from nncdbg.watch.recording import read
+
+        good = read(options.against)
+    task = Task(
+        options.model,
+        gates,
+        flat=options.flat,
+        libraries=tuple(options.op_library),
+        max_findings=_most(options),
+        good=good,
+        inputs=inputs,
+        dims=dims,
+        backend=options.backend,
+        fallback=options.fallback,
+        allocator=options.allocator,
+        history=options.history,
+        max_ops=options.max_ops,
+    )
+    with _bar(screen) as progress:
+        return run_corpus(
+            task,
+            options.inputs_dir,
+            runs=options.runs,
+            seed=options.seed,
+            jobs=options.jobs,
+            budget=options.budget,
+            record_to=options.record,
+            progress=progress,
+        )
+
+
+@contextmanager
+def _bar(screen: Screen) -> Iterator[Any]:
+    """A bar on a terminal while cases are run."""
+    if not screen.err.is_terminal or screen.err.is_dumb_terminal:
+        yield lambda done, total: None
+        return
+    from rich.progress import Progress
+
+    with Progress(console=screen.err, transient=True) as bar:
+        task = bar.add_task("cases", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+# -- telling -----------------------------------------------------------------------------------------
+
+
+def _say(options: Namespace, screen: Screen, report: Report, watched: Any) -> None:
+    from nncdbg.watch.reports import FORMS
+    from nncdbg.watch.reports.text import lines
+
+    if options.json:
+        print(FORMS["json"](report, watched).rstrip())
+        sys.stdout.flush()
+        screen.err.print(*lines(report, watched), sep="\n", soft_wrap=True)
+    else:
+        for line in lines(report, watched):
+            screen.put(line)
+    if options.github:
+        # The one document of --json stays the one; GitHub reads both.
+        stream = screen.err.file if options.json else screen.out.file
+        stream.write(FORMS["github"](report, watched))
+        stream.flush()
+
+
+def _write(options: Namespace, report: Report, watched: Any) -> list[NncdbgError]:
+    """Write what is to be written; what could not be."""
+    from nncdbg.watch.reports import write
+
+    forms = {form: getattr(options, form) for form in _FILES if getattr(options, form)}
+    return write(report, forms, watched)
+
+
+def _write_baseline(options: Namespace, report: Report, program: Program) -> list[NncdbgError]:
+    if not options.write_baseline:
+        return []
+    from nncdbg.watch.baseline import write_baseline
+
+    try:
+        write_baseline(options.write_baseline, report, program)
+    except NncdbgError as error:
+        return [error]
+    return []
+
+
+def _bundle(
+    options: Namespace, screen: Screen, program: Program, report: Report, inputs: dict[str, Any]
+) -> list[NncdbgError]:
+    """Write the repro of the finding that began it."""
+    if not options.bundle:
+        return []
+    finding = next((each for each in report.findings if each.trips), None)
+    if finding is None:
+        screen.note("no gate tripped, so there is no bundle to write")
+        return []
+    from pathlib import Path
+
+    from msgspec import structs
+
+    from nncdbg.terminal.one_shot.reduce import settings_of
+    from nncdbg.watch.excerpt import bundle_finding
+
+    settings = settings_of(options)
+    try:
+        if finding.case is not None:
+            seed, given = _of_case(options, program, finding.case)
+            settings = structs.replace(settings, seed=seed)
+            _, dims = given_inputs(options)
+            inputs = dict(settings.debugger(program, {**inputs, **given}, dims=dims).inputs)
+        bundle_finding(Path(options.bundle), program, inputs, finding, settings, model=options.model)
+    except NncdbgError as error:
+        return [error]
+    screen.note(f"`nncdbg {options.bundle}` opens the finding")
+    return []
+
+
+def _of_case(options: Namespace, program: Program, name: str) -> tuple[int, dict[str, Any]]:
+    """The seed of a case of the corpus, and what its file gives."""
+    from nncdbg.watch.corpus import jobs_of
+    from nncdbg.watch.corpus_files import case_inputs
+
+    jobs, _ = jobs_of(options.inputs_dir, options.runs, options.seed)
+    job = next(each for each in jobs if each.name == name)
+    given = {} if job.case is None else case_inputs(job.case, program.graphs[program.entry])
+    return job.seed, given
