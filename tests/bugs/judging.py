@@ -1,0 +1,144 @@
+"""A report of the watch beside the truth, and the figures over the whole corpus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import nncdbg
+from nncdbg.watch.records import TRIPPED, Report, WatchFinding
+from tests.bugs.labels import NOTHING, ROOT, Bug, Label
+
+CONTROL_GATES = ("nan", "inf", "uninitialized", "guard")
+"""What a control must not trip; an infinity that `overflow` tells is one, wherever it ends."""
+
+ASPECTS = ("origin", "cause", "details", "alarm")
+"""What can be wrong of a report: where, why, the rest of the label; a finding where there is none to make."""
+
+
+@cache
+def complaints(bug: Bug) -> Mapping[str, str]:
+    """Per aspect what the watch gets wrong; empty if it is right throughout."""
+    with bug.kernels():
+        return _compared(bug.program, bug.inputs(), bug.label)
+
+
+def _compared(program: nncdbg.Program, inputs: Mapping[str, Any], label: Label) -> dict[str, str]:
+    if label.innocent:
+        return _false_alarm(nncdbg.watch(program, inputs, fail_on=CONTROL_GATES))
+    report = nncdbg.watch(program, inputs, fail_on=label.gates, strict=label.reaches == NOTHING)
+    found = _misses(label, report)
+    if label.reaches == NOTHING:
+        found |= _false_alarm(nncdbg.watch(program, inputs, fail_on=label.gates))
+    return found
+
+
+def _false_alarm(report: Report) -> dict[str, str]:
+    if report.error is not None:
+        return {"alarm": f"the run failed: {report.error}"}
+    told = [f"{each.kind} at line {each.site.line}, {each.cause}" for each in report.tripping]
+    return {"alarm": "; ".join(told)} if told else {}
+
+
+def _misses(label: Label, report: Report) -> dict[str, str]:
+    first = next((finding for finding in report.findings if finding.first), None)
+    if report.status != TRIPPED or first is None:
+        return {"origin": f"nothing is found ({report.error or report.status})"}
+    wrong = {}
+    if (where := _where(label, first)) is not None:
+        wrong["origin"] = where
+    if label.cause is not None and first.cause != label.cause:
+        wrong["cause"] = f"{first.cause!r} instead of {label.cause!r}: {first.evidence}"
+    if details := "; ".join(_details(label, first, report.findings)):
+        wrong["details"] = details
+    return wrong
+
+
+def _where(label: Label, first: WatchFinding) -> str | None:
+    """The wrong place, in words; None if kind, statement and iteration are right."""
+    found = (first.kind, first.iteration)
+    place = first.site.value if label.origin else first.site.line
+    right = label.origin or label.lines["origin"][0]
+    if found == (label.expect, label.iteration) and place == right:
+        return None
+    told = f"{first.kind} at {place} {list(first.iteration)}"
+    return f"{told}, not {label.expect} at {right} {list(label.iteration)}"
+
+
+def _details(label: Label, first: WatchFinding, findings: Sequence[WatchFinding]) -> Iterator[str]:
+    role = "propagated" if label.origin else "masked" if label.reaches == NOTHING else "birth"
+    if first.role != role:
+        yield f"its role is {first.role}, not {role}"
+    if label.reaches != "unknown" and first.reaches_output != (label.reaches == "output"):
+        yield f"it is said to reach {'an output' if first.reaches_output else 'none'}"
+    if label.within and (first.within is None or first.within.op not in label.within):
+        yield f"within is {first.within and first.within.op}, not {' or '.join(label.within)}"
+    if label.evidence not in first.evidence:
+        yield f"{label.evidence!r} is not in the evidence: {first.evidence}"
+    if label.absent and label.absent in first.evidence + first.hint:
+        yield f"{label.absent!r} is said, and is not so: {first.evidence}; {first.hint}"
+    for mark, roles in (("birth", ("birth", "masked")), ("healed", ("healed",))):
+        seen = {finding.site.line for finding in findings if finding.role in roles}
+        if left := [line for line in label.lines[mark] if line not in seen]:
+            yield f"no {mark} is told at {left}"
+    culprits = [first.other.line] if first.other is not None else []
+    if label.lines["culprit"] and culprits != [*label.lines["culprit"]]:
+        yield f"the culprit is at {culprits}, not at {[*label.lines['culprit']]}"
+
+
+def known() -> dict[str, dict[str, str]]:
+    """Per program and aspect why it is known to be missed (`known.txt`)."""
+    found: dict[str, dict[str, str]] = {}
+    for line in (ROOT / "known.txt").read_text(encoding="utf-8").splitlines():
+        if line and not line.startswith("#"):
+            place, reason = line.split(": ", 1)
+            name, aspect = place.rsplit(" ", 1)
+            found.setdefault(name, {})[aspect] = reason
+    return found
+
+
+@dataclass(frozen=True)
+class Figures:
+    """How many bugs there are, and how many are told rightly; how many controls, and how many trip."""
+
+    bugs: int
+    origins: int
+    explained: int
+    causes: int
+    controls: int
+    alarms: int
+
+    @property
+    def origin(self) -> float:
+        """Share of the bugs whose origin is exactly right."""
+        return self.origins / self.bugs
+
+    @property
+    def cause(self) -> float:
+        """Share of the bugs with a cause for which that is right."""
+        return self.causes / self.explained
+
+    def __str__(self) -> str:
+        return (
+            f"{self.bugs} bugs: origin right in {self.origins} ({self.origin:.1%}), "
+            f"cause right in {self.causes} of {self.explained} ({self.cause:.1%}); "
+            f"{self.controls} controls: {self.alarms} false alarms"
+        )
+
+
+def figures(programs: Sequence[Bug]) -> Figures:
+    """The figures over these programs, each of which is watched."""
+    bugs = [bug for bug in programs if not bug.label.innocent]
+    explained = [bug for bug in bugs if bug.label.cause is not None]
+    controls = [bug for bug in programs if bug.label.innocent]
+    return Figures(
+        len(bugs),
+        sum("origin" not in complaints(bug) for bug in bugs),
+        len(explained),
+        sum(not {"origin", "cause"} & {*complaints(bug)} for bug in explained),
+        len(controls),
+        # What must not trip without --strict counts too.
+        sum("alarm" in complaints(bug) for bug in programs),
+    )

@@ -1,0 +1,172 @@
+"""What stands in a program of the corpus beside its statements: the truth about its bug.
+
+Lines `## key: value` before the entry graph, and comments at the ends of statements: `# origin` where the
+trouble begins, `# birth` where more is born, `# healed` where it becomes a number again, `# culprit`
+at the other statement to blame.  README.md has the keys.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nncdbg
+from nncdbg.engine.diagnosis.cause import NAMES
+from nncdbg.engine.ops import declaration, library, schema
+
+ROOT = Path(__file__).parent
+INNOCENT = "innocent"
+NOTHING = "nothing"
+
+_KEYS = (
+    *("expect", "cause", "iteration", "within", "evidence", "absent", "reaches", "origin"),
+    *("gates", "library", "input", "because"),
+)
+_EXPECTED = ("nan", "inf", "uninitialized", "guard", NOTHING)
+_REACHES = ("output", NOTHING, "unknown")
+_KEY = re.compile(r"## (?P<key>[a-z]+): (?P<value>.*)")
+_MARK = re.compile(r"[^#]\s# (?P<mark>\w+)$")
+_MARKS = ("origin", "birth", "healed", "culprit")
+
+
+@dataclass(frozen=True)
+class Label:
+    """The truth about one program.
+
+    `lines` has the lines with each mark; `origin` is the name of the input or parameter to blame, ""
+    where a statement is.  `within` are the micro-ops of which one is right; `evidence` is what the
+    evidence has, `absent` what neither it nor the hint may say.
+    """
+
+    expect: str
+    cause: str | None
+    iteration: tuple[int, ...]
+    within: tuple[str, ...]
+    evidence: str
+    absent: str
+    reaches: str
+    origin: str
+    gates: tuple[str, ...]
+    libraries: tuple[str, ...]
+    inputs: tuple[str, ...]
+    because: str
+    lines: Mapping[str, tuple[int, ...]]
+
+    @property
+    def innocent(self) -> bool:
+        return self.expect == NOTHING
+
+
+@dataclass(frozen=True, eq=False)
+class Bug:
+    """A program of the corpus: its file, and its label."""
+
+    path: Path
+    label: Label
+
+    @property
+    def name(self) -> str:
+        return self.path.relative_to(ROOT).with_suffix("").as_posix()
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def program(self) -> nncdbg.Program:
+        return nncdbg.load(self.path)
+
+    @contextmanager
+    def kernels(self) -> Iterator[None]:
+        """Its op libraries are loaded; afterwards no other test meets their ops."""
+        files = [(self.path.parent / name).resolve() for name in self.label.libraries]
+        try:
+            for file in files:
+                nncdbg.load_op_library(file)
+            yield
+        finally:
+            for file in files:
+                for name in library._LOADED.pop(file, ()):
+                    del declaration._DECLARED[name]
+            schema.schema.cache_clear()
+
+    def inputs(self) -> dict[str, Any]:
+        """The arrays that its `input` lines make, by name."""
+        lines = self.label.inputs
+        if not lines:
+            return {}
+        names = ", ".join(line.partition(":")[0] for line in lines)
+        body = "".join(f"  {line}\n" for line in lines)
+        text = f"graph @inputs() -> ({names}) {{\n{body}  return {names}\n}}\n"
+        debugger = nncdbg.Debugger(nncdbg.parse(text), allocator="plain", statistics=False)
+        debugger.run()
+        assert debugger.outputs is not None, f"the inputs of {self} cannot be made"
+        return dict(debugger.outputs)
+
+
+def corpus() -> list[Bug]:
+    """Every program, by name."""
+    return [Bug(path, label_of(path)) for path in sorted(ROOT.glob("*/*.nnc"))]
+
+
+def label_of(path: Path) -> Label:
+    """The label in a program.  Raises ValueError for what no label has: a typing error must not pass."""
+    found: dict[str, list[str]] = {key: [] for key in _KEYS}
+    marks: dict[str, list[int]] = {mark: [] for mark in _MARKS}
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if key := _KEY.fullmatch(line):
+            if key["key"] not in found:
+                raise ValueError(f"{path.name}, line {number}: a label has no {key['key']!r}")
+            found[key["key"]].append(key["value"])
+        elif mark := _MARK.search(line):
+            if mark["mark"] not in marks:
+                raise ValueError(f"{path.name}, line {number}: there is no mark {mark['mark']!r}")
+            marks[mark["mark"]].append(number)
+    return _checked(path, found, {mark: tuple(lines) for mark, lines in marks.items()})
+
+
+def _checked(path: Path, found: Mapping[str, list[str]], lines: Mapping[str, tuple[int, ...]]) -> Label:
+    for key, values in found.items():
+        if len(values) > 1 and key not in ("input", "library"):
+            raise ValueError(f"{path.name}: {key} stands twice")
+    one = {key: values[0] if values else "" for key, values in found.items()}
+    label = Label(
+        one["expect"],
+        one["cause"] or None,
+        tuple(map(int, one["iteration"].split(", "))) if one["iteration"] else (),
+        tuple(one["within"].split(" or ")) if one["within"] else (),
+        one["evidence"],
+        one["absent"],
+        one["reaches"] or "output",
+        one["origin"].removeprefix("%"),
+        tuple(one["gates"].split(", ")) if one["gates"] else ("nan", "inf", "uninitialized"),
+        tuple(found["library"]),
+        tuple(found["input"]),
+        one["because"],
+        lines,
+    )
+    wrong = _faults(path, label)
+    if wrong:
+        raise ValueError(f"{path.name}: {wrong}")
+    return label
+
+
+def _faults(path: Path, label: Label) -> str | None:
+    if label.expect not in _EXPECTED or label.reaches not in _REACHES:
+        return f"it expects {label.expect!r}, and reaches {label.reaches!r}"
+    if label.innocent != (path.parent.name == INNOCENT):
+        return f"controls, and nothing else, stand in {INNOCENT}/"
+    origins = len(label.lines["origin"]) + bool(label.origin)
+    if label.innocent:
+        told = bool(label.cause or origins)
+        return "a control has a reason, no cause and no origin" if told or not label.because else None
+    if origins != 1:
+        return f"{origins} origins; the first one counts, others are marked as births"
+    if label.cause is None and label.expect != "guard":
+        return "it has no cause"
+    if label.cause is not None and label.cause not in NAMES:
+        return f"there is no cause {label.cause!r}"
+    return None
