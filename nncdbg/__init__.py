@@ -32,7 +32,7 @@ _DOOR = {
     "declare": "nncdbg.engine.ops.declaration",
     "TensorType": "nncdbg.engine.graph",
     "parse": "nncdbg.textual_repr",
-    "watch": "nncdbg.watch.door",
+    "watch": "nncdbg.nan_watch.door",
     "Summary": "nncdbg.stats",
     "summarize": "nncdbg.stats",
     **dict.fromkeys(
@@ -80,10 +80,10 @@ if TYPE_CHECKING:
     from nncdbg.engine.ops.declaration import op as op
     from nncdbg.engine.ops.library import load_op_library as load_op_library
     from nncdbg.engine.session import Debugger as Debugger
+    from nncdbg.nan_watch.door import watch as watch
     from nncdbg.stats import Summary as Summary
     from nncdbg.stats import summarize as summarize
     from nncdbg.textual_repr import parse as parse
-    from nncdbg.watch.door import watch as watch
 
 
 def __getattr__(name: str) -> Any:

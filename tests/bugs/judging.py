@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 import nncdbg
-from nncdbg.watch.records import TRIPPED, Report, WatchFinding
+from nncdbg.nan_watch.records import TRIPPED, Report, WatchFinding
 from tests.bugs.labels import NOTHING, ROOT, Bug, Label
 
 CONTROL_GATES = ("nan", "inf", "uninitialized", "guard")

@@ -16,9 +16,9 @@ from nncdbg.terminal.options import Parser, add_machine, add_model, given_inputs
 
 if TYPE_CHECKING:
     from nncdbg.engine.divergence.mixing import Place
+    from nncdbg.nan_watch.bisection import Bisection
+    from nncdbg.nan_watch.narrow_trial import Kept
     from nncdbg.terminal.screen import Screen
-    from nncdbg.watch.bisection import Bisection
-    from nncdbg.watch.narrow_trial import Kept
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -56,8 +56,8 @@ def _options(arguments: Sequence[str]) -> Namespace:
 
 def _bisect(options: Namespace, screen: Screen) -> int:
     from nncdbg.engine.divergence.tolerance import Tolerance
-    from nncdbg.watch.bisection import Bisection
-    from nncdbg.watch.sameness import Settings
+    from nncdbg.nan_watch.bisection import Bisection
+    from nncdbg.nan_watch.sameness import Settings
 
     started = time.perf_counter()
     if options.output and not Path(options.output).absolute().parent.is_dir():

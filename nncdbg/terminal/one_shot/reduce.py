@@ -17,10 +17,10 @@ from nncdbg.engine.errors import NncdbgError
 from nncdbg.terminal.options import Parser, add_machine, add_model, given_inputs, load_program, say_notes
 
 if TYPE_CHECKING:
+    from nncdbg.nan_watch.reducing import Job, Reduced
+    from nncdbg.nan_watch.reduction import Progress
+    from nncdbg.nan_watch.sameness import Settings
     from nncdbg.terminal.screen import Screen
-    from nncdbg.watch.reducing import Job, Reduced
-    from nncdbg.watch.reduction import Progress
-    from nncdbg.watch.sameness import Settings
 
 INTERRUPTED = 130
 
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _options(arguments: Sequence[str]) -> Namespace:
-    from nncdbg.watch.gates import USUAL
+    from nncdbg.nan_watch.gates import USUAL
 
     parser = Parser(
         "nncdbg reduce",
@@ -65,7 +65,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
 
 
 def _reduce(options: Namespace, screen: Screen) -> int:
-    from nncdbg.watch.reducing import Job, verify
+    from nncdbg.nan_watch.reducing import Job, verify
 
     started = time.perf_counter()
     program = load_program(options.model, flat=options.flat)
@@ -90,8 +90,8 @@ def _reduce(options: Namespace, screen: Screen) -> int:
 
 def settings_of(options: Namespace) -> Settings:
     """How the options say that a program is run and watched."""
-    from nncdbg.watch.gates import split
-    from nncdbg.watch.sameness import Settings
+    from nncdbg.nan_watch.gates import split
+    from nncdbg.nan_watch.sameness import Settings
 
     return Settings(
         backend=options.backend,

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from nncdbg.engine.control import Stop
     from nncdbg.engine.graph import Program
     from nncdbg.engine.session import Debugger
+    from nncdbg.nan_watch.gates import Gates
+    from nncdbg.nan_watch.records import Report
     from nncdbg.terminal.screen import Screen
-    from nncdbg.watch.gates import Gates
-    from nncdbg.watch.records import Report
 
 INTERRUPTED = 130
 
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _options(arguments: Sequence[str]) -> Namespace:
-    from nncdbg.watch.gates import USUAL, table
+    from nncdbg.nan_watch.gates import USUAL, table
 
     width = max(len(gate) for gate, _ in table()) + 2
     gates = "\n".join(f"  {gate:<{width}}{meaning}" for gate, meaning in table())
@@ -111,8 +111,8 @@ def _check(parser: Parser, options: Namespace) -> None:
 
 
 def _watch(options: Namespace, screen: Screen) -> int:
-    from nncdbg.watch.gates import Gates
-    from nncdbg.watch.reports import Watched
+    from nncdbg.nan_watch.gates import Gates
+    from nncdbg.nan_watch.reports import Watched
 
     program = load_program(options.model, flat=options.flat)
     inputs, dims = given_inputs(options)
@@ -127,7 +127,7 @@ def _watch(options: Namespace, screen: Screen) -> int:
         report, inputs = _once(options, screen, program, gates, inputs, dims)
     report.model = options.model
     if known is not None:
-        from nncdbg.watch.baseline import compare
+        from nncdbg.nan_watch.baseline import compare
 
         report = compare(report, known, program).report
     watched = Watched.of(program, gates)
@@ -145,7 +145,7 @@ def _known(options: Namespace, program: Program) -> Any:
     """The baseline, read and found to be this model's before anything runs."""
     if not options.baseline:
         return None
-    from nncdbg.watch.baseline import read_baseline
+    from nncdbg.nan_watch.baseline import read_baseline
 
     known = read_baseline(options.baseline)
     known.check(options.model, program)
@@ -158,7 +158,7 @@ def _most(options: Namespace) -> int:
 
 
 def _exit_code(options: Namespace, report: Report, problems: list[NncdbgError]) -> int:
-    from nncdbg.watch.corpus import exit_code
+    from nncdbg.nan_watch.corpus import exit_code
 
     if problems and not report.interrupted:
         return problems[0].exit_code
@@ -179,9 +179,9 @@ def _once(
     dims: dict[str, int],
 ) -> tuple[Report, dict[str, Any]]:
     """One run in this process; and the inputs that it had."""
+    from nncdbg.nan_watch.runs import watch_runs
+    from nncdbg.nan_watch.watching import usual_allocation
     from nncdbg.terminal.options import make_debugger_of
-    from nncdbg.watch.runs import watch_runs
-    from nncdbg.watch.watching import usual_allocation
 
     made: list[Debugger] = []
     signals = _Signals()
@@ -203,7 +203,7 @@ def _once(
 
     good = None
     if options.against:
-        from nncdbg.watch.recording import read
+        from nncdbg.nan_watch.recording import read
 
         good = read(options.against)
     report = watch_runs(
@@ -259,7 +259,7 @@ def _bounded(options: Namespace, debugger: Debugger) -> Iterator[None]:
 def _in_memories(
     options: Namespace, program: Program, inputs: dict[str, Any], dims: dict[str, int]
 ) -> Report:
-    from nncdbg.watch.memory import memory_plan, watch_memory, write_plan
+    from nncdbg.nan_watch.memory import memory_plan, watch_memory, write_plan
 
     fields = {"dims": dims, "seed": options.seed, "max_ops": options.max_ops, "history": options.history}
     if options.write_plan:
@@ -272,12 +272,12 @@ def _in_memories(
 def _corpus(
     options: Namespace, screen: Screen, gates: Gates, inputs: dict[str, Any], dims: dict[str, int]
 ) -> Report:
-    from nncdbg.watch.corpus import run_corpus
-    from nncdbg.watch.corpus_worker import Task
+    from nncdbg.nan_watch.corpus import run_corpus
+    from nncdbg.nan_watch.corpus_worker import Task
 
     good = None
     if options.against:
-        from nncdbg.watch.recording import read
+        from nncdbg.nan_watch.recording import read
 
         good = read(options.against)
     task = Task(
@@ -325,8 +325,8 @@ def _bar(screen: Screen) -> Iterator[Any]:
 
 
 def _say(options: Namespace, screen: Screen, report: Report, watched: Any) -> None:
-    from nncdbg.watch.reports import FORMS
-    from nncdbg.watch.reports.text import lines
+    from nncdbg.nan_watch.reports import FORMS
+    from nncdbg.nan_watch.reports.text import lines
 
     if options.json:
         print(FORMS["json"](report, watched).rstrip())
@@ -344,7 +344,7 @@ def _say(options: Namespace, screen: Screen, report: Report, watched: Any) -> No
 
 def _write(options: Namespace, report: Report, watched: Any) -> list[NncdbgError]:
     """Write what is to be written; what could not be."""
-    from nncdbg.watch.reports import write
+    from nncdbg.nan_watch.reports import write
 
     forms = {form: getattr(options, form) for form in _FILES if getattr(options, form)}
     return write(report, forms, watched)
@@ -353,7 +353,7 @@ def _write(options: Namespace, report: Report, watched: Any) -> list[NncdbgError
 def _write_baseline(options: Namespace, report: Report, program: Program) -> list[NncdbgError]:
     if not options.write_baseline:
         return []
-    from nncdbg.watch.baseline import write_baseline
+    from nncdbg.nan_watch.baseline import write_baseline
 
     try:
         write_baseline(options.write_baseline, report, program)
@@ -376,8 +376,8 @@ def _bundle(
 
     from msgspec import structs
 
+    from nncdbg.nan_watch.excerpt import bundle_finding
     from nncdbg.terminal.one_shot.reduce import settings_of
-    from nncdbg.watch.excerpt import bundle_finding
 
     settings = settings_of(options)
     try:
@@ -395,8 +395,8 @@ def _bundle(
 
 def _of_case(options: Namespace, program: Program, name: str) -> tuple[int, dict[str, Any]]:
     """The seed of a case of the corpus, and what its file gives."""
-    from nncdbg.watch.corpus import jobs_of
-    from nncdbg.watch.corpus_files import case_inputs
+    from nncdbg.nan_watch.corpus import jobs_of
+    from nncdbg.nan_watch.corpus_files import case_inputs
 
     jobs, _ = jobs_of(options.inputs_dir, options.runs, options.seed)
     job = next(each for each in jobs if each.name == name)

@@ -1,0 +1,65 @@
+"""`nncdbg.watch`: a watch as one call."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from nncdbg.engine.backends import Backend
+from nncdbg.engine.graph import Program
+from nncdbg.engine.linking import Allocation
+from nncdbg.engine.session import Debugger
+from nncdbg.nan_watch.gates import USUAL, Gates
+from nncdbg.nan_watch.records import Report
+from nncdbg.nan_watch.runs import watch_runs
+from nncdbg.nan_watch.watching import MAX_FINDINGS, usual_allocation
+
+
+def watch(
+    program: Program,
+    inputs: Mapping[str, Any] | None = None,
+    *,
+    fail_on: str | Iterable[str] = USUAL,
+    strict: bool = False,
+    max_findings: int = MAX_FINDINGS,
+    backend: str | Backend = "numpy",
+    allocator: str | Allocation | None = None,
+    seed: int = 0,
+    runs: int = 1,
+    record: str | os.PathLike[str] | None = None,
+    against: str | os.PathLike[str] | None = None,
+    **fields: Any,
+) -> Report:
+    """Run a program and tell which op gave birth to the first NaN, and why.
+
+    `inputs` and `fields` (dims, fallback, max_ops, history) are as for Debugger; so is `allocator`, and
+    without one what costs least and still sees all is taken.  `fail_on` names the gates, `strict` lets what
+    never reaches an output trip them too.  It runs `runs` times, with the seeds from `seed` on; `record` is
+    the file of a recording to write, `against` that of a good run to compare with.  A run that fails is
+    told in `Report.error`, or in `Report.cases` if there are several.  Raises UsageError for a gate that
+    there is not, and what Debugger raises.
+    """
+    gates = Gates.of(fail_on, strict=strict)
+    good = None
+    if against is not None:
+        from nncdbg.nan_watch.recording import read
+
+        good = read(against)
+
+    def make(seed: int, statistics: bool) -> Debugger:
+        memory = usual_allocation(allocator, backend, gates, statistics)
+        return Debugger(
+            program, inputs, backend=backend, allocator=memory, seed=seed, statistics=statistics, **fields
+        )
+
+    return watch_runs(
+        make,
+        gates,
+        model=program.source or "",
+        seed=seed,
+        runs=runs,
+        max_findings=max_findings,
+        good=good,
+        record_to=record,
+    )

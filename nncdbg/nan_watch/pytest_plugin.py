@@ -1,0 +1,165 @@
+"""The watch in pytest: the fixture `nan_watch`, and models as tests of their own with `--nan-watch`.
+
+pytest loads this file at every start in an environment that has nncdbg, so it imports nothing but
+pytest; the engine comes with the first model.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pytest
+
+if TYPE_CHECKING:
+    from nncdbg.engine.graph import Program
+    from nncdbg.nan_watch.records import Report
+
+Options: TypeAlias = dict[str, Any]
+
+_MARKER = "nan_watch"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("nncdbg", "NaN watch of models")
+    group.addoption(
+        "--nan-watch",
+        action="store_true",
+        help="each model file (.onnx, .nnc) is a test: it is run, and fails at the first NaN or Inf",
+    )
+    parser.addini(
+        "nan_watch_files", "model files that are tests with --nan-watch", "args", ["*.onnx", "*.nnc"]
+    )
+    parser.addini("nan_watch_fail_on", "gates of --nan-watch and of the fixture nan_watch", "string", "")
+    parser.addini("nan_watch_max_ops", "statements after which a watched run is stopped", "string", "")
+    parser.addini("nan_watch_strict", "NaN that never reaches an output fails too", "bool", False)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    _options(config, {})  # What is wrong in the ini file is told before any test.
+    config.addinivalue_line(
+        "markers",
+        f"{_MARKER}(fail_on=..., strict=..., ...): what the fixture nan_watch passes on to nncdbg.watch",
+    )
+
+
+def _options(config: pytest.Config, given: Mapping[str, Any]) -> Options:
+    """What `nncdbg.watch` is given: the ini options, and over them `given`.  Raises pytest.UsageError."""
+    options: Options = {"strict": config.getini("nan_watch_strict")}
+    gates = config.getini("nan_watch_fail_on")
+    if gates:
+        options["fail_on"] = gates
+    most = config.getini("nan_watch_max_ops")
+    if most:
+        if not most.isdecimal() or not int(most):
+            raise pytest.UsageError(f"nan_watch_max_ops is {most!r}, and should be a number of statements")
+        options["max_ops"] = int(most)
+    return options | dict(given)
+
+
+# -- the fixture -----------------------------------------------------------------------------------
+
+
+class NanWatch:
+    """The fixture: call it with a program and inputs; it fails the test at the first NaN, and says why."""
+
+    def __init__(self, request: pytest.FixtureRequest) -> None:
+        marks: Iterable[pytest.Mark] = request.node.iter_markers(_MARKER)
+        marked: Options = {}
+        for mark in reversed([*marks]):
+            marked |= mark.kwargs
+        self._options = _options(request.config, marked)
+
+    def __call__(
+        self,
+        program: Program | str | os.PathLike[str],
+        inputs: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Report:
+        """Watch one run of a program, or of the model in a file, with `inputs` (arrays by name).
+
+        `options` are those of `nncdbg.watch`, before those of the marker and the ini file.  Fails the test
+        with the report if a gate trips or the run fails; otherwise returns the report.  Raises what
+        loading raises.
+        """
+        from nncdbg.engine.errors import NncdbgError
+
+        __tracebackhide__ = True
+        try:
+            report, told = _watched(program, inputs, self._options | options)
+        except NncdbgError as error:
+            # What is wrong is in the call: the way through the engine says nothing to who wrote the test.
+            raise error.with_traceback(None) from None
+        if not report.ok:
+            pytest.fail(told, pytrace=False)
+        return report
+
+
+@pytest.fixture
+def nan_watch(request: pytest.FixtureRequest) -> NanWatch:
+    """`nan_watch(program_or_path, inputs, fail_on=...)` fails the test at the first NaN and says why."""
+    return NanWatch(request)
+
+
+def _watched(
+    program: Program | str | os.PathLike[str],
+    inputs: Mapping[str, Any] | None,
+    options: Options,
+    model: str | None = None,
+) -> tuple[Report, str]:
+    """The report on a run, and what is to be read of it where it is not ok; `model` is what it is called."""
+    import nncdbg
+    from nncdbg.nan_watch.door import watch
+    from nncdbg.nan_watch.reports import Watched, text
+
+    loaded = nncdbg.load(program)
+    report = watch(loaded, inputs, **options)
+    report.model = model or loaded.source or ""
+    if report.ok:
+        return report, ""
+    return report, text.render(report, Watched.of(loaded))
+
+
+# -- models as tests -------------------------------------------------------------------------------
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.File | None:
+    config = parent.config
+    if not config.getoption("--nan-watch"):
+        return None
+    if not any(fnmatch(file_path.name, pattern) for pattern in config.getini("nan_watch_files")):
+        return None
+    return ModelFile.from_parent(parent, path=file_path)
+
+
+class ModelFile(pytest.File):
+    """A model: one test, which is whether it runs without NaN."""
+
+    def collect(self) -> Iterable[pytest.Item]:
+        yield ModelItem.from_parent(self, name=_MARKER)
+
+
+class TroubleInModel(Exception):
+    """A model did not pass its watch; the text is the report."""
+
+
+class ModelItem(pytest.Item):
+    """One run of a model with inputs drawn from seed 0."""
+
+    def runtest(self) -> None:
+        report, told = _watched(self.path, None, _options(self.config, {}), self.nodeid.partition("::")[0])
+        if not report.ok:
+            raise TroubleInModel(told)
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *_: Any) -> Any:
+        from nncdbg.engine.errors import NncdbgError
+
+        if excinfo.errisinstance((TroubleInModel, NncdbgError)):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo)
+
+    def reportinfo(self) -> tuple[Path, int | None, str]:
+        return self.path, None, f"{_MARKER}: {self.path.name}"

@@ -1,0 +1,161 @@
+"""`range:EXPR`: an expression over values that must be false whenever one of them is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nncdbg.engine.diagnosis.sightings import ENTRANCE
+from nncdbg.engine.errors import ExpressionError, NotComputed
+from nncdbg.engine.expression import Expression, condition, nodes, parse
+from nncdbg.engine.expression.evaluator import Evaluator
+from nncdbg.engine.machine import Frame
+from nncdbg.engine.search import candidates
+from nncdbg.engine.session import Debugger
+from nncdbg.engine.values import Values, type_of
+from nncdbg.nan_watch.gates import RANGE
+from nncdbg.nan_watch.records import Operand, WatchFinding
+from nncdbg.nan_watch.watching import site_of
+from nncdbg.stats import summarize
+
+if TYPE_CHECKING:
+    from nncdbg.engine.control import Stop
+
+
+@dataclass(slots=True)
+class _Range:
+    expression: Expression
+    numbers: list[int] = field(default_factory=list)
+    """The data breakpoints on its values."""
+    asked: int = 0
+    """How often all its values stood, so that it was evaluated."""
+
+
+class Ranges:
+    """The ranges of a watch on one debugger, as data breakpoints that it goes on from.
+
+    Raises ExpressionError for one that does not parse, names nothing, or mentions no value.
+    """
+
+    def __init__(self, debugger: Debugger, texts: tuple[str, ...]) -> None:
+        self._debugger = debugger
+        self._found: dict[tuple[Any, ...], WatchFinding] = {}
+        self._ranges = [self._range(text) for text in texts]
+
+    def _range(self, text: str) -> _Range:
+        scope = self._debugger.values
+        made = _Range(parse(text, scope.has, scope.names))
+        written = sorted(made.expression.names & candidates(self._debugger.program, "data"))
+        if not written:
+            raise ExpressionError(
+                f"the gate range:{text} is about no value that is computed",
+                hint="such as range:max(%h) > 1e4",
+            )
+        with self._debugger.breakpoints_together():
+            made.numbers += [self._debugger.watch_value(f"%{name}").number for name in written]
+        return made
+
+    @property
+    def findings(self) -> list[WatchFinding]:
+        return list(self._found.values())
+
+    @property
+    def unchecked(self) -> list[str]:
+        """The ranges that were never evaluated."""
+        return [
+            f"range:{each.expression.text}: its values never stood all at once"
+            for each in self._ranges
+            if not each.asked
+        ]
+
+    def run(self, move: Callable[[], Stop]) -> Stop:
+        """Move the program until something other than these breakpoints stops it."""
+        for each in self._ranges:
+            self._judge(each, self._debugger.machine.frames[-1])
+        while True:
+            stop = move()
+            hit = [each for each in self._ranges if set(each.numbers) & set(stop.breakpoints)]
+            for each in hit:
+                assert stop.frame is not None
+                self._judge(each, stop.frame)
+            if stop.reason != "data" or not hit or self._debugger.machine.ended:
+                return stop
+
+    def _judge(self, each: _Range, frame: Frame) -> None:
+        scope = self._debugger.values
+        try:
+            holds = condition(each.expression, scope)
+            each.asked += 1
+            if not holds:
+                return
+            fact = "; ".join(_facts(each.expression, scope))
+        except NotComputed:
+            return
+        code = frame.code
+        # Before a block's first statement, what was written is what it is given, or carries.
+        pc = frame.pc - 1 if frame.pc else ENTRANCE
+        key = (each.expression.text, id(code), pc)
+        known = self._found.get(key)
+        if known is not None:
+            self._found[key] = replace(known, count=known.count + 1)
+            return
+        written = code.graph.inputs if pc == ENTRANCE else code.nodes[pc].outputs
+        value = next((out.name for out in written if out.name in each.expression.names), "")
+        self._found[key] = WatchFinding(
+            RANGE,
+            "birth",
+            site_of(code, pc, value, self._debugger),
+            iteration=tuple(frame.iteration for frame in self._debugger.machine.frames if frame.is_loop),
+            inputs=tuple(_operands(each.expression, scope)),
+            evidence=f"{fact}; the gate is range:{each.expression.text}",
+            hint="`why` shows where the value comes from",
+            trips=True,
+        )
+
+
+def _operands(expression: Expression, scope: Values) -> Iterator[Operand]:
+    for name in sorted(expression.names):
+        content = scope.value(name)
+        known = type_of(content)
+        tensor = isinstance(content, np.ndarray) and not content.dtype.hasobject
+        yield Operand(name, str(known) if known else None, summarize(content) if tensor else None)
+
+
+def _facts(expression: Expression, scope: Values) -> Iterator[str]:
+    """Each comparison of the expression that holds, with the actual values of both sides."""
+    evaluator = Evaluator(expression.text, scope)
+    told = False
+    for node in _comparisons(expression.root):
+        sides = [(part, evaluator.evaluate(part)) for part in node.operands]
+        if evaluator.truth(node):
+            told = True
+            yield (
+                ", ".join(
+                    f"{expression.text[part.start : part.end].strip()} is {_shown(value)}"
+                    for part, value in sides
+                    if not isinstance(part, nodes.Literal)
+                )
+                or expression.text
+            )
+    if not told:
+        yield f"{expression.text} is true"
+
+
+def _comparisons(root: nodes.Node) -> Iterator[nodes.Compare]:
+    """The comparisons that decide, through `and` and `or`."""
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, nodes.Compare):
+            yield node
+        elif isinstance(node, nodes.Boolean):
+            stack += [node.right, node.left]
+
+
+def _shown(value: Any) -> str:
+    if np.ndim(value):
+        return f"{type_of(np.asarray(value))}"
+    return f"{float(value):.6g}" if isinstance(value, (float, np.floating)) else str(value)

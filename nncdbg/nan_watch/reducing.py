@@ -1,0 +1,135 @@
+"""`nncdbg reduce` as one call: find, reduce, keep the state, write the bundle, verify it in a new process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nncdbg.engine.errors import RunError
+from nncdbg.engine.graph import Program
+from nncdbg.nan_watch.bundle import check_folder, write_bundle
+from nncdbg.nan_watch.case import Case
+from nncdbg.nan_watch.records import WatchFinding
+from nncdbg.nan_watch.reduction import Progress, Reduction
+from nncdbg.nan_watch.reduction_state import load_state, origin_of, save_state
+from nncdbg.nan_watch.sameness import Probe, Settings, Signature, found_first
+
+
+@dataclass(slots=True)
+class Reduced:
+    """What a reduction has come to.
+
+    `finding` is as the bundle shows it, `runs` how many programs were watched on the way;
+    `interrupted` if it was stopped before its end.
+    """
+
+    case: Case
+    finding: WatchFinding
+    signature: Signature
+    runs: int
+    interrupted: bool = False
+
+
+@dataclass(slots=True)
+class Job:
+    """One reduction of `program` with `inputs`.
+
+    With `state` it begins where that file says, and keeps it up to date.
+    """
+
+    program: Program
+    inputs: Mapping[str, Any]
+    settings: Settings
+    state: Path | None = None
+    told: Callable[[Progress], None] = lambda progress: None
+    _origin: str = ""
+    _reduction: Reduction | None = field(default=None)
+
+    def run(self, folder: Path, *, model: str = "") -> Reduced:
+        """Reduce, and write the bundle into `folder`; an interruption leaves the best so far there.
+
+        Raises UsageError if a watch finds nothing, KeyboardInterrupt if there is nothing yet to be written.
+        """
+        check_folder(folder)
+        interrupted = False
+        try:
+            self._reduce()
+        except KeyboardInterrupt:
+            if self._reduction is None or self._reduction.best is None:
+                raise
+            interrupted = True
+        assert self._reduction is not None
+        best, probe = self._reduction.best, self._reduction.probe
+        assert best is not None
+        finding = write_bundle(folder, best, probe.signature, self.settings, model=model)
+        return Reduced(best, finding, probe.signature, probe.runs, interrupted)
+
+    def _reduce(self) -> None:
+        done = self._resume() if self.state is not None and self.state.exists() else self._begin()
+        assert self._reduction is not None
+        if not done:
+            self._reduction.finish()
+            self._save(done=True)
+
+    def _begin(self) -> bool:
+        self.told(Progress("looking for the finding", 0, 0, 0))
+        if self.state is not None:
+            self._origin = origin_of(self.program, self.inputs, self.settings)
+        finding = found_first(self.program, self.inputs, self.settings)
+        self._reduction = self._made(Probe(Signature.of(finding), self.settings))
+        self._reduction.start(self.program, self.inputs, finding)
+        return False
+
+    def _resume(self) -> bool:
+        """Take up what the state says; whether nothing is left to do."""
+        assert self.state is not None
+        self._origin = origin_of(self.program, self.inputs, self.settings)
+        saved = load_state(self.state, self._origin)
+        probe = Probe(saved.signature, self.settings, runs=saved.runs)
+        self._reduction = self._made(probe)
+        self._reduction.best = saved.case
+        if not probe(saved.case):
+            raise RunError(
+                f"the program in {self.state} does not show the finding any more",
+                hint="did the versions of nncdbg, NumPy or the backend change? remove the file to begin anew",
+            )
+        return saved.done
+
+    def _made(self, probe: Probe) -> Reduction:
+        return Reduction(probe, kept=lambda case: self._save(), told=self.told)
+
+    def _save(self, *, done: bool = False) -> None:
+        if self.state is None or self._reduction is None or self._reduction.best is None:
+            return
+        probe = self._reduction.probe
+        save_state(self.state, self._origin, self._reduction.best, probe.signature, probe.runs, done=done)
+
+
+def verify(folder: Path, signature: Signature, settings: Settings) -> None:
+    """Watch a bundle in a process of its own; RunError if the finding is not there."""
+    command = [sys.executable, "-m", "nncdbg", "watch", str(folder), "--json"]
+    for library in settings.op_libraries:
+        command += ["--op-library", library]
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+    try:
+        findings = json.loads(done.stdout)["findings"]
+    except (ValueError, KeyError, TypeError):
+        said = done.stderr.strip().splitlines()[:1]
+        raise RunError(f"the bundle {folder} cannot be watched in a new process: {' '.join(said)}") from None
+    tripping = [each for each in findings if each["trips"]]
+    if not tripping or _signature(tripping[0]) != signature:
+        raise RunError(
+            f"the bundle {folder} does not show the finding in a new process",
+            hint="does a kernel depend on chance, on time, or on what ran before it?",
+        )
+
+
+def _signature(found: Mapping[str, Any]) -> Signature:
+    within = found["within"]["op"] if found["within"] else ""
+    name = "" if found["op"] else found["value"]
+    return Signature(found["kind"], found["op"], found["cause"], within, name)

@@ -1,0 +1,74 @@
+"""Annotations on GitHub: workflow commands on standard output, which the runner turns into them.
+
+What a step may show is limited to 10 errors and 10 warnings, so that is what is written.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from nncdbg.nan_watch.records import Report, WatchFinding
+from nncdbg.nan_watch.reports.bounds import sentence, visible
+from nncdbg.nan_watch.reports.places import is_text, relative
+from nncdbg.nan_watch.reports.rules import rule_of
+from nncdbg.nan_watch.reports.wording import Watched, explanation, headline, remarks, subject, verdict
+
+_MOST = 10
+_LONGEST = 4_000
+"""Characters of a message."""
+
+
+def render(report: Report, watched: Watched = Watched()) -> str:  # noqa: B008  frozen
+    """One command a line: an error per finding that trips, or for a run that failed; a warning on the rest.
+
+    Paths are relative to the root of the checkout ($GITHUB_WORKSPACE, else the current folder).
+    """
+    root = Path(os.environ.get("GITHUB_WORKSPACE") or Path.cwd())
+    return "".join(f"{line}\n" for line in _commands(report, watched, root))
+
+
+def _commands(report: Report, watched: Watched, root: Path) -> Iterator[str]:
+    tripping = list(report.tripping)
+    broken = [f"{case.name}: {case.error or case.status}" for case in report.cases if case.error]
+    if report.error is not None:
+        broken.insert(0, str(report.error))
+    yield from (_error(finding, report, watched, root) for finding in tripping[: _MOST - bool(broken)])
+    if broken:
+        others = f" (and {len(broken) - 1} more)" if len(broken) > 1 else ""
+        title = f"nncdbg watch: {subject(report)} failed"
+        yield _command("error", {"file": relative(report.model, root), "title": title}, broken[0] + others)
+    more = len(tripping) - (_MOST - bool(broken))
+    rest = [f"{more} more findings trip"] if more > 0 else []
+    rest += [words for words in remarks(report) if not words.startswith("note: ")]
+    if rest:
+        title = f"nncdbg watch: {subject(report)}"
+        yield _command("warning", {"title": title}, "\n".join([verdict(report), *rest]))
+
+
+def _error(finding: WatchFinding, report: Report, watched: Watched, root: Path) -> str:
+    site = finding.site
+    title = f"{rule_of(finding.kind, finding.cause).title} ({visible(site.op or 'input')})"
+    properties = {"file": relative(report.model, root), "title": title}
+    if site.file is not None:
+        properties |= {"file": relative(site.file, root), "line": str(site.source_line or 1)}
+    elif site.line is not None and is_text(report.model):
+        properties["line"] = str(site.line)
+    message = "\n".join([headline(finding), *explanation(finding, report, watched)])
+    return _command("error", properties, message)
+
+
+def _command(name: str, properties: dict[str, str], message: str) -> str:
+    """`::error file=net.py,line=12,title=NaN::message`, with the escapes that the runner undoes."""
+    given = ",".join(f"{key}={_property(value)}" for key, value in properties.items() if value)
+    lines = (sentence(line) for line in message.split("\n"))
+    return f"::{name} {given}::{_data(chr(10).join(lines)[:_LONGEST])}"
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(visible(text)).replace(":", "%3A").replace(",", "%2C")

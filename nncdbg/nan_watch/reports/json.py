@@ -1,0 +1,49 @@
+"""One JSON document, for scripts: every field of the report, strictly as the standard has it."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from numbers import Integral, Real
+from typing import Any
+
+from nncdbg.nan_watch.records import Report, WatchFinding
+from nncdbg.nan_watch.reports.bounds import FINDINGS, OPERANDS, first
+from nncdbg.nan_watch.reports.wording import Watched
+
+_LONGEST = 1_000
+"""Characters of a string; names are whole below that, since scripts look them up."""
+
+
+def render(report: Report, watched: Watched = Watched()) -> str:  # noqa: B008  frozen
+    """The report as one JSON document; a number that JSON cannot spell (NaN, Inf) is null.
+
+    `unlisted` counts the findings that are not in `findings`.
+    """
+    listed = [_short(finding) for finding in first(report.findings, FINDINGS)]
+    cut = len(report.findings) - len(listed)
+    short = replace(report, findings=listed, unlisted=report.unlisted + cut)
+    return json.dumps(strict(short.as_dict()), allow_nan=False)
+
+
+def _short(finding: WatchFinding) -> WatchFinding:
+    """The finding with as many operands as reports list."""
+    return replace(finding, inputs=tuple(first(finding.inputs, OPERANDS)))
+
+
+def strict(content: Any) -> Any:
+    """`content` with nothing in it that is no JSON, or without bound."""
+    if isinstance(content, dict):
+        return {str(key): strict(value) for key, value in content.items()}
+    if isinstance(content, (list, tuple)):
+        return [strict(value) for value in content]
+    if isinstance(content, str):
+        return content if len(content) <= _LONGEST else content[: _LONGEST - 1] + "…"
+    if content is None or isinstance(content, bool):
+        return content
+    if isinstance(content, Integral):
+        return int(content)
+    if isinstance(content, Real):
+        return float(content) if math.isfinite(content) else None
+    return strict(str(content))

@@ -1,0 +1,207 @@
+"""SARIF 2.1.0, which code scanning on GitHub, Azure and in editors reads.
+
+A result stands where the user's model has it: the source line if the model knows it, else the line of the
+graph text, else the model's file.  The line in the program's text is always a related location.
+Statements that only hand a NaN on are no results of their own but related locations of the first
+finding of that kind.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import nncdbg
+from nncdbg.nan_watch.fingerprint import fingerprint
+from nncdbg.nan_watch.records import FAILED, Report, Site, WatchFinding
+from nncdbg.nan_watch.reports.bounds import FINDINGS, NOTES, STATEMENT, first, sentence, visible
+from nncdbg.nan_watch.reports.json import strict
+from nncdbg.nan_watch.reports.places import is_text, uri
+from nncdbg.nan_watch.reports.rules import Rule, rule_of
+from nncdbg.nan_watch.reports.wording import (
+    Watched,
+    explanation,
+    headline,
+    place,
+    statement,
+    subject,
+    told_in_full,
+)
+
+SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+_MOST_RELATED = 20
+_ROOT = "%SRCROOT%"
+_TEXT_FOLDER = ".nncdbg"
+"""Where `nncdbg listing` writes the text of a model that is none."""
+
+
+def render(report: Report, watched: Watched = Watched()) -> str:  # noqa: B008  frozen
+    """The report as a SARIF log with one run; its `partialFingerprints` are the same from run to run."""
+    run = _Run(report, watched).as_dict()
+    log = {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
+    return json.dumps(strict(log), allow_nan=False, indent=1)
+
+
+@dataclass(slots=True)
+class _Run:
+    """One run while it is written: the rules that its results used so far."""
+
+    report: Report
+    watched: Watched
+    root: Path = field(default_factory=Path.cwd)
+    rules: dict[str, tuple[int, Rule]] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        report = self.report
+        told = [finding for finding in report.findings if told_in_full(finding)]
+        results = [self._result(finding) for finding in told[:FINDINGS]]
+        return {
+            "tool": {"driver": self._driver()},
+            # One analysis per model: GitHub replaces what an earlier run said under the same name.
+            "automationDetails": {"id": f"nncdbg watch/{visible(self._model())}/"},
+            "invocations": [self._invocation(len(told) - len(results))],
+            "artifacts": self._artifacts(),
+            "originalUriBaseIds": {_ROOT: {"description": {"text": "the folder that nncdbg was run in"}}},
+            "columnKind": "unicodeCodePoints",
+            "results": results,
+            "properties": {"ops": report.ops, "seconds": report.seconds, "counts": dict(report.counts)},
+        }
+
+    def _driver(self) -> dict[str, Any]:
+        return {
+            "name": "nncdbg",
+            "version": nncdbg.__version__,
+            "semanticVersion": nncdbg.__version__,
+            "rules": [
+                {
+                    "id": rule.id,
+                    "shortDescription": {"text": visible(rule.title)},
+                    "fullDescription": {"text": sentence(rule.help)},
+                    "help": {"text": sentence(rule.help)},
+                    "defaultConfiguration": {"level": "error"},
+                    "properties": {"tags": ["correctness", "numerics"]},
+                }
+                for _, rule in self.rules.values()
+            ],
+        }
+
+    def _invocation(self, cut: int) -> dict[str, Any]:
+        report = self.report
+        more = report.unlisted + cut
+        words = [("error", str(report.error))] if report.error is not None else []
+        words += [("error", f"case {case.name}: {case.error}") for case in report.cases if case.error]
+        words += [("warning", f"not checked: {what}") for what in report.unchecked]
+        words += [("warning", f"{more} more findings are not listed")] if more else []
+        words += [("note", note) for note in report.notes]
+        return {
+            "executionSuccessful": report.error is None and report.status != FAILED,
+            "toolExecutionNotifications": [
+                {"level": level, "message": {"text": sentence(text)}}
+                for level, text in first(words, 3 * NOTES)
+            ],
+        }
+
+    # -- a result ----------------------------------------------------------------------------------
+
+    def _result(self, finding: WatchFinding) -> dict[str, Any]:
+        rule = rule_of(finding.kind, finding.cause)
+        index, _ = self.rules.setdefault(rule.id, (len(self.rules), rule))
+        lines = [headline(finding), *explanation(finding, self.report, self.watched)]
+        return {
+            "ruleId": rule.id,
+            "ruleIndex": index,
+            "level": "error" if finding.trips else "note",
+            "message": {"text": "\n".join(lines)},
+            "locations": [self._location(finding.site, statement(finding, self.watched))],
+            "relatedLocations": self._related(finding),
+            "partialFingerprints": {"nncdbgFinding/v1": fingerprint(finding)},
+            "occurrenceCount": max(1, finding.count),
+            "properties": self._properties(finding),
+        }
+
+    def _properties(self, finding: WatchFinding) -> dict[str, Any]:
+        return {
+            "kind": visible(finding.kind),
+            "role": finding.role,
+            "first": finding.first,
+            "cause": visible(finding.cause),
+            "iteration": list(finding.iteration),
+            "reaches_output": finding.reaches_output,
+            "case": visible(finding.case) if finding.case is not None else None,
+        }
+
+    def _related(self, finding: WatchFinding) -> list[dict[str, Any]]:
+        site = finding.site
+        related = [] if self._is_primary(site) else [(f"in the program's text: {place(site)}", site)]
+        if finding.other is not None:
+            related.append((f"because of {place(finding.other)}", finding.other))
+        related += [(f"handed on: {place(each.site)}", each.site) for each in self._handed_on(finding)]
+        return [
+            {"id": number} | self._in_text(where) | {"message": {"text": visible(words, STATEMENT)}}
+            for number, (words, where) in enumerate(related[:_MOST_RELATED], 1)
+        ]
+
+    def _handed_on(self, finding: WatchFinding) -> Iterator[WatchFinding]:
+        """The statements that hand on what the first finding of this kind began."""
+        same = [each for each in self.report.findings if each.kind == finding.kind]
+        begun = next((each for each in same if each.role != "propagated"), None)
+        if begun is finding:
+            yield from (each for each in same if each.role == "propagated" and not each.trips)
+
+    # -- places ------------------------------------------------------------------------------------
+
+    def _location(self, site: Site, snippet: str) -> dict[str, Any]:
+        if site.file is not None:
+            physical = self._physical(site.file, site.source_line or 1)
+        elif self._is_primary(site):
+            physical = self._physical(self._model(), site.line or 1, snippet)
+        else:
+            # A binary file has no lines, but GitHub shows no result without one.
+            physical = self._physical(self._model(), 1)
+        return {"physicalLocation": physical, "logicalLocations": self._logical(site)}
+
+    def _is_primary(self, site: Site) -> bool:
+        """Whether the line of the program's text is where the result stands."""
+        return site.file is None and is_text(self._model())
+
+    def _in_text(self, site: Site) -> dict[str, Any]:
+        return {"physicalLocation": self._physical(self._text(), site.line or 1)}
+
+    def _physical(self, file: str, line: int, snippet: str = "") -> dict[str, Any]:
+        region: dict[str, Any] = {"startLine": max(1, line)}
+        if snippet:
+            region["snippet"] = {"text": snippet}
+        return {"artifactLocation": self._artifact(file), "region": region}
+
+    def _artifact(self, file: str) -> dict[str, Any]:
+        spelled = uri(file, self.root)
+        return {"uri": spelled} if spelled.startswith("file:") else {"uri": spelled, "uriBaseId": _ROOT}
+
+    def _artifacts(self) -> list[dict[str, Any]]:
+        model = {"location": self._artifact(self._model()), "roles": ["analysisTarget"]}
+        if is_text(self._model()):
+            return [model]
+        words = f"the text of {subject(self.report)}; `nncdbg listing` writes it"
+        return [model, {"location": self._artifact(self._text()), "description": {"text": words}}]
+
+    def _logical(self, site: Site) -> list[dict[str, Any]]:
+        name = visible(site.value or site.op)
+        return [
+            {
+                "name": name,
+                "fullyQualifiedName": f"@{visible(site.graph)}/{name}",
+                "decoratedName": visible(site.node) or name,
+                "kind": "value",
+            }
+        ]
+
+    def _model(self) -> str:
+        return self.report.model or "program"
+
+    def _text(self) -> str:
+        """The file that has, or can have, the program's text."""
+        model = self._model()
+        return model if is_text(model) else f"{_TEXT_FOLDER}/{Path(model).stem}.nnc"

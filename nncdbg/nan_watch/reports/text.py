@@ -1,0 +1,85 @@
+"""What a person reads: the verdict, then each finding in the shape of all errors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from nncdbg.nan_watch.records import OK, TRIPPED, Case, Report
+from nncdbg.nan_watch.reports.bounds import left_out, sentence, visible
+from nncdbg.nan_watch.reports.wording import (
+    Watched,
+    explanation,
+    headline,
+    in_passing,
+    remarks,
+    subject,
+    told_in_full,
+    verdict,
+)
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+_MOST = 50
+"""Findings, and cases, that are told."""
+
+_STYLES = (
+    (re.compile(r"^ *\| *\^+$"), "red"),
+    (re.compile(r"^  (?:at|in|from|with|gives|inside|because of|cause:|hint:)(?= )"), "dim"),
+    (re.compile(r"(?<![\w%])(?:nan|\+inf|-inf) [1-9]\d*\b"), "bold red"),
+)
+_HEADS = {OK: "bold green", TRIPPED: "bold red"}
+
+
+def render(report: Report, watched: Watched = Watched()) -> str:  # noqa: B008  frozen
+    """The report as plain text."""
+    return "".join(f"{line.plain}\n" for line in lines(report, watched))
+
+
+def lines(report: Report, watched: Watched = Watched()) -> Iterator[Text]:  # noqa: B008  frozen
+    """The same characters as lines of styled text, for a terminal."""
+    from rich.text import Text
+
+    yield Text(f"{subject(report)}: {verdict(report)}", _HEADS.get(report.status, "bold yellow"))
+    before = True
+    for number, finding in enumerate(report.findings[:_MOST], start=1):
+        full = told_in_full(finding)
+        if full or before:
+            yield Text()
+        before = full
+        if not full:
+            yield Text(f"{number}. {in_passing(finding)}", "dim")
+            continue
+        style = "bold red" if finding.trips else "bold"
+        yield Text(f"{number}. ", "dim").append(headline(finding), style)
+        for line in explanation(finding, report, watched):
+            yield _styled(line)
+    yield from map(Text, left_out(report.findings, _MOST, "findings"))
+    for words in _failures(report):
+        yield Text("error: ", "bold red").append(words)
+    for words in remarks(report):
+        yield Text(words, "dim")
+
+
+def _failures(report: Report) -> Iterator[str]:
+    """What ended the run, and the cases that could not be run."""
+    if report.error is not None:
+        yield "\n".join(visible(line, 2_000) for line in str(report.error).split("\n"))
+    broken = [case for case in report.cases if case.error]
+    yield from (_case(case) for case in broken[:_MOST])
+    yield from left_out(broken, _MOST, "cases that could not be run")
+
+
+def _case(case: Case) -> str:
+    return f"case {visible(case.name)}: {visible(case.status)}: {sentence(case.error)}"
+
+
+def _styled(line: str) -> Text:
+    from rich.text import Text
+
+    text = Text(line)
+    for pattern, style in _STYLES:
+        text.highlight_regex(pattern, style)
+    return text

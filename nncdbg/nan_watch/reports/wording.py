@@ -1,0 +1,183 @@
+"""What is said of a finding, in sentences that all reports share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nncdbg.engine.errors import Excerpt
+from nncdbg.engine.expression import spelled
+from nncdbg.engine.graph import Program
+from nncdbg.nan_watch.gates import KINDS, RANGE, Gates
+from nncdbg.nan_watch.records import FAILED, OK, Operand, Report, Site, WatchFinding
+from nncdbg.nan_watch.reports.bounds import NOTES, OPERANDS, STATEMENT, first, left_out, sentence, visible
+from nncdbg.nan_watch.reports.rules import kind_words
+from nncdbg.textual_repr.printer import listing as printed_listing
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What was watched, as far as a report does not hold it.
+
+    `lines` is the program's text, by which statements are shown as they stand there; `gates` the gates
+    that were asked for, so that those that held can be named.
+    """
+
+    lines: Sequence[str] = ()
+    gates: Sequence[str] = ()
+
+    @classmethod
+    def of(cls, program: Program, gates: Gates | None = None) -> Watched:
+        """With the text of `program` in which its lines are counted."""
+        listing = program.listing or printed_listing(program, locations=False)
+        if gates is None:
+            return cls(listing.lines)
+        kinds = [kind for kind in KINDS if kind in gates.kinds]
+        ranges = [f"{RANGE}:{expression}" for expression in gates.ranges]
+        return cls(listing.lines, (*kinds, *map(str, gates.thresholds), *ranges))
+
+
+def value_of(site: Site) -> str:
+    """`%logq`, or `its result` where it has no name."""
+    return visible(spelled(site.value)) if site.value else "its result"
+
+
+def headline(finding: WatchFinding) -> str:
+    """What failed, in a sentence: `the first NaN is in %logq: Log made it out of operands without NaN`."""
+    name, _ = kind_words(finding.kind)
+    site, name = finding.site, visible(name)
+    value, op = value_of(site), visible(site.op)
+    if not site.op:
+        return f"{value} has {name} before the program runs"
+    if finding.kind not in ("nan", "inf"):
+        return f"{name}: {value} at {op}"
+    if finding.role == "healed":
+        return f"{name} becomes a number again in {value}: {op} hides it"
+    if finding.role == "propagated":
+        return f"{name} in {value}: {op} hands it on"
+    which = f"the first {name}" if finding.first else name
+    ending = ", and it never reaches an output" if finding.role == "masked" else ""
+    return f"{which} is in {value}: {op} made it out of operands without {name}{ending}"
+
+
+def statement(finding: WatchFinding, watched: Watched) -> str:
+    """The statement as the program's text has it; without a text, what is known of it."""
+    site = finding.site
+    if site.line is not None and 1 <= site.line <= len(watched.lines):
+        return visible(watched.lines[site.line - 1].replace("\t", " "), STATEMENT)
+    if not site.op:
+        return value_of(site)
+    operands = ", ".join(
+        visible(spelled(operand.name)) if operand.name else "_" for operand in finding.inputs
+    )
+    return visible(f"{value_of(site)} = {visible(site.op)}({operands})", STATEMENT)
+
+
+def excerpt(finding: WatchFinding, report: Report, watched: Watched) -> str:
+    """The statement underlined, in the shape of all errors."""
+    words = statement(finding, watched)
+    indent = len(words) - len(words.lstrip())
+    line = finding.site.line
+    if line is None:
+        return f"  at {words}"
+    model = visible(report.model) if report.model else None
+    return str(Excerpt(words, line, indent + 1, len(words.strip()), model))
+
+
+def place(site: Site) -> str:
+    """`line 21 of @entropy, node "/Log", net.py:12`: where a statement is."""
+    parts = [f"line {site.line} of @{visible(site.graph)}" if site.line else f"@{visible(site.graph)}"]
+    parts += [f'node "{visible(site.node)}"'] if site.node else []
+    return ", ".join([*parts, *source(site)])
+
+
+def source(site: Site) -> list[str]:
+    """`["net.py:12"]`: where the user's model says it; empty where it does not."""
+    if site.file is None:
+        return []
+    return [visible(site.file) + (f":{site.source_line}" if site.source_line else "")]
+
+
+def operand_line(operand: Operand) -> str:
+    """`%q f32[3,4] min 0 mean 0.25 max 1 std 0.433 nan 0`."""
+    parts = [spelled(operand.name) if operand.name else "an operand", operand.type, operand.stats]
+    return visible(" ".join(str(part) for part in parts if part is not None), STATEMENT)
+
+
+def explanation(finding: WatchFinding, report: Report, watched: Watched) -> Iterator[str]:
+    """The lines below the headline: statement, source, operands, cause with its evidence, hint."""
+    yield from excerpt(finding, report, watched).split("\n")
+    site = finding.site
+    yield f"  in {', '.join([f'@{visible(site.graph)}', *_loops(finding)])}"
+    yield from (f"  from {origin}" for origin in _origin(site))
+    yield from (f"  with {operand_line(operand)}" for operand in first(finding.inputs, OPERANDS))
+    yield from (f"  {words}" for words in left_out(finding.inputs, OPERANDS, "operands"))
+    if finding.stats is not None and site.op:
+        yield f"  gives {value_of(site)} {finding.stats}"
+    if finding.cause or finding.evidence:
+        told = ": ".join(part for part in (finding.cause, finding.evidence) if part)
+        yield f"  cause: {sentence(told)}"
+    if finding.within is not None:
+        yield f"  inside {visible(site.op)}: {visible(finding.within.op)} makes {value_of(finding.within)}"
+    if finding.other is not None:
+        yield f"  because of {visible(finding.other.op)}, {place(finding.other)}"
+    yield from (f"  {words}" for words in _how_often(finding))
+    if finding.hint:
+        yield f"  hint: {sentence(finding.hint)}"
+
+
+def _origin(site: Site) -> list[str]:
+    parts = [*source(site), *([f'node "{visible(site.node)}"'] if site.node else [])]
+    return [", ".join(parts)] if parts else []
+
+
+def _loops(finding: WatchFinding) -> list[str]:
+    return [f"iteration {', '.join(map(str, finding.iteration[:OPERANDS]))}"] if finding.iteration else []
+
+
+def _how_often(finding: WatchFinding) -> list[str]:
+    case = f"in case {visible(finding.case)}" if finding.case is not None else ""
+    times = f"{finding.count} times" if finding.count > 1 else ""
+    if case and times:
+        return [f"{times}, first {case}"]
+    return [words for words in (case, times) if words]
+
+
+def told_in_full(finding: WatchFinding) -> bool:
+    """False for a statement that only hands on what another one began: it takes a line."""
+    return finding.trips or finding.role != "propagated" or not finding.site.op
+
+
+def in_passing(finding: WatchFinding) -> str:
+    """The line of a statement that is not told in full."""
+    return f"{headline(finding)} ({place(finding.site)})"
+
+
+def verdict(report: Report) -> str:
+    """`tripped: 2 findings in 12 statements (0.01 s)`."""
+    statements = f"{report.ops:,} statement{'' if report.ops == 1 else 's'} ({report.seconds:.2f} s)"
+    if report.cases:
+        bad = sum(case.status != OK for case in report.cases)
+        statements += f", {len(report.cases):,} cases of which {bad:,} are not ok"
+    if report.interrupted:
+        statements += ", interrupted"
+    tripping = sum(1 for _ in report.tripping)
+    if tripping:
+        return f"tripped: {tripping} finding{'' if tripping == 1 else 's'} in {statements}"
+    return f"failed after {statements}" if report.status == FAILED else f"ok: nothing in {statements}"
+
+
+def subject(report: Report) -> str:
+    """The model's file name, or `the program`."""
+    return visible(Path(report.model).name or report.model) if report.model else "the program"
+
+
+def remarks(report: Report) -> list[str]:
+    """What was not listed, not checked, and what else a person should know; bounded."""
+    more = report.unlisted
+    lines = [f"{more} more findings are not listed"] if more else []
+    lines += [f"not checked: {sentence(words)}" for words in first(report.unchecked, NOTES)]
+    lines += left_out(report.unchecked, NOTES, "things not checked")
+    lines += [f"note: {sentence(words)}" for words in first(report.notes, NOTES)]
+    return lines + left_out(report.notes, NOTES, "notes")

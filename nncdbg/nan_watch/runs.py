@@ -1,0 +1,77 @@
+"""A watch in this process: one run, or several with other seeds, recorded or compared with a recording."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from nncdbg.engine.errors import UsageError
+from nncdbg.engine.session import Debugger
+from nncdbg.nan_watch.gates import Gates
+from nncdbg.nan_watch.records import FAILED, OK, TRIPPED, Case, Report
+from nncdbg.nan_watch.watching import MAX_FINDINGS, watch_run
+
+if TYPE_CHECKING:
+    from nncdbg.engine.control import Stop
+    from nncdbg.nan_watch.recording import Recording
+
+MakeDebugger = Callable[[int, bool], Debugger]
+"""A debugger at its start, for a seed; and whether it has to log statistics."""
+
+Move = Callable[[Debugger], "Stop"]
+
+
+def watch_runs(
+    make: MakeDebugger,
+    gates: Gates,
+    *,
+    model: str = "",
+    seed: int = 0,
+    runs: int = 1,
+    max_findings: int = MAX_FINDINGS,
+    good: Recording | None = None,
+    record_to: str | os.PathLike[str] | None = None,
+    move: Move = Debugger.run,
+) -> Report:
+    """Run a program `runs` times, with the seeds from `seed` on, and tell what was found in one report.
+
+    With several, `Report.cases` tells how each went, and a finding says in which it was first.  `good` is a
+    recording to compare with, `record_to` the file of one to write.  Raises UsageError for a gate that
+    names nothing, LoadError for a recording that cannot be written.
+    """
+    if runs < 1:
+        raise UsageError(f"there cannot be {runs} runs", hint="--runs 1 runs it once")
+    measures = gates.measured or good is not None or record_to is not None
+    if runs == 1 and not measures and not gates.ranges:
+        debugger = make(seed, False)
+        report = watch_run(debugger, gates, max_findings=max_findings, run=lambda: move(debugger))
+        report.model = model
+        return report
+    from nncdbg.nan_watch.corpus_report import CorpusReport, Result
+    from nncdbg.nan_watch.measuring import Measuring, check_good
+    from nncdbg.nan_watch.recording import fingerprint, record, write
+
+    check_good(gates, good)
+    whole = CorpusReport(model, gates, max_findings, named=runs > 1)
+    for index, each in enumerate(range(seed, seed + runs)):
+        debugger = make(each, measures)
+        measuring = Measuring(debugger, gates, keep=measures, good=good)
+        report = watch_run(
+            debugger,
+            gates,
+            max_findings=max_findings,
+            run=lambda debugger=debugger: move(debugger),  # type: ignore[misc]
+            measuring=measuring,
+        )
+        whole.add(Result(index, case_of(f"seed {each}", report), report, measuring.tracks))
+    if record_to is not None:
+        write(record(fingerprint(debugger.program), model, whole.tracks.ordered()), record_to)
+    return whole.finished(good)
+
+
+def case_of(name: str, report: Report) -> Case:
+    """How a run went, as a case of many."""
+    words = str(report.error) if report.error is not None else ""
+    status = FAILED if words else OK if report.ok else TRIPPED
+    return Case(name, status, report.ops, report.seconds, words)

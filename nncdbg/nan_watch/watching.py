@@ -1,0 +1,161 @@
+"""One run of a program under watch, and what was found in it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from nncdbg.engine.backends import Backend
+from nncdbg.engine.backends import backend as backend_of
+from nncdbg.engine.code import Code
+from nncdbg.engine.diagnosis.sightings import ENTRANCE, Sighting
+from nncdbg.engine.errors import RunError
+from nncdbg.engine.linking import Allocation
+from nncdbg.engine.memory.lean import LeanAllocation
+from nncdbg.nan_watch.gates import Gates
+from nncdbg.nan_watch.records import Operand, Report, Site, WatchFinding
+from nncdbg.nan_watch.training import judge_loop
+
+if TYPE_CHECKING:
+    from nncdbg.engine.control import Stop
+    from nncdbg.engine.session import Debugger
+    from nncdbg.nan_watch.measuring import Measuring
+
+MAX_FINDINGS = 20
+"""Findings that a report lists, if nobody says otherwise."""
+
+
+def usual_allocation(
+    allocator: str | Allocation | None, backend: str | Backend, gates: Gates, statistics: bool
+) -> str | Allocation | None:
+    """The memory of a watched run: what was asked for, else what costs least and still sees all.
+
+    Statistics, and writes outside of buffers, are only seen in the buffers of `debug`.
+    """
+    if allocator is not None or not backend_of(backend).on_host:
+        return allocator
+    return "debug" if statistics or "guard" in gates.kinds else LeanAllocation()
+
+
+def watch_run(
+    debugger: Debugger,
+    gates: Gates,
+    *,
+    max_findings: int = MAX_FINDINGS,
+    run: Callable[[], Stop] | None = None,
+    measuring: Measuring | None = None,
+) -> Report:
+    """Run a program, which is at its start, to its end, and tell what was found.
+
+    `run` moves it (`debugger.run`, if None); `measuring` hears of it, and tells what ranges found.  A run
+    that fails or is paused ends the watch; what was found up to there is told, with `Report.error`.
+    """
+    debugger.uncatch()
+    move = run or debugger.run
+    trail = debugger.follow()
+    started = time.perf_counter()
+    stop = measuring.run(move) if measuring is not None else move()
+    seconds = time.perf_counter() - started
+    trail.conclude(ended=stop.reason == "end")
+    report = Report(ops=debugger.timeline.tick, seconds=seconds, notes=[*map(str, debugger.notes)])
+    measured, left = measuring.found() if measuring is not None else ([], [])
+    _tell(report, trail.sightings, measured, gates, debugger, max_findings)
+    if stop.reason != "end":
+        report.error = _failure(stop)
+        report.unchecked.append(f"what comes after line {stop.line}: the run did not come to its end")
+    report.unchecked += [*_unchecked(debugger, gates), *left]
+    return report
+
+
+def _failure(stop: Stop) -> Exception:
+    if isinstance(stop.error, Exception):
+        return stop.error
+    return RunError(f"the run was stopped: {stop.detail or stop.reason}")
+
+
+def _unchecked(debugger: Debugger, gates: Gates) -> list[str]:
+    beyond = debugger.beyond()
+    return [
+        f"{kind}: {beyond[kind][0]}"
+        for kind in sorted(gates.kinds & {"uninitialized", "guard"} & set(beyond))
+    ]
+
+
+def _tell(
+    report: Report,
+    sightings: list[Sighting],
+    measured: list[WatchFinding],
+    gates: Gates,
+    debugger: Debugger,
+    max_findings: int,
+) -> None:
+    """Findings in the order of the run, those that trip before all others where not all have room."""
+    ordered = sorted(sightings, key=lambda each: (each.tick, each.number))
+    findings = [_finding(each, gates, debugger) for each in ordered] + measured
+    first = next((index for index, each in enumerate(findings) if each.trips), None)
+    if first is None:
+        first = next((index for index, each in enumerate(findings) if each.role in ("birth", "masked")), None)
+    if first is not None:
+        findings[first] = replace(findings[first], first=True)
+    for finding in findings:
+        report.counts[finding.role] += 1
+    report.findings = findings
+    report.limit(max_findings)
+
+
+def _finding(sighting: Sighting, gates: Gates, debugger: Debugger) -> WatchFinding:
+    role = sighting.role
+    if role == "birth" and not sighting.reaches_output and sighting.kind in ("nan", "inf"):
+        role = "masked"
+    cause = sighting.cause
+    loop = judge_loop(debugger, sighting)
+    evidence = [cause.evidence if cause else "", loop.evidence if loop else ""]
+    hints = [loop.hint if loop else "", cause.hint if cause else ""]
+    return WatchFinding(
+        kind=gates.kind_of(sighting),
+        role=role,
+        site=site_of(sighting.statement.code, sighting.statement.pc, sighting.value, debugger),
+        iteration=sighting.iteration,
+        inputs=tuple(Operand(each.name, each.type, each.stats) for each in sighting.operands),
+        stats=sighting.stats,
+        reaches_output=sighting.reaches_output,
+        cause=cause.name if cause else "",
+        evidence="; ".join(filter(None, evidence)),
+        hint=next(filter(None, hints), ""),
+        within=_within(sighting, debugger),
+        other=_other(sighting, debugger),
+        count=sighting.count,
+        trips=gates.trips(sighting),
+    )
+
+
+def _within(sighting: Sighting, debugger: Debugger) -> Site | None:
+    if sighting.within is None:
+        return None
+    code, pc = sighting.within.code, sighting.within.pc
+    return site_of(code, pc, code.nodes[pc].outputs[0].name, debugger)
+
+
+def _other(sighting: Sighting, debugger: Debugger) -> Site | None:
+    if sighting.other is None:
+        return None
+    code, pc = sighting.other.code, sighting.other.pc
+    outputs = code.nodes[pc].outputs if pc < len(code.nodes) else ()
+    return site_of(code, pc, outputs[0].name if outputs else "", debugger)
+
+
+def site_of(code: Code, pc: int, value: str, debugger: Debugger) -> Site:
+    """A statement as reports name it; with the pc ENTRANCE, the line where a block says what it is given."""
+    graph = code.graph.name or str(code.path[0])
+    if pc == ENTRANCE:
+        return Site(debugger.listing_in(code).header_line(code.path), graph, "", "", value)
+    line = debugger.line_in(code, pc)
+    if pc >= len(code.nodes):
+        return Site(line, graph, "", "return", value)
+    node = code.nodes[pc]
+    place = node.location
+    if place is None:
+        return Site(line, graph, "", node.op, value)
+    return Site(line, graph, place.name or "", node.op, value, place.file, place.line)

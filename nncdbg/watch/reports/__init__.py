@@ -1,6 +1,0 @@
-"""The forms in which a report is told: one file per form, each with `render(report, watched) -> str`."""
-
-from nncdbg.watch.reports.wording import Watched
-from nncdbg.watch.reports.writing import FORMS, NotWritten, write
-
-__all__ = ["FORMS", "NotWritten", "Watched", "write"]

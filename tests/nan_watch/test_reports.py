@@ -1,0 +1,116 @@
+"""What holds of every form: it is bounded, harmless, the same each time; and the text that people read."""
+
+from __future__ import annotations
+
+import unicodedata
+from pathlib import Path
+
+import pytest
+
+from nncdbg.engine.diagnosis.cause import NAMES
+from nncdbg.nan_watch import memory_words
+from nncdbg.nan_watch.gates import gate_names
+from nncdbg.nan_watch.reports import FORMS
+from nncdbg.nan_watch.reports.bounds import sentence, visible
+from nncdbg.nan_watch.reports.rules import CAUSES, rule_of
+from tests.nan_watch.made_reports import HOSTILE_NAMES, REPORTS, WATCHED, failed, of_text, plain
+
+MEGABYTE = 1 << 20
+LARGEST = {"text": MEGABYTE, "github": 60_000, "markdown": MEGABYTE}
+"""Bytes of a form for people, whatever the report holds; GitHub takes a megabyte of Markdown."""
+
+
+@pytest.mark.parametrize("report", REPORTS)
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_is_bounded_harmless_and_the_same_each_time(form: str, report: str) -> None:
+    made = REPORTS[report]()
+    written = FORMS[form](made, WATCHED)
+    assert FORMS[form](made, WATCHED) == written
+    assert len(written.encode()) < LARGEST.get(form, 100 * MEGABYTE)
+    odd = {char for char in set(written) if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp")}
+    assert odd <= {"\n"}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_name_of_a_megabyte_is_not_in_any_form(form: str) -> None:
+    assert "x" * 2_100 not in FORMS[form](REPORTS["hostile"](), WATCHED)
+
+
+def test_the_text_as_a_person_reads_it() -> None:
+    assert FORMS["text"](plain(), WATCHED) == (
+        "net.onnx: tripped: 2 findings in 12 statements (0.01 s)\n"
+        "\n"
+        "1. the first Inf is in %logq: Log made it out of operands without Inf\n"
+        "  at nets/net.onnx:3:3\n"
+        '    3 |   %logq: f32[3,4] = Log(%q)   loc("net.py":7)\n'
+        "      |   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^\n"
+        "  in @main\n"
+        '  from net.py:7, node "/probs/Log"\n'
+        "  with %q f32[3,4] min 0 mean 0.25 max 1 std 0.4 nan 0\n"
+        "  gives %logq min -91.6 mean -33.8 max 0 std 37.3 nan 0 -inf 5\n"
+        "  cause: log of zero: 5 of 12 elements of %q are 0, the first at [0, 1]\n"
+        "  hint: keep it away from zero: Log(Max(%q, 1e-7))\n"
+        "\n"
+        "2. NaN is in %e: Mul made it out of operands without NaN\n"
+        "  at nets/net.onnx:4:3\n"
+        "    4 |   %e: f32[3,4] = Mul(%q, %logq)\n"
+        "      |   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^\n"
+        "  in @main\n"
+        "  with %q f32[3,4] min 0 mean 0.25 max 1 std 0.4 nan 0\n"
+        "  with %logq f32[3,4] min -91.6 mean -33.8 max 0 std 37.3 nan 0 -inf 5\n"
+        "  gives %e min - mean - max - std - nan 12\n"
+        "  cause: zero times infinity: %q is 0 where %logq is -inf\n"
+        "  inside Mul: Mul makes %z\n"
+        "\n"
+        "3. NaN in %f: Neg hands it on (line 5 of @main)\n"
+        "note: %q drawn at random\n"
+    )
+
+
+def test_the_text_without_the_program_spells_the_statement_from_what_is_known() -> None:
+    written = FORMS["text"](of_text(), type(WATCHED)())
+    assert "    4 | %e = Mul(%q, %logq)\n" in written
+    assert "%q has NaN before the program runs\n" in written
+    assert "and it never reaches an output\n" in written
+    assert "NaN becomes a number again in %r: Max hides it\n" in written
+    assert "wrong reuse of memory: %logq at Log\n" in written
+    assert "  in @main, iteration 2, 5\n" in written
+    assert "  because of Mul, line 4 of @main\n" in written
+    assert "  7 times\n" in written
+    assert "3 more findings are not listed\n" in written
+
+
+def test_the_text_of_a_run_that_failed() -> None:
+    assert FORMS["text"](failed()) == (
+        "net.onnx: failed after 3 statements (0.01 s)\n"
+        "error: MatMul failed: sizes\n"
+        "  differ\n"
+        "  with %x: f32[1,3]\n"
+        "  hint: look at %x\n"
+        "not checked: what comes after line 4\n"
+    )
+
+
+def test_every_cause_and_every_gate_has_its_words() -> None:
+    assert set(CAUSES) == {*NAMES, *memory_words.CAUSES}
+    for kind in (*gate_names(), "reuse", "state", "plan"):
+        assert rule_of(kind, "").help != f"The gate {kind} tripped."
+    assert rule_of("dead", "").id == "dead"
+    assert rule_of("nan", "log of zero").id == "nan/log-of-zero"
+    assert rule_of("nan", "log of zero").title == "NaN: log of zero"
+    assert rule_of("nan", "log of zero").help.endswith("or LogSoftmax for Log(Softmax).")
+
+
+@pytest.mark.parametrize("name", HOSTILE_NAMES, ids=lambda name: ascii(name)[:20])
+def test_what_is_shown_of_a_name_is_short_and_printable(name: str) -> None:
+    assert len(visible(name)) <= 200 * 6
+    assert visible(name).replace("…", "").isprintable()
+    assert sentence(name).isprintable()
+    assert visible(visible(name)) == visible(name) or len(name) > 200
+
+
+def test_no_form_reads_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report outlives its model: it may be rendered on another machine."""
+    monkeypatch.chdir(tmp_path)
+    for render in FORMS.values():
+        assert render(plain(), WATCHED)
