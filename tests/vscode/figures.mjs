@@ -5,7 +5,7 @@ import fs from "node:fs";
 import path from "node:path";
 import { withEditor } from "./editor.mjs";
 import { STOPPED, Screen } from "./screen.mjs";
-import { FOLLOW, TensorView } from "./screen/tensor.mjs";
+import { TensorView } from "./screen/tensor.mjs";
 import { only, pageOf } from "./screen/views.mjs";
 
 const plan = JSON.parse(fs.readFileSync(process.argv[2], "utf8"));
@@ -43,7 +43,9 @@ function record(places) {
     found.forEach((place) => place && mark(inPage ? "pages of the extension" : place));
   };
   const options = { subtree: true, childList: true, attributes: true, characterData: true };
-  new MutationObserver(changed).observe(document, options);
+  /** A page of the extension is written into its frame when that is there already. */
+  seen.observe = () => new MutationObserver(changed).observe(document, options);
+  seen.observe();
   // What is drawn changes no document.
   for (const name of ["putImageData", "drawImage", "fillRect"]) {
     const draw = CanvasRenderingContext2D.prototype[name];
@@ -121,9 +123,9 @@ await withEditor({ ...plan, settings: { "nncdbg.python": plan.python } }, async 
   const view = new TensorView(page, screen);
   await view.open("%large");
   await view.says(".words", /block of \d+ × \d+ elements/);
-  await view.press(FOLLOW);
   await only(page, "Statistics");
-  await pageOf(page, screen, "li");
+  await pageOf(page, screen, "li .go");
+  await Promise.all(page.frames().slice(1).map((each) => each.evaluate(() => globalThis.nncdbgSeen?.observe())));
   await screen.click("Relu");
   figures.with_views = await steps(page, screen);
   await page.screenshot({ path: path.join(plan.scratch, "stepped.png") });

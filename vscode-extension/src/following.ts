@@ -78,7 +78,7 @@ export class Stops implements vscode.Disposable {
     this.listeners = [
       vscode.debug.onDidChangeActiveDebugSession(() => this.tell()),
       sessions.onTold(({ session, event }) => {
-        if (event === "stopped") {
+        if (event === "shown") {
           this.standing.add(session);
           this.tell();
         } else if (event === "terminated" || event === "over") {

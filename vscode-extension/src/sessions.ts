@@ -6,7 +6,7 @@ import * as vscode from "vscode";
 export interface Told {
   session: vscode.DebugSession;
   /** An event of the protocol, such as `stopped`; `begun` and `over` stand for the session itself, `stack` for
-   * an answer with the innermost frame. */
+   * an answer with the innermost frame, and `shown` for the moment after a stop at which VS Code knows the place. */
   event: string;
   body: Body;
 }
@@ -25,6 +25,11 @@ interface Message {
   body?: { threadId?: number; stackFrames?: { name: string; line: number }[] };
 }
 
+/** ms that views wait for VS Code to ask where a session has stopped: it shows its own things first. */
+const PATIENCE = 200;
+
+const MOVED = new Set(["continued", "terminated", "exited"]);
+
 type Heard = (number: number) => void;
 
 export class Sessions implements vscode.Disposable {
@@ -37,6 +42,14 @@ export class Sessions implements vscode.Disposable {
     const tell = (event: string, body: Body = {}) => this.told.fire({ session, event, body });
     /** Requests for the innermost frames. */
     const stacks = new Set<number | undefined>();
+    let patience: NodeJS.Timeout | undefined;
+    const shown = () => {
+      if (patience) {
+        clearTimeout(patience);
+        patience = undefined;
+        tell("shown");
+      }
+    };
     return {
       onWillStartSession: () => tell("begun"),
       onWillStopSession: () => tell("over"),
@@ -50,11 +63,16 @@ export class Sessions implements vscode.Disposable {
       },
       onDidSendMessage: (message: Message) => {
         if (message.type === "event") {
+          if (message.event === "stopped" || MOVED.has(message.event as string)) {
+            clearTimeout(patience);
+            patience = message.event === "stopped" ? setTimeout(shown, PATIENCE) : undefined;
+          }
           tell(message.event as string, message.body);
         } else if (stacks.delete(message.request_seq) && message.body?.stackFrames?.length) {
           const [top] = message.body.stackFrames;
           this.places.set(session.id, `${top?.name}, line ${top?.line}`);
           tell("stack");
+          shown();
         }
       },
     };

@@ -7,7 +7,9 @@ import type { FromView, Standing, ToView } from "./tensorMessages";
 
 /** Answers of one moment that are kept, for a view that was hidden and is shown again. */
 const KEPT = 12;
-const MOVES = new Set(["stopped", "invalidated", "terminated", "over"]);
+/** ms of a move that is not worth a word: a step. */
+const SHORT = 150;
+const MOVES = new Set(["shown", "invalidated", "terminated", "over"]);
 
 export class TensorPanel implements vscode.Disposable {
   static readonly type = "nncdbg.tensor";
@@ -16,6 +18,7 @@ export class TensorPanel implements vscode.Disposable {
   private readonly underWay = new Map<number, () => void>();
   private pinned = true;
   private standing: Standing = "still";
+  private soon: NodeJS.Timeout | undefined;
   private moment = 0;
   private place = "";
   private kept = { moment: -1, place: "", answers: new Map<string, unknown>() };
@@ -69,6 +72,7 @@ export class TensorPanel implements vscode.Disposable {
   }
 
   dispose(): void {
+    clearTimeout(this.soon);
     this.abandonAll();
     this.listeners.forEach((each) => each.dispose());
     this.panel.dispose();
@@ -77,7 +81,7 @@ export class TensorPanel implements vscode.Disposable {
   // -- the session -------------------------------------------------------------------------------
 
   private follow({ session, event }: Told): void {
-    if (event === "stopped" && this.pinned && this.standing === "over") {
+    if (event === "shown" && this.pinned && this.standing === "over") {
       // The next run of what is debugged: values are looked at from where it stands.
       this.session = session;
       this.frameId = undefined;
@@ -89,7 +93,7 @@ export class TensorPanel implements vscode.Disposable {
       this.placed();
     } else if (event === "continued") {
       this.standing = "moving";
-      this.tellSubject();
+      this.soon = setTimeout(() => this.tellSubject(), SHORT);
     } else if (MOVES.has(event)) {
       this.anew(event === "terminated" || event === "over" ? "over" : "still");
     }
@@ -97,6 +101,7 @@ export class TensorPanel implements vscode.Disposable {
 
   /** The values may be other ones than before. */
   private anew(standing: Standing): void {
+    clearTimeout(this.soon);
     this.abandonAll();
     this.standing = standing;
     this.moment++;
@@ -195,8 +200,11 @@ export class TensorPanel implements vscode.Disposable {
   /** VS Code has just been told where the program stands. */
   private placed(): void {
     const place = this.sessions.placeOf(this.session);
-    if (this.standing === "still" && place !== this.place) {
-      this.place = place;
+    if (this.standing === "over" || place === this.place) {
+      return;
+    }
+    this.place = place;
+    if (this.standing === "still") {
       if (this.kept.moment === this.moment) {
         this.kept.place = place;
       }

@@ -90,7 +90,7 @@ export class TensorView {
   }
 }
 
-export const FOLLOW = "Follow the program as it is stepped";
+const FOLLOW = "Follow the program as it is stepped";
 
 /** Steps over statements until the arrow is in the line with this text. */
 async function stepTo(page, screen, text) {

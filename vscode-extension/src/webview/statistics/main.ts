@@ -23,6 +23,9 @@ const TABLE_ICON =
   '<svg viewBox="0 0 16 16" width="16" height="16" aria-hidden="true" fill="none" stroke="currentColor">' +
   '<rect x="2.5" y="2.5" width="11" height="11"/><path d="M2.5 6.2h11M2.5 9.8h11M6.2 2.5v11M9.8 2.5v11"/></svg>';
 
+/** The rows that are shown, by what they say: a step changes few of them. */
+let rows = new Map<string, HTMLLIElement>();
+
 const main = element("main", {});
 document.body.append(main);
 
@@ -33,15 +36,41 @@ function show({ frames, values, considered, rule }: Answer): void {
     say(NOTHING);
     return;
   }
-  const list = element("ul", { label: "Values near the current statement" });
-  list.append(...values.map((value) => row(value, frames[value.frame])));
+  const list = main.querySelector("ul") ?? element("ul", { label: "Values near the current statement" });
+  const known = rows;
+  rows = new Map(
+    values.map((value) => {
+      const said = JSON.stringify([value, frames[value.frame]]);
+      return [said, known.get(said) ?? row(value, frames[value.frame])];
+    }),
+  );
+  arrange(list, [...rows.values()]);
   const title = considered > values.length ? `${values.length} of the ${considered} nearest values` : "Sorted";
   const details = element("details", {}, element("summary", {}, `${title}: the abnormal first`), element("p", {}, rule));
-  details.open = (main.querySelector("details") as HTMLDetailsElement | null)?.open ?? false;
-  main.replaceChildren(details, list);
+  const before = main.querySelector("details");
+  details.open = before?.open ?? false;
+  if (before?.textContent !== details.textContent) {
+    before?.remove();
+    main.prepend(details);
+  }
+  if (!list.isConnected) {
+    main.replaceChildren(details, list);
+  }
   document.documentElement.scrollTop = scrollTop;
   const again = [...main.querySelectorAll<HTMLElement>("[data-key]")].find((each) => each.dataset.key === focused);
   again?.focus({ preventScroll: true });
+}
+
+/** Makes these the children, in this order; what stands where it should is not touched. */
+function arrange(list: Element, children: readonly Element[]): void {
+  children.forEach((child, index) => {
+    if (list.children[index] !== child) {
+      list.insertBefore(child, list.children[index] ?? null);
+    }
+  });
+  while (list.children.length > children.length) {
+    list.lastElementChild?.remove();
+  }
 }
 
 function row(value: Value, frame: Frame): HTMLLIElement {
@@ -73,11 +102,11 @@ function say(words: string): void {
 
 /** Up and down go from row to row, Home and End to the first and last. */
 document.addEventListener("keydown", (event) => {
-  const rows = [...main.querySelectorAll<HTMLElement>(".go")];
-  const at = rows.findIndex((each) => each.closest("li")?.contains(document.activeElement));
-  const next = { ArrowDown: at + 1, ArrowUp: Math.max(0, at - 1), Home: 0, End: rows.length - 1 }[event.key];
-  if (next !== undefined && rows[next]) {
-    rows[next].focus();
+  const buttons = [...main.querySelectorAll<HTMLElement>(".go")];
+  const at = buttons.findIndex((each) => each.closest("li")?.contains(document.activeElement));
+  const next = { ArrowDown: at + 1, ArrowUp: Math.max(0, at - 1), Home: 0, End: buttons.length - 1 }[event.key];
+  if (next !== undefined && buttons[next]) {
+    buttons[next].focus();
     event.preventDefault();
   }
 });
