@@ -17,6 +17,7 @@ import bench_reduce
 import bench_start
 import bench_stats
 import bench_time
+import bench_watch
 
 
 def main() -> int:
@@ -31,6 +32,7 @@ def main() -> int:
         bench_backends,
         bench_dap,
         bench_lsp,
+        bench_watch,
         bench_mutants,
         bench_corpus,
         bench_reduce,

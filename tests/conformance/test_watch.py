@@ -1,0 +1,42 @@
+"""No false alarm on ONNX's own cases: what they compute is right, NaN and Inf included."""
+
+from __future__ import annotations
+
+import pytest
+
+import nncdbg
+from tests.conformance.cases import Case, cases
+from tests.conformance.test_conformance import finite, known
+from tests.conformance.ways import named
+
+CHUNKS = 8
+
+
+def alarms(case: Case) -> list[str]:
+    """What a watch says of a case; that a case's own inputs hold NaN or Inf is true, and no false alarm."""
+    told = []
+    program = nncdbg.load(case.model)
+    for inputs, _ in case.sets:
+        report = nncdbg.watch(program, named(program, inputs))
+        bad = not all(map(finite, inputs))
+        told += [
+            f"{case.name}: {each.kind} at {each.site.op}, {each.cause}: {each.evidence}"
+            for each in report.tripping
+            if not (bad and each.cause == "bad input")
+        ]
+    return told
+
+
+@pytest.mark.conformance
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_every_case(chunk: int) -> None:
+    known_names = known()
+    chosen = [case for case in cases("node")[chunk::CHUNKS] if case.name not in known_names]
+    assert len(chosen) > 200
+    assert [words for case in chosen for words in alarms(case)] == []
+
+
+def test_those_with_legal_nan_and_inf() -> None:
+    chosen = [case for case in cases("node") if not all(finite(wanted) for _, wanted in case.sets)]
+    assert len(chosen) >= 100
+    assert [words for case in chosen for words in alarms(case)] == []
