@@ -83,7 +83,7 @@ print(perf_counter() - before, file=sys.stderr)
 
 
 def starting(runs: int) -> dict[str, Any]:
-    """Seconds of a whole watch of a small model that trips nothing, each in a fresh process, without its imports."""
+    """Seconds of a whole watch of a small model, each in a fresh process, without its imports."""
     command = [
         sys.executable,
         "-c",

@@ -3,10 +3,11 @@
 The values that a loop has carried stand in the journal of the run, so this costs nothing before there is
 something to explain.  Rules:
 
-* the norm of what the loop carries grew over the last iterations: the learning rate is too high;
+* the norm of what the loop carries grew over the last iterations: the learning rate is too high, if the loop
+  learns, which is to say that it adds something to what it carries; else it just grew;
 * it did not, and an f16 or f8 result that was multiplied by a large power of two is infinite: the loss scale
   is too large;
-* else what the loop carries was as before, and the op itself is at fault.
+* else, if what the loop carries was as before, the op itself is at fault.
 """
 
 from __future__ import annotations
@@ -38,11 +39,15 @@ _LEAST_SCALE = 64.0
 """A factor from which on a power of two is a loss scale."""
 
 LEARNING_RATE, LOSS_SCALE, OP = "learning rate too high", "loss scale too large", "faulty op"
+GROWTH = "growth"
+
+_UPDATES = frozenset({"Add", "Sub", "Sum"})
+"""Ops by which a value is updated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`name` is one of the three; `evidence` says what was seen, `hint` the cure ("" for that of the op)."""
+    """`name` is one of the four; `evidence` says what was seen, `hint` the cure ("" for that of the op)."""
 
     name: str
     evidence: str
@@ -55,6 +60,8 @@ class _Course:
 
     name: str
     norms: list[float]
+    learns: bool
+    """Whether the next value is this one with something added."""
 
     @property
     def growth(self) -> float:
@@ -75,7 +82,7 @@ def judge_loop(debugger: Debugger, sighting: Sighting) -> Verdict | None:
     courses = [course for course in _courses(debugger, steps) if len(course.norms) > 1]
     grown = max(courses, key=lambda course: course.growth, default=None)
     if grown is not None and len(grown.norms) > 2 and grown.growth >= _GROWN:
-        return _learning_rate(grown)
+        return _learning_rate(grown) if grown.learns else _growth(grown)
     scale = _loss_scale(sighting)
     if scale is not None:
         return scale
@@ -83,18 +90,28 @@ def judge_loop(debugger: Debugger, sighting: Sighting) -> Verdict | None:
 
 
 def _learning_rate(course: _Course) -> Verdict:
+    hint = "take a smaller learning rate, or clip the gradient"
+    return Verdict(LEARNING_RATE, f"{LEARNING_RATE}: {_grew(course)}", hint)
+
+
+def _growth(course: _Course) -> Verdict:
+    return Verdict(GROWTH, _grew(course), "")
+
+
+def _grew(course: _Course) -> str:
     count = len(course.norms) - 1
     first, last = course.norms[0], course.norms[-1]
-    evidence = (
-        f"{LEARNING_RATE}: the norm of %{course.name} grew from {first:.4g} to {last:.4g} "
+    return (
+        f"the norm of %{course.name} grew from {first:.4g} to {last:.4g} "
         f"over the {count} iterations before, {course.growth ** (1 / count):.3g}-fold each"
     )
-    return Verdict(LEARNING_RATE, evidence, "take a smaller learning rate, or clip the gradient")
 
 
-def _op(courses: list[_Course]) -> Verdict:
+def _op(courses: list[_Course]) -> Verdict | None:
     course = max(courses, key=lambda each: each.norms[-1])
     low, high = min(course.norms), max(course.norms)
+    if high > _GROWN * low:
+        return None
     norms = f"the norm of %{course.name} was {low:.4g} to {high:.4g}"
     return Verdict(OP, f"{OP}: what the loop carries was steady before ({norms})", "")
 
@@ -124,7 +141,15 @@ def _courses(debugger: Debugger, steps: list[tuple[Code, list[Any]]]) -> Iterato
         contents.append(debugger.backend.to_host(steps[-1][1][code.operands[len(code.nodes)][index]]))
         norms = [norm for content in contents if (norm := _norm(content)) is not None]
         if norms and value.name:
-            yield _Course(value.name, norms)
+            yield _Course(
+                value.name, norms, _is_updated(code, 2 + index, code.operands[len(code.nodes)][index])
+            )
+
+
+def _is_updated(code: Code, before: int, after: int) -> bool:
+    """Whether what is carried on is a sum or difference with what was carried."""
+    pc = code.definition[after]
+    return pc >= 0 and code.nodes[pc].op in _UPDATES and before in code.operands[pc]
 
 
 def _norm(content: Any) -> float | None:
