@@ -152,6 +152,7 @@ export const tests = {
     await view.choose("View", "heat");
     await view.frame.getByLabel("Index of axis 1 as a number").fill("2");
     await page.keyboard.press("Enter");
+    await screen.until(async () => (await view.frame.locator("figure canvas").count()) === 1, "one picture");
     await view.frame.locator("figure canvas").focus();
     await page.keyboard.press("ArrowDown");
     await view.says(".readout", /^\[0, 2, 1, 0\] /);

@@ -303,6 +303,10 @@ export class View {
         (choices.window?.rows[0] ?? 0) + row * (steps[choices.rows] ?? 1),
         (choices.window?.columns[0] ?? 0) + column * (steps[choices.columns] ?? 1),
       ];
+      if (this.looked) {
+        // What is asked for already is to have the cursor there too.
+        this.looked.choices.cursor = choices.cursor;
+      }
       this.keepChoices();
       this.stage.showCursor(choices.cursor);
     }
