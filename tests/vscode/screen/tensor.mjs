@@ -109,7 +109,9 @@ export const tests = {
     await page.keyboard.press("F10");
     await screen.row("debug-variables", /%twice/);
     await screen.rows("debug-variables", { hasText: "%twice" }).first().click({ button: "right" });
-    await page.locator(".monaco-menu .action-label", { hasText: "View Tensor" }).last().click();
+    const entry = page.locator(".monaco-menu .action-label", { hasText: "View Tensor" }).last();
+    // A menu that has only just opened takes no click.
+    await screen.again(() => entry.click({ timeout: 1000 }).catch(() => undefined), "iframe.webview:visible", "the view");
     const view = new TensorView(page, screen);
     await view.says(".type", /^f32\[1024,1024\]$/);
     await view.says(".statistics", /nan 1 · inf 1/);
