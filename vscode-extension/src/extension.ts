@@ -128,5 +128,6 @@ function startLanguage(context: vscode.ExtensionContext): void {
     vscode.workspace.onDidGrantWorkspaceTrust(() => vscode.workspace.textDocuments.forEach(first)),
     vscode.commands.registerCommand("nncdbg.restartLanguageServer", start),
   );
-  vscode.workspace.textDocuments.forEach(first);
+  // Texts that are open already wait until VS Code, which waits for the activation, is done with it.
+  setImmediate(() => vscode.workspace.textDocuments.forEach(first));
 }

@@ -6,7 +6,7 @@ import json
 import sys
 import threading
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -194,11 +194,15 @@ def _once(
         return debugger
 
     def move(debugger: Debugger) -> Stop:
-        def pause() -> None:
-            signals.heard = True
+        def interrupt() -> None:
+            signals.heard, signals.why = True, "the run was interrupted"
             debugger.pause()
 
-        with under_way(debugger, screen, pause), signals.terminating(pause), _bounded(options, debugger):
+        def end() -> None:
+            signals.why = f"the budget of {options.budget:g} s is spent"
+            debugger.pause()
+
+        with under_way(debugger, screen, interrupt), signals.terminating(interrupt), _bounded(options, end):
             return debugger.run()
 
     good = None
@@ -217,14 +221,17 @@ def _once(
         move=move,
     )
     report.interrupted = signals.heard
+    if signals.why:
+        report.error = RunError(signals.why)
     return report, dict(made[-1].inputs)
 
 
 class _Signals:
-    """Whether somebody asked to stop."""
+    """Whether somebody asked to stop, and why the run was stopped ("" if it was not)."""
 
     def __init__(self) -> None:
         self.heard = False
+        self.why = ""
 
     @contextmanager
     def terminating(self, pause: Any) -> Iterator[None]:
@@ -242,12 +249,12 @@ class _Signals:
 
 
 @contextmanager
-def _bounded(options: Namespace, debugger: Debugger) -> Iterator[None]:
-    """The program is stopped when the budget is spent."""
+def _bounded(options: Namespace, end: Callable[[], None]) -> Iterator[None]:
+    """The program is stopped, by `end`, when the budget is spent."""
     if options.budget is None:
         yield
         return
-    timer = threading.Timer(options.budget, debugger.pause)
+    timer = threading.Timer(options.budget, end)
     timer.daemon = True
     timer.start()
     try:

@@ -1,0 +1,142 @@
+"""The command itself: what it prints, writes and returns, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+LONG = """#nncdbg 1
+opset 18
+
+graph @main(%x: f32[2]) -> (%y: f32[2]) {
+  %begun: f32[2] = test.Begun(%x)
+  %l: f32[2] = Log(%begun)
+  while @w (%s: f32[2] = %l) count %i: i64[] times 100000000 {
+    %t: f32[2] = Add(%s, 1.0)
+    next %s = %t
+  } -> (%y: f32[2] = %s)
+  return %y
+}
+"""
+
+BEGUN = """
+import pathlib
+
+import nncdbg
+
+
+@nncdbg.op("test.Begun")
+def begun(xp, x):
+    pathlib.Path({path!r}).touch()
+    return x + 0
+"""
+
+
+def command(*words: str | Path) -> list[str]:
+    return [sys.executable, "-m", "nncdbg", "watch", *map(str, words)]
+
+
+def watch(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*words), capture_output=True, text=True, timeout=120)
+
+
+def test_the_examples(tmp_path: Path) -> None:
+    fine = watch(EXAMPLES / "first_steps.nnc")
+    assert (fine.returncode, fine.stdout.split(" in ")[0]) == (0, "first_steps.nnc: ok: nothing")
+    found = watch(EXAMPLES / "nan_softmax.nnc", "--json", "--bundle", tmp_path / "repro")
+    assert found.returncode == 1
+    first = next(each for each in json.loads(found.stdout)["findings"] if each["first"])
+    assert (first["op"], first["line"], first["cause"]) == ("Log", 21, "log of zero")
+    assert "cause: log of zero" in found.stderr
+    again = watch(tmp_path / "repro")
+    assert again.returncode == 1
+    assert "cause: log of zero" in again.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("missing.onnx",), 3, "there is no file missing.onnx"),
+        ((EXAMPLES / "first_steps.nnc", "--fail-on", "nam"), 2, "did you mean nan?"),
+        ((EXAMPLES / "first_steps.nnc", "--fail-on", "range:max(%nope) > 1"), 2, "%nope"),
+        ((EXAMPLES / "first_steps.nnc", "--plan", "p.json"), 2, "--plan belongs to --memory"),
+        ((EXAMPLES / "first_steps.nnc", "--memory", "--runs", "2"), 2, "--memory runs by itself"),
+        ((EXAMPLES / "first_steps.nnc", "--budget", "0"), 2, "give seconds"),
+        ((EXAMPLES / "first_steps.nnc", "--max-findings", "0"), 2, "list at least one"),
+        ((EXAMPLES / "first_steps.nnc", "--runs", "0"), 2, "--runs 1 runs it once"),
+        ((EXAMPLES / "first_steps.nnc", "--baseline", "none.json"), 3, "there is no baseline none.json"),
+        ((EXAMPLES / "first_steps.nnc", "--against", "none.json"), 3, "none.json"),
+        ((EXAMPLES / "first_steps.nnc", "--inputs-dir", "nowhere"), 3, "nowhere"),
+        ((EXAMPLES / "first_steps.nnc", "--input", "y=zeros"), 2, 'no input "y"'),
+    ],
+)
+def test_what_is_refused(words: tuple[str | Path, ...], code: int, said: str) -> None:
+    refused = watch(*words)
+    assert refused.returncode == code, refused.stderr
+    assert said in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_misused_memory_has_nothing_to_do_with_a_right_program() -> None:
+    fine = watch(EXAMPLES / "first_steps.nnc", "--memory")
+    assert fine.returncode == 0, fine.stdout
+    found = watch(EXAMPLES / "uninitialized.nnc", "--memory", "--json")
+    assert found.returncode == 1
+    assert json.loads(found.stdout)["findings"][0]["kind"] == "uninitialized"
+
+
+def test_a_finding_of_a_corpus_becomes_a_bundle(tmp_path: Path) -> None:
+    cases = tmp_path / "cases"
+    cases.mkdir()
+    for index, scale in enumerate((1e-3, 1.0)):
+        logits = np.random.default_rng(index).normal(size=(3, 4)).astype(np.float32) * np.float32(scale)
+        np.savez(cases / f"{index}.npz", logits=logits)
+    found = watch(EXAMPLES / "nan_softmax.nnc", "--inputs-dir", cases, "--bundle", tmp_path / "repro")
+    assert found.returncode == 1
+    assert "in case 1.npz" in found.stdout
+    assert watch(tmp_path / "repro").returncode == 1
+
+
+def long(folder: Path) -> tuple[str | Path, ...]:
+    """A program that runs for hours, and leaves the file `begun` when it begins."""
+    (folder / "long.nnc").write_text(LONG)
+    (folder / "begun.py").write_text(BEGUN.format(path=str(folder / "begun")))
+    return folder / "long.nnc", "--op-library", folder / "begun.py"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there are no signals to send")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_what_was_found_before_an_interruption_is_told(tmp_path: Path, number: signal.Signals) -> None:
+    begun, junit = tmp_path / "begun", tmp_path / "report.xml"
+    process = subprocess.Popen(
+        command(*long(tmp_path), "--input", "x=zeros", "--json", "--junit", junit),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not begun.exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    document = json.loads(out)
+    assert (document["interrupted"], document["error"]) == (True, "the run was interrupted")
+    assert document["findings"][0]["cause"] == "log of zero"
+    assert junit.exists()
+
+
+def test_a_budget(tmp_path: Path) -> None:
+    spent = watch(*long(tmp_path), "--input", "x=ones", "--budget", "1")
+    assert spent.returncode == 4
+    assert "the budget of 1 s is spent" in spent.stdout
