@@ -150,7 +150,7 @@ def test_documentation_comes_with_resolve() -> None:
     assert "number of groups" in text.value
 
 
-def test_ten_thousand_values_are_cut_and_come_within_50_ms() -> None:
+def test_ten_thousand_values_are_cut_and_come_soon() -> None:
     lines = "\n".join(f"  %v{i}: f32[2,3] = Add(%x, %x)" for i in range(10_000))
     where = place(f"{lines}\n  %b = Add(%x, %v‸")
     completions(where)  # the ops' schemas are read once
