@@ -27,7 +27,7 @@ def under_way(debugger: Debugger, screen: Screen, pause: Callable[[], None] | No
     With `pause`, Ctrl-C calls that instead.  What logpoints say is printed as it comes, or at the end.
     """
     progress = _Progress(debugger, screen)
-    with _interrupt_calls(pause or debugger.pause):
+    with hearing(signal.SIGINT, pause or debugger.pause):
         progress.start()
         try:
             yield
@@ -46,16 +46,16 @@ def print_messages(debugger: Debugger, screen: Screen) -> None:
 
 
 @contextmanager
-def _interrupt_calls(pause: Callable[[], None]) -> Iterator[None]:
-    """SIGINT calls `pause`.  Only the main thread can say so; elsewhere nothing changes."""
+def hearing(number: signal.Signals, action: Callable[[], None]) -> Iterator[None]:
+    """A signal calls `action`.  Only the main thread can say so; elsewhere nothing changes."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGINT, lambda number, frame: pause())
+    before = signal.signal(number, lambda number, frame: action())
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(number, before)
 
 
 class _Progress:

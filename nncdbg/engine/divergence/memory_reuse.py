@@ -1,108 +1,27 @@
-"""A run in memory that is used again against one in which it never is: where they part, and who is to blame.
+"""Who is to blame where a run in memory that is used again parts from one in which it never is.
 
-The first statement that differs, or that reads memory that is no longer its operand's, is the
-victim.  The culprit is named by the arena's records; where no lifetime was wrong, it is found by
-running again: with one value watched after every statement, or with values that are not freed.
+The culprit is named by the arena's records; where no lifetime was wrong, it is found by running
+again: with one value watched after every statement, or with values that are not freed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from nncdbg.engine.code import Code, Statement
+from nncdbg.engine.code import Code
 from nncdbg.engine.divergence.played import Changed, Differs, Moment, Played, Player, digest
 from nncdbg.engine.divergence.written import written_slots
-from nncdbg.engine.errors import RunError
-from nncdbg.engine.findings import Finding
-from nncdbg.engine.graph import Program
 from nncdbg.engine.linking import Allocation
 from nncdbg.engine.memory.arena import ArenaAllocation
 from nncdbg.engine.memory.blocks import Block
 from nncdbg.engine.memory.plan_file import Site
 from nncdbg.engine.memory.planner import Plan, by_liveness
 from nncdbg.engine.session import Debugger
-from nncdbg.engine.values import copied
 
 Start: TypeAlias = Callable[["str | Allocation"], Debugger]
 """The program at its start, with this allocator."""
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """The first statement at which an arena misleads a program.
-
-    `value` is what it wrote otherwise than it should (`expected`, `actual`), None where it wrote
-    the same, or nothing, and only its reading is wrong.  `finding` is what the arena's records say.
-    """
-
-    statement: Statement
-    op: str
-    line: int | None
-    iteration: int
-    value: str | None
-    expected: Any
-    actual: Any
-    detail: str
-    finding: Finding | None
-
-
-def first_difference(
-    program: Program,
-    inputs: Mapping[str, Any] | None = None,
-    *,
-    plan: Plan = by_liveness,
-    poison: bool = False,
-    seed: int = 0,
-) -> Difference | None:
-    """The first difference between `debug` and an arena that follows `plan`; None if there is none.
-
-    Raises RunError if the program fails without an arena, and what `Debugger` raises.
-    """
-
-    def start(allocator: str | Allocation) -> Debugger:
-        return Debugger(program, inputs, seed=seed, allocator=allocator, statistics=False)
-
-    right, tried = start("debug"), start(ArenaAllocation(plan, poison=poison))
-    expected = Player(right).run()
-    if expected.failed is not None:
-        error = expected.failed[1]
-        raise RunError(f"the program fails with any memory: {error}") from error
-    played = Player(tried, expected).run()
-    return _first(played, right, tried)
-
-
-def _first(played: Played, right: Debugger, tried: Debugger) -> Difference | None:
-    differs, changed = played.differs, played.changed
-    ticks = [each.tick for each in (differs and differs.moment, changed and changed.reader) if each]
-    finding = None
-    if played.findings and all(played.findings[0][0].tick <= tick for tick in ticks):
-        moment, finding = played.findings[0]
-        statement, detail = finding.binding, finding.detail
-    elif differs is not None and (changed is None or differs.moment.tick <= changed.reader.tick):
-        moment, statement = differs.moment, differs.moment.statement
-        words = f"%{differs.name} differs, but no operand does: it depends on memory that it does not own"
-        detail = f"{differs.detail} in the arena" if differs.detail else words
-        if changed is not None and changed.reader.tick == moment.tick:
-            detail = f"%{differs.name} differs: its operand %{changed.name} changed after it was written"
-    elif changed is not None:
-        moment, statement = changed.reader, changed.reader.statement
-        detail = f"its operand %{changed.name} changed after it was written"
-    else:
-        return None
-    code, pc = statement.code, statement.pc
-    op = code.nodes[pc].op if pc < len(code.nodes) else ""
-    value = want = got = None
-    if differs is not None and differs.slot is not None and differs.moment.tick == moment.tick:
-        value, got = differs.name, differs.actual
-        right.go_to(moment.tick + 1)
-        want = copied(right.machine.frames[-1].slots[differs.slot])
-    iteration = moment.iteration[-1] if moment.iteration else 0
-    return Difference(statement, op, tried.line_in(code, pc), iteration, value, want, got, detail, finding)
-
-
-# -- who it was, where no lifetime was wrong -------------------------------------------------------------
 
 
 def who_changed(start: Start, allocator: str | Allocation, changed: Changed) -> Moment | None:

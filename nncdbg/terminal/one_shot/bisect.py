@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nncdbg.engine.errors import NncdbgError, UsageError
+from nncdbg.engine.errors import UsageError
+from nncdbg.terminal.one_shot.failure import told_in_json
 from nncdbg.terminal.one_shot.reduce import INTERRUPTED, terminable
 from nncdbg.terminal.options import Parser, add_machine, add_model, given_inputs, load_program, say_notes
 
@@ -26,15 +27,8 @@ def main(arguments: Sequence[str]) -> int:
     from nncdbg.terminal.screen import Screen
 
     options = _options(arguments)
-    screen = Screen()
-    try:
-        return _bisect(options, screen)
-    except NncdbgError as error:
-        if options.json:
-            from nncdbg.terminal.one_shot.run import error_document
-
-            print(json.dumps({"status": "failed", "error": error_document(error)}))
-        raise
+    with told_in_json(options):
+        return _bisect(options, Screen())
 
 
 def _options(arguments: Sequence[str]) -> Namespace:

@@ -9,7 +9,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from nncdbg.engine.errors import NncdbgError
+from nncdbg.terminal.one_shot.failure import told_in_json
 from nncdbg.terminal.options import (
     Parser,
     add_machine,
@@ -34,15 +34,8 @@ def main(arguments: Sequence[str]) -> int:
     from nncdbg.terminal.screen import Screen
 
     options = _options(arguments)
-    screen = Screen()
-    try:
-        return _diff(options, screen, arguments)
-    except NncdbgError as error:
-        if options.json:
-            from nncdbg.terminal.one_shot.run import error_document
-
-            print(json.dumps({"status": "failed", "error": error_document(error)}))
-        raise
+    with told_in_json(options):
+        return _diff(options, Screen(), arguments)
 
 
 def _options(arguments: Sequence[str]) -> Namespace:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
-import threading
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nncdbg.engine.errors import NncdbgError
+from nncdbg.terminal.one_shot.failure import told_in_json
 from nncdbg.terminal.options import Parser, add_machine, add_model, given_inputs, load_program, say_notes
+from nncdbg.terminal.running import hearing
 
 if TYPE_CHECKING:
     from nncdbg.nan_watch.reducing import Job, Reduced
@@ -30,15 +30,8 @@ def main(arguments: Sequence[str]) -> int:
     from nncdbg.terminal.screen import Screen
 
     options = _options(arguments)
-    screen = Screen()
-    try:
-        return _reduce(options, screen)
-    except NncdbgError as error:
-        if options.json:
-            from nncdbg.terminal.one_shot.run import error_document
-
-            print(json.dumps({"status": "failed", "error": error_document(error)}))
-        raise
+    with told_in_json(options):
+        return _reduce(options, Screen())
 
 
 def _options(arguments: Sequence[str]) -> Namespace:
@@ -105,21 +98,13 @@ def settings_of(options: Namespace) -> Settings:
     )
 
 
-@contextmanager
-def terminable() -> Iterator[None]:
+def terminable() -> AbstractContextManager[None]:
     """SIGTERM is an interruption, as Ctrl-C is, so that what was done so far is kept."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
 
-    def interrupt(number: int, frame: Any) -> None:
+    def interrupt() -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    return hearing(signal.SIGTERM, interrupt)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nncdbg.engine.errors import MemoryFault, NncdbgError, RunError, UnsupportedOp, UsageError
+from nncdbg.terminal.one_shot.failure import error_document
 from nncdbg.terminal.options import (
     Parser,
     add_check,
@@ -129,17 +130,6 @@ def _document(
     if debugger is not None and debugger.micro is not None:
         document["check"] = debugger.micro.coverage.as_dict()
     return document
-
-
-def error_document(error: NncdbgError) -> dict[str, Any]:
-    """An error as JSON has it."""
-    return {
-        "message": error.message,
-        "line": error.excerpt.line if error.excerpt else None,
-        "source": error.source,
-        "operands": list(error.operands),
-        "hint": error.hint,
-    }
 
 
 def _output(name: str, content: Any, files: dict[str, str]) -> dict[str, Any]:

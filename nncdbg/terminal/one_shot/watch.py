@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-import json
+import signal
 import sys
 import threading
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.errors import NncdbgError, RunError
+from nncdbg.terminal.one_shot.failure import told_in_json
 from nncdbg.terminal.options import Parser, add_machine, add_model, given_inputs, load_program
-from nncdbg.terminal.running import under_way
+from nncdbg.terminal.running import hearing, under_way
 
 if TYPE_CHECKING:
     from nncdbg.engine.control import Stop
     from nncdbg.engine.graph import Program
     from nncdbg.engine.session import Debugger
     from nncdbg.nan_watch.gates import Gates
+    from nncdbg.nan_watch.recording import Recording
     from nncdbg.nan_watch.records import Report
     from nncdbg.terminal.screen import Screen
-
-INTERRUPTED = 130
 
 _FILES = ("junit", "sarif", "markdown")
 """Reports that go to a file, each an option of its name."""
@@ -41,15 +42,8 @@ def main(arguments: Sequence[str]) -> int:
     from nncdbg.terminal.screen import Screen
 
     options = _options(arguments)
-    screen = Screen()
-    try:
-        return _watch(options, screen)
-    except NncdbgError as error:
-        if options.json:
-            from nncdbg.terminal.one_shot.run import error_document
-
-            print(json.dumps({"status": "failed", "error": error_document(error)}))
-        raise
+    with told_in_json(options):
+        return _watch(options, Screen())
 
 
 def _options(arguments: Sequence[str]) -> Namespace:
@@ -184,7 +178,7 @@ def _once(
     from nncdbg.terminal.options import make_debugger_of
 
     made: list[Debugger] = []
-    signals = _Signals()
+    stopped = _Stopped()
 
     def make(seed: int, statistics: bool) -> Debugger:
         allocator = usual_allocation(options.allocator, options.backend, gates, statistics)
@@ -195,57 +189,42 @@ def _once(
 
     def move(debugger: Debugger) -> Stop:
         def interrupt() -> None:
-            signals.heard, signals.why = True, "the run was interrupted"
+            stopped.heard, stopped.why = True, "the run was interrupted"
             debugger.pause()
 
         def end() -> None:
-            signals.why = f"the budget of {options.budget:g} s is spent"
+            stopped.why = f"the budget of {options.budget:g} s is spent"
             debugger.pause()
 
-        with under_way(debugger, screen, interrupt), signals.terminating(interrupt), _bounded(options, end):
+        with (
+            under_way(debugger, screen, interrupt),
+            hearing(signal.SIGTERM, interrupt),
+            _bounded(options, end),
+        ):
             return debugger.run()
 
-    good = None
-    if options.against:
-        from nncdbg.nan_watch.recording import read
-
-        good = read(options.against)
     report = watch_runs(
         make,
         gates,
         model=options.model,
         seed=options.seed,
         max_findings=_most(options),
-        good=good,
+        good=_good(options),
         record_to=options.record,
         move=move,
     )
-    report.interrupted = signals.heard
-    if signals.why:
-        report.error = RunError(signals.why)
+    report.interrupted = stopped.heard
+    if stopped.why:
+        report.error = RunError(stopped.why)
     return report, dict(made[-1].inputs)
 
 
-class _Signals:
+@dataclass(slots=True)
+class _Stopped:
     """Whether somebody asked to stop, and why the run was stopped ("" if it was not)."""
 
-    def __init__(self) -> None:
-        self.heard = False
-        self.why = ""
-
-    @contextmanager
-    def terminating(self, pause: Any) -> Iterator[None]:
-        """SIGTERM calls `pause`; only the main thread can say so."""
-        import signal
-
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = signal.signal(signal.SIGTERM, lambda number, frame: pause())
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGTERM, before)
+    heard: bool = False
+    why: str = ""
 
 
 @contextmanager
@@ -261,6 +240,15 @@ def _bounded(options: Namespace, end: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
+
+
+def _good(options: Namespace) -> Recording | None:
+    """The recorded good run to compare with."""
+    if not options.against:
+        return None
+    from nncdbg.nan_watch.recording import read
+
+    return read(options.against)
 
 
 def _in_memories(
@@ -282,18 +270,13 @@ def _corpus(
     from nncdbg.nan_watch.corpus import run_corpus
     from nncdbg.nan_watch.corpus_worker import Task
 
-    good = None
-    if options.against:
-        from nncdbg.nan_watch.recording import read
-
-        good = read(options.against)
     task = Task(
         options.model,
         gates,
         flat=options.flat,
         libraries=tuple(options.op_library),
         max_findings=_most(options),
-        good=good,
+        good=_good(options),
         inputs=inputs,
         dims=dims,
         backend=options.backend,

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 import nncdbg
 from nncdbg.engine.code import CONTROL, Code
-from nncdbg.engine.divergence.memory_reuse import Difference, first_difference
 from nncdbg.engine.divergence.played import digest
 from nncdbg.engine.liveness import last_uses
 from nncdbg.engine.memory.arena import ArenaAllocation
 from nncdbg.engine.memory.buffers import address_of
 from nncdbg.engine.memory.planner import Plan, by_liveness
+from tests.engine.memory.differences import Difference, first_difference
 from tests.engine.programs import runnable
 
 INPUTS = {"x": np.array([0.5, -1.0, 2.0], np.float32), "z": np.array([1.0, 0.0, -0.5], np.float32)}

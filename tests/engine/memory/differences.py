@@ -1,0 +1,91 @@
+"""The first statement at which a run in an arena parts from one in memory that is never used again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from nncdbg.engine.code import Statement
+from nncdbg.engine.divergence.played import Played, Player
+from nncdbg.engine.errors import RunError
+from nncdbg.engine.findings import Finding
+from nncdbg.engine.graph import Program
+from nncdbg.engine.linking import Allocation
+from nncdbg.engine.memory.arena import ArenaAllocation
+from nncdbg.engine.memory.planner import Plan, by_liveness
+from nncdbg.engine.session import Debugger
+from nncdbg.engine.values import copied
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first statement at which an arena misleads a program.
+
+    `value` is what it wrote otherwise than it should (`expected`, `actual`), None where it wrote
+    the same, or nothing, and only its reading is wrong.  `finding` is what the arena's records say.
+    """
+
+    statement: Statement
+    op: str
+    line: int | None
+    iteration: int
+    value: str | None
+    expected: Any
+    actual: Any
+    detail: str
+    finding: Finding | None
+
+
+def first_difference(
+    program: Program,
+    inputs: Mapping[str, Any] | None = None,
+    *,
+    plan: Plan = by_liveness,
+    poison: bool = False,
+    seed: int = 0,
+) -> Difference | None:
+    """The first difference between `debug` and an arena that follows `plan`; None if there is none.
+
+    Raises RunError if the program fails without an arena, and what `Debugger` raises.
+    """
+
+    def start(allocator: str | Allocation) -> Debugger:
+        return Debugger(program, inputs, seed=seed, allocator=allocator, statistics=False)
+
+    right, tried = start("debug"), start(ArenaAllocation(plan, poison=poison))
+    expected = Player(right).run()
+    if expected.failed is not None:
+        error = expected.failed[1]
+        raise RunError(f"the program fails with any memory: {error}") from error
+    played = Player(tried, expected).run()
+    return _first(played, right, tried)
+
+
+def _first(played: Played, right: Debugger, tried: Debugger) -> Difference | None:
+    differs, changed = played.differs, played.changed
+    ticks = [each.tick for each in (differs and differs.moment, changed and changed.reader) if each]
+    finding = None
+    if played.findings and all(played.findings[0][0].tick <= tick for tick in ticks):
+        moment, finding = played.findings[0]
+        statement, detail = finding.binding, finding.detail
+    elif differs is not None and (changed is None or differs.moment.tick <= changed.reader.tick):
+        moment, statement = differs.moment, differs.moment.statement
+        words = f"%{differs.name} differs, but no operand does: it depends on memory that it does not own"
+        detail = f"{differs.detail} in the arena" if differs.detail else words
+        if changed is not None and changed.reader.tick == moment.tick:
+            detail = f"%{differs.name} differs: its operand %{changed.name} changed after it was written"
+    elif changed is not None:
+        moment, statement = changed.reader, changed.reader.statement
+        detail = f"its operand %{changed.name} changed after it was written"
+    else:
+        return None
+    code, pc = statement.code, statement.pc
+    op = code.nodes[pc].op if pc < len(code.nodes) else ""
+    value = want = got = None
+    if differs is not None and differs.slot is not None and differs.moment.tick == moment.tick:
+        value, got = differs.name, differs.actual
+        right.go_to(moment.tick + 1)
+        want = copied(right.machine.frames[-1].slots[differs.slot])
+    iteration = moment.iteration[-1] if moment.iteration else 0
+    return Difference(statement, op, tried.line_in(code, pc), iteration, value, want, got, detail, finding)
