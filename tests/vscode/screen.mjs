@@ -99,6 +99,21 @@ export class Screen {
     await this.see('.statusbar-item:has-text("NNC graph")');
   }
 
+  /** Opens a model, whose listing is shown.  A window that has just opened may not know yet that it is none of its texts. */
+  async openModel(name, listing) {
+    const shown = `.tab[data-resource-name="${listing}"]`;
+    const asText = `.tab[data-resource-name="${name}"].active`;
+    const action = async () => {
+      if (await this.page.locator(asText).count() && await this.page.locator('.statusbar-item:has-text("Plain Text")').count()) {
+        await this.page.keyboard.press("Control+w");
+        await this.gone(asText);
+      }
+      await this.doubleClickFile(name);
+    };
+    await this.again(action, shown, `the listing of ${name}`);
+    await this.see('.statusbar-item:has-text("NNC graph")');
+  }
+
   async doubleClickFile(name) {
     const row = this.page.locator(".explorer-folders-view .monaco-list-row", { hasText: name }).first();
     await row.waitFor({ timeout: LONG });

@@ -34,6 +34,7 @@ export function activate(context: vscode.ExtensionContext): void {
     changes,
     models,
     explanations,
+    values,
     vscode.debug.registerDebugAdapterDescriptorFactory(TYPE, { createDebugAdapterDescriptor: adapterDescriptor }),
     vscode.debug.registerDebugAdapterTrackerFactory(TYPE, {
       createDebugAdapterTracker: (session) =>
@@ -46,8 +47,8 @@ export function activate(context: vscode.ExtensionContext): void {
     vscode.languages.registerEvaluatableExpressionProvider(TEXTS, new EvaluatableValues()),
     vscode.window.registerCustomEditorProvider(ModelEditor.type, models),
     ...registerSessionCommands(explanations),
-    ...registerViews(context),
-    ...registerTensorViews(context),
+    ...registerViews(context, values),
+    ...registerTensorViews(context, values),
     vscode.commands.registerCommand("nncdbg.debugGraph", debugGraph),
     vscode.commands.registerCommand("nncdbg.selectPython", selectPython),
     vscode.commands.registerCommand("nncdbg.openExample", () => openExample(context.extensionUri)),
@@ -77,8 +78,9 @@ function late<Made extends SessionViews>(context: vscode.ExtensionContext, make:
 }
 
 /** The views of the debug side bar are a bundle of their own, loaded with the first session. */
-function registerViews(context: vscode.ExtensionContext): vscode.Disposable[] {
-  const { views, tracked } = late<Views>(context, async () => new (await import("./views")).Views(context.extensionUri));
+function registerViews(context: vscode.ExtensionContext, values: InlineValues): vscode.Disposable[] {
+  const make = async () => new (await import("./views")).Views(context.extensionUri, values.onGiven);
+  const { views, tracked } = late<Views>(context, make);
   return [
     tracked,
     ...VIEW_COMMANDS.map((name) =>
@@ -88,8 +90,9 @@ function registerViews(context: vscode.ExtensionContext): vscode.Disposable[] {
 }
 
 /** So are the views of tensors, which follow the sessions. */
-function registerTensorViews(context: vscode.ExtensionContext): vscode.Disposable[] {
-  const { views, tracked } = late<TensorViews>(context, async () => new (await import("./tensor")).TensorViews(context.extensionUri));
+function registerTensorViews(context: vscode.ExtensionContext, values: InlineValues): vscode.Disposable[] {
+  const make = async () => new (await import("./tensor")).TensorViews(context.extensionUri, values.onGiven);
+  const { views, tracked } = late<TensorViews>(context, make);
   return [
     tracked,
     vscode.commands.registerCommand("nncdbg.viewTensor", (of) =>

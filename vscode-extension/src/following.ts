@@ -57,6 +57,7 @@ export class Follower {
       (found) => () => view.show(found, session),
       (error: Error) => () => view.say(error.message),
     );
+    await this.sessions.shown(session);
     this.underWay = undefined;
     if (this.stale) {
       await this.update();
@@ -78,7 +79,7 @@ export class Stops implements vscode.Disposable {
     this.listeners = [
       vscode.debug.onDidChangeActiveDebugSession(() => this.tell()),
       sessions.onTold(({ session, event }) => {
-        if (event === "shown") {
+        if (event === "stopped") {
           this.standing.add(session);
           this.tell();
         } else if (event === "terminated" || event === "over") {

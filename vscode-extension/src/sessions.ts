@@ -6,7 +6,7 @@ import * as vscode from "vscode";
 export interface Told {
   session: vscode.DebugSession;
   /** An event of the protocol, such as `stopped`; `begun` and `over` stand for the session itself, `stack` for
-   * an answer with the innermost frame, and `shown` for the moment after a stop at which VS Code knows the place. */
+   * an answer with the innermost frame. */
   event: string;
   body: Body;
 }
@@ -25,8 +25,8 @@ interface Message {
   body?: { threadId?: number; stackFrames?: { name: string; line: number }[] };
 }
 
-/** ms that views wait for VS Code to ask where a session has stopped: it shows its own things first. */
-const PATIENCE = 200;
+/** ms that views wait for VS Code to have the values that stand in the text: those are shown first. */
+const PATIENCE = 150;
 
 const MOVED = new Set(["continued", "terminated", "exited"]);
 
@@ -36,20 +36,39 @@ export class Sessions implements vscode.Disposable {
   private readonly told = new vscode.EventEmitter<Told>();
   private readonly expected = new Map<string, Heard[]>();
   private readonly places = new Map<string, string>();
+  /** Those that have stopped, and whose place VS Code does not show yet. */
+  private readonly unshown = new Map<vscode.DebugSession, { shown: Promise<void>; done(): void }>();
+  private readonly listener: vscode.Disposable;
   readonly onTold = this.told.event;
+
+  /** `given` tells when VS Code has the values of the lines in view. */
+  constructor(given: vscode.Event<vscode.DebugSession>) {
+    this.listener = given((session) => this.unshown.get(session)?.done());
+  }
+
+  /** When a view may show what belongs to the stop of a session: VS Code draws in the same thread, and comes first. */
+  shown(session: vscode.DebugSession): Promise<void> {
+    return this.unshown.get(session)?.shown ?? Promise.resolve();
+  }
+
+  private stopped(session: vscode.DebugSession): void {
+    let settle = () => {};
+    const shown = new Promise<void>((resolve) => (settle = resolve));
+    const timer = setTimeout(() => done(), PATIENCE);
+    const done = () => {
+      clearTimeout(timer);
+      if (this.unshown.get(session)?.shown === shown) {
+        this.unshown.delete(session);
+      }
+      settle();
+    };
+    this.unshown.set(session, { shown, done });
+  }
 
   tracker(session: vscode.DebugSession): vscode.DebugAdapterTracker {
     const tell = (event: string, body: Body = {}) => this.told.fire({ session, event, body });
     /** Requests for the innermost frames. */
     const stacks = new Set<number | undefined>();
-    let patience: NodeJS.Timeout | undefined;
-    const shown = () => {
-      if (patience) {
-        clearTimeout(patience);
-        patience = undefined;
-        tell("shown");
-      }
-    };
     return {
       onWillStartSession: () => tell("begun"),
       onWillStopSession: () => tell("over"),
@@ -64,15 +83,16 @@ export class Sessions implements vscode.Disposable {
       onDidSendMessage: (message: Message) => {
         if (message.type === "event") {
           if (message.event === "stopped" || MOVED.has(message.event as string)) {
-            clearTimeout(patience);
-            patience = message.event === "stopped" ? setTimeout(shown, PATIENCE) : undefined;
+            this.unshown.get(session)?.done();
+          }
+          if (message.event === "stopped") {
+            this.stopped(session);
           }
           tell(message.event as string, message.body);
         } else if (stacks.delete(message.request_seq) && message.body?.stackFrames?.length) {
           const [top] = message.body.stackFrames;
           this.places.set(session.id, `${top?.name}, line ${top?.line}`);
           tell("stack");
-          shown();
         }
       },
     };
@@ -122,6 +142,8 @@ export class Sessions implements vscode.Disposable {
   }
 
   dispose(): void {
+    this.unshown.forEach(({ done }) => done());
+    this.listener.dispose();
     this.told.dispose();
   }
 }

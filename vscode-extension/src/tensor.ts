@@ -6,9 +6,14 @@ import { TensorPanel } from "./tensorPanel";
 
 export class TensorViews implements vscode.Disposable {
   private readonly panels = new Set<TensorPanel>();
-  private readonly sessions = new Sessions();
+  private readonly sessions: Sessions;
 
-  constructor(private readonly extension: vscode.Uri) {}
+  constructor(
+    private readonly extension: vscode.Uri,
+    given: vscode.Event<vscode.DebugSession>,
+  ) {
+    this.sessions = new Sessions(given);
+  }
 
   follow(session: vscode.DebugSession): vscode.DebugAdapterTracker {
     return this.sessions.tracker(session);

@@ -5,8 +5,8 @@ export type Request = "nncdbg/slice" | "nncdbg/histogram" | "nncdbg/stats" | "nn
 /** From the view. */
 export type FromView =
   | { kind: "ready" }
-  /** `kept`: as it was answered when it was last asked; `known`: the version of the answer that is still there. */
-  | { kind: "ask"; id: number; request: Request; arguments: object; kept: boolean; known: number | undefined }
+  /** `kept`: as it was answered when it was last asked. */
+  | ({ kind: "ask"; id: number; kept: boolean } & Question)
   | { kind: "abandon"; id: number }
   | { kind: "set"; index: number[]; value: string }
   | { kind: "pin"; pinned: boolean }
@@ -26,6 +26,25 @@ export interface Subject {
   place: string;
   /** What a view that is not pinned goes on to show: answers of an earlier moment. */
   kept: { moment: number; place: string } | undefined;
+  /** Answers of this moment to what the view asked at the one before. */
+  early: readonly Early[];
+}
+
+/** An answer, by `keyOf` its question. */
+export interface Early {
+  key: string;
+  body: unknown;
+}
+
+export interface Question {
+  request: Request;
+  arguments: object;
+  /** The version of the answer that is still there. */
+  known: number | undefined;
+}
+
+export function keyOf({ request, arguments: asked, known }: Question): string {
+  return JSON.stringify([request, asked, known]);
 }
 
 /** To the view. */

@@ -3,19 +3,25 @@
 import { randomBytes } from "node:crypto";
 import * as vscode from "vscode";
 import type { Sessions, Told } from "./sessions";
-import type { FromView, Standing, ToView } from "./tensorMessages";
+import { Early, FromView, Question, Standing, ToView, keyOf } from "./tensorMessages";
 
 /** Answers of one moment that are kept, for a view that was hidden and is shown again. */
 const KEPT = 12;
 /** ms of a move that is not worth a word: a step. */
 const SHORT = 150;
-const MOVES = new Set(["shown", "invalidated", "terminated", "over"]);
+const MOVES = new Set(["stopped", "invalidated", "terminated", "over"]);
 
 export class TensorPanel implements vscode.Disposable {
   static readonly type = "nncdbg.tensor";
   private readonly panel: vscode.WebviewPanel;
   private readonly listeners: vscode.Disposable[];
-  private readonly underWay = new Map<number, () => void>();
+  private readonly underWay = new Map<number | string, () => void>();
+  /** What picture the view has asked for last, with the version that it has now. */
+  private picture: Question | undefined;
+  /** The view is to hear of this moment when its picture is there. */
+  private untold = false;
+  /** The same, asked again at this stop before the view does so. */
+  private early: { key: string; answer: Promise<unknown> } | undefined;
   private pinned = true;
   private standing: Standing = "still";
   private soon: NodeJS.Timeout | undefined;
@@ -81,7 +87,7 @@ export class TensorPanel implements vscode.Disposable {
   // -- the session -------------------------------------------------------------------------------
 
   private follow({ session, event }: Told): void {
-    if (event === "shown" && this.pinned && this.standing === "over") {
+    if (event === "stopped" && this.pinned && this.standing === "over") {
       // The next run of what is debugged: values are looked at from where it stands.
       this.session = session;
       this.frameId = undefined;
@@ -105,19 +111,48 @@ export class TensorPanel implements vscode.Disposable {
     this.abandonAll();
     this.standing = standing;
     this.moment++;
-    this.tellSubject();
+    if (standing === "still" && this.pinned) {
+      void this.askEarly();
+    } else {
+      this.tellSubject();
+    }
+  }
+
+  /** Asks for the picture that is shown, so that the view is told the moment and its picture at once. */
+  private async askEarly(): Promise<void> {
+    const { moment, picture } = this;
+    this.untold = true;
+    this.picture = undefined;
+    const early = picture ? await this.answeredEarly(picture) : [];
+    await this.sessions.shown(this.session);
+    if (moment === this.moment && this.untold) {
+      this.tellSubject(early);
+    }
+  }
+
+  private answeredEarly(picture: Question): Promise<Early[]> {
+    const key = keyOf(picture);
+    const answer = this.ask(key, picture);
+    this.early = { key, answer };
+    // Of what went wrong the view hears when it asks.
+    return answer.then(
+      (body) => [{ key, body }],
+      () => [],
+    );
   }
 
   private abandonAll(): void {
     this.underWay.forEach((abandon) => abandon());
     this.underWay.clear();
+    this.early = undefined;
   }
 
-  private tellSubject(): void {
+  private tellSubject(early: Early[] = []): void {
     const { expression, pinned, standing, moment, place } = this;
     const old = (!pinned || standing === "over") && this.kept.answers.size > 0;
     const kept = old ? { moment: this.kept.moment, place: this.kept.place } : undefined;
-    this.tell({ kind: "subject", expression, pinned, standing, moment, place, kept });
+    this.untold = false;
+    this.tell({ kind: "subject", expression, pinned, standing, moment, place, kept, early });
   }
 
   private tell(message: ToView): void {
@@ -132,7 +167,7 @@ export class TensorPanel implements vscode.Disposable {
         this.tellSubject();
         break;
       case "ask":
-        void this.answer(message.id, message.request, message.arguments, message.known, message.kept);
+        void this.answer(message.id, message, message.kept);
         break;
       case "abandon":
         this.underWay.get(message.id)?.();
@@ -158,38 +193,46 @@ export class TensorPanel implements vscode.Disposable {
     this.anew(this.standing);
   }
 
-  private async answer(id: number, request: string, argument: object, known: number | undefined, kept: boolean): Promise<void> {
-    const key = JSON.stringify([request, argument]);
+  private async answer(id: number, question: Question, kept: boolean): Promise<void> {
+    const asked = keptKeyOf(question);
     try {
-      const body = kept && this.kept.answers.has(key) ? this.kept.answers.get(key) : await this.ask(id, key, request, argument, known);
+      const early = this.early?.key === keyOf(question) ? this.early.answer : undefined;
+      const body = kept && this.kept.answers.has(asked) ? this.kept.answers.get(asked) : await (early ?? this.ask(id, question));
       this.tell({ kind: "answer", id, body });
     } catch (error) {
       this.tell({ kind: "failed", id, message: (error as Error).message });
     }
   }
 
-  private async ask(id: number, key: string, request: string, argument: object, known: number | undefined): Promise<unknown> {
+  private async ask(id: number | string, question: Question): Promise<unknown> {
     const { moment } = this;
-    const asked = { ...argument, known, frameId: this.frameId };
+    const { request, known } = question;
+    const asked = { ...question.arguments, known, frameId: this.frameId };
     const { body, abandon } = this.sessions.ask(this.session, request, asked);
     this.underWay.set(id, abandon);
     try {
       const answer = await body;
-      this.keep(moment, key, answer);
+      this.keep(moment, question, answer);
       return answer;
     } finally {
       this.underWay.delete(id);
     }
   }
 
-  private keep(moment: number, key: string, answer: unknown): void {
+  private keep(moment: number, question: Question, answer: unknown): void {
+    const key = keptKeyOf(question);
+    const { version, unchanged } = answer as { version?: number; unchanged?: boolean };
+    if (moment === this.moment && version !== undefined) {
+      const { request, arguments: asked } = question;
+      this.picture = { request, arguments: asked, known: version };
+    }
     const before = this.kept;
     if (before.moment !== moment) {
       this.kept = { moment, place: this.place, answers: new Map() };
     }
     const { answers } = this.kept;
     // What has not changed was answered in full at an earlier moment.
-    const whole = (answer as { unchanged?: boolean }).unchanged ? (before.answers.get(key) ?? answer) : answer;
+    const whole = unchanged ? (before.answers.get(key) ?? answer) : answer;
     answers.delete(key);
     answers.set(key, whole);
     if (answers.size > KEPT) {
@@ -204,7 +247,7 @@ export class TensorPanel implements vscode.Disposable {
       return;
     }
     this.place = place;
-    if (this.standing === "still") {
+    if (this.standing === "still" && !this.untold) {
       if (this.kept.moment === this.moment) {
         this.kept.place = place;
       }
@@ -243,4 +286,9 @@ export class TensorPanel implements vscode.Disposable {
 </body>
 </html>`;
   }
+}
+
+/** A question, whatever is there already. */
+function keptKeyOf(question: Question): string {
+  return keyOf({ ...question, known: undefined });
 }

@@ -23,10 +23,14 @@ interface Range {
 }
 
 /** One request for the lines in view.  It is made when the program stops, before VS Code asks for them. */
-export class InlineValues implements vscode.InlineValuesProvider, vscode.DebugAdapterTrackerFactory {
+export class InlineValues implements vscode.InlineValuesProvider, vscode.DebugAdapterTrackerFactory, vscode.Disposable {
   /** The lines that were in view last, and what was answered for them at this stop. */
   private seen: Range | undefined;
   private early: { session: vscode.DebugSession; range: Range; lines: Promise<Lines | undefined> } | undefined;
+
+  private readonly given = new vscode.EventEmitter<vscode.DebugSession>();
+  /** VS Code has been given the values of the lines in view. */
+  readonly onGiven = this.given.event;
 
   createDebugAdapterTracker(session: vscode.DebugSession): vscode.DebugAdapterTracker {
     return {
@@ -61,9 +65,14 @@ export class InlineValues implements vscode.InlineValuesProvider, vscode.DebugAd
     }
     const range = (this.seen = { start: view.start.line + 1, end: view.end.line + 1 });
     const lines = (await this.known(session, range, context.frameId)) ?? (await linesOf(session, { ...range, frameId: context.frameId }, token));
+    setImmediate(() => this.given.fire(session));
     return lines
       .filter(({ line }) => line >= range.start && line <= Math.min(range.end, document.lineCount))
       .map(({ line, text }) => new vscode.InlineValueText(document.lineAt(line - 1).range, text));
+  }
+
+  dispose(): void {
+    this.given.dispose();
   }
 
   /** What was asked for early, if it is of this frame and has all that is in view. */

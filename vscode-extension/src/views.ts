@@ -8,13 +8,15 @@ import { Statistics } from "./statistics";
 import { Row, Timeline } from "./timeline";
 
 export class Views implements vscode.Disposable {
-  private readonly sessions = new Sessions();
-  private readonly timeline = new Timeline(this.sessions);
+  private readonly sessions: Sessions;
+  private readonly timeline: Timeline;
   private readonly statistics: Statistics;
   private readonly map: GraphMap;
   private readonly stops: Stops;
 
-  constructor(extension: vscode.Uri) {
+  constructor(extension: vscode.Uri, given: vscode.Event<vscode.DebugSession>) {
+    this.sessions = new Sessions(given);
+    this.timeline = new Timeline(this.sessions);
     this.statistics = new Statistics(extension, this.sessions);
     this.map = new GraphMap(extension, this.sessions);
     const followers = [this.timeline, this.statistics, this.map].map((each) => each.follower);

@@ -5,9 +5,9 @@ import assert from "node:assert/strict";
 export const tests = {
   async "an .onnx opens as a listing"({ page, screen, open }) {
     await open();
-    // Once VS Code knows the language of this one, it knows the editor of the other.
+    // Once VS Code knows the language of this one, it mostly knows the editor of the other.
     await screen.openFile("nan_softmax.nnc");
-    await screen.openFile("model.onnx", "model.nnc");
+    await screen.openModel("model.onnx", "model.nnc");
     await screen.debugLine("Add(");
     await screen.line(/"conv:0".*Relu\(%x\).*\[/);
     await screen.picture("listing");

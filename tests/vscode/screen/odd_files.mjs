@@ -20,7 +20,7 @@ export const tests = {
   async "names with quotes, a line break and right-to-left text"({ screen, open }) {
     await open();
     await screen.openFile("nan_softmax.nnc");
-    await screen.openFile("odd.onnx", "odd.nnc");
+    await screen.openModel("odd.onnx", "odd.nnc");
     await screen.debugLine("Neg(");
     await screen.line(/שלום.*\[/);
     await screen.row("debug-variables", /say \\"hi\\"|two\\nlines|שלום/);

@@ -19,24 +19,22 @@ interface Answer {
 }
 
 const NOTHING = "Nothing is computed yet. Step over a statement (F10), and what it wrote is shown here.";
-const TABLE_ICON =
-  '<svg viewBox="0 0 16 16" width="16" height="16" aria-hidden="true" fill="none" stroke="currentColor">' +
-  '<rect x="2.5" y="2.5" width="11" height="11"/><path d="M2.5 6.2h11M2.5 9.8h11M6.2 2.5v11M9.8 2.5v11"/></svg>';
-
 /** The rows that are shown, by what they say: a step changes few of them. */
 let rows = new Map<string, HTMLLIElement>();
 
 const main = element("main", {});
+const list = element("ul", { label: "Values near the current statement" });
+const summary = element("summary", {});
+const explanation = element("p", {});
+const details = element("details", {}, summary, explanation);
 document.body.append(main);
 
 function show({ frames, values, considered, rule }: Answer): void {
-  const focused = (document.activeElement as HTMLElement | null)?.dataset.key;
-  const { scrollTop } = document.documentElement;
   if (values.length === 0) {
     say(NOTHING);
     return;
   }
-  const list = main.querySelector("ul") ?? element("ul", { label: "Values near the current statement" });
+  const focused = (document.activeElement as HTMLElement | null)?.dataset.key;
   const known = rows;
   rows = new Map(
     values.map((value) => {
@@ -46,19 +44,22 @@ function show({ frames, values, considered, rule }: Answer): void {
   );
   arrange(list, [...rows.values()]);
   const title = considered > values.length ? `${values.length} of the ${considered} nearest values` : "Sorted";
-  const details = element("details", {}, element("summary", {}, `${title}: the abnormal first`), element("p", {}, rule));
-  const before = main.querySelector("details");
-  details.open = before?.open ?? false;
-  if (before?.textContent !== details.textContent) {
-    before?.remove();
-    main.prepend(details);
-  }
+  write(summary, `${title}: the abnormal first`);
+  write(explanation, rule);
   if (!list.isConnected) {
     main.replaceChildren(details, list);
   }
-  document.documentElement.scrollTop = scrollTop;
-  const again = [...main.querySelectorAll<HTMLElement>("[data-key]")].find((each) => each.dataset.key === focused);
-  again?.focus({ preventScroll: true });
+  if (focused !== undefined) {
+    const again = [...list.querySelectorAll<HTMLElement>("[data-key]")].find((each) => each.dataset.key === focused);
+    again?.focus({ preventScroll: true });
+  }
+}
+
+/** What is written already is not laid out again. */
+function write(place: Element, words: string): void {
+  if (place.textContent !== words) {
+    place.textContent = words;
+  }
 }
 
 /** Makes these the children, in this order; what stands where it should is not touched. */
@@ -86,7 +87,7 @@ function row(value: Value, frame: Frame): HTMLLIElement {
   figures.append(statisticsText(value.stats));
   go.append(head, figures);
   const view = element("button", { type: "button", className: "tensor", title: `View ${value.name}`, label: `View tensor ${value.name}` });
-  view.innerHTML = TABLE_ICON;
+  view.append("▦");
   view.onclick = () => tell({ kind: "tensor", expression: value.name });
   const item = element("li", { className: `rank${value.rank}` }, go);
   if (value.series) {

@@ -1,6 +1,6 @@
 // Requests to the session, by way of the host; what is asked of an old state is abandoned.
 
-import type { FromView, Request, ToView } from "../../tensorMessages";
+import { Early, FromView, Request, ToView, keyOf } from "../../tensorMessages";
 
 /** The answer is wanted no more. */
 export class Abandoned extends Error {}
@@ -15,12 +15,20 @@ export class Asking {
   private last = 0;
   /** Whether answers may be those of the moment that was shown before. */
   kept = false;
+  /** What has been answered before it was asked. */
+  early: readonly Early[] = [];
 
   constructor(private readonly send: (message: FromView) => void) {}
 
   ask<Body>(request: Request, argument: object, known?: number): Promise<Body> {
+    const question = { request, arguments: argument, known };
+    const key = keyOf(question);
+    const early = this.early.find((each) => each.key === key);
+    if (early) {
+      return Promise.resolve(early.body as Body);
+    }
     const id = ++this.last;
-    this.send({ kind: "ask", id, request, arguments: argument, kept: this.kept, known });
+    this.send({ kind: "ask", id, kept: this.kept, ...question });
     return new Promise((resolve, reject) => {
       this.waiting.set(id, { answered: (body) => resolve(body as Body), failed: reject });
     });

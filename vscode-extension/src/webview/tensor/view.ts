@@ -140,37 +140,47 @@ export class View {
     }
     this.asking.abandonAll();
     this.asking.kept = kept !== undefined;
-    this.shownAt = { ...(kept ?? { moment: subject.moment, place: subject.place }) };
+    this.asking.early = kept ? [] : subject.early;
+    const { moment } = kept ?? subject;
+    // The place may be told after the moment.
+    const place = () => kept?.place ?? (this.subject?.moment === moment ? this.subject.place : subject.place);
+    const came = () => {
+      this.shownAt = { moment, place: place() };
+      this.sayWhen();
+    };
     try {
-      await this.load(loading);
+      await this.load(loading, came);
     } catch (error) {
       if (!(error instanceof Abandoned)) {
         this.blank((error as Error).message);
+        came();
       }
     }
-    this.sayWhen();
   }
 
-  private async load(loading: Loading): Promise<void> {
+  /** `came` is called when the values are those of the moment that they were asked at. */
+  private async load(loading: Loading, came: () => void): Promise<void> {
     const looked = this.looked ?? this.learn(await loading.probe());
     const { known, choices } = looked;
     if (product(known.shape) === 0) {
       const probe = await loading.probe();
       if (probe.type === known.type) {
         this.blank(`${known.type} has no elements.`);
+        came();
         return;
       }
       this.learn(probe);
-      return this.load(loading);
+      return this.load(loading, came);
     }
     const part = partShown(choices);
     const content = await this.ask(loading, looked, part);
     if (!content) {
       // The value has become one of another type.
-      return this.load(loading);
+      return this.load(loading, came);
     }
     if (this.content && same(this.content, content)) {
       // The very tensor that is shown: picture and statistics stand.
+      came();
       return;
     }
     this.content = content;
@@ -178,7 +188,7 @@ export class View {
     if (choices.mode === "table") {
       await this.fillTable(loading, looked, part);
     }
-    this.sayWhen();
+    came();
     await said(this.distance, async () => (compared(choices) ? distanceText(await loading.comparison(choices)) : ""));
     await said(this.statistics, async () => (known.dtype === "str" ? "" : statisticsText(await loading.statistics(choices, "here"))));
   }
