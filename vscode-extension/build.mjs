@@ -1,12 +1,11 @@
-// Bundles the extension into out/.  Language client, views, and what finds Python are bundles of their own:
-// the first are loaded when they are needed, the last keeps what it remembers for all.
+// Bundles the extension into out/.  Language client, views, connections, and what finds Python are
+// bundles of their own: the first are loaded when they are needed, the last keeps what it remembers for all.
 
 import { build } from "esbuild";
 import { copyFileSync, writeFileSync } from "node:fs";
 import { notices } from "./notices.mjs";
 
-const host = await build({
-  entryPoints: ["src/extension.ts", "src/language.ts", "src/python.ts", "src/views.ts", "src/tensor.ts"],
+const node = {
   outdir: "out",
   bundle: true,
   metafile: true,
@@ -15,10 +14,18 @@ const host = await build({
   platform: "node",
   target: "node20",
   format: "cjs",
+  logLevel: "info",
+};
+const JSONRPC = "vscode-jsonrpc/node";
+const jsonrpc = await build({ ...node, entryPoints: { jsonrpc: JSONRPC } });
+const host = await build({
+  ...node,
+  entryPoints: ["src/extension.ts", "src/language.ts", "src/python.ts", "src/views.ts", "src/tensor.ts", "src/wire.ts"],
   // `import()` is to find these bundles by their bare names, as `require` does.
   supported: { "dynamic-import": false },
-  external: ["vscode", "./language", "./python", "./views", "./tensor"],
-  logLevel: "info",
+  external: ["vscode", "./language", "./python", "./views", "./tensor", "./wire", "./jsonrpc"],
+  // The language client and the connections share it.
+  alias: { [JSONRPC]: "./jsonrpc" },
 });
 const pages = await build({
   entryPoints: Object.fromEntries(["map", "statistics", "tensor"].map((name) => [name, `src/webview/${name}/main.ts`])),
@@ -33,4 +40,4 @@ const pages = await build({
   logLevel: "info",
 });
 copyFileSync("../examples/nan_softmax.nnc", "out/nan_softmax.nnc");
-writeFileSync("out/NOTICES.txt", notices([host.metafile, pages.metafile]));
+writeFileSync("out/NOTICES.txt", notices([jsonrpc.metafile, host.metafile, pages.metafile]));

@@ -57,6 +57,20 @@ async function start(program, more = {}) {
   return until(() => vscode.debug.activeDebugSession, "a session");
 }
 
+/** What the extension asks the server of by itself from now on, and what comes. */
+async function listen(command) {
+  const { onDidAsk } = await vscode.extensions.getExtension("nncdbg.nncdbg").activate();
+  const asked = [];
+  const answered = [];
+  const listener = onDidAsk((exchange) => {
+    if (exchange.command === command) {
+      asked.push(exchange.arguments);
+      exchange.body.then((body) => answered.push(body), () => undefined);
+    }
+  });
+  return { asked, answered, dispose: () => listener.dispose() };
+}
+
 const ask = (command, argument = {}) => vscode.debug.activeDebugSession.customRequest(command, { threadId: 1, ...argument });
 
 async function top() {
@@ -118,6 +132,7 @@ module.exports = {
   forget,
   inlineValues,
   lineOf,
+  listen,
   move,
   over,
   plan,

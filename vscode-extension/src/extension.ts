@@ -1,7 +1,7 @@
 // What VS Code knows of nncdbg.  The logic is in Python: a debug server and a language server, started from here.
 
 import * as vscode from "vscode";
-import { EndWatcher, adapterDescriptor } from "./adapter";
+import { Adapters } from "./adapter";
 import { ChangedModels } from "./changes";
 import { currentSession, registerSessionCommands, told, valueOf } from "./commands";
 import { Configurations, debugGraph } from "./configurations";
@@ -13,6 +13,7 @@ import { selectPython } from "./python";
 import type { TensorViews } from "./tensor";
 import { EvaluatableValues, InlineValues } from "./values";
 import type { Views } from "./views";
+import { type Exchange, Wires } from "./wires";
 
 const TYPE = "nncdbg";
 const NNC = "nnc";
@@ -22,24 +23,28 @@ const TEXTS = [
   { language: NNC, scheme: "debug" },
 ];
 
-export function activate(context: vscode.ExtensionContext): void {
+/** What other extensions may look at. */
+export interface Exports {
+  /** Requests that this one makes by itself; VS Code's trackers see those that VS Code makes. */
+  onDidAsk: vscode.Event<Exchange>;
+}
+
+export function activate(context: vscode.ExtensionContext): Exports {
   const configurations = new Configurations();
   const changes = new ChangedModels();
   const models = new ModelEditor(changes);
   const explanations = new Explanations();
-  const values = new InlineValues();
+  const wires = new Wires();
+  const values = new InlineValues(wires);
   const provide = () => configurations.provideDebugConfigurations();
   const dynamic = vscode.DebugConfigurationProviderTriggerKind.Dynamic;
   context.subscriptions.push(
     changes,
     models,
     explanations,
+    wires,
     values,
-    vscode.debug.registerDebugAdapterDescriptorFactory(TYPE, { createDebugAdapterDescriptor: adapterDescriptor }),
-    vscode.debug.registerDebugAdapterTrackerFactory(TYPE, {
-      createDebugAdapterTracker: (session) =>
-        session.configuration.request === "launch" ? new EndWatcher(session) : undefined,
-    }),
+    vscode.debug.registerDebugAdapterDescriptorFactory(TYPE, new Adapters(wires)),
     vscode.debug.registerDebugConfigurationProvider(TYPE, configurations),
     vscode.debug.registerDebugConfigurationProvider(TYPE, { provideDebugConfigurations: provide }, dynamic),
     vscode.languages.registerInlineValuesProvider(TEXTS, values),
@@ -47,13 +52,14 @@ export function activate(context: vscode.ExtensionContext): void {
     vscode.languages.registerEvaluatableExpressionProvider(TEXTS, new EvaluatableValues()),
     vscode.window.registerCustomEditorProvider(ModelEditor.type, models),
     ...registerSessionCommands(explanations),
-    ...registerViews(context, values),
-    ...registerTensorViews(context, values),
+    ...registerViews(context, wires, values),
+    ...registerTensorViews(context, wires, values),
     vscode.commands.registerCommand("nncdbg.debugGraph", debugGraph),
     vscode.commands.registerCommand("nncdbg.selectPython", selectPython),
     vscode.commands.registerCommand("nncdbg.openExample", () => openExample(context.extensionUri)),
   );
   startLanguage(context);
+  return { onDidAsk: wires.onDidAsk };
 }
 
 const VIEW_COMMANDS = ["timeline.goTo", "timeline.setMark", "timeline.renameMark", "timeline.deleteMark", "map.openInNetron"];
@@ -78,8 +84,8 @@ function late<Made extends SessionViews>(context: vscode.ExtensionContext, make:
 }
 
 /** The views of the debug side bar are a bundle of their own, loaded with the first session. */
-function registerViews(context: vscode.ExtensionContext, values: InlineValues): vscode.Disposable[] {
-  const make = async () => new (await import("./views")).Views(context.extensionUri, values.onGiven);
+function registerViews(context: vscode.ExtensionContext, wires: Wires, values: InlineValues): vscode.Disposable[] {
+  const make = async () => new (await import("./views")).Views(context.extensionUri, wires, values.onGiven);
   const { views, tracked } = late<Views>(context, make);
   return [
     tracked,
@@ -90,8 +96,8 @@ function registerViews(context: vscode.ExtensionContext, values: InlineValues): 
 }
 
 /** So are the views of tensors, which follow the sessions. */
-function registerTensorViews(context: vscode.ExtensionContext, values: InlineValues): vscode.Disposable[] {
-  const make = async () => new (await import("./tensor")).TensorViews(context.extensionUri, values.onGiven);
+function registerTensorViews(context: vscode.ExtensionContext, wires: Wires, values: InlineValues): vscode.Disposable[] {
+  const make = async () => new (await import("./tensor")).TensorViews(context.extensionUri, wires, values.onGiven);
   const { views, tracked } = late<TensorViews>(context, make);
   return [
     tracked,

@@ -1,7 +1,7 @@
-// What goes over the wire of each session, for views that follow it: its events, and the numbers of requests,
-// which VS Code tells nobody and which a request that is wanted no more is cancelled by.
+// What views that follow a session hear of it, and how they ask it.
 
 import * as vscode from "vscode";
+import type { Answer, Wires } from "./wires";
 
 export interface Told {
   session: vscode.DebugSession;
@@ -30,11 +30,8 @@ const PATIENCE = 150;
 
 const MOVED = new Set(["continued", "terminated", "exited"]);
 
-type Heard = (number: number) => void;
-
 export class Sessions implements vscode.Disposable {
   private readonly told = new vscode.EventEmitter<Told>();
-  private readonly expected = new Map<string, Heard[]>();
   private readonly places = new Map<string, string>();
   /** Those that have stopped, and whose place VS Code does not show yet. */
   private readonly unshown = new Map<vscode.DebugSession, { shown: Promise<void>; done(): void }>();
@@ -42,7 +39,10 @@ export class Sessions implements vscode.Disposable {
   readonly onTold = this.told.event;
 
   /** `given` tells when VS Code has the values of the lines in view. */
-  constructor(given: vscode.Event<vscode.DebugSession>) {
+  constructor(
+    private readonly wires: Wires,
+    given: vscode.Event<vscode.DebugSession>,
+  ) {
     this.listener = given((session) => this.unshown.get(session)?.done());
   }
 
@@ -74,8 +74,6 @@ export class Sessions implements vscode.Disposable {
       onWillStopSession: () => tell("over"),
       onExit: () => tell("over"),
       onWillReceiveMessage: (message: Message) => {
-        const heard = this.expected.get(keyOf(session, message.command, message.arguments));
-        heard?.shift()?.(message.seq);
         if (message.command === "stackTrace" && !message.arguments?.startFrame) {
           stacks.add(message.seq);
         }
@@ -104,41 +102,8 @@ export class Sessions implements vscode.Disposable {
   }
 
   /** Sends a request; `abandon` has the server give it up. */
-  ask<Body>(session: vscode.DebugSession, command: string, argument: object): { body: Promise<Body>; abandon(): void } {
-    const key = keyOf(session, command, argument);
-    const waiting = this.expected.get(key) ?? [];
-    this.expected.set(key, waiting);
-    let number: number | undefined;
-    let abandoned = false;
-    // A session that has ended meanwhile refuses it, and has given up all there was.
-    const cancel = () => void session.customRequest("cancel", { requestId: number }).then(undefined, () => undefined);
-    const heard = (found: number) => {
-      number = found;
-      if (abandoned) {
-        cancel();
-      }
-    };
-    waiting.push(heard);
-    const forget = () => {
-      const index = waiting.indexOf(heard);
-      if (index >= 0) {
-        waiting.splice(index, 1);
-      }
-      if (waiting.length === 0) {
-        this.expected.delete(key);
-      }
-      number = undefined;
-    };
-    const body = Promise.resolve(session.customRequest(command, argument)).finally(forget);
-    return {
-      body,
-      abandon: () => {
-        abandoned = true;
-        if (number !== undefined) {
-          cancel();
-        }
-      },
-    };
+  ask<Body>(session: vscode.DebugSession, command: string, argument: object): Answer<Body> {
+    return this.wires.ask(session, command, argument);
   }
 
   dispose(): void {
@@ -146,9 +111,4 @@ export class Sessions implements vscode.Disposable {
     this.listener.dispose();
     this.told.dispose();
   }
-}
-
-/** VS Code gives a request no name: it is known again by what it asks. */
-function keyOf(session: vscode.DebugSession, command: string | undefined, argument: unknown): string {
-  return JSON.stringify([session.id, command, argument]);
 }

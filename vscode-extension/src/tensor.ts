@@ -3,6 +3,7 @@
 import * as vscode from "vscode";
 import { Sessions } from "./sessions";
 import { TensorPanel } from "./tensorPanel";
+import type { Wires } from "./wires";
 
 export class TensorViews implements vscode.Disposable {
   private readonly panels = new Set<TensorPanel>();
@@ -10,9 +11,10 @@ export class TensorViews implements vscode.Disposable {
 
   constructor(
     private readonly extension: vscode.Uri,
+    wires: Wires,
     given: vscode.Event<vscode.DebugSession>,
   ) {
-    this.sessions = new Sessions(given);
+    this.sessions = new Sessions(wires, given);
   }
 
   follow(session: vscode.DebugSession): vscode.DebugAdapterTracker {

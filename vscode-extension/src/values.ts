@@ -1,6 +1,7 @@
 // What is shown in the text while stopped: values at the ends of lines, and what a hover evaluates.
 
 import * as vscode from "vscode";
+import type { Wires } from "./wires";
 
 const TYPE = "nncdbg";
 /** After these the values at hand are those of another moment. */
@@ -32,6 +33,8 @@ export class InlineValues implements vscode.InlineValuesProvider, vscode.DebugAd
   /** VS Code has been given the values of the lines in view. */
   readonly onGiven = this.given.event;
 
+  constructor(private readonly wires: Wires) {}
+
   createDebugAdapterTracker(session: vscode.DebugSession): vscode.DebugAdapterTracker {
     return {
       onDidSendMessage: (message) => {
@@ -48,7 +51,7 @@ export class InlineValues implements vscode.InlineValuesProvider, vscode.DebugAd
     const range = this.seen;
     if (range) {
       // Where the program has moved on meanwhile, VS Code asks for another stop.
-      const lines = Promise.resolve(session.customRequest("nncdbg/lines", range)).catch(() => undefined);
+      const lines = this.wires.ask<Lines>(session, "nncdbg/lines", range).body.catch(() => undefined);
       this.early = { session, range, lines };
     }
   }
@@ -64,7 +67,7 @@ export class InlineValues implements vscode.InlineValuesProvider, vscode.DebugAd
       return [];
     }
     const range = (this.seen = { start: view.start.line + 1, end: view.end.line + 1 });
-    const lines = (await this.known(session, range, context.frameId)) ?? (await linesOf(session, { ...range, frameId: context.frameId }, token));
+    const lines = (await this.known(session, range, context.frameId)) ?? (await this.linesOf(session, { ...range, frameId: context.frameId }, token));
     setImmediate(() => this.given.fire(session));
     return lines
       .filter(({ line }) => line >= range.start && line <= Math.min(range.end, document.lineCount))
@@ -84,19 +87,23 @@ export class InlineValues implements vscode.InlineValuesProvider, vscode.DebugAd
     const found = await early.lines;
     return found?.frameId === frameId && early === this.early ? found.lines : undefined;
   }
-}
 
-/** Of a stop that is over nothing is shown: its frame is gone by then, or the request was cancelled. */
-async function linesOf(session: vscode.DebugSession, asked: { frameId: number }, token: vscode.CancellationToken) {
-  try {
-    return (await session.customRequest("nncdbg/lines", asked)).lines as LineText[];
-  } catch (error) {
-    const item = vscode.debug.activeStackItem;
-    const there = item instanceof vscode.DebugStackFrame && item.frameId === asked.frameId;
-    if (token.isCancellationRequested || !there) {
-      return [];
+  /** Of a stop that is over nothing is shown: its frame is gone by then, or the request was cancelled. */
+  private async linesOf(session: vscode.DebugSession, asked: { frameId: number }, token: vscode.CancellationToken) {
+    const { body, abandon } = this.wires.ask<Lines>(session, "nncdbg/lines", asked);
+    const listener = token.onCancellationRequested(abandon);
+    try {
+      return (await body).lines;
+    } catch (error) {
+      const item = vscode.debug.activeStackItem;
+      const there = item instanceof vscode.DebugStackFrame && item.frameId === asked.frameId;
+      if (token.isCancellationRequested || !there) {
+        return [];
+      }
+      throw error;
+    } finally {
+      listener.dispose();
     }
-    throw error;
   }
 }
 

@@ -6,6 +6,7 @@ import { GraphMap } from "./map";
 import { Sessions } from "./sessions";
 import { Statistics } from "./statistics";
 import { Row, Timeline } from "./timeline";
+import type { Wires } from "./wires";
 
 export class Views implements vscode.Disposable {
   private readonly sessions: Sessions;
@@ -14,8 +15,8 @@ export class Views implements vscode.Disposable {
   private readonly map: GraphMap;
   private readonly stops: Stops;
 
-  constructor(extension: vscode.Uri, given: vscode.Event<vscode.DebugSession>) {
-    this.sessions = new Sessions(given);
+  constructor(extension: vscode.Uri, wires: Wires, given: vscode.Event<vscode.DebugSession>) {
+    this.sessions = new Sessions(wires, given);
     this.timeline = new Timeline(this.sessions);
     this.statistics = new Statistics(extension, this.sessions);
     this.map = new GraphMap(extension, this.sessions);

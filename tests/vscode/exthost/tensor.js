@@ -2,7 +2,7 @@
 
 const assert = require("node:assert/strict");
 const vscode = require("vscode");
-const { FIRST_STEPS, move, start, stopped, until } = require("../session");
+const { FIRST_STEPS, listen, move, start, stopped, until } = require("../session");
 
 const panels = () =>
   vscode.window.tabGroups.all.flatMap(({ tabs, viewColumn }) =>
@@ -12,19 +12,6 @@ const panels = () =>
   );
 
 const view = (of) => vscode.commands.executeCommand("nncdbg.viewTensor", of);
-
-/** What is asked of the server from now on, and what comes of it. */
-function listen() {
-  const asked = [];
-  const answered = new Map();
-  const watcher = vscode.debug.registerDebugAdapterTrackerFactory("nncdbg", {
-    createDebugAdapterTracker: () => ({
-      onWillReceiveMessage: (message) => asked.push(message),
-      onDidSendMessage: (message) => message.type === "response" && answered.set(message.request_seq, message),
-    }),
-  });
-  return { asked, answered, slices: () => asked.filter(({ command }) => command === "nncdbg/slice"), dispose: () => watcher.dispose() };
-}
 
 exports.tests = {
   async "View Tensor opens one panel for each value, beside the listing"() {
@@ -42,18 +29,17 @@ exports.tests = {
   },
 
   async "it asks once at each stop, with numbers as bytes, and follows the frame that it was opened from"() {
-    const wire = listen();
+    const wire = await listen("nncdbg/slice");
     await start(FIRST_STEPS);
     await stopped("entry");
     await view({ expression: "%x" });
-    const answers = () => wire.slices().map(({ seq }) => wire.answered.get(seq)).filter((each) => each?.success);
-    await until(() => answers().length === 2, "type and shape, then the picture");
-    const { body } = answers()[1];
+    await until(() => wire.answered.length === 2, "type and shape, then the picture");
+    const body = wire.answered[1];
     assert.deepEqual([body.type, body.elements, body.shape, typeof body.data], ["f32[2,4]", "f32", [2, 4], "string"]);
-    const frame = wire.slices()[0].arguments.frameId;
+    const frame = wire.asked[0].frameId;
     await move("workbench.action.debug.stepInto");
-    await until(() => answers().length === 3, "one more at the next stop");
-    assert.equal(wire.slices()[2].arguments.frameId, frame, "%x is a value of @main, and the program stands in @layer");
+    await until(() => wire.answered.length === 3, "one more at the next stop");
+    assert.equal(wire.asked[2].frameId, frame, "%x is a value of @main, and the program stands in @layer");
     wire.dispose();
   },
 };
