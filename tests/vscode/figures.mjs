@@ -11,6 +11,8 @@ import { only, pageOf } from "./screen/views.mjs";
 const plan = JSON.parse(fs.readFileSync(process.argv[2], "utf8"));
 const STARTS = 5;
 const WINDOWS = 9;
+/** ms that a new window is busy with itself. */
+const STARTED = 4000;
 const STEPS = 30;
 const WARM = 3;
 /** Nothing more is expected after so many ms without a change. */
@@ -99,11 +101,12 @@ async function steps(page, screen) {
   return found;
 }
 
-/** What VS Code says of the activation, in ms, in one window after the other. */
+/** What VS Code says of the activation, in ms, in one window after the other: each has finished its own start. */
 async function activations(page, screen, open) {
   const found = [];
   for (let count = 0; count < WINDOWS; count++) {
     await open();
+    await page.waitForTimeout(STARTED);
     await screen.openFile("first_steps.nnc");
     await screen.command("Developer: Show Running Extensions");
     const row = page.locator(".runtime-extensions-editor .monaco-list-row", { hasText: /nncdbg/ }).first();

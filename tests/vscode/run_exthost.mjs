@@ -6,7 +6,7 @@ import { withEditor } from "./editor.mjs";
 
 const plan = JSON.parse(fs.readFileSync(process.argv[2], "utf8"));
 const LIMIT = 400_000;
-const TESTS = ["exthost", "session.js", "table.js"];
+const TESTS = ["exthost", "session.js", "table.js", "netron"];
 
 await withEditor({ scratch: plan.scratch, settings: { "nncdbg.python": plan.python } }, async ({ page, open, host }) => {
   const remote = (folder) => `vscode-remote://${host}${encodeURI(folder)}`;
@@ -18,6 +18,7 @@ await withEditor({ scratch: plan.scratch, settings: { "nncdbg.python": plan.pyth
   });
   await open(plan.workspace, [
     ["extensionDevelopmentPath", remote(plan.extension)],
+    ["extensionDevelopmentPath", remote(path.join(import.meta.dirname, "netron"))],
     ["extensionTestsPath", remote(path.join(import.meta.dirname, "exthost.js"))],
     ["skipWelcome", "true"],
   ]);

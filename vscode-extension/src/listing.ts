@@ -56,8 +56,8 @@ export class ModelEditor implements vscode.CustomReadonlyEditorProvider, vscode.
   /** Shows the listing of a model, which follows the model's file from now on. */
   async show(model: vscode.Uri, column?: vscode.ViewColumn): Promise<void> {
     const listing = vscode.Uri.file(await write(model));
-    const document = await vscode.workspace.openTextDocument(listing);
-    await vscode.window.showTextDocument(document, { viewColumn: column, preview: false });
+    // `showTextDocument` would fail where another editor opens in the meantime: a double click opens twice.
+    await vscode.commands.executeCommand("vscode.open", listing, { viewColumn: column, preview: false });
     this.follow(model);
   }
 

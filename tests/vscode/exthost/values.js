@@ -11,7 +11,6 @@ const {
   move,
   start,
   stopped,
-  told,
   top,
   until,
   variable,

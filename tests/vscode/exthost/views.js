@@ -2,30 +2,29 @@
 
 const assert = require("node:assert/strict");
 const vscode = require("vscode");
-const { FIRST_STEPS, ask, move, start, stopped, told, top, until } = require("../session");
+const { FIRST_STEPS, MODEL, ask, listen, move, over, start, stopped, top, until } = require("../session");
 
 const OWN = ["nncdbg/timeline", "nncdbg/nearby", "nncdbg/map"];
-
-/** What was answered to the views so far. */
-const answered = (command) => told.filter((each) => each.type === "response" && each.command === command);
 
 exports.tests = {
   async "views that nobody sees ask for nothing"() {
     await start(FIRST_STEPS);
     await stopped("entry");
-    const before = OWN.map((each) => answered(each).length);
+    const wires = await Promise.all(OWN.map(listen));
     for (let step = 0; step < 3; step++) {
       await move("workbench.action.debug.stepOver");
     }
     await ask("nncdbg/marks", { action: "list" });
-    assert.deepEqual(OWN.map((each) => answered(each).length), before);
+    assert.deepEqual(wires.map(({ asked }) => asked.length), [0, 0, 0]);
+    wires.forEach((each) => each.dispose());
   },
 
   async "the timeline follows each stop, and commands of the console"() {
     await start(FIRST_STEPS);
     await stopped("entry");
+    const wire = await listen("nncdbg/timeline");
     await vscode.commands.executeCommand("nncdbg.timeline.focus");
-    const last = () => answered("nncdbg/timeline").at(-1)?.body;
+    const last = () => wire.answered.at(-1);
     const now = () => last()?.branches[0].moments.find(({ kind }) => kind === "now");
     await until(() => now()?.line === 10, "the first place");
     await move("workbench.action.debug.stepOver");
@@ -36,6 +35,7 @@ exports.tests = {
     await ask("setExpression", { expression: "%h", value: "0", frameId });
     await ask("evaluate", { expression: "set %h = 1", context: "repl", frameId });
     await until(() => last().branches.length === 3, "the branches of two edits");
+    wire.dispose();
   },
 
   async "a marked moment is gone to"() {
@@ -54,14 +54,33 @@ exports.tests = {
     await start(FIRST_STEPS);
     await stopped("entry");
     for (const [view, command] of [["statistics", "nncdbg/nearby"], ["map", "nncdbg/map"]]) {
+      const wire = await listen(command);
       await vscode.commands.executeCommand(`nncdbg.${view}.focus`);
-      await until(() => answered(command).length, `${command} is asked`);
-      const before = answered(command).filter(({ success }) => success).length;
+      await until(() => wire.answered.length, `${command} is asked`);
+      const before = wire.answered.length;
+      const since = () => wire.answered.length - before;
       await move("workbench.action.debug.stepOver");
-      const since = () => answered(command).filter(({ success }) => success).length - before;
       await until(since, "it is asked again");
       await move("workbench.action.debug.stepOver");
       await until(() => since() === 2, "and once more");
+      wire.dispose();
     }
+  },
+
+  async "a model is handed over to Netron, a text is not"() {
+    const { opened } = await vscode.extensions.getExtension("tests.vscode-netron").activate();
+    const wire = await listen("nncdbg/map");
+    await vscode.commands.executeCommand("nncdbg.map.focus");
+    const open = () => vscode.commands.executeCommand("nncdbg.map.openInNetron");
+    await start(FIRST_STEPS);
+    await stopped("entry");
+    await until(() => wire.answered.length === 1, "the map of a text");
+    await open();
+    await over();
+    await start(MODEL);
+    await stopped("entry");
+    await until(async () => (await open(), opened.length), "the model in Netron");
+    assert.deepEqual([...new Set(opened)], [MODEL]);
+    wire.dispose();
   },
 };
