@@ -154,8 +154,17 @@ def listing(text: str, runs: int = 16) -> list[float]:
     return seconds
 
 
-def very_long() -> tuple[float, list[float]]:
-    """Seconds from 100,000 lines to their diagnostics, and of requests about another text meanwhile."""
+WHOLE = {
+    "the outline": ("textDocument/documentSymbol", {}),
+    "tokens": ("textDocument/semanticTokens/full", {}),
+    "folds": ("textDocument/foldingRange", {}),
+    "formatting": ("textDocument/formatting", {"options": {"tabSize": 2, "insertSpaces": True}}),
+}
+"""Requests about all of a text."""
+
+
+def very_long() -> tuple[float, list[float], dict[str, float]]:
+    """Seconds from 100,000 lines to their diagnostics, of requests about another text meanwhile, and of `WHOLE` then."""
     editor = Editor()
     editor.open(OTHER, SMALL)
     editor.diagnostics(OTHER)
@@ -169,8 +178,13 @@ def very_long() -> tuple[float, list[float]]:
         meanwhile.append(perf_counter() - asked)
     editor.diagnostics()
     took = perf_counter() - before
+    whole = {}
+    for name, (method, more) in WHOLE.items():
+        asked = perf_counter()
+        editor.request(method, {"textDocument": {"uri": URI}, **more})
+        whole[name] = perf_counter() - asked
     editor.close()
-    return took, meanwhile[1:]
+    return took, meanwhile[1:], whole
 
 
 def start(runs: int = 5) -> float:
@@ -187,7 +201,7 @@ def start(runs: int = 5) -> float:
 
 
 def measure() -> list[dict[str, Any]]:
-    long, meanwhile = very_long()
+    long, meanwhile, whole = very_long()
     lists = statistics.median(listing(model(LINES)))
     key = "lsp: key to diagnostics, 10,000 lines"
     figures = [
@@ -197,6 +211,7 @@ def measure() -> list[dict[str, Any]]:
         ("lsp: key to completion list, 10,000 lines, median (s)", lists, LIST_BAR),
         ("lsp: opening 100,000 lines to diagnostics (s)", long, LONG_BAR),
         ("lsp: hover elsewhere meanwhile, median (s)", statistics.median(meanwhile), BAR),
+        *((f"lsp: {name} of 100,000 lines (s)", took, None) for name, took in whole.items()),
         ("lsp: start of the process to the first diagnostics (s)", start(), START_BAR),
     ]
     return [

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -123,12 +122,9 @@ def run(script: str, scratch: Path, themes: list[str]) -> Results:
     result = scratch / "result.json"
     workspace = make_workspace(scratch)
     PICTURES.mkdir(exist_ok=True)
-    with zipfile.ZipFile(VSIX) as package:
-        package.extractall(scratch / "unpacked")
     plan = {
         "scratch": str(scratch),
         "workspace": str(workspace),
-        "extension": str(scratch / "unpacked" / "extension"),
         "vsix": str(VSIX),
         "python": sys.executable,
         "result": str(result),

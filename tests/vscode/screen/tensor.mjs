@@ -251,6 +251,36 @@ export const tests = {
     await screen.stop();
   },
 
+  async "a hidden view comes back as it was, and one that is pinned takes over the next session"({ page, screen, open }) {
+    await open();
+    await screen.debug("first_steps.nnc", "Greater");
+    await stepTo(page, screen, "MatMul");
+    const view = new TensorView(page, screen);
+    await view.open("%h");
+    await view.says(".when", /^Values at @main, line 11\.$/);
+    const statistics = await view.says(".statistics", /8 elements/);
+    await view.press(FOLLOW);
+    await page.keyboard.press("Control+1");
+    await stepTo(page, screen, "while");
+    await view.says(".when", /^Values at @main, line 11\. The program has moved on since\.$/);
+    await view.open("%x");
+    await page.locator(".tab", { hasText: "%h" }).click();
+    await view.says("h1", /^%h$/);
+    await view.says(".when", /^Values at @main, line 11\. The program has moved on since\.$/);
+    assert.equal(await view.says(".statistics", /8 elements/), statistics);
+    await view.press(FOLLOW);
+    await view.says(".when", /^Values at @main, line 12\.$/);
+    await screen.stop();
+    await view.says(".when", /^Values at @main, line 12\. The session has ended\. The next one is followed\.$/);
+    await page.keyboard.press("Control+1");
+    await screen.start();
+    await view.says(".message", /%h/);
+    await stepTo(page, screen, "MatMul");
+    await view.says(".when", /^Values at @main, line 11\.$/);
+    assert.equal(await view.says(".statistics", /8 elements/), statistics);
+    await screen.stop();
+  },
+
   async "it is readable in each theme, and when all is twice as large"({ page, screen, open, settings, workspace, python }) {
     prepare(workspace, python);
     settings({ "workbench.colorTheme": "Default Dark Modern" });
