@@ -107,7 +107,11 @@ def measure(scratch: Path) -> list[dict[str, Any]]:
             row(f"the same to the last change of {place} (s)", median_of(with_views, place), None)
             for place in places
         ),
-        row("activation, median of window reloads (s)", statistics.median(found["activations"]) / 1000, ACTIVATION),
+        row(
+            "activation, median of window reloads (s)",
+            statistics.median(found["activations"]) / 1000,
+            ACTIVATION,
+        ),
         row("activation, the slowest of them (s)", max(found["activations"]) / 1000, None),
         row("load of the machine, runnable processes", os.getloadavg()[0], None),
         row("bundles (KiB)", sum(sizes.values()), BUNDLES),
