@@ -164,7 +164,7 @@ WHOLE = {
 
 
 def very_long() -> tuple[float, list[float], dict[str, float]]:
-    """Seconds from 100,000 lines to their diagnostics, of requests about another text meanwhile, and of `WHOLE`."""
+    """Seconds from 100,000 lines to diagnostics, of requests about another text meanwhile, and of `WHOLE`."""
     editor = Editor()
     editor.open(OTHER, SMALL)
     editor.diagnostics(OTHER)
