@@ -52,6 +52,7 @@ export class Sessions implements vscode.Disposable {
   }
 
   private stopped(session: vscode.DebugSession): void {
+    this.unshown.get(session)?.done();
     let settle = () => {};
     const shown = new Promise<void>((resolve) => (settle = resolve));
     const timer = setTimeout(() => done(), PATIENCE);
@@ -80,10 +81,9 @@ export class Sessions implements vscode.Disposable {
       },
       onDidSendMessage: (message: Message) => {
         if (message.type === "event") {
-          if (message.event === "stopped" || MOVED.has(message.event as string)) {
+          if (MOVED.has(message.event as string)) {
             this.unshown.get(session)?.done();
-          }
-          if (message.event === "stopped") {
+          } else if (message.event === "stopped") {
             this.stopped(session);
           }
           tell(message.event as string, message.body);

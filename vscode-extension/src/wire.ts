@@ -34,6 +34,8 @@ export class Wire implements vscode.DebugAdapter {
   private readonly sent = new vscode.EventEmitter<vscode.DebugProtocolMessage>();
   readonly onDidSendMessage = this.sent.event;
   private readonly waiting = new Map<number, Waiting>();
+  /** Requests of VS Code that have no answer yet: their commands. */
+  private readonly open = new Map<number, string>();
   private readonly writer: StreamMessageWriter;
   private last = OURS;
   private closed = false;
@@ -85,7 +87,10 @@ export class Wire implements vscode.DebugAdapter {
 
   /** What VS Code sends. */
   handleMessage(message: vscode.DebugProtocolMessage): void {
-    const { command } = message as { command?: string };
+    const { seq, type, command = "" } = message as { seq: number; type: string; command?: string };
+    if (type === "request") {
+      this.open.set(seq, command);
+    }
     this.expected ||= command === "disconnect" || command === "terminate";
     this.write(message);
   }
@@ -116,6 +121,7 @@ export class Wire implements vscode.DebugAdapter {
   private hear(message: Sent): void {
     const { type, event, request_seq: number = 0 } = message;
     if (type !== "response" || number <= OURS) {
+      this.open.delete(number);
       // A program that ends says `exited` first.  Without that, somebody speaks for a server that has crashed.
       this.expected ||= event === "exited";
       if (event === "terminated") {
@@ -143,6 +149,10 @@ export class Wire implements vscode.DebugAdapter {
     this.closed = true;
     this.refuse();
     this.surprise(how);
+    const message = "the debug server is gone";
+    // VS Code would wait for them.
+    this.open.forEach((command, seq) => this.sent.fire({ seq: 0, type: "response", request_seq: seq, command, success: false, message }));
+    this.open.clear();
     if (!this.told) {
       this.told = true;
       this.tell("terminated");

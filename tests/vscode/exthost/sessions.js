@@ -2,6 +2,7 @@
 
 const assert = require("node:assert/strict");
 const { spawn } = require("node:child_process");
+const net = require("node:net");
 const vscode = require("vscode");
 const {
   FIRST_STEPS,
@@ -44,6 +45,22 @@ exports.tests = {
     assert.equal(vscode.debug.breakpoints.length, 1);
     await start(NAN, { stopOnEntry: false });
     await stopped("breakpoint");
+  },
+
+  async "what is attached to and is no debug server ends the session, and nobody there begins none"() {
+    const server = net.createServer((socket) => socket.end("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"));
+    await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
+    const { port } = server.address();
+    const configuration = { type: "nncdbg", request: "attach", name: "a", connect: { host: "127.0.0.1", port } };
+    let begun = 0;
+    const begin = () => vscode.debug.startDebugging(vscode.workspace.workspaceFolders[0], configuration).then(() => begun++, () => begun++);
+    void begin();
+    await until(() => begun === 1 && !vscode.debug.activeDebugSession, "the end of the first", 15_000);
+    server.close();
+    void begin();
+    await until(() => begun === 2 && !vscode.debug.activeDebugSession, "the end of the second", 15_000);
+    await start(NAN);
+    await stopped("entry");
   },
 
   async "a Python program that listens is attached to"() {
