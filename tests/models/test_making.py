@@ -26,8 +26,9 @@ def outputs_of(model: Any, inputs: dict[str, Any]) -> list[Any]:
 
 @pytest.mark.parametrize("name", ["mlp", "token_classifier", "mixer"])
 @pytest.mark.parametrize(
-    ("form", "apart"), [(optimized, 1e-5), (renamed, 0), (reordered, 0), (quantized, 0.2), (quantized_dynamically, 0.2)]
-)  # fmt: skip
+    ("form", "apart"),
+    [(optimized, 1e-5), (renamed, 0), (reordered, 0), (quantized, 0.2), (quantized_dynamically, 0.2)],
+)
 def test_every_form_computes_what_the_model_does(name: str, form: Callable[[Any], Any], apart: float) -> None:
     model = ARCHITECTURES[name]()
     inputs, before = inputs_of(model), model.SerializeToString()
