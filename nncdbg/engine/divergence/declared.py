@@ -27,7 +27,9 @@ _SHOWN = 60
 def declared_differences(a: Written, b: Written, site_a: SiteOf, site_b: SiteOf) -> list[Difference]:
     """Attributes and constant operands that differ between two statements of one op, defaults included."""
     found = [
-        Difference(site_a(), site_b(), "attribute", name, f"{a.node.op} {name} {_shown(name, x)} / {_shown(name, y)}")
+        Difference(
+            site_a(), site_b(), "attribute", name, f"{a.node.op} {name} {_shown(name, x)} / {_shown(name, y)}"
+        )
         for name, x, y in _attributes(a, b)
     ]
     return [*found, *_parameters(a, b, site_a, site_b)]
@@ -104,7 +106,8 @@ def _parameters(a: Written, b: Written, site_a: SiteOf, site_b: SiteOf) -> list[
 def _constants(written: Written) -> list[tuple[int, Any]]:
     """Index and array of each constant operand, in order, so that `Add(%x, 1)` pairs with `Add(1, %x)`."""
     contents = [
-        (index, constant_operand(written.code, written.pc, index)) for index in range(len(written.node.inputs))
+        (index, constant_operand(written.code, written.pc, index))
+        for index in range(len(written.node.inputs))
     ]
     return [(index, content) for index, content in contents if content is not None]
 

@@ -8,7 +8,7 @@ from typing import Any
 from nncdbg.engine.backends import Backend
 from nncdbg.engine.divergence.casting import cast_program
 from nncdbg.engine.divergence.inputs import inputs_like
-from nncdbg.engine.divergence.lockstep import Lockstep
+from nncdbg.engine.divergence.lockstep import compared
 from nncdbg.engine.divergence.report import Report
 from nncdbg.engine.divergence.tolerance import Tolerance
 from nncdbg.engine.graph import Program
@@ -58,4 +58,5 @@ def diff(
         statistics=False,
         **fields,
     )
-    return Lockstep(first, second, Tolerance(rtol, atol, ulp), same_places=True if b is None else None).run()
+    tolerance = Tolerance(rtol, atol, ulp)
+    return compared(first, second, tolerance, same_places=True if b is None else None).run()

@@ -14,9 +14,7 @@ from nncdbg.stats import Comparison, compare
 from nncdbg.stats.comparison import ulps_between
 
 
-def measure(
-    a: Site, b: Site, way: str, pair: tuple[Any, Any], tolerance: Tolerance, terms: int = 1
-) -> Match:
+def measure(a: Site, b: Site, way: str, pair: tuple[Any, Any], tolerance: Tolerance, terms: int = 1) -> Match:
     """The distance of two contents of slots; `terms` is how many numbers the op adds up per element."""
     x, y = pair
     if _is_tensor(x) and _is_tensor(y):

@@ -33,9 +33,16 @@ class Origins:
         while code is not None and id(code) not in self._codes:
             self._constants(code)
             code = code.parent
-        return tuple(self.of(frame.slots[slot]) for slot in frame.code.operands[frame.pc])
+        return tuple(self._of(frame.slots[slot]) for slot in frame.code.operands[frame.pc])
+
+    def _of(self, content: Any) -> Source:
+        """Its origin; a value that was recomputed, as the history dropped it, has none but itself."""
+        if content is None:
+            return None
+        return self.of(content) or Fixed(content)
 
     def of(self, content: Any) -> Source:
+        """The origin of a value, None if it is not known."""
         known = self._known.get(id(content))
         return known[1] if known is not None and known[0]() is content else None
 

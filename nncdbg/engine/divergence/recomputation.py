@@ -60,9 +60,11 @@ class Recomputation:
         named = zip(code.nodes[pc].outputs, results, strict=False)
         return [backend.to_host(result) for value, result in named if value.name]
 
-    def apart(self, code: Code, pc: int, found: Sequence[Any], wanted: Sequence[Any]) -> Excess:
-        """How far results are from those of side B; the worst of them."""
-        terms = terms_of(code, pc, found)
+    def apart(
+        self, code: Code, pc: int, operands: Sequence[Any], found: Sequence[Any], wanted: Sequence[Any]
+    ) -> Excess:
+        """How far the results from these operands are from those of side B; the worst of them."""
+        terms = terms_of(code, pc, operands, wanted)
         excesses = [
             measure(NOWHERE, NOWHERE, "place", pair, self._tolerance, terms).excess
             for pair in zip(found, wanted, strict=False)
@@ -70,13 +72,13 @@ class Recomputation:
         return max(excesses, key=lambda each: (each.significant, each.factor), default=SAME)
 
 
-def terms_of(code: Code, pc: int, operands: Sequence[Any]) -> int:
+def terms_of(code: Code, pc: int, operands: Sequence[Any] | None, results: Sequence[Any]) -> int:
     """How many numbers the op of a statement adds up per element of its result."""
     node = code.nodes[pc]
     op = lookup(node.op, version_of(node.op, code.opsets))
-    if op is None or op.terms is None:
+    if op is None or op.terms is None or not operands or not results:
         return 1
-    return op.terms([np.shape(operand) for operand in operands])
+    return op.terms([np.shape(operand) for operand in operands if operand is not None], np.shape(results[0]))
 
 
 def _as(operand: Any, like: Any) -> Any:

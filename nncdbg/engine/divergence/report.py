@@ -10,7 +10,6 @@ from nncdbg.engine.code import Path
 from nncdbg.engine.divergence.tolerance import Excess
 from nncdbg.stats import Comparison
 
-
 Place: TypeAlias = "tuple[tuple[Path, int], ...]"
 """A statement with the statements that called its block, outermost first, each as (block, pc)."""
 
@@ -48,6 +47,10 @@ class Site:
             "node": self.node,
             "tick": self.tick,
         }
+
+
+NOWHERE = Site("", "", "", None, "", (), "", 0)
+"""For a measurement of which only the distance is of interest."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from nncdbg.engine.divergence.origins import Origins
 from nncdbg.engine.divergence.written import GONE, Source, Written, key_of, written_slots
 from nncdbg.engine.events import Failed, Outcome
+from nncdbg.engine.graph import Graph
 from nncdbg.engine.machine import Frame
 from nncdbg.engine.values import copied
 
@@ -23,6 +24,12 @@ class Side:
         self.title = title
         self._origins = Origins(debugger) if origins else None
         debugger.uncatch()
+
+    @property
+    def graph(self) -> Graph:
+        """The entry graph of the program."""
+        program = self.debugger.program
+        return program.graphs[program.entry]
 
     def step(self) -> Outcome | None:
         """Execute the next statement, and keep the history within its budget."""
@@ -86,6 +93,11 @@ class Side:
         """The remaining statements that write a value."""
         while (found := self.advance()) is not None:
             yield found
+
+    def output_sources(self) -> tuple[Source, ...]:
+        """Where the program's results come from; it must have ended."""
+        frame = self.debugger.machine.frames[0]
+        return () if self._origins is None else self._origins.operands(frame)
 
     def outputs(self) -> dict[str, Any]:
         """The program's results, on the host; it must have ended."""

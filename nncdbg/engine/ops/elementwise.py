@@ -27,9 +27,32 @@ from nncdbg.engine.ops.types import (
 )
 
 
-def elementwise(name: str, ufunc: str, since: int, infer: Infer, doc: str, *, vjp: Vjp | None = None) -> None:
+def elementwise(
+    name: str,
+    ufunc: str,
+    since: int,
+    infer: Infer,
+    doc: str,
+    *,
+    vjp: Vjp | None = None,
+    commutative: bool = False,
+    jumps: bool = False,
+) -> None:
     """Declare `name` as the function `ufunc` of the array namespace."""
-    declare(Op(name, kernel=None, since=since, infer=infer, vjp=vjp, ufunc=ufunc, accepts_out=True, doc=doc))
+    declare(
+        Op(
+            name,
+            kernel=None,
+            since=since,
+            infer=infer,
+            vjp=vjp,
+            ufunc=ufunc,
+            accepts_out=True,
+            commutative=commutative,
+            jumps=jumps,
+            doc=doc,
+        )
+    )
 
 
 _UNARY = (
@@ -44,14 +67,16 @@ _UNARY = (
 
 for _name, _ufunc, _since in _UNARY:
     _doc = f"{_name}, element by element."
-    elementwise(_name, _ufunc, _since, same_as(0), _doc, vjp=gradients.UNARY[_name])
+    _jumps = _name in ("Floor", "Ceil", "Sign", "Round")
+    elementwise(_name, _ufunc, _since, same_as(0), _doc, vjp=gradients.UNARY[_name], jumps=_jumps)
 
 for _name, _ufunc, _vjp in (
     ("Add", "add", gradients.add),
     ("Sub", "subtract", gradients.subtract),
     ("Mul", "multiply", gradients.multiply),
 ):
-    elementwise(_name, _ufunc, 7, broadcast(), f"{_name} with broadcasting.", vjp=_vjp)
+    _doc = f"{_name} with broadcasting."
+    elementwise(_name, _ufunc, 7, broadcast(), _doc, vjp=_vjp, commutative=_name != "Sub")
 
 
 def _integral(x: Any) -> bool:
@@ -77,7 +102,7 @@ def divide(xp: Any, a: Any, b: Any, *, out: Any = None) -> Any:
     return xp.asarray(xp.divide(a, b, out))
 
 
-@op("Mod", since=10, infer=broadcast(), accepts_out=True)
+@op("Mod", since=10, infer=broadcast(), accepts_out=True, jumps=True)
 def modulo(xp: Any, a: Any, b: Any, *, fmod: int, out: Any = None) -> Any:
     """The remainder with the sign of `b`, or with `fmod` that of `a`.  ONNX Mod since 10."""
     if not fmod:
@@ -154,25 +179,40 @@ def _folded(name: str, step: str, mean: bool = False) -> Formula:
     return formula
 
 
-@op("Max", since=1, infer=broadcast(), accepts_out=True, vjp=gradients.extreme)
+@op("Max", since=1, infer=broadcast(), accepts_out=True, vjp=gradients.extreme, commutative=True)
 def maximum(xp: Any, *arrays: Any, out: Any = None, consumed_inputs: Any = None) -> Any:
     """The greatest of any number of inputs, NaN if one is NaN.  ONNX Max since 1."""
     return _n_ary(xp, xp.maximum, arrays, out)
 
 
-@op("Min", since=1, infer=broadcast(), accepts_out=True, vjp=gradients.extreme)
+@op("Min", since=1, infer=broadcast(), accepts_out=True, vjp=gradients.extreme, commutative=True)
 def minimum(xp: Any, *arrays: Any, out: Any = None, consumed_inputs: Any = None) -> Any:
     """The least of any number of inputs, NaN if one is NaN.  ONNX Min since 1."""
     return _n_ary(xp, xp.minimum, arrays, out)
 
 
-@op("Sum", since=1, infer=broadcast(), accepts_out=True, formula=_folded("Sum", "Add"), vjp=gradients.add)
+@op(
+    "Sum",
+    since=1,
+    infer=broadcast(),
+    accepts_out=True,
+    formula=_folded("Sum", "Add"),
+    vjp=gradients.add,
+    commutative=True,
+)
 def sum_all(xp: Any, *arrays: Any, out: Any = None, consumed_inputs: Any = None) -> Any:
     """The sum of any number of inputs.  ONNX Sum since 1."""
     return _n_ary(xp, xp.add, arrays, out)
 
 
-@op("Mean", since=1, infer=broadcast(), accepts_out=True, formula=_folded("Mean", "Add", mean=True))
+@op(
+    "Mean",
+    since=1,
+    infer=broadcast(),
+    accepts_out=True,
+    formula=_folded("Mean", "Add", mean=True),
+    commutative=True,
+)
 def mean_all(xp: Any, *arrays: Any, out: Any = None, consumed_inputs: Any = None) -> Any:
     """The mean of any number of inputs.  ONNX Mean since 1."""
     result = _n_ary(xp, xp.add, arrays, out)

@@ -83,7 +83,20 @@ def looped_lines(shape: list[Dim]) -> list[str]:
     ]
 
 
-@op("MatMul", since=1, infer=matmul_types, formula=matmul_formula, accepts_out=True, vjp=gradients.matmul)
+def _inner(shapes: Sequence[Sequence[int]], result: Sequence[int]) -> int:
+    """The axis that two matrices share: of [M, K] and [K, N], transposed or not, with result [M, N]."""
+    return round(math.sqrt(math.prod(shapes[0]) * math.prod(shapes[1]) / max(1, math.prod(result))))
+
+
+@op(
+    "MatMul",
+    since=1,
+    infer=matmul_types,
+    formula=matmul_formula,
+    accepts_out=True,
+    vjp=gradients.matmul,
+    terms=lambda shapes, result: int(shapes[0][-1]),
+)
 def matmul(xp: ModuleType, a: Any, b: Any, *, out: Any = None) -> Any:
     """The product of matrices in the last two axes, broadcast over the others.
 
@@ -161,7 +174,15 @@ def gemm_formula(attributes: Attributes, inputs: Types) -> str:
     return formula_text("Gemm", zip(keys, inputs, strict=False), body, ["y"])
 
 
-@op("Gemm", since=7, infer=gemm_types, formula=gemm_formula, accepts_out=True, vjp=gradients.gemm)
+@op(
+    "Gemm",
+    since=7,
+    infer=gemm_types,
+    formula=gemm_formula,
+    accepts_out=True,
+    vjp=gradients.gemm,
+    terms=_inner,
+)
 def gemm(
     xp: ModuleType,
     a: Any,
@@ -197,7 +218,15 @@ def _gemm_of_integers(xp: ModuleType, a: Any, b: Any, c: Any, alpha: float, beta
     return result
 
 
-@op("Gemm", since=1, infer=gemm_types, formula=gemm_formula, accepts_out=True, vjp=gradients.gemm)
+@op(
+    "Gemm",
+    since=1,
+    infer=gemm_types,
+    formula=gemm_formula,
+    accepts_out=True,
+    vjp=gradients.gemm,
+    terms=_inner,
+)
 def gemm_with_broadcast(xp: ModuleType, a: Any, b: Any, c: Any, *, broadcast: int, **attributes: Any) -> Any:
     """Gemm before opset 7, where `broadcast` says whether C may be smaller than the product."""
     return gemm(xp, a, b, c, **attributes)

@@ -7,7 +7,8 @@ wrap-around as NumPy and ONNX Runtime have it.  An empty reduction gives the neu
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -170,6 +171,10 @@ def _mean_formula(attributes: Attributes, types: Types) -> str:
     return formula_text("ReduceMean", inputs, in_precision(given.dtype, ["x"], lines, ["mean"]), ["mean"])
 
 
+def _reduced_over(shapes: Sequence[Sequence[int]], result: Sequence[int]) -> int:
+    return math.prod(shapes[0]) // max(1, math.prod(result))
+
+
 def _declare(name: str, reduction: Reduction, by_input: int, what: str) -> None:
     def kernel_by_attribute(xp: Any, x: Any, *, axes: Any, keepdims: int) -> Any:
         return _reduced(xp, reduction, x, axes or None, keepdims)
@@ -186,8 +191,9 @@ def _declare(name: str, reduction: Reduction, by_input: int, what: str) -> None:
     kernel_by_input.__doc__ = f"{what} over `axes` (an input).  ONNX {name} since {by_input}."
     formula = _mean_formula if name == "ReduceMean" else None
     vjp = GRADIENTS.get(name)
-    op(name, since=1, infer=_types_by_attribute, formula=formula, vjp=vjp)(kernel_by_attribute)
-    op(name, since=by_input, infer=_types_by_input, formula=formula, vjp=vjp)(kernel_by_input)
+    fields = {"formula": formula, "vjp": vjp, "terms": _reduced_over}
+    op(name, since=1, infer=_types_by_attribute, **fields)(kernel_by_attribute)
+    op(name, since=by_input, infer=_types_by_input, **fields)(kernel_by_input)
 
 
 for _entry in _REDUCTIONS:

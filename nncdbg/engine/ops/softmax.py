@@ -126,7 +126,7 @@ def log_softmax_of_rows(xp: ModuleType, x: Any, *, axis: int) -> Any:
     return log_softmax(xp, x.reshape(rows_of(x.shape, axis)), axis=1).reshape(x.shape)
 
 
-@op("Hardmax", since=13, infer=along_axis_types)
+@op("Hardmax", since=13, infer=along_axis_types, jumps=True)
 def hardmax(xp: ModuleType, x: Any, *, axis: int) -> Any:
     """1 at the first maximum along `axis`, 0 elsewhere; NaN throughout a line that holds a NaN."""
     if not x.size:
@@ -137,7 +137,7 @@ def hardmax(xp: ModuleType, x: Any, *, axis: int) -> Any:
     return xp.where(spoiled, x.dtype.type(math.nan), (places == best).astype(x.dtype))
 
 
-@op("Hardmax", since=1, infer=flattening_types)
+@op("Hardmax", since=1, infer=flattening_types, jumps=True)
 def hardmax_of_rows(xp: ModuleType, x: Any, *, axis: int) -> Any:
     """Hardmax of the matrix that has all axes from `axis` on in its rows."""
     return hardmax(xp, x.reshape(rows_of(x.shape, axis)), axis=1).reshape(x.shape)

@@ -23,6 +23,7 @@ from nncdbg.terminal.running import under_way
 
 if TYPE_CHECKING:
     from nncdbg.engine.divergence.lockstep import Lockstep
+    from nncdbg.engine.divergence.paired_runs import PairedRuns
     from nncdbg.engine.divergence.report import Report
     from nncdbg.engine.graph import Program
     from nncdbg.engine.session import Debugger
@@ -70,7 +71,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
 
 
 def _diff(options: Namespace, screen: Screen, arguments: Sequence[str]) -> int:
-    from nncdbg.engine.divergence.lockstep import Lockstep
+    from nncdbg.engine.divergence.lockstep import compared
     from nncdbg.engine.divergence.tolerance import Tolerance
 
     tolerance = Tolerance(options.rtol, options.atol, options.ulp)
@@ -81,9 +82,9 @@ def _diff(options: Namespace, screen: Screen, arguments: Sequence[str]) -> int:
     b, notes = _side_b(options, program, a)
     for note in notes:
         screen.note(note)
-    lockstep = Lockstep(a, b, tolerance, same_places=True if options.other is None else None)
-    with under_way(a, screen, lockstep.pause):
-        report = lockstep.run()
+    comparison = compared(a, b, tolerance, same_places=True if options.other is None else None)
+    with under_way(a, screen, comparison.pause):
+        report = comparison.run()
     if options.json:
         notes = [*map(str, a.notes), *notes]
         print(json.dumps(_document(options, report, time.perf_counter() - start, notes)))
@@ -92,7 +93,7 @@ def _diff(options: Namespace, screen: Screen, arguments: Sequence[str]) -> int:
     if report.equal:
         return 0
     if options.stop:
-        _converse(options, screen, program, lockstep)
+        _converse(options, screen, program, comparison)
     return 1
 
 
@@ -111,20 +112,22 @@ def _side_b(options: Namespace, program: Program, a: Debugger) -> tuple[Debugger
     return b, [*notes, *(f"side B: {note}" for note in b.notes)]
 
 
-def _converse(options: Namespace, screen: Screen, program: Program, lockstep: Lockstep) -> None:
+def _converse(
+    options: Namespace, screen: Screen, program: Program, comparison: Lockstep | PairedRuns
+) -> None:
     """The prompt on side A, at the first divergence, with side B at hand."""
     from nncdbg.engine.divergence.companion import Companion
     from nncdbg.terminal.repl import converse
     from nncdbg.terminal.session import Session
 
-    first = lockstep.report.first
+    first = comparison.report.first
     debugger = make_debugger(options, program)
     session = Session(debugger, options.model, screen)
-    session.companion = Companion(lockstep)
-    lockstep.b.debugger.restart()
+    session.companion = Companion(comparison)
+    comparison.b.debugger.restart()
 
     def greet() -> None:
-        stop = debugger.go_to(first.a.tick if first is not None else lockstep.report.ops[0])
+        stop = debugger.go_to(first.a.tick if first is not None else comparison.report.ops[0])
         screen.put("side A stands just after it; `diff %value` compares a value with side B's")
         session.arrived(stop, written=stop.reason != "end")
 
