@@ -99,7 +99,7 @@ class Debugger:
         bound = bind(program.graphs[program.entry], inputs, dims, seed, folder=folder)
         self.inputs = bound.arrays
         self.dims = bound.dims
-        self.notes = bound.notes
+        self.notes = [*map(Note, program.notes), *bound.notes]
         self.backend = backend_of(backend)
         self.allocation = allocation_on(self.backend, allocator)
         running = Running()
