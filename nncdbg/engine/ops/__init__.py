@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import nncdbg.engine.ops.microsoft.activation
+import nncdbg.engine.ops.microsoft.convolution
+import nncdbg.engine.ops.microsoft.matrix
+import nncdbg.engine.ops.microsoft.normalization  # noqa: F401
 from nncdbg.engine.ops import (  # noqa: F401
     activation,
     batch_normalization,

@@ -65,6 +65,7 @@ class Op:
     name: str
     """As in program text: ``Conv``, ``nncdbg.Empty``."""
     kernel: Kernel | None
+    """None for an op that cannot run, and for a composite that runs its formula."""
     since: int = 1
     infer: Infer | None = None
     formula: Formula | None = None
@@ -86,6 +87,13 @@ class Op:
     reference: bool = False
     """The kernel is that of `onnx.reference`: exact, slow, and on NumPy only."""
     doc: str = ""
+
+    def arguments(self, attributes: Mapping[str, Any], version: int, outputs: int) -> Mapping[str, Any]:
+        """The keywords of the kernel: the attributes, and `opset` and `outputs_count` where it takes them."""
+        extra: dict[str, Any] = {"opset": version} if self.opset_version else {}
+        if self.outputs_count:
+            extra["outputs_count"] = outputs
+        return {**attributes, **extra}
 
     def bind(self, xp: ModuleType, attributes: Mapping[str, Any], *, out: bool = False) -> Callable[..., Any]:
         """The kernel as a function of its inputs alone; with `out`, of its inputs and then the buffer.
@@ -153,6 +161,16 @@ def op(name: str, **fields: Any) -> Callable[[Kernel], Kernel]:
     def enter(kernel: Kernel) -> Kernel:
         declare(Op(name=name, kernel=kernel, doc=kernel.__doc__ or "", **fields))
         return kernel
+
+    return enter
+
+
+def composite(name: str, **fields: Any) -> Callable[[Formula], Formula]:
+    """Declare `name` by the decorated formula, which its kernel runs; its docstring documents the op."""
+
+    def enter(formula: Formula) -> Formula:
+        declare(Op(name=name, kernel=None, formula=formula, doc=formula.__doc__ or "", **fields))
+        return formula
 
     return enter
 
