@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import nncdbg.engine.ops.microsoft.activation
+import nncdbg.engine.ops.microsoft.attention
 import nncdbg.engine.ops.microsoft.convolution
 import nncdbg.engine.ops.microsoft.matrix
 import nncdbg.engine.ops.microsoft.normalization
