@@ -20,7 +20,7 @@ from nncdbg.engine.ops.microsoft.attention_lines import (
 from nncdbg.engine.ops.microsoft.composing import wide_formula
 from nncdbg.engine.ops.microsoft.quantizing import given
 from nncdbg.engine.ops.rules import need_rank
-from nncdbg.engine.ops.types import Attributes, Types, at, same_as, shape_at, total, typed
+from nncdbg.engine.ops.types import Attributes, Types, at, product, same_as, shape_at, total, typed
 
 # One product for query, key and value -----------------------------------------------------------
 
@@ -187,12 +187,13 @@ def _multi_head_types(attributes: Attributes, types: Types) -> Types:
     unknown = [typed(element, (None, heads, None, None))] * 3
     if query is None:
         return [typed(element, (None, None, None)), *unknown]
+    width: Dim
     if len(query) == 5:
-        width = query[2] * query[4] if isinstance(query[2], int) and isinstance(query[4], int) else None
+        width = product((query[2], query[4]))
     elif value is None or len(value) == 5:
         width = query[2]
     elif len(value) == 4:
-        width = value[1] * value[3] if isinstance(value[1], int) and isinstance(value[3], int) else None
+        width = product((value[1], value[3]))
     else:
         width = value[2]
     return [typed(element, (*query[:2], width)), *unknown]
