@@ -420,9 +420,15 @@ class Debugger:
     def between_statements(self, action: Callable[[], None]) -> None:
         """Have `action` done before the next statement of a run that is under way; from any thread.
 
-        It may look at everything and set breakpoints, and must not move the program.
+        It may read everything, set breakpoints, and set values while the program is `settled`; it must
+        not move the program.
         """
         self.control.serve(action)
+
+    @property
+    def settled(self) -> bool:
+        """False while the program goes to another moment: then values can be neither read nor set."""
+        return not (self.control.going_back or self.timeline.replaying)
 
     def here(self, reason: str) -> Stop:
         """A stop at the place where the program stands."""
