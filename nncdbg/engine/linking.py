@@ -156,7 +156,7 @@ class Linker:
         """The statement bound to its kernel; where the backend has none, executing it says so."""
         version = version_of(node.op, code.opsets)
         op = lookup(node.op, version) or Op(node.op, kernel=None)
-        attributes = _kernel_arguments(op, complete(node.op, version, node.attributes), version, node)
+        attributes = kernel_arguments(op, complete(node.op, version, node.attributes), version, node)
         several = isinstance(code.targets[pc], slice)
         call = Call(
             node,
@@ -179,8 +179,8 @@ class Linker:
         return Binding(code, pc, node, op, attributes, kernels.run, kernels.into, len(node.outputs), several)
 
 
-def _kernel_arguments(op: Op, attributes: Mapping[str, Any], version: int, node: Node) -> Mapping[str, Any]:
-    """The attributes, and what else a kernel asks for."""
+def kernel_arguments(op: Op, attributes: Mapping[str, Any], version: int, node: Node) -> Mapping[str, Any]:
+    """The attributes, and what else a kernel takes."""
     asked = dict(attributes)
     if op.opset_version:
         asked["opset"] = version
