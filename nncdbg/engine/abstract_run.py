@@ -33,7 +33,6 @@ from nncdbg.engine.graph import (
     without_sizes,
 )
 from nncdbg.engine.inference import literal_dtype, output_types
-from nncdbg.engine.linking import kernel_arguments
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.declaration import Op
 from nncdbg.engine.ops.moving import HOST_OPERANDS, MOVING, SIZES
@@ -260,7 +259,7 @@ class AbstractRun:
                 for index, accepted in op.integers(attributes, types, data).items():
                     if index < len(operands):
                         self._note(operands[index], accepted, node.op, place)
-            made = self._computed(op, kernel_arguments(op, attributes, version, node), operands, results)
+            made = self._computed(op, op.arguments(attributes, version, len(node.outputs)), operands, results)
         except NncdbgError:
             raise self._failed(node, place, operands) from None
         except Exception:  # noqa: BLE001  # A kernel may raise anything for operands that do not fit.

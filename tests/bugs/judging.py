@@ -11,7 +11,7 @@ import nncdbg
 from nncdbg.nan_watch.records import TRIPPED, Report, WatchFinding
 from tests.bugs.labels import NOTHING, ROOT, Bug, Label
 
-CONTROL_GATES = ("nan", "inf", "uninitialized", "guard")
+CONTROL_GATES = ("nan", "inf", "uninitialized", "integer", "guard")
 """What a control must not trip; an infinity that `overflow` tells is one, wherever it ends."""
 
 ASPECTS = ("origin", "cause", "details", "alarm")

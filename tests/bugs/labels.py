@@ -17,6 +17,7 @@ from typing import Any
 import nncdbg
 from nncdbg.engine.diagnosis.cause import NAMES
 from nncdbg.engine.ops import declaration, library, schema
+from nncdbg.nan_watch.gates import USUAL
 
 ROOT = Path(__file__).parent
 INNOCENT = "innocent"
@@ -26,7 +27,7 @@ _KEYS = (
     *("expect", "cause", "iteration", "within", "evidence", "absent", "reaches", "origin"),
     *("gates", "library", "input", "because"),
 )
-_EXPECTED = ("nan", "inf", "uninitialized", "guard", NOTHING)
+_EXPECTED = ("nan", "inf", "uninitialized", "integer", "guard", NOTHING)
 _REACHES = ("output", NOTHING, "unknown")
 _KEY = re.compile(r"## (?P<key>[a-z]+): (?P<value>.*)")
 _MARK = re.compile(r"[^#]\s# (?P<mark>\w+)$")
@@ -142,7 +143,7 @@ def _checked(path: Path, found: Mapping[str, list[str]], lines: Mapping[str, tup
         one["absent"],
         one["reaches"] or "output",
         one["origin"].removeprefix("%"),
-        tuple(one["gates"].split(", ")) if one["gates"] else ("nan", "inf", "uninitialized"),
+        tuple(one["gates"].split(", ")) if one["gates"] else USUAL,
         tuple(found["library"]),
         tuple(found["input"]),
         one["because"],

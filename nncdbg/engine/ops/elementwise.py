@@ -15,6 +15,7 @@ from nncdbg.engine.ops import gradient_pointwise as gradients
 from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import Formula, Infer, Op, Vjp, declare, op
 from nncdbg.engine.ops.formula import formula_text, type_at
+from nncdbg.engine.ops.integer_faults import divides_by_zero
 from nncdbg.engine.ops.precision import is_narrow, settled
 from nncdbg.engine.ops.types import (
     Attributes,
@@ -70,7 +71,15 @@ def _quotient(xp: Any, a: Any, b: Any, out: Any = None) -> Any:
     return result
 
 
-@op("Div", since=7, infer=broadcast(), accepts_out=True, vjp=gradients.divide, integers=valid.divisor)
+@op(
+    "Div",
+    since=7,
+    infer=broadcast(),
+    accepts_out=True,
+    vjp=gradients.divide,
+    integers=valid.divisor,
+    integer_fault=divides_by_zero,
+)
 def divide(xp: Any, a: Any, b: Any, *, out: Any = None) -> Any:
     """`a / b` with broadcasting; integers round towards zero.  ONNX Div since 7."""
     if _integral(a):
@@ -78,7 +87,14 @@ def divide(xp: Any, a: Any, b: Any, *, out: Any = None) -> Any:
     return xp.asarray(xp.divide(a, b, out))
 
 
-@op("Mod", since=10, infer=broadcast(), accepts_out=True, integers=valid.divisor)
+@op(
+    "Mod",
+    since=10,
+    infer=broadcast(),
+    accepts_out=True,
+    integers=valid.divisor,
+    integer_fault=divides_by_zero,
+)
 def modulo(xp: Any, a: Any, b: Any, *, fmod: int, out: Any = None) -> Any:
     """The remainder with the sign of `b`, or with `fmod` that of `a`.  ONNX Mod since 10."""
     if not fmod:
