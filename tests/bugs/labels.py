@@ -19,6 +19,7 @@ from nncdbg.engine.diagnosis.cause import NAMES
 from nncdbg.engine.ops import declaration, library, schema
 
 ROOT = Path(__file__).parent
+SECOND = ROOT / "second"
 INNOCENT = "innocent"
 NOTHING = "nothing"
 
@@ -26,11 +27,12 @@ _KEYS = (
     *("expect", "cause", "iteration", "within", "evidence", "absent", "reaches", "origin"),
     *("gates", "library", "input", "because"),
 )
-_EXPECTED = ("nan", "inf", "uninitialized", "guard", NOTHING)
+_EXPECTED = ("nan", "inf", "uninitialized", "integer", "guard", NOTHING)
 _REACHES = ("output", NOTHING, "unknown")
 _KEY = re.compile(r"## (?P<key>[a-z]+): (?P<value>.*)")
 _MARK = re.compile(r"[^#]\s# (?P<mark>\w+)$")
 _MARKS = ("origin", "birth", "healed", "culprit")
+_ANNOUNCED = ("integer division by zero", "scale of zero")
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Label:
 
     `lines` has the lines with each mark; `origin` is the name of the input or parameter to blame, ""
     where a statement is.  `within` are the micro-ops of which one is right; `evidence` is what the
-    evidence has, `absent` what neither it nor the hint may say.
+    evidence has, `absent` what neither it nor the hint may say.  `gates` are those to set, None for the default.
     """
 
     expect: str
@@ -50,7 +52,7 @@ class Label:
     absent: str
     reaches: str
     origin: str
-    gates: tuple[str, ...]
+    gates: tuple[str, ...] | None
     libraries: tuple[str, ...]
     inputs: tuple[str, ...]
     because: str
@@ -70,7 +72,7 @@ class Bug:
 
     @property
     def name(self) -> str:
-        return self.path.relative_to(ROOT).with_suffix("").as_posix()
+        return f"{self.path.parent.name}/{self.path.stem}"
 
     def __str__(self) -> str:
         return self.name
@@ -107,9 +109,9 @@ class Bug:
         return dict(debugger.outputs)
 
 
-def corpus() -> list[Bug]:
-    """Every program, by name."""
-    return [Bug(path, label_of(path)) for path in sorted(ROOT.glob("*/*.nnc"))]
+def corpus(root: Path = ROOT) -> list[Bug]:
+    """Return every program of the corpus in this folder, by name."""
+    return [Bug(path, label_of(path)) for path in sorted(root.glob("*/*.nnc"))]
 
 
 def label_of(path: Path) -> Label:
@@ -142,7 +144,7 @@ def _checked(path: Path, found: Mapping[str, list[str]], lines: Mapping[str, tup
         one["absent"],
         one["reaches"] or "output",
         one["origin"].removeprefix("%"),
-        tuple(one["gates"].split(", ")) if one["gates"] else ("nan", "inf", "uninitialized"),
+        tuple(one["gates"].split(", ")) if one["gates"] else None,
         tuple(found["library"]),
         tuple(found["input"]),
         one["because"],
@@ -167,6 +169,6 @@ def _faults(path: Path, label: Label) -> str | None:
         return f"{origins} origins; the first one counts, others are marked as births"
     if label.cause is None and label.expect != "guard":
         return "it has no cause"
-    if label.cause is not None and label.cause not in NAMES:
+    if label.cause is not None and label.cause not in (*NAMES, *_ANNOUNCED):
         return f"there is no cause {label.cause!r}"
     return None
