@@ -41,7 +41,8 @@ class Label:
 
     `lines` has the lines with each mark; `origin` is the name of the input or parameter to blame, ""
     where a statement is.  `within` are the micro-ops of which one is right; `evidence` is what the
-    evidence has, `absent` what neither it nor the hint may say.  `gates` are those to set, None for the default.
+    evidence has, `absent` what neither it nor the hint may say.  `gates` are those to set, None for the
+    default.
     """
 
     expect: str
