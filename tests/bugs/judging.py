@@ -30,12 +30,11 @@ def complaints(bug: Bug) -> Mapping[str, str]:
 def _compared(program: nncdbg.Program, inputs: Mapping[str, Any], label: Label) -> dict[str, str]:
     if label.innocent:
         return _false_alarm(nncdbg.watch(program, inputs, fail_on=CONTROL_GATES))
-    gates = USUAL if label.gates is None else label.gates
-    masked = label.reaches == NOTHING and "overflow" not in gates
-    report = nncdbg.watch(program, inputs, fail_on=gates, strict=masked)
+    masked = label.reaches == NOTHING and "overflow" not in label.gates
+    report = nncdbg.watch(program, inputs, fail_on=label.gates, strict=masked)
     found = _misses(label, report)
     if masked:
-        found |= _false_alarm(nncdbg.watch(program, inputs, fail_on=gates))
+        found |= _false_alarm(nncdbg.watch(program, inputs, fail_on=label.gates))
     return found
 
 

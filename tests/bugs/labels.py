@@ -17,6 +17,7 @@ from typing import Any
 import nncdbg
 from nncdbg.engine.diagnosis.cause import NAMES
 from nncdbg.engine.ops import declaration, library, schema
+from nncdbg.nan_watch.gates import USUAL
 
 ROOT = Path(__file__).parent
 SECOND = ROOT / "second"
@@ -32,7 +33,6 @@ _REACHES = ("output", NOTHING, "unknown")
 _KEY = re.compile(r"## (?P<key>[a-z]+): (?P<value>.*)")
 _MARK = re.compile(r"[^#]\s# (?P<mark>\w+)$")
 _MARKS = ("origin", "birth", "healed", "culprit")
-_ANNOUNCED = ("integer division by zero", "scale of zero")
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,7 @@ class Label:
 
     `lines` has the lines with each mark; `origin` is the name of the input or parameter to blame, ""
     where a statement is.  `within` are the micro-ops of which one is right; `evidence` is what the
-    evidence has, `absent` what neither it nor the hint may say.  `gates` are those to set, None for the
-    default.
+    evidence has, `absent` what neither it nor the hint may say.
     """
 
     expect: str
@@ -53,7 +52,7 @@ class Label:
     absent: str
     reaches: str
     origin: str
-    gates: tuple[str, ...] | None
+    gates: tuple[str, ...]
     libraries: tuple[str, ...]
     inputs: tuple[str, ...]
     because: str
@@ -145,7 +144,7 @@ def _checked(path: Path, found: Mapping[str, list[str]], lines: Mapping[str, tup
         one["absent"],
         one["reaches"] or "output",
         one["origin"].removeprefix("%"),
-        tuple(one["gates"].split(", ")) if one["gates"] else None,
+        tuple(one["gates"].split(", ")) if one["gates"] else USUAL,
         tuple(found["library"]),
         tuple(found["input"]),
         one["because"],
@@ -170,6 +169,6 @@ def _faults(path: Path, label: Label) -> str | None:
         return f"{origins} origins; the first one counts, others are marked as births"
     if label.cause is None and label.expect != "guard":
         return "it has no cause"
-    if label.cause is not None and label.cause not in (*NAMES, *_ANNOUNCED):
+    if label.cause is not None and label.cause not in NAMES:
         return f"there is no cause {label.cause!r}"
     return None

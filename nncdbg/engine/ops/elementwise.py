@@ -14,6 +14,7 @@ import numpy as np
 from nncdbg.engine.ops import gradient_pointwise as gradients
 from nncdbg.engine.ops.declaration import Formula, Infer, Op, Vjp, declare, op
 from nncdbg.engine.ops.formula import formula_text, type_at
+from nncdbg.engine.ops.integer_faults import divides_by_zero
 from nncdbg.engine.ops.precision import is_narrow, settled
 from nncdbg.engine.ops.types import (
     Attributes,
@@ -69,7 +70,14 @@ def _quotient(xp: Any, a: Any, b: Any, out: Any = None) -> Any:
     return result
 
 
-@op("Div", since=7, infer=broadcast(), accepts_out=True, vjp=gradients.divide)
+@op(
+    "Div",
+    since=7,
+    infer=broadcast(),
+    accepts_out=True,
+    vjp=gradients.divide,
+    integer_fault=divides_by_zero,
+)
 def divide(xp: Any, a: Any, b: Any, *, out: Any = None) -> Any:
     """`a / b` with broadcasting; integers round towards zero.  ONNX Div since 7."""
     if _integral(a):
@@ -77,7 +85,7 @@ def divide(xp: Any, a: Any, b: Any, *, out: Any = None) -> Any:
     return xp.asarray(xp.divide(a, b, out))
 
 
-@op("Mod", since=10, infer=broadcast(), accepts_out=True)
+@op("Mod", since=10, infer=broadcast(), accepts_out=True, integer_fault=divides_by_zero)
 def modulo(xp: Any, a: Any, b: Any, *, fmod: int, out: Any = None) -> Any:
     """The remainder with the sign of `b`, or with `fmod` that of `a`.  ONNX Mod since 10."""
     if not fmod:
