@@ -149,9 +149,13 @@ class _Missing:
         if isinstance(self.value.type, OptionalType):
             return None
         name = self.value.name
-        known = tensor_only(self.value.type)
+        if isinstance(self.value.type, SequenceType):
+            raise UsageError(
+                f"input %{name} {self.value.type} is a sequence, which cannot be generated",
+                hint=f"give it: --input {name}=FILE.npz",
+            )
         raise UsageError(
-            f"input %{name} has no known {'shape' if known else 'type'}, so it cannot be generated",
+            f"input %{name} has no known {'shape' if self.value.type else 'type'}, so it cannot be generated",
             hint=f"give it: --input {name}=FILE.npy, or its sizes: {name}=normal[1,512]",
         )
 
