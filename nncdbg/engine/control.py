@@ -231,7 +231,7 @@ class Control:
                 self.service = self.paused = False
                 return self._interrupted() or self.describe("end", None, 0)
             case Failed(error):
-                frame = self.machine.frames[-1]
+                frame, self.pending = self.machine.frames[-1], []
                 return self.describe("exception", frame, frame.pc, detail=_first_line(error), error=error)
             case Interrupted():
                 return self._interrupted()
