@@ -8,7 +8,8 @@ machine back at exactly the places where one of these can be true.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -96,6 +97,9 @@ class Control:
         """Set with an interruption that asks for house-keeping, not for a stop."""
         self.actions: deque[Callable[[], None]] = deque()
         """What is to be done between two statements, with the next house-keeping."""
+        self._acting = False
+        self.going_back = False
+        """True while a way back is under way: the machine may be between two moments."""
         self.paused = False
         """Set with an interruption that somebody asked for."""
         self.limit: Limit | None = None
@@ -120,7 +124,7 @@ class Control:
         frame = machine.frames[-1]
         execute = frame.code.instructions[frame.pc][0]
         if (
-            execute is not None
+            (execute is not None and not self.timeline.detour_next)
             or frame.pc == len(frame.code.nodes)
             or frame.code.nodes[frame.pc].op == "break"
         ):
@@ -131,7 +135,7 @@ class Control:
     def step_into(self, formula: Code | None = None) -> Stop:
         """The next statement; into its block or graph if it has one, or into the op's micro program."""
         if formula is None:
-            return self._one()
+            return self.step_over() if self.timeline.detour_next else self._one()
         self.timeline.detour(formula)
         return self._arrived("step")
 
@@ -184,7 +188,7 @@ class Control:
 
     def _step(self) -> Outcome | None:
         """The next statement, a trap on it or not, unless the limit comes before it."""
-        return Interrupted() if self.machine.bounded else self.machine.step()
+        return Interrupted() if self.machine.bounded else self.timeline.step()
 
     def _go(
         self, arrived: Callable[[], bool] | None, reason: str, places: Iterable[tuple[int, int]] = ()
@@ -201,7 +205,8 @@ class Control:
                 if arrived is not None and self._at_trap() and arrived():
                     self.journey = None
                     return self._arrived(reason)
-                outcome = self._step() if self._at_trap() else self.machine.run()
+                due = self._at_trap() or self.timeline.detour_next
+                outcome = self._step() if due else self.timeline.run()
         finally:
             self.traps.lead_to(())
 
@@ -226,7 +231,7 @@ class Control:
                 self.service = self.paused = False
                 return self._interrupted() or self.describe("end", None, 0)
             case Failed(error):
-                frame = self.machine.frames[-1]
+                frame, self.pending = self.machine.frames[-1], []
                 return self.describe("exception", frame, frame.pc, detail=_first_line(error), error=error)
             case Interrupted():
                 return self._interrupted()
@@ -267,8 +272,23 @@ class Control:
         self.machine.interrupt()
 
     def _act(self) -> None:
-        while self.actions:
-            self.actions.popleft()()
+        if self._acting:
+            # An action that looks at another moment runs statements itself.
+            return
+        self._acting = True
+        try:
+            while self.actions:
+                self.actions.popleft()()
+        finally:
+            self._acting = False
+
+    @contextmanager
+    def _back(self) -> Iterator[None]:
+        self.going_back = True
+        try:
+            yield
+        finally:
+            self.going_back = False
 
     def _halted(self) -> bool:
         """Asked on a long way through history: whether somebody wants to stop there.
@@ -335,26 +355,30 @@ class Control:
     def step_back(self, into: bool = False) -> Stop:
         """One statement back in this frame, over whatever it took; with `into`, to the last one run."""
         self._not_at_start()
-        if into:
-            self.timeline.back()
-        else:
-            self.timeline.back_over()
+        with self._back():
+            if into:
+                self.timeline.back()
+            else:
+                self.timeline.back_over()
         return self._rewound("step")
 
     def reverse_step_out(self) -> Stop:
         """Back to the statement that began the innermost frame."""
         self._not_at_start()
-        self.timeline.back_out()
+        with self._back():
+            self.timeline.back_out()
         return self._rewound("step")
 
     def go_to(self, tick: int) -> Stop:
         """The moment after `tick` statements, backward or forward, breakpoints not heeded."""
-        self.timeline.go_to(tick)
+        with self._back():
+            self.timeline.go_to(tick)
         return self._rewound("goto")
 
     def return_to(self, mark: Mark) -> Stop:
         """A marked moment, breakpoints not heeded."""
-        self.timeline.return_to(mark)
+        with self._back():
+            self.timeline.return_to(mark)
         return self._rewound("goto")
 
     def reverse_continue(self, found_before: Callable[[], Stop | None]) -> Stop:
@@ -362,8 +386,12 @@ class Control:
 
         `found_before` tells whether the statement just before this place gave something caught.
         """
-        machine = self.machine
         self._not_at_start()
+        with self._back():
+            return self._reverse_continue(found_before)
+
+    def _reverse_continue(self, found_before: Callable[[], Stop | None]) -> Stop:
+        machine = self.machine
         while True:
             self.timeline.back()
             due = self._judge_backwards() if self._at_trap() else []

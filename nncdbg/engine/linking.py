@@ -101,6 +101,8 @@ class Linker:
     fallback: Fallback | None = None
     """What runs the ops that the backend has no kernel for; without it, they fail when they are executed."""
     observe: Callable[[Binding, Execute], Execute] | None = None
+    integers: Callable[[Binding, Execute], Execute] | None = None
+    """What checks integer operations (see `integer_checks`)."""
     check: Callable[[Binding, Execute], Execute] | None = None
     """What runs beside each kernel."""
     measure: Callable[[Binding, Execute], Execute] | None = None
@@ -144,6 +146,8 @@ class Linker:
         execute = self.allocation.wrap(binding)
         if self.observe is not None:
             execute = self.observe(binding, execute)
+        if self.integers is not None:
+            execute = self.integers(binding, execute)
         if self.check is not None:
             execute = self.check(binding, execute)
         if self.measure is not None:

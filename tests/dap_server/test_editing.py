@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -138,34 +137,79 @@ def test_what_stands_after_the_change_is_not_what_was_there_before(client: Clien
     assert "does not stand here" in message, f"{left} belongs to the course that was left"
     client.move("stepBack", reason="entry")
     client.move("next")
-    assert client.evaluate("%centred[0, 0]") == left, "back before the change, as it was"
-
-
-def test_nothing_is_set_while_the_program_runs(client: Client, tmp_path: Path) -> None:
-    (tmp_path / "long.nnc").write_text(LOOP)
-    client.start("long.nnc")
-    reference = scope_reference(client, "Values")
-    client.request("continue", {"threadId": 1})
-    wrong: dict[str, Any] = {
-        "setExpression": {"expression": "%x", "value": "1"},
-        "setVariable": {"variablesReference": reference, "name": "%x", "value": "1"},
-        "writeMemory": {"memoryReference": "0x0", "data": ""},
-    }
-    for command, arguments in wrong.items():
-        assert "pause it first" in client.refused(command, arguments)
+    assert "set" in client.refused("evaluate", {"expression": "%centred"}), "the edit is applied again"
+    client.request("evaluate", {"expression": "branch 0", "context": "repl"})
+    client.expect_stop("goto")
+    assert client.evaluate("%centred[0, 0]") == left, "on the branch without the change, as it was"
 
 
 LOOP = """#nncdbg 1
 opset 18
 
 graph @main(%x: f32[4]) -> (%y: f32[4]) {
+  %step: f32[] = 0.0
   while @long (%a: f32[4] = %x) count %i: i64[] times 100000000 {
-    %b: f32[4] = Neg(%a)
+    %b: f32[4] = Add(%a, %step)
     next %a = %b
   } -> (%y: f32[4] = %a)
   return %y
 }
 """
+
+
+def _running(client: Client, tmp_path: Path, allocator: str = "debug") -> None:
+    (tmp_path / "long.nnc").write_text(LOOP)
+    flags = {"supportsInvalidatedEvent": True, "supportsMemoryReferences": True}
+    client.start("long.nnc", initialize=flags, inputs={"x": "zeros"}, allocator=allocator)
+    client.request("continue", {"threadId": 1})
+
+
+@pytest.mark.parametrize("allocator", ["debug", "arena", "plain"])
+def test_values_are_read_and_set_while_the_program_runs(
+    client: Client, tmp_path: Path, allocator: str
+) -> None:
+    _running(client, tmp_path, allocator)
+    frames = client.request("stackTrace", {"threadId": 1})["stackFrames"]
+    assert [frame["name"].partition(" ")[0] for frame in frames] == ["@long", "@main"]
+    inner, outer = (frame["id"] for frame in frames)
+    scopes = {each["name"]: each for each in client.request("scopes", {"frameId": outer})["scopes"]}
+    values = scopes["Values"]["variablesReference"]
+    assert "%x" in {
+        each["name"] for each in client.request("variables", {"variablesReference": values})["variables"]
+    }
+    # A value and a breakpoint are set while it runs; both hold before the next statement.
+    client.request("setExpression", {"expression": "%a", "value": "7", "frameId": inner})
+    client.expect_event("invalidated")
+    assert client.evaluate("%a", frameId=inner) == "f32[4] [7. 7. 7. 7.]"
+    changed = set_variable(client, values, "%x", "[1, 2, 3, 4]")
+    assert changed["value"] == "f32[4] [1. 2. 3. 4.]"
+    read = client.request("readMemory", {"memoryReference": changed["memoryReference"], "count": 4})
+    assert read["data"] == "AACAPw=="
+    client.request("writeMemory", {"memoryReference": changed["memoryReference"], "data": "AAAAQA=="})
+    assert "4" in str(client.request("nncdbg/stats", {"expressions": ["%x"], "frameId": outer}))
+    assert client.evaluate("%x[0]", frameId=outer) == "2.0"
+    client.none_of("stopped")
+    client.request(
+        "setBreakpoints", {"source": {"path": str(tmp_path / "long.nnc")}, "breakpoints": [{"line": 8}]}
+    )
+    client.expect_stop("breakpoint")
+    assert client.evaluate("%b") == "f32[4] [7. 7. 7. 7.]"
+    assert client.evaluate("%x[0]") == "2.0"
+    assert len(client.request("nncdbg/timeline")["branches"]) == 4
+
+
+def test_a_value_is_not_set_while_the_program_goes_back(client: Client, tmp_path: Path) -> None:
+    (tmp_path / "long.nnc").write_text(LOOP)
+    client.start("long.nnc", inputs={"x": "zeros"}, allocator="arena")
+    client.evaluate("goto 300000", "repl")
+    given = {"expression": "%x", "value": "1"}
+    assert "going to another moment" in client.refused("setExpression", given)
+    assert "going to another moment" in client.refused("evaluate", {"expression": "%a"})
+    assert "going to another moment" in client.refused("evaluate", {"expression": "p %a", "context": "repl"})
+    client.request("setBreakpoints", {"source": {"path": str(tmp_path / "long.nnc")}, "breakpoints": []})
+    client.request("pause", {"threadId": 1})
+    client.expect_stop("pause")
+    assert client.request("nncdbg/timeline")["branches"][0]["title"] == "the program as given"
 
 
 @pytest.mark.parametrize("allocator", ["debug", "arena", "plain"])
@@ -176,3 +220,60 @@ def test_the_program_goes_on_with_the_new_value(client: Client, allocator: str) 
     client.request("continue", {"threadId": 1})
     client.expect_stop("exit")
     assert client.evaluate("%probs") == "f32[2,3] [[0.3333 0.3333 0.3333] [0.3333 0.3333 0.3333]]"
+
+
+# -- going back over an edit ---------------------------------------------------------------------------
+
+
+def _messages(client: Client) -> list[str]:
+    return [each["body"]["output"].strip() for each in client.messages if each.get("event") == "output"]
+
+
+def _edited_and_ended(client: Client, path: Path) -> None:
+    client.start(path, stopOnExit=True)
+    client.move("next")
+    client.request("setExpression", {"expression": "%h", "value": "0"})
+    client.request("continue", {"threadId": 1})
+    client.expect_stop("exit")
+
+
+EVEN = "f32[2,3] [[0.3333 0.3333 0.3333] [0.3333 0.3333 0.3333]]"
+
+
+def test_restart_keeps_the_edits_of_the_branch(client: Client) -> None:
+    _edited_and_ended(client, EXAMPLES / "first_steps.nnc")
+    client.request("restart")
+    client.expect_stop("entry")
+    assert "restart on branch 1 (%h set)" in _messages(client)
+    client.request("continue", {"threadId": 1})
+    client.expect_stop("exit")
+    assert client.evaluate("%probs") == EVEN
+    assert [text for text in _messages(client) if "re-applied" in text] == [
+        "1 edit of branch 1 will be re-applied: %h at line 11; `branch 0` goes to the run without it",
+        "1 edit re-applied: %h at line 11",
+    ]
+
+
+def test_step_back_and_forward_again_keeps_an_edit(client: Client) -> None:
+    client.start(EXAMPLES / "first_steps.nnc")
+    client.move("next")
+    client.request("setExpression", {"expression": "%h", "value": "0"})
+    client.move("stepBack", reason="entry")
+    client.move("next")
+    assert client.evaluate("%h[0, 1]") == "0.0"
+
+
+def test_restart_of_a_changed_file_reports_the_edits_that_are_lost(client: Client, tmp_path: Path) -> None:
+    path = tmp_path / "first_steps.nnc"
+    path.write_text((EXAMPLES / "first_steps.nnc").read_text())
+    _edited_and_ended(client, path)
+    path.write_text(path.read_text() + "\n")
+    client.request("restart")
+    client.expect_stop("entry")
+    assert any(
+        "values that were set are not: a file of the program has changed" in text
+        for text in _messages(client)
+    )
+    client.request("continue", {"threadId": 1})
+    client.expect_stop("exit")
+    assert client.evaluate("%probs") != EVEN

@@ -11,6 +11,7 @@ import numpy as np
 from nncdbg.engine.code import Code
 from nncdbg.engine.diagnosis.cause import Birth, Cause
 from nncdbg.engine.findings import Finding
+from nncdbg.engine.integer_checks import fault_of
 from nncdbg.engine.launch import Loaded
 from nncdbg.engine.ops.schema import complete, version_of
 
@@ -30,17 +31,20 @@ class Diagnosing:
     to_host: Callable[[Any], Any]
 
     def __call__(self, finding: Finding, slots: Sequence[Any]) -> Diagnosis | None:
-        """The cause of a NaN or Inf that a statement gave birth to, and where within its op.
+        """The cause of a NaN, an Inf or an integer fault of a statement, and where within its op.
 
         `slots` are those of the statement's frame at that moment.  None for an infinity that is legal by
         definition, such as the maximum of an empty set.
         """
         # Late: the rules are many, and most runs never need one.
-        from nncdbg.engine.diagnosis.causes import legal
+        from nncdbg.engine.diagnosis.causes import cause_of_fault, legal
         from nncdbg.engine.diagnosis.within import diagnose
 
         code, pc = finding.binding.code, finding.binding.pc
         birth = self.birth(finding)
+        if finding.kind == "integer":
+            fault = fault_of(finding.binding, birth.inputs)
+            return None if fault is None else (cause_of_fault(birth, fault), None)
         if finding.kind == "inf" and legal(birth, [_maker(code, slot, slots) for slot in code.operands[pc]]):
             return None
         return diagnose(birth, code, pc, self.loaded)

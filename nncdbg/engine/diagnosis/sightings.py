@@ -29,8 +29,8 @@ class Seen:
 class Sighting:
     """A statement at which a value stopped being a number, was handed on, or became one again.
 
-    `kind` is nan, inf, uninitialized or guard; `role` birth, propagated or healed.  `statement` may have
-    the pc ENTRANCE: an input or constant that was bad from the start.  `parents` are the numbers of the
+    `kind` is nan, inf, uninitialized, integer or guard; `role` birth, propagated or healed.  `statement` may
+    have the pc ENTRANCE: an input or constant that was bad from the start.  `parents` are the numbers of the
     sightings that led to this one; `count` says how often the same was seen.
     """
 

@@ -24,6 +24,7 @@ from nncdbg.engine.diagnosis.register import MEMORY, NONE, Origins, Register
 from nncdbg.engine.diagnosis.sightings import ENTRANCE, Seen, Sighting
 from nncdbg.engine.events import Event, Popped
 from nncdbg.engine.findings import Finding
+from nncdbg.engine.integer_checks import holds_finite
 from nncdbg.engine.linking import Binding, Execute
 from nncdbg.engine.machine import Machine
 from nncdbg.engine.memory.lifetimes import target_slots
@@ -83,6 +84,8 @@ class Trail:
         self._follow()
         if finding.kind in KINDS:
             self._not_a_number(finding)
+        elif finding.kind == "integer":
+            self._bad.mark(finding.result, MEMORY, self._integer_fault(finding))
         else:
             self._misused(finding)
 
@@ -96,6 +99,15 @@ class Trail:
         elif origins != LEGAL:
             origins = frozenset({self._note("propagated", finding, origins).number})
         self._bad.mark(finding.result, kind, origins)
+
+    def _integer_fault(self, finding: Finding) -> Origins:
+        """Where the wrong integers of a result come from; NaN and Inf found before have their own origin."""
+        origins = NONE.union(*(self._union(finding.inputs, kind, finding.binding) for kind in KINDS)) - LEGAL
+        if not origins or holds_finite(finding.binding, [*map(self.to_host, finding.inputs)]):
+            return self._birth(finding)
+        diagnosed = self.diagnose(finding, self.machine.frames[-1].slots)
+        self._note("propagated", finding, origins, cause=diagnosed[0] if diagnosed else None)
+        return NONE
 
     def _misused(self, finding: Finding) -> None:
         cause = Cause(

@@ -21,10 +21,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.graph import TensorType
+from nncdbg.engine.ops.valid_integers import IntegerRule
 
 if TYPE_CHECKING:
     from nncdbg.engine.graph import Operand
     from nncdbg.engine.ops.gradient import Applied, Emit
+    from nncdbg.engine.ops.integer_faults import IntegerFault
 
 Kernel: TypeAlias = Callable[..., Any]
 """`kernel(xp, *inputs, **attributes)`: an array, or a tuple of arrays for several outputs.
@@ -60,6 +62,9 @@ operand that no derivative goes back to.  A cotangent has the shape and element 
 Raises UnsupportedOp with the reason where the statement has no derivative that could be written.
 """
 
+FindIntegerFault: TypeAlias = "Callable[[Mapping[str, Any], Sequence[Any]], IntegerFault | None]"
+"""`find(attributes, inputs) -> fault`: None if every result is one that its integer type can represent."""
+
 
 @dataclass(frozen=True, slots=True)
 class Op:
@@ -93,8 +98,12 @@ class Op:
     """The kernel takes `opset`, the version that the program imports."""
     outputs_count: bool = False
     """Kernel and inference take `outputs_count`, the number of outputs the statement asks for."""
+    integers: IntegerRule | None = None
+    """Which integers its operands accept, for operands that are indices, sizes, axes or counts."""
     reference: bool = False
     """The kernel is that of `onnx.reference`: exact, slow, and on NumPy only."""
+    integer_fault: FindIntegerFault | None = None
+    """Finds results that an integer type cannot represent (`ops/integer_faults.py`)."""
     doc: str = ""
 
     def arguments(self, attributes: Mapping[str, Any], version: int, outputs: int) -> Mapping[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.formula import formula_text, in_precision, type_at
 from nncdbg.engine.ops.gradient_shape import REDUCTIONS as GRADIENTS
@@ -193,7 +194,7 @@ def _declare(name: str, reduction: Reduction, by_input: int, what: str) -> None:
     vjp = GRADIENTS.get(name)
     fields = {"formula": formula, "vjp": vjp, "terms": _reduced_over}
     op(name, since=1, infer=_types_by_attribute, **fields)(kernel_by_attribute)
-    op(name, since=by_input, infer=_types_by_input, **fields)(kernel_by_input)
+    op(name, since=by_input, infer=_types_by_input, integers=valid.axes(), **fields)(kernel_by_input)
 
 
 for _entry in _REDUCTIONS:
