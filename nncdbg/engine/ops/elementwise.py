@@ -112,18 +112,15 @@ def divide(xp: Any, a: Any, b: Any, *, out: Any = None) -> Any:
     return xp.asarray(xp.divide(a, b, out))
 
 
-<<<<<<< HEAD
-@op("Mod", since=10, infer=broadcast(), accepts_out=True, jumps=True)
-=======
 @op(
     "Mod",
     since=10,
     infer=broadcast(),
     accepts_out=True,
     integers=valid.divisor,
+    jumps=True,
     integer_fault=divides_by_zero,
 )
->>>>>>> main
 def modulo(xp: Any, a: Any, b: Any, *, fmod: int, out: Any = None) -> Any:
     """The remainder with the sign of `b`, or with `fmod` that of `a`.  ONNX Mod since 10."""
     if not fmod:
