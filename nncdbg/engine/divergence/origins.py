@@ -24,6 +24,8 @@ class Origins:
     def __init__(self, debugger: Debugger) -> None:
         self._known: dict[int, tuple[Callable[[], Any], Source]] = {}
         self._codes: set[int] = set()
+        self.passed_on: dict[Result, Result] = {}
+        """Results of calls and blocks that statements inside them have computed."""
         for name, content in zip(debugger.inputs, debugger.machine.frames[0].slots[1:], strict=False):
             self._note(content, Given(name))
 
@@ -49,7 +51,10 @@ class Origins:
     def results(self, key: Key, contents: Sequence[Any]) -> None:
         """Note what a statement has written."""
         for index, content in enumerate(contents):
-            self._note(content, Result(key, index))
+            known, result = self.of(content), Result(key, index)
+            if isinstance(known, Result):
+                self.passed_on[result] = known
+            self._note(content, result)
 
     def _constants(self, code: Code) -> None:
         self._codes.add(id(code))

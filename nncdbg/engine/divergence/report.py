@@ -149,9 +149,10 @@ class Cause:
     """A statement whose own computation differs: with equal operands it gives another result.
 
     `kind` is attribute, parameter, operands (it reads other values), replaced (another op), only_a or
-    only_b (an op without a counterpart), or kernel (the same statement, another result).  The statement
-    is at `a`, or at `b` if only side B has it.  `text` says what differs.  `match` is the value by which
-    it was found: its result, or that of the statement that reads it.
+    only_b (an op without a counterpart), kernel (the same statement, another result), or between (one of
+    the statements from golden values to this one).  The statement is at `a`, or at `b` if only side B has
+    it.  `text` says what differs.  `match` is the value by which it was found: its result, or that of
+    the statement that reads it.
     """
 
     kind: str

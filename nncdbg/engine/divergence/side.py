@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.divergence.origins import Origins
-from nncdbg.engine.divergence.written import GONE, Source, Written, key_of, written_slots
+from nncdbg.engine.divergence.written import GONE, Result, Source, Written, key_of, written_slots
 from nncdbg.engine.events import Failed, Outcome
 from nncdbg.engine.graph import Graph
 from nncdbg.engine.machine import Frame
@@ -93,6 +93,10 @@ class Side:
         """The remaining statements that write a value."""
         while (found := self.advance()) is not None:
             yield found
+
+    def origin_of(self, result: Result) -> Result:
+        """The result of the statement that computed it, if calls and blocks only passed it on."""
+        return result if self._origins is None else self._origins.passed_on.get(result, result)
 
     def output_sources(self) -> tuple[Source, ...]:
         """Where the program's results come from; it must have ended."""

@@ -43,7 +43,8 @@ class Tally:
     def judged(self, matches: Sequence[Match], verdict: Verdict) -> None:
         """The verdict on a statement whose results differ."""
         cause = verdict.cause
-        if verdict.tie and len(self.report.ties) < _KEPT:
+        # A tolerance that a user gave holds for the results of ties too.
+        if verdict.tie and not self._tolerance.explicit and len(self.report.ties) < _KEPT:
             self.report.ties += matches
         if cause is None or len(self.report.causes) >= _KEPT:
             return

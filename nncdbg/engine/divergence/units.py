@@ -91,7 +91,7 @@ def _unit(number: int, place: Place, written: Written, operands: tuple[Operand, 
         place,
         op,
         written.names,
-        (op, *map(_form, written.contents)),
+        (op, *map(form_of, written.contents)),
         _digest_of(attributes_of(written)) if kernel else None,
         operands,
         kernel,
@@ -105,7 +105,8 @@ def commutative(written: Written) -> bool:
     return declared is not None and declared.commutative
 
 
-def _form(content: Any) -> Any:
+def form_of(content: Any) -> Any:
+    """Kind of element and shape of a tensor, the kind of anything else."""
     if not isinstance(content, (np.ndarray, np.generic)):
         return type(content).__name__
     name = name_of(content.dtype)
