@@ -130,7 +130,7 @@ class Debugger:
     def _take_control(self, codes: Sequence[Code], history: int, max_ops: int | None) -> None:
         """Have the machine, which is at its first statement, stop where it should; `codes` are its blocks."""
         program = self.program
-        self.timeline = Timeline(self.machine, history, self.allocation)
+        self.timeline: Timeline = Timeline(self.machine, history, self.allocation)
         self.timeline.passed_edits = self._passed_edits
         self.allocation.begin(self.machine, self._house_keeping, self.line_in)
         self._innermost = Values(
