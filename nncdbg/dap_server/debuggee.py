@@ -17,6 +17,8 @@ from nncdbg.engine.errors import NncdbgError, RunError
 from nncdbg.terminal.crash import report_crash
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from nncdbg.dap_server.session import Session
     from nncdbg.dap_server.sources.shown import Sources
     from nncdbg.engine.control import Stop
@@ -54,9 +56,11 @@ class Debuggee:
         self.modules = Modules()
         self.no_debug = no_debug
         self.at_finding = at_finding
+        self.files: dict[Path, tuple[int, int]] = {}
+        """(time of change, size) of each file that it was loaded from."""
         self._terminating = False
         self._failed_at: tuple[int, int] | None = None
-        """(statements run, edits made) where it failed, if the latest stop was a failure."""
+        """(statements run, branch) where it failed, if the latest stop was a failure."""
         self._told = 0
         """How many of the engine's remarks the client has been told."""
         self._fallen: set[str] = set()
@@ -81,6 +85,16 @@ class Debuggee:
         """Answer the request at hand, then run the program from its first statement, or stop there."""
         session.defer(lambda: report_start(session))
         self.move(session, (lambda: self.debugger.stop) if stop_on_entry else self._first_run)
+
+    def start_again(self, session: Session, *, stop_on_entry: bool) -> None:
+        """Answer the request at hand, then start anew from the first statement of the branch."""
+
+        def verb() -> Stop:
+            entry = self.debugger.restart()
+            return entry if stop_on_entry else self._first_run()
+
+        self._failed_at = None
+        self.move(session, verb)
 
     def go_on(self, session: Session) -> None:
         """Answer the request at hand, then run on."""
@@ -161,7 +175,7 @@ class Debuggee:
     def _stand(self, session: Session, stop: Stop) -> None:
         before, self._failed_at = self._failed_at, None
         if stop.error is not None:
-            self._failed_at = self.debugger.machine.tick, len(self.debugger.timeline.edits)
+            self._failed_at = self.debugger.machine.tick, self.debugger.timeline.branch
             if self._failed_at != before:
                 session.say(str(stop.error), "stderr")
         if stop.reason == "end" and not self.stop_on_exit:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -98,7 +98,7 @@ def launch(arguments: LaunchArguments, runner: Runner, check: Callable[[], None]
     if bundle is not None:
         debugger.go_to(bundle.statements)
         path = bundle.folder / opening.PROGRAM
-    return Debuggee(
+    debuggee = Debuggee(
         debugger,
         runner,
         sources_of(debugger, path, folder),
@@ -106,6 +106,27 @@ def launch(arguments: LaunchArguments, runner: Runner, check: Callable[[], None]
         no_debug=arguments.no_debug,
         at_finding=bundle is not None,
     )
+    debuggee.files = stamps(arguments, [path, *(path.parent / store for store in program.stores)])
+    return debuggee
+
+
+def stamps(arguments: LaunchArguments, files: Iterable[Path]) -> dict[Path, tuple[int, int]]:
+    """(time of change, size) of these files and of those that a configuration names, as far as they exist."""
+    folder = _folder(arguments.cwd)
+    inputs = [_data_file(value) for value in arguments.inputs.values() if isinstance(value, str)]
+    named = [_file(name, folder) for name in (*inputs, *arguments.op_library)]
+    found = {}
+    for path in (*files, *named):
+        if path.is_file():
+            status = path.stat()
+            found[path] = status.st_mtime_ns, status.st_size
+    return found
+
+
+def _data_file(spec: str) -> str:
+    """The file that an input is given as: `x.npy`, or the archive of `x.npz:KEY`."""
+    head, archive, _ = spec.partition(".npz:")
+    return head + ".npz" if archive else spec
 
 
 def words_of(note: Note) -> str:

@@ -34,7 +34,6 @@ from nncdbg.dap_server.progress import TITLES, Progress
 from nncdbg.dap_server.protocol import REQUESTS
 from nncdbg.dap_server.registry import CONFIGURABLE, EACH_PROGRAM, HANDLERS, Handler, State
 from nncdbg.dap_server.sources.instructions import Blocks
-from nncdbg.dap_server.transport.admission import admitted
 from nncdbg.dap_server.transport.backlog import Backlog
 from nncdbg.dap_server.transport.connection import Connection
 from nncdbg.dap_server.transport.framing import FrameError
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
     from nncdbg.dap_server.protocol.requests import InitializeRequestArguments
     from nncdbg.dap_server.runner import Runner
     from nncdbg.dap_server.terminal_window import TerminalWindow
+    from nncdbg.dap_server.transport.admission import Admission
 
 
 class Cancelled(NncdbgError):
@@ -92,8 +92,8 @@ class Session:
         self.at_hand: Request | None = None
         self.flush_output: Callable[[], None] = lambda: None
         """Come back when all that the program has printed until now has been told."""
-        self.token: str | None = None
-        """What the client has to show before it is served; None once it has, or where none is set."""
+        self.admission: Admission | None = None
+        """What the client has to do before it is served; None once it has, and over stdio."""
         self.relay: Relay | None = None
         """What the client's requests go to in place of the handlers, where it is attached through us."""
         self.progress = Progress(self)
@@ -134,6 +134,11 @@ class Session:
         """Whether the session is over, or is within so many seconds; None waits for it."""
         with self.turn:
             return self.turn.wait_for(lambda: self.closing, timeout)
+
+    def admitted(self, timeout: float) -> bool:
+        """Return whether the client is admitted, or the session over, within so many seconds."""
+        with self.turn:
+            return self.turn.wait_for(lambda: self.admission is None or self.closing, timeout)
 
     def join(self) -> None:
         """Wait for the threads of a session that is closing."""
@@ -201,7 +206,7 @@ class Session:
             message = parse_message(body)
             if isinstance(message, Answer):
                 self._hear(message)
-            elif self.token is None or admitted(self, message):
+            elif self.admission is None or self.admission.admits(self, message):
                 self._accept(message)
         except MessageError as error:
             if error.request_seq:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -174,16 +174,38 @@ ReadConstant: TypeAlias = Callable[[Constant], Array]
 Complain: TypeAlias = Callable[[Path, int, NncdbgError], NncdbgError]
 
 
+class Declarations(Protocol):
+    """How declared and inferred types are reconciled."""
+
+    def agreed(self, path: Path, name: str, declared: Type | None, inferred: Type | None) -> Type | None:
+        """The type of a result; GraphError if the two types contradict each other."""
+
+    def carried(self, path: Path, name: str, declared: Type | None, initial: Type | None) -> Type | None:
+        """The type of a value that a loop carries, in every iteration."""
+
+
+class StrictDeclarations:
+    """Declared types hold: a result that contradicts its declaration is an error."""
+
+    def agreed(self, path: Path, name: str, declared: Type | None, inferred: Type | None) -> Type | None:
+        return agreed(name, declared, inferred)
+
+    def carried(self, path: Path, name: str, declared: Type | None, initial: Type | None) -> Type | None:
+        return declared or (without_sizes(initial) if initial else None)
+
+
 @dataclass(slots=True)
 class Compiler:
     """Compiles the blocks of one program.
 
-    `read` gives the data of a constant; `complain` adds the place in the listing to an error.
+    `read` returns the data of a constant; `complain` adds the place in the listing to an error;
+    `declarations` reconciles declared and inferred types.
     """
 
     program: Program
     read: ReadConstant
     complain: Complain
+    declarations: Declarations = field(default_factory=StrictDeclarations)
 
     def compile(self, graph: Graph, types: Sequence[Type | None], path: Path | None = None) -> Code:
         """The code of a graph of the program, for inputs of these types (None: as declared)."""
@@ -233,7 +255,7 @@ class Compiler:
             if value.name in code.slot_of:
                 raise GraphError(f"%{value.name} is defined twice", hint="every value is defined once")
             code.new_slot(value.name, UNSET, pc)
-            code.know(value.name, agreed(value.name, value.type, inferred))
+            code.know(value.name, self.declarations.agreed(code.path, value.name, value.type, inferred))
         last = len(code.template)
         code.targets.append(first if last == first + 1 else slice(first, last))
 
@@ -252,7 +274,7 @@ class Compiler:
         for index, graph in enumerate(node.subgraphs):
             body = Code(graph, (*code.path, pc, index), code.opsets, parent=code)
             if node.op == "while":
-                yield body, self._carried_types(code, graph, node, operands)
+                yield body, self._carried_types(code, body.path, node, operands)
             else:
                 yield body, [value.type for value in graph.inputs]
             bodies.append(body)
@@ -268,13 +290,13 @@ class Compiler:
         return [types[0] if len(set(types)) == 1 else None for types in zip(*ends, strict=True)]
 
     def _carried_types(
-        self, code: Code, graph: Graph, node: Node, operands: Sequence[int]
+        self, code: Code, path: Path, node: Node, operands: Sequence[int]
     ) -> list[Type | None]:
         """What holds in every iteration: what the text says, or the element type of the first value."""
         types: list[Type | None] = [TensorType("i64", ())]
-        for value, slot in zip(graph.inputs[1:], operands[1:], strict=True):
+        for value, slot in zip(node.subgraphs[0].inputs[1:], operands[1:], strict=True):
             initial = code.types.get(code.names[slot]) or _slot_type(code, slot)
-            types.append(value.type or (without_sizes(initial) if initial else None))
+            types.append(self.declarations.carried(path, value.name, value.type, initial))
         return types
 
     def _type(self, code: Code, operand: Operand) -> Type | None:

@@ -120,7 +120,7 @@ class Control:
         frame = machine.frames[-1]
         execute = frame.code.instructions[frame.pc][0]
         if (
-            execute is not None
+            (execute is not None and not self.timeline.detour_next)
             or frame.pc == len(frame.code.nodes)
             or frame.code.nodes[frame.pc].op == "break"
         ):
@@ -131,7 +131,7 @@ class Control:
     def step_into(self, formula: Code | None = None) -> Stop:
         """The next statement; into its block or graph if it has one, or into the op's micro program."""
         if formula is None:
-            return self._one()
+            return self.step_over() if self.timeline.detour_next else self._one()
         self.timeline.detour(formula)
         return self._arrived("step")
 
@@ -184,7 +184,7 @@ class Control:
 
     def _step(self) -> Outcome | None:
         """The next statement, a trap on it or not, unless the limit comes before it."""
-        return Interrupted() if self.machine.bounded else self.machine.step()
+        return Interrupted() if self.machine.bounded else self.timeline.step()
 
     def _go(
         self, arrived: Callable[[], bool] | None, reason: str, places: Iterable[tuple[int, int]] = ()
@@ -201,7 +201,8 @@ class Control:
                 if arrived is not None and self._at_trap() and arrived():
                     self.journey = None
                     return self._arrived(reason)
-                outcome = self._step() if self._at_trap() else self.machine.run()
+                due = self._at_trap() or self.timeline.detour_next
+                outcome = self._step() if due else self.timeline.run()
         finally:
             self.traps.lead_to(())
 
@@ -226,7 +227,7 @@ class Control:
                 self.service = self.paused = False
                 return self._interrupted() or self.describe("end", None, 0)
             case Failed(error):
-                frame = self.machine.frames[-1]
+                frame, self.pending = self.machine.frames[-1], []
                 return self.describe("exception", frame, frame.pc, detail=_first_line(error), error=error)
             case Interrupted():
                 return self._interrupted()

@@ -12,13 +12,14 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from nncdbg.engine.code import UNSET
+from nncdbg.engine.deviations import Edit
 from nncdbg.engine.dtypes import INTEGERS, name_of
 from nncdbg.engine.errors import RunError, UsageError
 from nncdbg.engine.events import Ended, Failed
 from nncdbg.engine.expression import evaluate_index, parse_index
 from nncdbg.engine.graph import Array
 from nncdbg.engine.machine import Frame, Machine
-from nncdbg.engine.timeline import EVICTED, Branch, Edit
+from nncdbg.engine.timeline import EVICTED, Branch
 from nncdbg.engine.values import Values, type_of
 
 Recall: TypeAlias = "Callable[[int, int], Any]"

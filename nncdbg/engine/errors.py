@@ -33,7 +33,8 @@ class Excerpt:
     file: str | None = None
 
     def __str__(self) -> str:
-        where = f"{self.file or '<text>'}:{self.line}:{self.column}"
+        where = f"{self.file}:{self.line}" if self.file else f"line {self.line}"
+        where += f":{self.column}"
         gutter = f"{self.line:>5} | "
         text, column = _window(self.text, self.column)
         # Tabs stay tabs in the caret line, so that the caret stands under its character.

@@ -11,14 +11,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-
-from nncdbg.engine.backends import Backend, Call, Kernels
+from nncdbg.engine.backends import Backend, Kernels
+from nncdbg.engine.backends.composed import call_of
 from nncdbg.engine.backends.fallback import Fallback
 from nncdbg.engine.code import CONTROL, Code, Instruction, Path, Statement, gatherer
 from nncdbg.engine.graph import Node
-from nncdbg.engine.ops import Op, lookup
-from nncdbg.engine.ops.schema import complete, version_of
+from nncdbg.engine.ops import Op
 
 if TYPE_CHECKING:
     from nncdbg.engine.findings import Report
@@ -103,6 +101,8 @@ class Linker:
     fallback: Fallback | None = None
     """What runs the ops that the backend has no kernel for; without it, they fail when they are executed."""
     observe: Callable[[Binding, Execute], Execute] | None = None
+    integers: Callable[[Binding, Execute], Execute] | None = None
+    """What checks integer operations (see `integer_checks`)."""
     check: Callable[[Binding, Execute], Execute] | None = None
     """What runs beside each kernel."""
     measure: Callable[[Binding, Execute], Execute] | None = None
@@ -146,6 +146,8 @@ class Linker:
         execute = self.allocation.wrap(binding)
         if self.observe is not None:
             execute = self.observe(binding, execute)
+        if self.integers is not None:
+            execute = self.integers(binding, execute)
         if self.check is not None:
             execute = self.check(binding, execute)
         if self.measure is not None:
@@ -154,39 +156,23 @@ class Linker:
 
     def bind(self, code: Code, pc: int, node: Node) -> Binding:
         """The statement bound to its kernel; where the backend has none, executing it says so."""
-        version = version_of(node.op, code.opsets)
-        op = lookup(node.op, version) or Op(node.op, kernel=None)
-        attributes = _kernel_arguments(op, complete(node.op, version, node.attributes), version, node)
-        several = isinstance(code.targets[pc], slice)
-        call = Call(
-            node,
-            op,
-            version,
-            attributes,
-            several,
-            frozenset(
-                index
-                for index, slot in enumerate(code.operands[pc])
-                if isinstance(code.template[slot], np.ndarray)
-            ),
-            partial(self.generator, code.path, pc),
-        )
+        call = call_of(code, pc, partial(self.generator, code.path, pc))
         kernels = self.backend.bind(call)
         if self.fallback is not None:
             kernels = self.fallback.cover(kernels, call, Statement(code, pc))
         if self.record is not None:
-            kernels = self.record(kernels, op, code, pc)
-        return Binding(code, pc, node, op, attributes, kernels.run, kernels.into, len(node.outputs), several)
-
-
-def _kernel_arguments(op: Op, attributes: Mapping[str, Any], version: int, node: Node) -> Mapping[str, Any]:
-    """The attributes, and what else a kernel asks for."""
-    asked = dict(attributes)
-    if op.opset_version:
-        asked["opset"] = version
-    if op.outputs_count:
-        asked["outputs_count"] = len(node.outputs)
-    return asked
+            kernels = self.record(kernels, call.op, code, pc)
+        return Binding(
+            code,
+            pc,
+            node,
+            call.op,
+            call.attributes,
+            kernels.run,
+            kernels.into,
+            len(node.outputs),
+            call.several,
+        )
 
 
 def walk(code: Code) -> Iterator[Code]:

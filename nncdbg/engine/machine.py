@@ -91,7 +91,9 @@ class Machine:
         self.running = running
         self.tick = 0
         self.bound: float = math.inf
-        """The tick at which `run` comes back with an interruption."""
+        """The tick at which `run` comes back with an interruption; the end of the program is not counted."""
+        self.halt: float = math.inf
+        """The tick at which `run` comes back with an interruption, whatever is next."""
         self.ended = False
         self.interrupted = False
         self._disarmed: list[Code] = []
@@ -114,7 +116,7 @@ class Machine:
                     return Ended()
                 frame = self.frames[-1]
                 # Asked once per block: where the bound may lie inside it, statements are taken one by one.
-                near = self.tick + len(frame.code.patched) - frame.pc > self.bound
+                near = self.tick + len(frame.code.patched) - frame.pc > min(self.bound, self.halt)
                 outcome = self._run_one(frame) if near else self._run_block()
                 if outcome is not None:
                     return outcome
@@ -134,7 +136,7 @@ class Machine:
 
     def _run_one(self, frame: Frame) -> Outcome | None:
         """The next statement, unless the bound or a trap comes before it."""
-        if self.bounded:
+        if self.bounded or self.tick >= self.halt:
             return self._interruption()
         return Trapped() if frame.pc in frame.code.traps else self.step()
 
@@ -406,6 +408,7 @@ class Machine:
         copy = Machine.__new__(Machine)
         copy.call_code, copy.running = self.call_code, self.running
         copy.tick, copy.bound, copy.ended, copy.interrupted = self.tick, math.inf, self.ended, False
+        copy.halt = math.inf
         copy._disarmed = []
         copy.journal, copy.floor, copy.listeners = deque(maxlen=0), self.tick, []
         copy.problems = []

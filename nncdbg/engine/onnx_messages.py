@@ -64,10 +64,11 @@ def node_proto(
     None are left out.  Raises UsageError for one that the op does not have.
     """
     from onnx import helper
-    from onnx.defs import get_schema
+
+    from nncdbg.engine.ops.schema import op_schema
 
     domain, _, local = op.rpartition(".")
-    schema = get_schema(local, version, domain)
+    schema = op_schema(op, version)
     inputs = [f"input_{index}" if there else "" for index, there in enumerate(given)]
     node = helper.make_node(local, inputs, [f"output_{index}" for index in range(outputs)], domain=domain)
     for name, value in attributes.items():

@@ -19,6 +19,7 @@ from nncdbg.engine.budget import parse_bytes
 from nncdbg.engine.code import Code, Path, Statement
 from nncdbg.engine.collector import collector_paused
 from nncdbg.engine.control import Control, Journey, LogMessage, Stop
+from nncdbg.engine.deviations import Edit
 from nncdbg.engine.editing import change
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.expression import Expression, evaluate, parse
@@ -92,13 +93,13 @@ class Debugger:
         self.seed = seed
         self.listing: Listing = program.listing or printed_listing(program, locations=False)
         self.messages: list[str] = []
-        """What logpoints printed, oldest first, as long as nobody else takes it (see `said`)."""
+        """Messages of logpoints and about re-applied edits, oldest first, unless `said` takes them."""
         self.said: Callable[[LogMessage], None] = lambda message: self.messages.append(message.text)
-        """Takes each message of a logpoint when it is made, on the thread that moves the program."""
+        """Takes each message when it is made, on the thread that moves the program."""
         bound = bind(program.graphs[program.entry], inputs, dims, seed, folder=folder)
         self.inputs = bound.arrays
         self.dims = bound.dims
-        self.notes = bound.notes
+        self.notes = [*map(Note, program.notes), *bound.notes]
         self.backend = backend_of(backend)
         self.allocation = allocation_on(self.backend, allocator)
         running = Running()
@@ -129,7 +130,8 @@ class Debugger:
     def _take_control(self, codes: Sequence[Code], history: int, max_ops: int | None) -> None:
         """Have the machine, which is at its first statement, stop where it should; `codes` are its blocks."""
         program = self.program
-        self.timeline = Timeline(self.machine, history, self.allocation)
+        self.timeline: Timeline = Timeline(self.machine, history, self.allocation)
+        self.timeline.passed_edits = self._passed_edits
         self.allocation.begin(self.machine, self._house_keeping, self.line_in)
         self._innermost = Values(
             self.machine,
@@ -401,7 +403,10 @@ class Debugger:
         return self._moved(lambda: self.control.reverse_continue(self._judge.settle_before))
 
     def restart(self) -> Stop:
-        """Go back to the first statement; breakpoints stay."""
+        """Go back to the first statement of this branch; breakpoints stay.
+
+        Edits of the branch are applied again when the run reaches them.
+        """
         return self._moved(lambda: self.control.go_to(0))
 
     def go_to(self, place: str | int | Mark) -> Stop:
@@ -540,6 +545,16 @@ class Debugger:
     def _code_arrived(self, code: Code) -> None:
         self._stopping.reach(code)
         self.control.blocks_arrived()
+
+    def _passed_edits(self, edits: Sequence[Edit], again: bool) -> None:
+        places = [f"%{each.name} at line {self.line_in(each.at.code, each.at.pc)}" for each in edits]
+        count = "1 edit" if len(edits) == 1 else f"{len(edits)} edits"
+        text = f"{count} re-applied: {', '.join(places)}"
+        if not again:
+            text = f"{count} of branch {self.timeline.branch} will be re-applied: {', '.join(places)}"
+            text += f"; `branch {self.timeline.without(edits[0])}` goes to the run without it"
+        frame = self.machine.frames[-1]
+        self.said(LogMessage(text, frame, self.line_of(frame, frame.pc)))
 
     def _house_keeping(self) -> None:
         if self.timeline.over_budget:

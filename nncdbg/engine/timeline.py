@@ -13,10 +13,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import pairwise, zip_longest
-from typing import Any, TypeAlias
+from itertools import pairwise
+from typing import Any
 
 from nncdbg.engine.code import UNSET, Code, Statement
+from nncdbg.engine.deviations import (
+    Detour,
+    Deviation,
+    Edit,
+    apply_edits,
+    delayed,
+    detour_at,
+    edits_of,
+    next_halt,
+    parted,
+    sets,
+    take_back,
+)
 from nncdbg.engine.events import Ended, Event, Failed, Interrupted, Outcome
 from nncdbg.engine.linking import Allocation
 from nncdbg.engine.liveness import dying, last_uses
@@ -40,34 +53,10 @@ EVICTED = _Evicted()
 
 
 @dataclass(frozen=True, slots=True)
-class Edit:
-    """A value set by hand at `tick`: which slots changed, and what they held before."""
-
-    tick: int
-    name: str
-    changes: tuple[tuple[int, int, Any, Any], ...]
-    """(depth of the frame, slot, before, after), the edited value first, what depends on it after."""
-    at: Statement
-    """The statement that was next."""
-
-
-@dataclass(frozen=True, slots=True)
-class Detour:
-    """The micro program that was stepped into: the statement up to `tick` was its beginning."""
-
-    tick: int
-    code: Code
-
-
-Deviation: TypeAlias = "Edit | Detour"
-"""What the user made happen; a replay needs it, as it does not follow from the program."""
-
-
-@dataclass(frozen=True, slots=True)
 class Mark:
     """A named moment, `at` the statement that was next.
 
-    `edits` are what the user had changed by then; None: as the branch has it.
+    `edits` are the deviations of the branch at that time; None: those that it has now.
     """
 
     name: str
@@ -117,6 +106,9 @@ class Timeline:
         self.halted: Callable[[], bool] = lambda: False
         """Tells whether somebody asked to stop, so that a long replay can be left."""
         self.edits: list[Deviation] = []
+        """The deviations of the present branch, by tick: those in effect, then those ahead."""
+        self.passed_edits: Callable[[Sequence[Edit], bool], None] = _unreported
+        """Called with edits of the branch that take effect again (True), or are ahead again (False)."""
         self.marks: dict[str, Mark] = {}
         self.branches = {0: Branch(0, None, 0, "the program as given")}
         self.branch = 0
@@ -201,38 +193,48 @@ class Timeline:
     def _before_frame(self, depth: int) -> None:
         """The state before the frame at `depth` began: the frames around it stand as they were then."""
         machine = self.machine
-        tick = machine.frames[depth].entered - 1
+        before, tick = machine.tick, machine.frames[depth].entered - 1
         if not self.retains:
             self.go_to(tick)
             return
-        self._drop_edits_at(tick + 1, depth)
+        self._take_back_from(tick + 1, depth)
         del machine.frames[depth:]
         while machine.journal and machine.journal[-1][0] > tick:
             machine.journal.pop()
         machine.tick, machine.ended = tick, False
         machine.floor = min(machine.floor, tick)
+        self._after_moving(before)
 
     def go_to(self, tick: int) -> None:
         """The state after `tick` statements: backwards by undo or replay, forwards by running.
 
-        Stops earlier if the program ends or fails before.  Edits later than `tick` are dropped.
+        Stops earlier if the program ends or fails before.  The edits of the branch stay: those later
+        than `tick` are ahead again.
         """
-        machine = self.machine
-        if tick < machine.tick:
+        before = self.machine.tick
+        if tick < before:
             self._go_back(tick)
         else:
-            self._forward(machine, tick, self.edits)
+            self._forward(self.machine, tick, self.edits)
+        self._after_moving(before)
+
+    def _after_moving(self, before: int) -> None:
+        """Report the edits that were passed since tick `before`, and drop detours that are not needed."""
+        low, high = sorted((before, self.machine.tick))
+        passed = [edit for edit in edits_of(self.edits) if low < edit.tick <= high]
+        if passed:
+            self.passed_edits(passed, high > before)
+        self._drop_detours_ahead()
 
     def _go_back(self, tick: int) -> None:
         machine = self.machine
         # At the very start nothing is computed: there is nothing that undoing would save.
         while self.retains and machine.tick > tick > 0 and not self._nearer_checkpoint(tick):
-            self._drop_edits_at(machine.tick)
+            self._take_back_from(machine.tick)
             if not self._undoable():
                 break
             machine.undo()
         if machine.tick > tick or not self.retains:
-            self._drop_edits_at(tick + 1, 0)
             self._restore(tick)
 
     def _nearer_checkpoint(self, tick: int) -> bool:
@@ -256,16 +258,16 @@ class Timeline:
             return kind != "next" or _stands(dropped[1], frame.code.operands[-1])
         return _stands(frame.slots, frame.code.reads(frame.pc - 1))
 
-    def _drop_edits_at(self, tick: int, depth: int | None = None) -> None:
-        """Take back the edits made at `tick` or later, in the frames below `depth`."""
-        frames = self.machine.frames[:depth]
-        while self.edits and self.edits[-1].tick >= tick:
-            dropped = self.edits.pop()
-            changes = dropped.changes if isinstance(dropped, Edit) else ()
-            for level, slot, before, _ in reversed(changes):
-                if level < len(frames):
-                    frames[level].slots[slot] = before
-            self._forget_checkpoints(dropped.tick)
+    def _take_back_from(self, tick: int, depth: int | None = None) -> None:
+        """Undo the edits in effect that were made at `tick` or later, in the frames below `depth`."""
+        for edit in reversed(edits_of(self.edits)):
+            if tick <= edit.tick <= self.machine.tick:
+                take_back(self.machine, edit, depth)
+
+    def _drop_detours_ahead(self) -> None:
+        """Forget detours ahead that no edit depends on: the op runs by its kernel next time."""
+        while self.edits and isinstance(self.edits[-1], Detour) and self.edits[-1].tick > self.machine.tick:
+            self._forget_checkpoints(self.edits.pop().tick)
 
     def _forget_checkpoints(self, tick: int) -> None:
         """Drop the states of `tick` and later: they saw an edit that is no more, or not a new one."""
@@ -304,15 +306,45 @@ class Timeline:
 
     def _again(self, machine: Machine, edits: Iterable[Deviation]) -> Outcome | None:
         self.replayed += 1
-        detours = (edit for edit in edits if isinstance(edit, Detour) and edit.tick == machine.tick + 1)
-        detour = next(detours, None)
-        outcome = None
-        if detour is None:
-            outcome = machine.step()
-        else:
-            machine.push_formula(detour.code)
-        _apply_here(machine, edits)
+        return _one_statement(machine, edits)
+
+    # -- forward, as the branch has it ---------------------------------------------------------
+
+    @property
+    def ahead(self) -> list[Edit]:
+        """The edits of the present branch that take effect later, in the order of time."""
+        return self.ahead_on(self.branches[self.branch])
+
+    def ahead_on(self, branch: Branch) -> list[Edit]:
+        """The edits of a branch that take effect later than where it is."""
+        tick = self.machine.tick if branch.saved is None else branch.saved.machine.tick
+        return [edit for edit in edits_of(self._deviations_of(branch.number)) if edit.tick > tick]
+
+    @property
+    def detour_next(self) -> bool:
+        """Whether the next statement is taken by its micro program, as an edit ahead depends on that."""
+        return detour_at(self.edits, self.machine.tick) is not None
+
+    def step(self) -> Outcome | None:
+        """Execute the next statement as this branch has it, and apply the edits made after it."""
+        before = self.machine.tick
+        outcome = _one_statement(self.machine, self.edits)
+        self._arrived_at_edits(before)
         return outcome
+
+    def run(self) -> Outcome:
+        """Run the machine until it comes back; at the latest where a deviation of the branch is due."""
+        before = self.machine.tick
+        self.machine.halt = next_halt(self.edits, before)
+        outcome = self.machine.run()
+        self._arrived_at_edits(before)
+        return outcome
+
+    def _arrived_at_edits(self, before: int) -> None:
+        if self.edits and self.machine.tick > before:
+            applied = apply_edits(self.machine, self.edits)
+            if applied:
+                self.passed_edits(applied, True)
 
     def diversion(self, tick: int | None = None) -> Machine:
         """A separate machine in the state of `tick` (now, if None), to look at or to run on from.
@@ -361,14 +393,16 @@ class Timeline:
 
     @property
     def last_edit(self) -> int:
-        """The tick of the last value that was set by hand; -1 if none was."""
-        return max((edit.tick for edit in self.edits if isinstance(edit, Edit)), default=-1)
+        """The tick of the last edit in effect; -1 if there is none."""
+        ticks = (edit.tick for edit in edits_of(self.edits))
+        return max((tick for tick in ticks if tick <= self.machine.tick), default=-1)
 
     def _find_again(self, machine: Machine, depth: int, slot: int) -> Any:
         """Run a machine until the slot of that frame is written; UNSET if it was evicted there too."""
         here = self.machine.frames[depth]
         code, visit = here.code, (here.entered, here.iteration)
-        edited = max((edit.tick for edit in self.edits if _sets(edit, depth, slot)), default=0)
+        ticks = (edit.tick for edit in self.edits if sets(edit, depth, slot))
+        edited = max((tick for tick in ticks if tick <= self.machine.tick), default=0)
         outcome: Outcome | None = None
         with self.quiet():
             while True:
@@ -408,29 +442,53 @@ class Timeline:
 
     def detour(self, code: Code) -> None:
         """Step into the statement at the pc by its micro program."""
-        self._forget_checkpoints(self.machine.tick + 1)
-        self.machine.push_formula(code)
-        self.edits.append(Detour(self.machine.tick, code))
+        machine = self.machine
+        if self.detour_next:
+            self.step()
+            return
+        self._forget_checkpoints(machine.tick + 1)
+        passed = [each for each in self.edits if each.tick <= machine.tick]
+        ahead = delayed(self.edits[len(passed) :], machine, code)
+        machine.push_formula(code)
+        self.edits = [*passed, Detour(machine.tick, code), *ahead]
 
     def return_to(self, mark: Mark) -> None:
         """Go to a mark, with what the user had changed when it was made."""
         if mark.branch != self.branch:
             self.switch(mark.branch)
-        mine = [edit for edit in self.edits if edit.tick <= mark.tick]
-        parted = None if mark.edits is None else _parted(mine, mark.edits)
-        if mark.edits is None or parted is None:
-            self.go_to(mark.tick)
-            return
-        self._forget_checkpoints(parted)
-        self.edits = list(mark.edits)
-        self._restore(mark.tick)
+        if mark.edits is not None:
+            mine, then = ([e for e in edits if e.tick <= mark.tick] for edits in (self.edits, mark.edits))
+            tick = parted(mine, then)
+            if tick is not None:
+                self._forget_checkpoints(tick)
+                self.edits = list(mark.edits)
+                self._restore(mark.tick)
+                return
+        self.go_to(mark.tick)
+
+    def without(self, edit: Edit) -> int:
+        """The nearest branch that the present one came from, and that does not have this edit."""
+        number = self.branch
+        while any(each.changes is edit.changes for each in edits_of(self._deviations_of(number))):
+            parent = self.branches[number].parent
+            assert parent is not None, "every edit began a branch"
+            number = parent
+        return number
+
+    def _deviations_of(self, number: int) -> Sequence[Deviation]:
+        saved = self.branches[number].saved
+        return self.edits if saved is None else saved.edits
 
     def fork(self, title: str) -> Branch:
-        """Leave the present course as a branch, and go on in a new one from here."""
+        """Leave the present run as a branch, and go on in a new one from here.
+
+        Edits that are ahead stay with the branch that is left.
+        """
         self.branches[self.branch].saved = self._save()
         fork = Branch(max(self.branches) + 1, self.branch, self.machine.tick, title)
         self.branches[fork.number] = fork
         self.branch = fork.number
+        self.edits = [each for each in self.edits if each.tick <= fork.tick]
         self._forget_checkpoints(fork.tick)
         return fork
 
@@ -439,7 +497,9 @@ class Timeline:
         del self.branches[fork.number]
         assert fork.parent is not None
         self.branch = fork.parent
-        self.branches[self.branch].saved = None
+        saved = self.branches[self.branch].saved
+        assert saved is not None
+        self.edits, self.branches[self.branch].saved = list(saved.edits), None
 
     def switch(self, number: int) -> None:
         """Go to where branch `number` was left."""
@@ -473,19 +533,27 @@ class Timeline:
         return machine
 
 
+def _one_statement(machine: Machine, edits: Iterable[Deviation]) -> Outcome | None:
+    """The next statement as a branch with these deviations has it, and the edits made after it."""
+    detour = detour_at(edits, machine.tick)
+    outcome = None
+    if detour is None:
+        outcome = machine.step()
+    else:
+        machine.push_formula(detour.code)
+    apply_edits(machine, edits)
+    return outcome
+
+
+def _unreported(edits: Sequence[Edit], again: bool) -> None:
+    """No listener."""
+
+
 def _begun(checkpoints: Sequence[Machine], tick: int, edits: Iterable[Deviation]) -> Machine:
     """A copy of the last checkpoint at or before `tick`, with the edits made just there."""
     machine = next(state for state in reversed(checkpoints) if state.tick <= tick).clone()
-    _apply_here(machine, edits)
+    apply_edits(machine, edits)
     return machine
-
-
-def _parted(these: Sequence[Deviation], those: Sequence[Deviation]) -> int | None:
-    """The tick of the first change that only one of two courses has; None if they are the same."""
-    for a, b in zip_longest(these, those):
-        if a is not b:
-            return min(edit.tick for edit in (a, b) if edit is not None)
-    return None
 
 
 def _copied(entry: Entry) -> Entry:
@@ -498,17 +566,6 @@ def _copied(entry: Entry) -> Entry:
 
 def _stands(slots: Sequence[Any], wanted: Iterable[int]) -> bool:
     return all(slots[slot] is not EVICTED for slot in wanted)
-
-
-def _sets(edit: Deviation, depth: int, slot: int) -> bool:
-    return isinstance(edit, Edit) and any(change[:2] == (depth, slot) for change in edit.changes)
-
-
-def _apply_here(machine: Machine, edits: Iterable[Deviation]) -> None:
-    for edit in edits:
-        if isinstance(edit, Edit) and edit.tick == machine.tick:
-            for depth, slot, _, after in edit.changes:
-                machine.frames[depth].slots[slot] = after
 
 
 def _drop_dead(frame: Frame) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prompt_toolkit import PromptSession
@@ -17,6 +15,7 @@ from nncdbg.terminal.completion import candidates
 from nncdbg.terminal.crash import report_crash
 from nncdbg.terminal.session import PROMPT
 from nncdbg.terminal.shortcuts import BOUND
+from nncdbg.terminal.state_folder import state_folder
 
 if TYPE_CHECKING:
     from nncdbg.terminal.screen import Screen
@@ -104,15 +103,9 @@ class _TolerantHistory(FileHistory):
             self.screen.note(f"the history is not saved: {error.strerror}")
 
 
-def history_path() -> Path:
-    """`nncdbg/history` in the user's folder for state (XDG Base Directory Specification)."""
-    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    return Path(base) / "nncdbg" / "history"
-
-
 def history(screen: Screen) -> History:
     """The history of commands, in a file if it can be written."""
-    path = history_path()
+    path = state_folder() / "history"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a+b"):

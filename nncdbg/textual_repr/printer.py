@@ -32,9 +32,9 @@ def print_program(program: Program, *, locations: bool = True) -> str:
 
 
 def listing(program: Program, *, locations: bool = True) -> Listing:
-    """The lines of the printed `program`, and where each statement stands in them."""
+    """The lines of the printed `program`, and the lines of each statement."""
     out = _print(program, locations)
-    return Listing(tuple(out.lines), out.statements, out.headers)
+    return Listing(tuple(out.lines), out.statements, out.headers, program.source)
 
 
 def print_graph(graph: Graph, *, locations: bool = True) -> str:

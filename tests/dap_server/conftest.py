@@ -61,6 +61,7 @@ SAMPLE = frozenset(
         "test_presentation.py",
         "test_schema.py",
         "test_protocol_records.py",
+        "test_access.py",
     )
 )
 """Files of the default run; the others take minutes, as each test starts processes."""

@@ -138,7 +138,10 @@ def test_what_stands_after_the_change_is_not_what_was_there_before(client: Clien
     assert "does not stand here" in message, f"{left} belongs to the course that was left"
     client.move("stepBack", reason="entry")
     client.move("next")
-    assert client.evaluate("%centred[0, 0]") == left, "back before the change, as it was"
+    assert "set" in client.refused("evaluate", {"expression": "%centred"}), "the edit is applied again"
+    client.request("evaluate", {"expression": "branch 0", "context": "repl"})
+    client.expect_stop("goto")
+    assert client.evaluate("%centred[0, 0]") == left, "on the branch without the change, as it was"
 
 
 def test_nothing_is_set_while_the_program_runs(client: Client, tmp_path: Path) -> None:
@@ -176,3 +179,60 @@ def test_the_program_goes_on_with_the_new_value(client: Client, allocator: str) 
     client.request("continue", {"threadId": 1})
     client.expect_stop("exit")
     assert client.evaluate("%probs") == "f32[2,3] [[0.3333 0.3333 0.3333] [0.3333 0.3333 0.3333]]"
+
+
+# -- going back over an edit ---------------------------------------------------------------------------
+
+
+def _messages(client: Client) -> list[str]:
+    return [each["body"]["output"].strip() for each in client.messages if each.get("event") == "output"]
+
+
+def _edited_and_ended(client: Client, path: Path) -> None:
+    client.start(path, stopOnExit=True)
+    client.move("next")
+    client.request("setExpression", {"expression": "%h", "value": "0"})
+    client.request("continue", {"threadId": 1})
+    client.expect_stop("exit")
+
+
+EVEN = "f32[2,3] [[0.3333 0.3333 0.3333] [0.3333 0.3333 0.3333]]"
+
+
+def test_restart_keeps_the_edits_of_the_branch(client: Client) -> None:
+    _edited_and_ended(client, EXAMPLES / "first_steps.nnc")
+    client.request("restart")
+    client.expect_stop("entry")
+    assert "restart on branch 1 (%h set)" in _messages(client)
+    client.request("continue", {"threadId": 1})
+    client.expect_stop("exit")
+    assert client.evaluate("%probs") == EVEN
+    assert [text for text in _messages(client) if "re-applied" in text] == [
+        "1 edit of branch 1 will be re-applied: %h at line 11; `branch 0` goes to the run without it",
+        "1 edit re-applied: %h at line 11",
+    ]
+
+
+def test_step_back_and_forward_again_keeps_an_edit(client: Client) -> None:
+    client.start(EXAMPLES / "first_steps.nnc")
+    client.move("next")
+    client.request("setExpression", {"expression": "%h", "value": "0"})
+    client.move("stepBack", reason="entry")
+    client.move("next")
+    assert client.evaluate("%h[0, 1]") == "0.0"
+
+
+def test_restart_of_a_changed_file_reports_the_edits_that_are_lost(client: Client, tmp_path: Path) -> None:
+    path = tmp_path / "first_steps.nnc"
+    path.write_text((EXAMPLES / "first_steps.nnc").read_text())
+    _edited_and_ended(client, path)
+    path.write_text(path.read_text() + "\n")
+    client.request("restart")
+    client.expect_stop("entry")
+    assert any(
+        "values that were set are not: a file of the program has changed" in text
+        for text in _messages(client)
+    )
+    client.request("continue", {"threadId": 1})
+    client.expect_stop("exit")
+    assert client.evaluate("%probs") != EVEN

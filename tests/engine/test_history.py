@@ -100,6 +100,9 @@ def test_an_edit_survives_the_eviction_of_what_was_before_it() -> None:
     debugger.go_to(40)
     assert debugger.value("s")[0] != 5.0
     debugger.go_to(41)
+    assert debugger.value("s")[0] == 5.0
+    debugger.timeline.switch(0)
+    debugger.go_to(41)
     assert debugger.value("s")[0] != 5.0
 
 

@@ -39,7 +39,8 @@ def state(debugger: nncdbg.Debugger) -> list[Any]:
     for frame in debugger.machine.frames:
         values = {}
         for slot, content in enumerate(frame.slots):
-            if content is not UNSET and content is not EVICTED and frame.code.definition[slot] < frame.pc:
+            held = content is not UNSET and content is not EVICTED
+            if held and frame.code.definition[slot] < frame.pc and not debugger.allocation.standing(content):
                 values[slot] = None if content is None else np.asarray(content).tobytes()
         seen.append((frame.code.path, frame.pc, frame.iteration, values))
     return seen
@@ -199,7 +200,7 @@ def test_without_memory_for_history_going_back_gives_the_same(text: str) -> None
 
 @FEW
 @given(runnable(), st.integers(1, 40), st.floats(-4, 4, width=32))
-def test_an_edit_counts_from_now_on_and_is_dropped_by_going_back(
+def test_an_edit_is_undone_by_going_back_and_applied_again_by_going_forward(
     text: str, ticks: int, number: float
 ) -> None:
     debugger = started(text)
@@ -207,16 +208,24 @@ def test_an_edit_counts_from_now_on_and_is_dropped_by_going_back(
     debugger.go_to(ticks)
     if debugger.machine.ended:
         debugger.step_back_into()
-    before = state(debugger)
     place = debugger.machine.tick
     debugger.set_value("x", number, (0,))
     assert debugger.value("x")[0] == np.float32(number)
+    edited = state(debugger)
     if place:
         debugger.go_to(place - 1)
         debugger.go_to(place)
-        assert state(debugger) == before
+        assert state(debugger) == edited
+        debugger.restart()
         debugger.run()
-        assert results(debugger) == untouched
+        again = results(debugger)
+        debugger.go_to(place)
+        assert state(debugger) == edited
+        debugger.run()
+        assert results(debugger) == again
+    debugger.timeline.switch(0)
+    debugger.run()
+    assert results(debugger) == untouched
 
 
 @pytest.mark.parametrize("allocator", ["debug", "plain"])

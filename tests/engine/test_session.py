@@ -421,8 +421,13 @@ def test_branches_can_be_left_and_taken_up_again(debugger: nncdbg.Debugger) -> N
     debugger.timeline.switch(1)
     assert debugger.machine.ended
     np.testing.assert_array_equal(debugger.value("k"), [1.0] * 4)
-    debugger.go_to(0)
+    debugger.restart()
     debugger.run_to(line=12)
+    np.testing.assert_array_equal(debugger.value("k"), [1.0] * 4)
+    debugger.step_back()
+    assert debugger.timeline.ahead
+    debugger.timeline.switch(0)
+    debugger.run()
     np.testing.assert_array_equal(debugger.value("k"), first)
 
 

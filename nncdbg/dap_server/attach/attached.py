@@ -39,8 +39,8 @@ class Attached(Debuggee):
         self._said = debugger.said
         """Where the user hears of his logpoints."""
         self._pausing = False
-        self._edits = 0
-        """Edits made before the latest stop."""
+        self._branch = 0
+        """The branch of the latest stop."""
 
     # -- whose is it -------------------------------------------------------------------------
 
@@ -86,7 +86,7 @@ class Attached(Debuggee):
     def owes(self, stop: Stop) -> bool:
         """Whether the user is to hear of a stop: it is his own, or there is no way on from it."""
         if stop.error is not None:
-            return len(self.debugger.timeline.edits) == self._edits
+            return self.debugger.timeline.branch == self._branch
         caught = stop.finding is not None and stop.finding.kind in self._own
         return stop.reason == "end" or caught or bool({*stop.breakpoints} - self._ever)
 
@@ -113,7 +113,7 @@ class Attached(Debuggee):
             # The user's call comes back with it.
             self.runner.stop()
             return
-        self._edits = len(self.debugger.timeline.edits)
+        self._branch = self.debugger.timeline.branch
         with session.turn:
             self.say_remarks(session)
             if stop.error is not None:

@@ -29,12 +29,14 @@ _listener: Listener | None = None
 def listen(address: Address, token: str | None = None) -> Address:
     """Let clients of the Debug Adapter Protocol attach to this process; the address, with the port picked.
 
-    `address` is (host, port), port 0 for a free one, or the path of a Unix socket.  A client must
-    show `token` if there is one, which there must be where other machines can connect.  Nothing
+    `address` is (host, port), port 0 for a free one, or the path of a Unix socket.  Where `token` is
+    given, clients must show it; it is needed where other machines can connect.  Without one, only
+    clients of this process's user are served.  A system that cannot name the user of a connection
+    (macOS) gets a token that is made here; standard error names the file that has it.  Nothing
     waits here, and without a client nothing changes for the program.  In an editor:
     ``{"request": "attach", "connect": {"host": "127.0.0.1", "port": 5679}}``.
 
-    Raises UsageError where that cannot be had, and at a second call.
+    Raises UsageError where this process cannot listen or serve there, and at a second call.
     """
     global _attachment, _listener
     if _listener is not None:
@@ -55,6 +57,8 @@ def listen(address: Address, token: str | None = None) -> Address:
     _listener = Listener(address, make_session, token)
     _attachment = attachment
     Debugger.supervisor = attachment.supervise
+    if _listener.access.file is not None:
+        print(f"nncdbg: clients must show the token in {_listener.access.file}", file=sys.stderr)
     atexit.register(_ended)
     os.register_at_fork(after_in_child=_forked)
     return _listener.address

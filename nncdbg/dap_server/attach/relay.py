@@ -21,7 +21,8 @@ import msgspec
 
 from nncdbg.dap_server.messages import Answer, Request
 from nncdbg.dap_server.registry import capabilities
-from nncdbg.dap_server.transport.addresses import Address, words
+from nncdbg.dap_server.transport.access import token_for
+from nncdbg.dap_server.transport.addresses import Address, prepare, words
 from nncdbg.dap_server.transport.connection import Connection
 from nncdbg.dap_server.transport.framing import FrameError
 from nncdbg.engine.errors import NncdbgError, UsageError
@@ -159,6 +160,7 @@ class Relay:
             with self._lock:
                 self._far = far
                 closed = self._closed
+                self._token = self._token or token_for(connected)
             if not closed:
                 self._serve(far)
             far.close()
@@ -167,7 +169,7 @@ class Relay:
         try:
             if isinstance(self._address, tuple):
                 connected = socket.create_connection(self._address, PATIENCE)
-                connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                prepare(connected)
             else:
                 connected = socket.socket(socket.AF_UNIX)
                 try:

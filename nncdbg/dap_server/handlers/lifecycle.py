@@ -14,7 +14,7 @@ import msgspec
 
 from nncdbg.dap_server.attach.relay import AttachArguments, Connect, Relay, end_relay
 from nncdbg.dap_server.events import MAIN_THREAD, report_process
-from nncdbg.dap_server.launching import LaunchArguments, launch, words_of
+from nncdbg.dap_server.launching import LaunchArguments, launch, stamps, words_of
 from nncdbg.dap_server.protocol.events import ContinuedEventBody
 from nncdbg.dap_server.registry import ALWAYS, LIVE, State, capabilities, request
 from nncdbg.engine.errors import UsageError
@@ -107,19 +107,46 @@ def configuration_done(session: Session, arguments: ConfigurationDoneArguments) 
 def _start(session: Session) -> None:
     launched = session.launched
     assert launched is not None
-    wanted = launched.stop_on_entry or session.program.at_finding
-    session.program.start(session, stop_on_entry=wanted and not launched.no_debug)
+    session.program.start(session, stop_on_entry=_stops_on_entry(session, launched))
+
+
+def _stops_on_entry(session: Session, launched: LaunchArguments) -> bool:
+    return (launched.stop_on_entry or session.program.at_finding) and not launched.no_debug
+
+
+def _why_edits_are_lost(session: Session, wanted: LaunchArguments) -> str | None:
+    """Why a restart cannot keep the branches of the program; None if it can."""
+    if session.state not in (State.STOPPED, State.ENDED):
+        return "the program is running"
+    if wanted != session.launched:
+        return "the configuration has changed"
+    if session.program.at_finding:
+        return "a repro bundle is opened at its finding"
+    files = session.program.files
+    return None if stamps(wanted, files) == files else "a file of the program has changed"
 
 
 @request("restart", when=LIVE, capability="supportsRestartRequest", moves=True)
 def restart(session: Session, arguments: RestartArguments) -> None:
-    """The program anew, from its file as it is now; an attached one goes back to the start of its graph."""
+    """The program anew, from its file as it is now; an attached one goes back to the start of its graph.
+
+    Where values were set and the files have not changed, the program goes back to its start instead, on
+    the branch that it is on, so that the edits are applied again.
+    """
     if session.attachment is not None:
         session.attachment.go_to_start(session)
         return
     wanted = session.launched if arguments.arguments is None else _configuration(arguments.arguments)
     assert wanted is not None
     before, stopped = session.program, session.state is State.STOPPED
+    timeline = before.debugger.timeline
+    if len(timeline.branches) > 1:
+        lost = _why_edits_are_lost(session, wanted)
+        if lost is None:
+            session.say(f"restart on branch {timeline.branch} ({timeline.branches[timeline.branch].title})")
+            before.start_again(session, stop_on_entry=_stops_on_entry(session, wanted))
+            return
+        session.say(f"restart begins with the model as given, and values that were set are not: {lost}")
     _load(session, wanted)
     before.abandoned()
     if session.state is State.CONFIGURING:

@@ -10,15 +10,17 @@ import msgspec
 
 from nncdbg.dap_server.registry import LIVE, STILL, STOPPED, State, request
 from nncdbg.dap_server.sources.positions import line_for_client
+from nncdbg.engine.deviations import Edit, edits_of
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled
-from nncdbg.engine.timeline import Edit, Mark
+from nncdbg.engine.timeline import Mark
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
     from nncdbg.engine.code import Statement
+    from nncdbg.engine.deviations import Deviation
     from nncdbg.engine.machine import Machine
-    from nncdbg.engine.timeline import Branch, Deviation
+    from nncdbg.engine.timeline import Branch
 
 MOST_MOMENTS = 300
 """Moments of one answer, those of the present branch first, of each branch the latest."""
@@ -164,13 +166,13 @@ def _moments(session: Session, branch: Branch) -> Iterator[Moment]:
     for state in checkpoints[1:]:
         if state.tick > branch.tick:
             yield Moment("checkpoint", state.tick, state.next_statement)
-    inherited = {id(each) for each in _edits_of_parent(session, branch)}
+    inherited = {id(each.changes) for each in edits_of(_edits_of_parent(session, branch))}
     for edit in edits:
-        if edit.tick >= branch.tick and id(edit) not in inherited:
-            if isinstance(edit, Edit):
+        if isinstance(edit, Edit):
+            if id(edit.changes) not in inherited:
                 yield Moment("edit", edit.tick, edit.at, spelled(edit.name))
-            else:
-                yield Moment("micro", edit.tick, None, str(edit.code.graph.name))
+        elif edit.tick > branch.tick:
+            yield Moment("micro", edit.tick, None, str(edit.code.graph.name))
     for mark in known.marks.values():
         if mark.branch == branch.number:
             yield Moment("mark", mark.tick, mark.at, mark.name)

@@ -17,8 +17,11 @@ from nncdbg.engine.errors import UsageError
 Address: TypeAlias = "tuple[str, int] | str | Path"
 """(host, port), where port 0 picks one, or the path of a Unix socket."""
 
-_WAITING = 16
+_WAITING = 128
 """Connections that the system keeps until they are accepted."""
+
+_KEEP_ALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPALIVE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+"""Seconds before the first probe (under two names: Linux, macOS) and between probes; how many may be lost."""
 
 _PROBE = 1.0
 """Seconds in which a server that lives takes a connection."""
@@ -51,6 +54,17 @@ def words(address: Address) -> str:
         return f"unix:{address}"
     host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def prepare(connected: socket.socket) -> None:
+    """Make a TCP connection send at once, and notice within a minute that the other machine is gone."""
+    if connected.family == socket.AF_UNIX:
+        return
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _KEEP_ALIVE.items():
+        if hasattr(socket, option):
+            connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
 def bind(address: Address, *, guarded: bool) -> Place:

@@ -1,23 +1,31 @@
-"""Who may be served: where a token is set, a client shows it with `attach` or `launch`, or is refused.
+"""Authentication of one client, and its way to the one place that a server has.
 
-Until then only `initialize` is answered, which tells what this server can do and no more, and
-`disconnect`, which ends this connection and touches nothing else.  A wrong token ends it too.
+Until a client is admitted only `initialize` is answered, with the capabilities that every server
+of this release has, and `disconnect`, which ends this connection and touches nothing else.  Where
+a token is set, `launch` or `attach` must show it.  Where none is set the listener has already
+checked the user, and any other request admits the client.
 """
 
 from __future__ import annotations
 
 import hmac
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from nncdbg.dap_server.messages import Request, decode_arguments, response
-from nncdbg.engine.errors import UsageError
+from nncdbg.engine.errors import NncdbgError, UsageError
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
 
 _SHOWING = ("attach", "launch")
+
+
+def occupied() -> NncdbgError:
+    """Return the refusal for a client that comes while another one is served."""
+    return NncdbgError("another client is connected", hint="end that session first")
 
 
 class _Connect(msgspec.Struct):
@@ -29,36 +37,54 @@ class _Shown(msgspec.Struct):
     token: str | None = None
 
 
-def admitted(session: Session, request: Request) -> bool:
-    """Whether to serve a request of a client that has shown no token yet; if not, it is answered here.
+class Admission:
+    """What a client has to do before it is served.
 
-    Raises MessageError where the arguments cannot be read.
+    `token` is what it must show, None where it need not.  `take_place(session)` gives it the one
+    place of the server; False if another client keeps it.
     """
-    if request.command == "initialize":
+
+    def __init__(self, token: str | None, take_place: Callable[[Session], bool]) -> None:
+        self._token = token
+        self._take_place = take_place
+
+    def admits(self, session: Session, request: Request) -> bool:
+        """Return whether to serve this request; if not, it is answered here.
+
+        Raises MessageError where the arguments cannot be read.
+        """
+        if request.command == "initialize":
+            return True
+        if request.command == "disconnect":
+            session.connection.send(response(request))
+            session.vanished()
+            return False
+        if self._token is not None and not self._shows(session, request, self._token):
+            return False
+        if not self._take_place(session):
+            session.fail(request, occupied())
+            session.vanished()
+            return False
+        with session.turn:
+            session.admission = None
+            session.turn.notify_all()
         return True
-    if request.command == "disconnect":
-        session.connection.send(response(request))
-        session.vanished()
-        return False
-    shown = _token(request) if request.command in _SHOWING else None
-    if shown is None:
-        hint = "give `connect.token` in the configuration of attach or launch"
-        session.fail(request, UsageError("this server asks for its token first", hint=hint))
-        return False
-    if not _same(shown, session.token or ""):
-        session.fail(request, UsageError("the token is wrong"))
-        session.say("the connection is closed: the token is wrong", "important")
-        session.vanished()
-        return False
-    session.token = None
-    return True
+
+    def _shows(self, session: Session, request: Request, token: str) -> bool:
+        shown = _token(request) if request.command in _SHOWING else None
+        if shown is None:
+            hint = "give `connect.token` in the configuration of attach or launch"
+            session.fail(request, UsageError("this server asks for its token first", hint=hint))
+            return False
+        # In a time that does not depend on how much of it is right.
+        if not hmac.compare_digest(shown.encode(), token.encode()):
+            session.fail(request, UsageError("the token is wrong"))
+            session.say("the connection is closed: the token is wrong", "important")
+            session.vanished()
+            return False
+        return True
 
 
 def _token(request: Request) -> str | None:
     shown: _Shown = decode_arguments(request, _Shown, True)
     return shown.connect.token if shown.connect is not None and shown.connect.token else shown.token
-
-
-def _same(shown: str, wanted: str) -> bool:
-    """Compare in a time that does not tell how much of it is right."""
-    return hmac.compare_digest(shown.encode(), wanted.encode())

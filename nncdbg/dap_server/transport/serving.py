@@ -1,22 +1,30 @@
-"""Clients over TCP and Unix sockets: who may connect, one at a time, and how a connection ends."""
+"""Clients over TCP and Unix sockets: who may connect, one at a time, and how a connection ends.
+
+A connection is first checked for its user (see `access`), then *pending* until its client shows the
+token or sends a request (see `admission`), then it takes the one place.  Several may be pending at
+once, so a client that says nothing keeps nobody out.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
-import select
+import selectors
 import socket
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from nncdbg.dap_server.messages import MessageError, Request, output, parse_message, response
-from nncdbg.dap_server.transport.addresses import Address, bind, words
+from nncdbg.dap_server.transport.access import Access
+from nncdbg.dap_server.transport.addresses import Address, bind, prepare, words
+from nncdbg.dap_server.transport.admission import Admission, occupied
 from nncdbg.dap_server.transport.connection import Connection
 from nncdbg.dap_server.transport.framing import FrameError
-from nncdbg.engine.errors import NncdbgError
+from nncdbg.engine.errors import NncdbgError, UsageError
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
@@ -27,13 +35,40 @@ TURN = 1.0
 """Seconds that a client waits for the one before it to be gone, before it is turned away."""
 
 PATIENCE = 30.0
-"""Seconds in which a client must show its token, or say why it came when another is connected."""
+"""Seconds in which a client must be admitted, or say why it came when another is connected."""
 
 LINGER = 1.0
 """Seconds in which a client may still send, so that our last message is not lost by a reset."""
 
-_TURNED_AWAY = 16
-"""Clients that are told at the same time that another is connected."""
+MOST_WAITING = 32
+"""Connections that are pending or being turned away; the oldest gives way to one more."""
+
+_MOST_THREADS = 4 * MOST_WAITING
+"""Connections with a thread, those that are on their way out too; one more is closed at once."""
+
+_ONE_CONNECTION = (errno.ECONNABORTED, errno.EAGAIN, errno.EPROTO, errno.EINTR, errno.EPERM)
+"""Errors of `accept` that concern one connection; after others (no descriptor is left) it waits a while."""
+
+
+@dataclass(eq=False, slots=True)
+class _Client:
+    """A connection, the thread that attends to it, and the session of one that is not refused."""
+
+    socket: socket.socket
+    refusal: NncdbgError | None
+    thread: threading.Thread = field(init=False)
+    session: Session | None = None
+    leaving: bool = False
+
+    def shut(self) -> None:
+        """Wake whoever waits for words of this client."""
+        self.leaving = True
+        with contextlib.suppress(OSError):  # it has gone by itself
+            self.socket.shutdown(socket.SHUT_RDWR)
+
+
+def _nothing(session: Session) -> None:
+    pass
 
 
 class Listener:
@@ -45,32 +80,61 @@ class Listener:
 
     `address` is a pair (host, port), where port 0 picks one, or the path of a Unix socket.
     `make_session(connection)` makes the session of a client that has come; the listener gives it
-    the token that it has to ask for, starts it, and waits for its end.  While one client is served,
-    others are told so, and turned away.
+    its admission, starts it, and waits for its end.  `begin(session)` is called when the client is
+    admitted.  While one client is served, others are told so, and turned away.
 
-    Raises UsageError for an address that cannot be had, and for one that other machines can reach
-    when no `token` guards it.
+    Raises UsageError for an address that cannot be had, for one that other machines can reach when
+    no `token` guards it, and where this process cannot serve it (no descriptor or thread left).
     """
 
-    def __init__(self, address: Address, make_session: MakeSession, token: str | None = None) -> None:
+    def __init__(
+        self,
+        address: Address,
+        make_session: MakeSession,
+        token: str | None = None,
+        begin: Callable[[Session], None] = _nothing,
+    ) -> None:
         self._place = bind(address, guarded=token is not None)
         self.address: Address = self._place.address
         """The address as it is: with the port that was picked."""
         self._make_session = make_session
-        self._token = token
+        self._begin = begin
         self._turn = threading.Condition()
-        self._busy = self._closed = False
-        self._session: Session | None = None
-        self._clients: dict[socket.socket, threading.Thread] = {}
-        self._woken, self._wake = socket.socketpair()
+        """Guards what follows."""
+        self._closed = False
+        self._served: Session | None = None
+        """The session that has the place."""
+        self._clients: list[_Client] = []
+        """All connections, the oldest first."""
+        try:
+            self.access = Access(self._place, token)
+            self._serve_place()
+        except UsageError:
+            self._place.close()
+            raise
+
+    def _serve_place(self) -> None:
+        try:
+            self._woken, self._wake = socket.socketpair()
+        except OSError as error:
+            raise self._unable(error) from None
         self._thread = threading.Thread(target=self._accept, name="nncdbg-dap-listener", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            self._woken.close()
+            self._wake.close()
+            raise self._unable(error) from None
+
+    def _unable(self, error: Exception) -> UsageError:
+        self.access.close()
+        return UsageError(f"cannot serve {self}: {error}", hint="close files or threads of this process")
 
     def __str__(self) -> str:
         return words(self.address)
 
     def close(self) -> None:
-        """Listen no more, and let the client that is connected go."""
+        """Listen no more, and let the clients that are connected go."""
         with self._turn:
             if self._closed:
                 return
@@ -79,108 +143,150 @@ class Listener:
         self._wake.send(b"!")
         self._thread.join()
         self._place.close()
+        self.access.close()
         with self._turn:
-            session, clients = self._session, dict(self._clients)
-        if session is not None:
-            session.vanished()
-        for client, thread in clients.items():
-            if thread is not threading.current_thread():
-                # Whoever still waits for this client's words comes back.
-                with contextlib.suppress(OSError):
-                    client.shutdown(socket.SHUT_RDWR)
-                thread.join()
+            clients = [*self._clients]
+        for client in clients:
+            if client.session is not None:
+                client.session.vanished()
+        for client in clients:
+            if client.thread is not threading.current_thread():
+                client.shut()
+                client.thread.join()
         self._woken.close()
         self._wake.close()
 
     def let_go(self) -> None:
         """In a forked child: close the descriptors, which the parent goes on to use."""
-        for each in (self._place.socket, self._woken, self._wake, *self._clients):
+        for each in (
+            self._place.socket,
+            self._woken,
+            self._wake,
+            *(client.socket for client in self._clients),
+        ):
             os.close(each.detach())
 
     # -- clients come ------------------------------------------------------------------------
 
     def _accept(self) -> None:
         listening = self._place.socket
-        while True:
-            ready, _, _ = select.select([listening, self._woken], [], [])
-            if self._woken in ready:
-                return
-            try:
-                client, _ = listening.accept()
-            except OSError as error:
-                # It left before we came, or we have no descriptor for it; then wait for one.
-                if error.errno in (errno.EMFILE, errno.ENFILE):
-                    time.sleep(TURN)
-                continue
-            self._welcome(client)
+        listening.setblocking(False)
+        # Unlike `select`, this has no limit on the number of a descriptor.
+        with selectors.PollSelector() as selector:
+            selector.register(listening, selectors.EVENT_READ)
+            selector.register(self._woken, selectors.EVENT_READ)
+            while not any(key.fileobj is self._woken for key, _ in selector.select()):
+                try:
+                    connected, _ = listening.accept()
+                except OSError as error:
+                    if error.errno not in _ONE_CONNECTION:
+                        time.sleep(TURN)
+                else:
+                    self._welcome(connected)
 
-    def _welcome(self, client: socket.socket) -> None:
-        client.setblocking(True)
-        if client.family != socket.AF_UNIX:
-            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        thread = threading.Thread(target=self._serve, args=(client,), name="nncdbg-dap-client", daemon=True)
-        with self._turn:
-            if len(self._clients) > _TURNED_AWAY:
-                client.close()
-                return
-            self._clients[client] = thread
-        thread.start()
-
-    def _serve(self, client: socket.socket) -> None:
-        reader = client.makefile("rb")
-        connection = Connection(reader, client.sendall, lambda reading: _end(client, reading))
-        connection.descriptor = client.fileno()
+    def _welcome(self, connected: socket.socket) -> None:
         try:
-            if self._take_turn():
-                self._attend(connection)
+            connected.setblocking(True)
+            prepare(connected)
+        except OSError:  # it has gone again
+            connected.close()
+            return
+        client = _Client(connected, self.access.refusal(connected))
+        client.thread = threading.Thread(
+            target=self._attend, args=(client,), name="nncdbg-dap-client", daemon=True
+        )
+        with self._turn:
+            room = self._make_room(client)
+            if room:
+                self._clients.append(client)
+        try:
+            if room:
+                client.thread.start()
+        except RuntimeError:  # no thread is left
+            room = False
+            with self._turn:
+                self._clients.remove(client)
+        if not room:
+            connected.close()
+
+    def _make_room(self, coming: _Client) -> bool:
+        """Return whether one more may wait; the oldest one of a kind gives way.  The caller holds `_turn`.
+
+        Refused clients are a kind of their own: they take nobody else's room.
+        """
+        if len(self._clients) >= _MOST_THREADS:
+            return False
+        refused = coming.refusal is not None
+        same = [each for each in self._clients if not each.leaving and (each.refusal is not None) == refused]
+        waiting = [each for each in same if each.session is None or each.session is not self._served]
+        if len(waiting) >= MOST_WAITING:
+            if refused:
+                return False
+            waiting[0].shut()
+        return True
+
+    def _attend(self, client: _Client) -> None:
+        connected = client.socket
+        reader = connected.makefile("rb")
+        connection = Connection(reader, connected.sendall, lambda reading: _end(connected, reading))
+        connection.descriptor = connected.fileno()
+        try:
+            if client.refusal is not None:
+                connected.settimeout(LINGER)
+                _turn_away(connection, client.refusal)
+            elif not self._place_is_free():
+                connected.settimeout(PATIENCE)
+                _turn_away(connection, occupied())
             else:
-                client.settimeout(PATIENCE)
-                _turn_away(connection)
+                self._serve(client, connection)
             connection.close()
-            _linger(client)
+            _linger(connected)
         finally:
             with self._turn:
-                del self._clients[client]
+                self._clients.remove(client)
             reader.close()
-            client.close()
+            connected.close()
 
-    def _take_turn(self) -> bool:
+    def _place_is_free(self) -> bool:
         with self._turn:
-            self._turn.wait_for(lambda: not self._busy or self._closed, TURN)
-            if self._busy or self._closed:
-                return False
-            self._busy = True
-            return True
+            self._turn.wait_for(lambda: self._served is None or self._closed, TURN)
+            return self._served is None and not self._closed
 
-    def _attend(self, connection: Connection) -> None:
-        """Serve the client of a connection until it is gone."""
+    def _serve(self, client: _Client, connection: Connection) -> None:
+        """Serve a client until it is gone."""
+        session = self._make_session(connection)
+        session.admission = Admission(self.access.token, self._take_place)
         try:
-            session = self._make_session(connection)
-            session.token = self._token
             with self._turn:
-                self._session = session
+                client.session = session
                 closed = self._closed
             session.start()
             if closed:
                 session.vanished()
-            self._see_through(session)
+            if not session.admitted(PATIENCE):
+                missing = "launch or attach" if self.access.token is None else "token"
+                session.say(f"the connection is closed: no {missing} came in {PATIENCE:.0f} s", "important")
+                session.vanished()
+            session.join()
         finally:
             with self._turn:
-                self._session = None
-                self._busy = False
-                self._turn.notify_all()
+                if self._served is session:
+                    self._served = None
+                    self._turn.notify_all()
 
-    def _see_through(self, session: Session) -> None:
-        """Wait for the end of a session; one that shows no token has to leave."""
-        if session.token is not None and not session.ended(PATIENCE) and session.token is not None:
-            session.say(f"the connection is closed: no token was shown in {PATIENCE:.0f} s", "important")
-            session.vanished()
-        session.join()
+    def _take_place(self, session: Session) -> bool:
+        """Give an authenticated client the one place, once the client before it is gone."""
+        with self._turn:
+            self._turn.wait_for(lambda: self._served is None or self._closed, TURN)
+            if self._served is not None or self._closed:
+                return False
+            self._served = session
+        self._begin(session)
+        return True
 
 
-def _turn_away(connection: Connection) -> None:
-    """Tell a client why it is not served, at once and as the answer to its first request."""
-    refusal = NncdbgError("another client is connected", hint="end that session first")
+def _turn_away(connection: Connection, refusal: NncdbgError) -> None:
+    """Report to a client why it is not served, at once and as the answer to its first request."""
     connection.send(output(str(refusal), "important"))
     try:
         body = connection.read()

@@ -16,15 +16,13 @@ from nncdbg.dap_server.transport.serving import Listener
 
 
 def serve_clients(address: Address, token: str | None) -> int:
-    """Serve until SIGINT or SIGTERM; the exit code.  The address is told on standard error."""
+    """Serve until SIGINT or SIGTERM; the exit code.  Prints the address on standard error."""
     sessions: SimpleQueue[Session | None] = SimpleQueue()
 
     def make_session(connection: Connection) -> Session:
-        session = Session(connection, Runner())
-        sessions.put(session)
-        return session
+        return Session(connection, Runner())
 
-    listener = Listener(address, make_session, token)
+    listener = Listener(address, make_session, token, sessions.put)
     session: Session | None = None
 
     def end(exit_code: int) -> None:
@@ -35,6 +33,8 @@ def serve_clients(address: Address, token: str | None) -> int:
 
     with told_to_end(end) as caught:
         print(f"nncdbg dap: listening on {listener}", file=sys.stderr, flush=True)
+        if listener.access.file is not None:
+            print(f"nncdbg dap: clients must show the token in {listener.access.file}", file=sys.stderr)
         # This thread moves the program of each.
         while (session := sessions.get()) is not None:
             _move_program(session)

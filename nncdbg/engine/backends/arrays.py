@@ -13,6 +13,8 @@ def bind_over(xp: ModuleType, call: Call) -> Kernels:
     """The declared kernel of an op, bound to the namespace `xp`."""
     op, node = call.op, call.node
     if op.kernel is None and op.ufunc is None:
+        if op.formula is not None:
+            return _by_formula(xp, call)
         return refusal(f"{node.op} has no kernel in opset {call.version}", _way_out(node.op, call.version))
     kernel = _bound(xp, call, out=False)
     found = schema(node.op, call.version)
@@ -20,6 +22,13 @@ def bind_over(xp: ModuleType, call: Call) -> Kernels:
         kernel = _first_results(kernel, len(node.outputs), call.several)
     writes = op.accepts_out and not call.several
     return Kernels(kernel, _bound(xp, call, out=True) if writes else None)
+
+
+def _by_formula(xp: ModuleType, call: Call) -> Kernels:
+    """The formula of a composite op that has no kernel of its own."""
+    from nncdbg.engine.backends.composed import FormulaKernel
+
+    return Kernels(_first_results(FormulaKernel(xp, call).run, len(call.node.outputs), call.several))
 
 
 def _way_out(op: str, version: int) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 from nncdbg.engine.code import Code
 from nncdbg.engine.diagnosis.cause import Birth, Cause
 from nncdbg.engine.findings import Finding
+from nncdbg.engine.integer_checks import fault_of
 from nncdbg.engine.launch import Loaded
 from nncdbg.engine.ops.schema import complete, version_of
 
@@ -46,10 +47,16 @@ class Diagnosing:
         return finding.kind == "inf" and legal(self.birth(finding), makers)
 
     def cause(self, finding: Finding) -> Diagnosis:
-        """The cause of a NaN or Inf that a statement gave birth to, and where within its op."""
+        """The cause of a NaN, an Inf or an integer fault of a statement, and where within its op."""
+        from nncdbg.engine.diagnosis.causes import cause_of_fault
         from nncdbg.engine.diagnosis.within import diagnose
 
-        return diagnose(self.birth(finding), finding.binding.code, finding.binding.pc, self.loaded)
+        birth = self.birth(finding)
+        if finding.kind == "integer":
+            fault = fault_of(finding.binding, birth.inputs)
+            assert fault is not None, "an integer fault depends on the operands alone"
+            return cause_of_fault(birth, fault), None
+        return diagnose(birth, finding.binding.code, finding.binding.pc, self.loaded)
 
     def birth(self, finding: Finding) -> Birth:
         """What is known of the statement, its operands and its result, on the host."""

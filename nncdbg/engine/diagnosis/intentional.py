@@ -41,7 +41,7 @@ def consumed(
         return _share(how, known, marks)
     match how:
         case Infinities.KEPT:
-            return Consumed(infinite, stage)
+            return Consumed(infinite, stage, marks & ~infinite)
         case Infinities.MIXED | Infinities.ABSORBED:
             return Consumed(infinite, Stage.SCORES)
         case Infinities.SCALED if stage is Stage.SCORES:

@@ -34,11 +34,11 @@ class Seen:
 class Sighting:
     """A statement where a value stopped being finite, was handed on, or became finite again.
 
-    `kind` is nan, inf, uninitialized or guard; `role` birth, propagated or healed.  `statement` may have
-    the pc ENTRANCE: an input or constant that was bad from the start.  `iteration` and `calls` (the
-    statements that called the functions around it, outermost first) say which visit of the statement it
-    was.  `parents` are the numbers of the sightings that led to this one, `roots` those of the births and
-    entrances behind it; `count` says how often the same was seen.
+    `kind` is nan, inf, uninitialized, integer or guard; `role` birth, propagated or healed.  `statement`
+    may have the pc ENTRANCE: an input or constant that was bad from the start.  `iteration` and `calls`
+    (the statements that called the functions around it, outermost first) say which visit of the statement
+    it was.  `parents` are the numbers of the sightings that led to this one, `roots` those of the births
+    and entrances behind it; `count` says how often the same was seen.
     """
 
     number: int

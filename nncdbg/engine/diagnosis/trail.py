@@ -34,6 +34,7 @@ from nncdbg.engine.diagnosis.register import NONE, Origins
 from nncdbg.engine.diagnosis.sightings import Seen, Sighting, Sightings
 from nncdbg.engine.events import Event
 from nncdbg.engine.findings import Finding
+from nncdbg.engine.integer_checks import fault_of
 from nncdbg.engine.linking import Binding, Execute
 from nncdbg.engine.machine import Machine
 from nncdbg.engine.memory.lifetimes import target_slots
@@ -87,8 +88,8 @@ class Trail:
     """Whether a result of the statement that runs has NaN or Inf."""
     _legal: set[int] = field(default_factory=set)
     """The births of infinities that are legal by definition."""
-    _memory: set[int] = field(default_factory=set)
-    """The sightings of misused memory, which explain whatever depends on them."""
+    _explaining: set[int] = field(default_factory=set)
+    """The sightings of misused memory and wrong integers, which explain whatever depends on them."""
     _unfollowed: list[tuple[Statement, Origins]] = field(default_factory=list)
     """Statements that read what nobody wrote before they were followed."""
 
@@ -115,7 +116,9 @@ class Trail:
         if self.quiet() or finding.kind == "micro":
             return
         self._follow()
-        if finding.kind not in KINDS:
+        if finding.kind == "integer":
+            self._integer_fault(finding)
+        elif finding.kind not in KINDS:
             self._misused(finding)
         elif self._followed:
             self._reported = True
@@ -125,11 +128,39 @@ class Trail:
             results = [None] * (finding.output or 0) + [finding.result]
             self._trace(binding, finding.inputs, results, reported=True, kinds=(finding.kind,))
 
+    def _integer_fault(self, finding: Finding) -> None:
+        """Note wrong integers; those that come from a NaN or Inf have the origin of that."""
+        operands = [_array(self.to_host(value)) for value in finding.inputs]
+        fault = fault_of(finding.binding, operands)
+        if fault is None or finding.result is None:
+            self._birth(finding, cause=self.diagnosing.cause(finding)[0])
+            return
+        host = _array(self.to_host(finding.result))
+        binding, known = finding.binding, [self._marks.of(value) for value in finding.inputs]
+        assert isinstance(binding, Binding)
+        given: list[Marked] = [None] * len(operands)
+        blamed, marks = operands[fault.operand], known[fault.operand]
+        there = bad(blamed, "nan") | bad(blamed, "inf")
+        followed = np.logical_or.reduce([*marks.real.values()]) if marks and marks.real else False
+        given[fault.operand] = fault.elements & there & followed
+        application = Application(binding.op, binding.attributes, operands, [host], given)
+        carried = influenced(application, given, self._complain)[0]
+        explained = np.zeros(host.shape, bool) if carried is None else carried
+        wrong = np.broadcast_to(fault.results, host.shape)
+        cause = self.diagnosing.cause(finding)[0]
+        if (born := wrong & ~explained).any():
+            number = self._birth(finding, cause=cause).number
+            self._explaining.add(number)
+            self._mark_birth(finding.result, number, born, meant=False)
+        origins = NONE.union(*(NONE.union(*each.real) for each in known if each))
+        if (wrong & explained).any() and origins:
+            self._hand_on("propagated", finding, origins, known, finding.result, cause=cause)
+
     def _misused(self, finding: Finding) -> None:
         name = "uninitialized read" if finding.kind == "uninitialized" else finding.kind
         cause = Cause(name, finding.detail, "")
         number = self._birth(finding, cause=cause, other=finding.other).number
-        self._memory.add(number)
+        self._explaining.add(number)
         origins = frozenset({number})
         if finding.result is not None:
             self._mark_whole(finding.result, origins)
@@ -142,7 +173,7 @@ class Trail:
                 self._mark_whole(value, origins)
 
     def _depends_on_memory(self, marks: Marks | None) -> bool:
-        return marks is not None and bool(marks.origins & self._memory)
+        return marks is not None and bool(marks.origins & self._explaining)
 
     def _mark_whole(self, value: Any, origins: Origins) -> None:
         self._marks.add(value, "real", origins, whole(self.to_host(value)))
@@ -278,11 +309,9 @@ class Trail:
         masks: list[Marked] = []
         for value, known in zip(step.application.operands, step.known, strict=True):
             there = _bad_in(value, kind)
-            memory = [
-                marks for origins, marks in (known.real if known else {}).items() if origins & self._memory
-            ]
-            for marks in memory:
-                there = marks if there is None else _either(there, marks)
+            for origins, marks in known.real.items() if known else ():
+                if origins & self._explaining:
+                    there = marks if there is None else _either(there, marks)
             masks.append(there)
         found = self._influenced(step, masks)
         return False if not found or found[index] is None else found[index]
@@ -330,13 +359,19 @@ class Trail:
                 self._hand_on("healed", finding, origins, known, step.results[0])
 
     def _hand_on(
-        self, role: str, finding: Finding, roots: Origins, known: Iterable[Marks | None], result: Any
+        self,
+        role: str,
+        finding: Finding,
+        roots: Origins,
+        known: Iterable[Marks | None],
+        result: Any,
+        cause: Cause | None = None,
     ) -> None:
         parents = NONE.union(*(each.latest for each in known if each is not None))
         key = _key(role, finding)
         sighting = self._seen.known(key)
         if sighting is None:
-            sighting = self._add(key, role, finding, parents, roots=roots)
+            sighting = self._add(key, role, finding, parents, roots=roots, cause=cause)
         else:
             sighting.count += 1
             sighting.parents |= parents - {sighting.number}

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nncdbg.engine.errors import GraphError
+from nncdbg.engine.frontends.declared_types import stale_shape_notes
 from nncdbg.engine.frontends.onnx_file import check_model, read_model
 from nncdbg.engine.frontends.onnx_graph import Conversion
 from nncdbg.engine.frontends.onnx_node import domain_of
@@ -41,7 +42,7 @@ def program_of(model: Any, path: Path | None, *, flat: bool) -> Program:
     model = with_blocks_inlined(model)
     store = OnnxStore(model, path.parent if path else None)
     opsets = opsets_of(model)
-    conversion = Conversion(model.functions, store, flat=flat, opset=opsets.get(""))
+    conversion = Conversion(model.functions, store, flat=flat, opsets=opsets)
     try:
         entry = conversion.entry(model.graph)
     except RecursionError:
@@ -57,6 +58,7 @@ def program_of(model: Any, path: Path | None, *, flat: bool) -> Program:
         opsets=opsets,
         source=str(path) if path else None,
         readers=(store,) if refers else (),
+        notes=stale_shape_notes(conversion.stale),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from nncdbg.engine.dtypes import name_of
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.frontends import onnx_node
+from nncdbg.engine.frontends.declared_types import StaleShape, with_inferred_types
 from nncdbg.engine.frontends.external_data import ExternalData
 from nncdbg.engine.frontends.layers import all_known, group_layers
 from nncdbg.engine.frontends.onnx_gradient import with_gradients, with_target
@@ -56,18 +57,25 @@ FunctionKey: TypeAlias = "tuple[str, str, str]"
 class Conversion:
     """One model on its way to a Program; `graphs` collects what is called, by name.
 
-    `opset` is the version of ONNX's own operators, None for one of today.
+    `opsets` maps a domain to its version (none: the newest known); `stale` collects the declared shapes
+    that were replaced.
     """
 
     def __init__(
-        self, functions: Sequence[Any], store: OnnxStore | None, *, flat: bool, opset: int | None = None
+        self,
+        functions: Sequence[Any],
+        store: OnnxStore | None,
+        *,
+        flat: bool,
+        opsets: Mapping[str, int] | None = None,
     ) -> None:
-        self._scan_nodes = batched_scan_nodes if opset is not None and opset < 9 else scan_nodes
+        self._opsets = dict(opsets or {})
+        self._scan_nodes = batched_scan_nodes if self._opsets.get("", 9) < 9 else scan_nodes
+        self.stale: list[StaleShape] = []
         self.functions: dict[FunctionKey, Any] = {_function_key(function): function for function in functions}
         self.graphs: dict[str, Graph] = {}
         self.references = 0
         self._store = store
-        self._opsets = {} if opset is None else {"": opset}
         self._flat = flat
         self._names: set[str] = set()
         self._copies: dict[Any, str] = {}
@@ -110,7 +118,8 @@ class Conversion:
         self.graphs[name] = Graph(name)  # Its place: callers stand before what they call.
         graph, modules = self._graph(proto, name, scope)
         check_hiding(graph)
-        graph = replace(graph, comment=comment)
+        graph, stale = with_inferred_types(replace(graph, comment=comment), self._opsets)
+        self.stale += stale
         if self._flat:
             self.graphs[name] = graph
             return

@@ -16,6 +16,7 @@ from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops import gradient_shape as gradients
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.influence import MOVED, POINTWISE, Infinities, of_first
+from nncdbg.engine.ops.integer_faults import cast_as_other, cast_by_attribute
 from nncdbg.engine.ops.types import Attributes, Types, at, element_type, same_as
 
 _FLOAT8 = frozenset(NUMPY[name] for name in ("f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz"))
@@ -97,7 +98,14 @@ def _cast_types(attributes: Attributes, types: Types) -> Types:
     return (TensorType(element_type(attributes["to"]), None if given is None else given.shape),)
 
 
-@op("Cast", since=6, infer=_cast_types, vjp=gradients.cast, influence=POINTWISE.taking(Infinities.KEPT))
+@op(
+    "Cast",
+    since=6,
+    infer=_cast_types,
+    vjp=gradients.cast,
+    influence=POINTWISE.taking(Infinities.KEPT),
+    integer_fault=cast_by_attribute,
+)
 def cast(xp: Any, x: Any, *, to: int, saturate: int = 1, round_mode: str = "up") -> Any:
     """`x` as the ONNX element type `to`.  ONNX Cast since 6."""
     return cast_to(xp, x, NUMPY[element_type(to)], saturate, round_mode)
@@ -116,6 +124,7 @@ def _cast_like_types(attributes: Attributes, types: Types) -> Types:
     infer=_cast_like_types,
     vjp=gradients.cast_as_other,
     influence=of_first(POINTWISE).taking(Infinities.KEPT),
+    integer_fault=cast_as_other,
 )
 def cast_like(xp: Any, x: Any, target: Any, *, saturate: int = 1, round_mode: str = "up") -> Any:
     """`x` as the element type of `target`.  ONNX CastLike since 15."""

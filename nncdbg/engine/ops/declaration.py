@@ -26,6 +26,7 @@ from nncdbg.engine.ops.influence import EVERYTHING, Influence
 if TYPE_CHECKING:
     from nncdbg.engine.graph import Operand
     from nncdbg.engine.ops.gradient import Applied, Emit
+    from nncdbg.engine.ops.integer_faults import IntegerFault
 
 Kernel: TypeAlias = Callable[..., Any]
 """`kernel(xp, *inputs, **attributes)`: an array, or a tuple of arrays for several outputs.
@@ -58,6 +59,9 @@ operand that no derivative goes back to.  A cotangent has the shape and element 
 Raises UnsupportedOp with the reason where the statement has no derivative that could be written.
 """
 
+FindIntegerFault: TypeAlias = "Callable[[Mapping[str, Any], Sequence[Any]], IntegerFault | None]"
+"""`find(attributes, inputs) -> fault`: None if every result is one that its integer type can represent."""
+
 
 @dataclass(frozen=True, slots=True)
 class Op:
@@ -66,6 +70,7 @@ class Op:
     name: str
     """As in program text: ``Conv``, ``nncdbg.Empty``."""
     kernel: Kernel | None
+    """None for an op that cannot run, and for a composite that runs its formula."""
     since: int = 1
     infer: Infer | None = None
     formula: Formula | None = None
@@ -88,7 +93,16 @@ class Op:
     """Kernel and inference take `outputs_count`, the number of outputs the statement asks for."""
     reference: bool = False
     """The kernel is that of `onnx.reference`: exact, slow, and on NumPy only."""
+    integer_fault: FindIntegerFault | None = None
+    """Finds results that an integer type cannot represent (`ops/integer_faults.py`)."""
     doc: str = ""
+
+    def arguments(self, attributes: Mapping[str, Any], version: int, outputs: int) -> Mapping[str, Any]:
+        """The keywords of the kernel: the attributes, and `opset` and `outputs_count` where it takes them."""
+        extra: dict[str, Any] = {"opset": version} if self.opset_version else {}
+        if self.outputs_count:
+            extra["outputs_count"] = outputs
+        return {**attributes, **extra}
 
     def bind(self, xp: ModuleType, attributes: Mapping[str, Any], *, out: bool = False) -> Callable[..., Any]:
         """The kernel as a function of its inputs alone; with `out`, of its inputs and then the buffer.
@@ -156,6 +170,16 @@ def op(name: str, **fields: Any) -> Callable[[Kernel], Kernel]:
     def enter(kernel: Kernel) -> Kernel:
         declare(Op(name=name, kernel=kernel, doc=kernel.__doc__ or "", **fields))
         return kernel
+
+    return enter
+
+
+def composite(name: str, **fields: Any) -> Callable[[Formula], Formula]:
+    """Declare `name` by the decorated formula, which its kernel runs; its docstring documents the op."""
+
+    def enter(formula: Formula) -> Formula:
+        declare(Op(name=name, kernel=None, formula=formula, doc=formula.__doc__ or "", **fields))
+        return formula
 
     return enter
 

@@ -16,6 +16,7 @@ from nncdbg.engine.ops.declaration import Formula, Infer, Op, Vjp, declare, op
 from nncdbg.engine.ops.formula import formula_text, type_at
 from nncdbg.engine.ops.influence import POINTWISE, Infinities, Influence
 from nncdbg.engine.ops.influence_selection import CLIPPED, MAXIMUM, MINIMUM, MULTIPLIED, WHERE
+from nncdbg.engine.ops.integer_faults import divides_by_zero
 from nncdbg.engine.ops.precision import is_narrow, settled
 from nncdbg.engine.ops.types import (
     Attributes,
@@ -122,6 +123,7 @@ def _quotient(xp: Any, a: Any, b: Any, out: Any = None) -> Any:
     accepts_out=True,
     vjp=gradients.divide,
     influence=ARITHMETIC_ROWS["Div"],
+    integer_fault=divides_by_zero,
 )
 def divide(xp: Any, a: Any, b: Any, *, out: Any = None) -> Any:
     """`a / b` with broadcasting; integers round towards zero.  ONNX Div since 7."""
@@ -130,7 +132,7 @@ def divide(xp: Any, a: Any, b: Any, *, out: Any = None) -> Any:
     return xp.asarray(xp.divide(a, b, out))
 
 
-@op("Mod", since=10, infer=broadcast(), accepts_out=True, influence=POINTWISE)
+@op("Mod", since=10, infer=broadcast(), accepts_out=True, influence=POINTWISE, integer_fault=divides_by_zero)
 def modulo(xp: Any, a: Any, b: Any, *, fmod: int, out: Any = None) -> Any:
     """The remainder with the sign of `b`, or with `fmod` that of `a`.  ONNX Mod since 10."""
     if not fmod:

@@ -1,7 +1,8 @@
-"""What ONNX says of an op: formal parameters, attributes with defaults, documentation.
+"""The signature of an op: formal parameters, attributes with defaults, documentation.
 
-Read from `onnx.defs`, never typed in by hand.  Ops of the domain ``nncdbg`` have no ONNX
-schema; theirs is read off the kernel's signature.
+ONNX's come from `onnx.defs`, those of the ops that onnxruntime adds from `microsoft.schemas`; none
+is typed in by hand.  Ops of the domain ``nncdbg`` have no ONNX schema; theirs is read off the
+kernel's signature.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import DEFAULT_DOMAIN, Inline
 from nncdbg.engine.ops.declaration import declared
+from nncdbg.engine.ops.microsoft.schemas import DOMAINS, added_schema, added_schemas, added_versions
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,9 @@ class Schema:
 
 REQUIRED = object()
 
+LISTED_DOMAINS = (DEFAULT_DOMAIN, "ai.onnx.ml", *sorted(DOMAINS))
+"""The domains of which `nncdbg ops` lists every op."""
+
 
 def split(name: str) -> tuple[str, str]:
     """``aten.relu`` is (``aten``, ``relu``); an ONNX name has the default domain."""
@@ -63,8 +68,8 @@ def newest_opset() -> int:
 
 
 def versions_of(name: str) -> tuple[int, ...]:
-    """The opset versions that brought the op or changed it, oldest first; empty where ONNX has none."""
-    return _versions().get(split(name), ())
+    """The opset versions that brought the op or changed it, oldest first; empty for an unknown op."""
+    return _versions().get(split(name), ()) or added_versions(*split(name))
 
 
 @cache
@@ -101,17 +106,37 @@ def _newest_of(domain: str) -> int | None:
     return max(known, default=None)
 
 
-@cache
-def schema(name: str, version: int) -> Schema | None:
-    """The schema of `name` in opset `version` of its domain, or None where nobody has one."""
-    domain, local = split(name)
-    if domain == "nncdbg":
-        return _own(name)
+def op_schema(name: str, version: int) -> Any:
+    """The `onnx.defs.OpSchema` of an op in `version` of its domain: ONNX's, else onnxruntime's, else None."""
     import onnx.defs
 
+    domain, local = split(name)
+    if domain in DOMAINS:
+        return added_schema(domain, local, version)
     try:
-        found = onnx.defs.get_schema(local, version, domain)
+        return onnx.defs.get_schema(local, version, domain)
     except onnx.defs.SchemaError:
+        return added_schema(domain, local, version)
+
+
+def schema_names(domains: Iterable[str]) -> set[str]:
+    """The names of all ops of these domains that have a schema, as in program text."""
+    import onnx.defs
+
+    wanted = frozenset(domains)
+    known = {(found.domain, found.name) for found in onnx.defs.get_all_schemas()}
+    pairs = (pair for pair in known.union(added_schemas()) if pair[0] in wanted)
+    return {f"{domain}.{local}" if domain else local for domain, local in pairs}
+
+
+@cache
+def schema(name: str, version: int) -> Schema | None:
+    """The schema of `name` in opset `version` of its domain, or None for an op without one."""
+    domain, _ = split(name)
+    if domain == "nncdbg":
+        return _own(name)
+    found = op_schema(name, version)
+    if found is None:
         return None
     return Schema(
         name=name,
@@ -119,9 +144,15 @@ def schema(name: str, version: int) -> Schema | None:
         outputs=tuple(_parameter(formal) for formal in found.outputs),
         attributes={key: _default(attribute) for key, attribute in found.attributes.items()},
         kinds={key: attribute.type.name for key, attribute in found.attributes.items()},
-        doc=(found.doc or "").strip(),
+        doc=(found.doc or "").strip() or _documented(name, version),
         since=found.since_version,
     )
+
+
+def _documented(name: str, version: int) -> str:
+    """What our declaration says of an op whose schema has no documentation."""
+    entries = [entry for entry in declared(name) if entry.since <= version]
+    return inspect.cleandoc(entries[-1].doc) if entries else ""
 
 
 def _parameter(formal: Any) -> Parameter:
@@ -228,4 +259,4 @@ def version_of(name: str, opsets: Mapping[str, int]) -> int:
     version = opsets.get(domain)
     if version is not None:
         return int(version)
-    return newest_opset() if domain == DEFAULT_DOMAIN else 1
+    return newest_opset() if domain == DEFAULT_DOMAIN else _newest_of(domain) or 1

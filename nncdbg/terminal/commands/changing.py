@@ -27,7 +27,8 @@ def set_(session: Session, text: str) -> None:
     """Change a value, or a part of it, and compute again what depends on it.
 
       set %h[0, 3] = 0        set %h = %h * 2        set %h[isnan(%h)] = 0
-    The course of events without the change stays as a branch (see `branches`, `diff`).
+    The run without the change stays as a branch (see `branches`, `diff`).  After `back` or
+    `restart` the change is made again when the run reaches this point.
     """
     debugger = session.debugger
     scope = debugger.values
@@ -147,7 +148,7 @@ def goto(session: Session, text: str) -> None:
 
 @command("branches", group="changing")
 def branches(session: Session, text: str) -> None:
-    """List the courses of events: one as given, and one more for every `set`."""
+    """List branches: the original run, plus one per `set`."""
     no_arguments("branches", text)
     timeline = session.debugger.timeline
     for branch in timeline.branches.values():
@@ -156,7 +157,10 @@ def branches(session: Session, text: str) -> None:
         source = (
             "" if branch.parent is None else f", from branch {branch.parent} after {branch.tick} statements"
         )
-        session.screen.put(f"{star}{branch.number}: {branch.title}{source}; now after {tick}")
+        ahead = "".join(
+            f"; %{edit.name} is set again after {edit.tick}" for edit in timeline.ahead_on(branch)
+        )
+        session.screen.put(f"{star}{branch.number}: {branch.title}{source}; now after {tick}{ahead}")
 
 
 @command("branch", group="changing", arguments="NUMBER", completes=("branch",))

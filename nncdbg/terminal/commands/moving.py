@@ -113,6 +113,10 @@ def rcontinue(session: Session, text: str) -> None:
 
 @command("restart", group="moving")
 def restart(session: Session, text: str) -> None:
-    """Go back to the first statement and stop there; breakpoints and marks stay."""
+    """Go back to the first statement of this branch and stop there; breakpoints and marks stay.
+
+    Values that were set on this branch are set again when the run reaches them.  `branch 0` goes
+    to the run without them.
+    """
     no_arguments("restart", text)
     session.move(session.debugger.restart, forward=False)

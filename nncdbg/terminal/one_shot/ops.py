@@ -76,13 +76,11 @@ def _options(arguments: Sequence[str]) -> Namespace:
 
 
 def all_names() -> list[str]:
-    """Every op that is declared here or that ONNX's own domain has, sorted."""
-    import onnx.defs
-
+    """Every op that is declared here or that a known domain has, sorted."""
     from nncdbg.engine.ops import names
+    from nncdbg.engine.ops.schema import LISTED_DOMAINS, schema_names
 
-    theirs = (schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == "")
-    return sorted({*names(), *theirs})
+    return sorted({*names(), *schema_names(LISTED_DOMAINS)})
 
 
 def known(name: str) -> Known:
@@ -91,7 +89,7 @@ def known(name: str) -> Known:
 
     versions = declared(name)
     newest = versions[-1] if versions else None
-    theirs = _onnx_schema(name)
+    theirs = _schema_of(name)
     return Known(
         name=name,
         since=tuple(op.since for op in versions) or ((theirs.since_version,) if theirs else ()),
@@ -102,7 +100,7 @@ def known(name: str) -> Known:
         gradient=newest is not None and newest.vjp is not None,
         random=newest is not None and newest.random,
         reference=newest is None and _by_reference(name),
-        block=theirs is not None and _has_graphs(theirs),
+        block=theirs is not None and not theirs.domain and _has_graphs(theirs),
     )
 
 
@@ -118,16 +116,10 @@ def _has_graphs(theirs: Any) -> bool:
     return any(attribute.type.name.startswith("GRAPH") for attribute in theirs.attributes.values())
 
 
-def _onnx_schema(name: str) -> Any:
-    import onnx.defs
+def _schema_of(name: str) -> Any:
+    from nncdbg.engine.ops.schema import newest_opset, op_schema
 
-    from nncdbg.engine.ops.schema import newest_opset, split
-
-    domain, local = split(name)
-    try:
-        return onnx.defs.get_schema(local, newest_opset(), domain)
-    except onnx.defs.SchemaError:
-        return None
+    return op_schema(name, newest_opset())
 
 
 def _print_one(name: str, *, as_json: bool) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from nncdbg.engine.errors import UsageError
 from nncdbg.terminal.options import Parser, add_model, load_program
+from nncdbg.terminal.screen import Screen
 
 if TYPE_CHECKING:
     from nncdbg.engine.graph import Program
@@ -24,6 +25,9 @@ def main(arguments: Sequence[str]) -> int:
     options = _options(arguments)
     program = load_program(options.model, flat=options.flat)
     folder = Path(options.output).parent if options.output else Path()
+    screen = Screen()
+    for note in program.notes:
+        screen.note(note)
     text = print_program(stores_from(program, folder), locations=not options.no_loc)
     if options.output:
         write_text(Path(options.output), text)

@@ -1,4 +1,4 @@
-"""What can be called and how: ops as `onnx.defs` has them, graphs as their headers say."""
+"""What can be called and how: ops by their schemas, graphs by their headers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nncdbg.engine.code import common_type
 from nncdbg.engine.dtypes import FROM_ONNX
 from nncdbg.engine.graph import DEFAULT_DOMAIN, TensorType, Type
 from nncdbg.engine.ops import names as declared_names
-from nncdbg.engine.ops.schema import REQUIRED, Parameter, Schema, schema, split, version_of
+from nncdbg.engine.ops.schema import REQUIRED, Parameter, Schema, op_schema, schema, schema_names, version_of
 from nncdbg.textual_repr.language_server.analysis import Analysis
 from nncdbg.textual_repr.lexemes import key_text, name_text, op_text, print_type
 from nncdbg.textual_repr.literals import attribute_text
@@ -104,7 +104,7 @@ def op_signature(name: str, version: int) -> Signature | None:
     found = schema(name, version)
     if found is None:
         return None
-    source = _onnx_schema(name, version)
+    source = op_schema(name, version)
     described = {a.name: a.description for a in source.attributes.values()} if source is not None else {}
     attributes = [_attribute(found, key, described.get(key, "")) for key in found.attributes]
     return Signature(
@@ -114,14 +114,6 @@ def op_signature(name: str, version: int) -> Signature | None:
         tuple(sorted(attributes, key=lambda attribute: not attribute.required)),
         found.doc,
     )
-
-
-def _onnx_schema(name: str, version: int) -> Any:
-    """ONNX's own schema; None for an op of ours."""
-    import onnx.defs
-
-    domain, local = split(name)
-    return None if domain == "nncdbg" else onnx.defs.get_schema(local, version, domain)
 
 
 def _formals(parameters: Sequence[Parameter], sources: Sequence[Any]) -> tuple[Formal, ...]:
@@ -154,16 +146,9 @@ def _attribute(found: Schema, key: str, doc: str) -> AttributeFormal:
 @cache
 def op_names(opsets: frozenset[tuple[str, int]]) -> tuple[str, ...]:
     """All ops that a program with these opsets can name, in the order of the alphabet."""
-    import onnx.defs
-
     held = dict(opsets)
     own = (name for name in declared_names() if "." in name)
-    domains = {DEFAULT_DOMAIN, *held}
-    known = {
-        f"{s.domain}.{s.name}" if s.domain else s.name
-        for s in onnx.defs.get_all_schemas()
-        if s.domain in domains
-    }
+    known = schema_names({DEFAULT_DOMAIN, *held})
     return tuple(sorted(name for name in {*known, *own} if _is_current(name, held)))
 
 
@@ -171,7 +156,7 @@ def _is_current(name: str, opsets: Mapping[str, int]) -> bool:
     version = version_of(name, opsets)
     if schema(name, version) is None:
         return False
-    source = _onnx_schema(name, version)
+    source = op_schema(name, version)
     return source is None or not source.deprecated
 
 

@@ -151,10 +151,10 @@ def test_shape_arithmetic() -> None:
     assert normal_axes((-1, 0), 3) == (2, 0)
 
 
-@pytest.mark.parametrize("name", [name for name in names() if "." not in name])
+@pytest.mark.parametrize("name", [name for name in names() if not name.startswith("nncdbg.")])
 def test_every_version_has_kernel_inference_and_doc(name: str) -> None:
     for op in declared(name):
-        assert op.kernel is not None or op.ufunc is not None
+        assert op.kernel is not None or op.ufunc is not None or op.formula is not None
         assert op.infer is not None, f"{name} of opset {op.since} has no inference rule"
         assert op.doc
 

@@ -1,0 +1,89 @@
+"""Who may use a server: the user who started it, or whoever shows its token.
+
+Where a token is given, every client shows it.  Where none is given, a Unix socket is open to its
+owner alone, and TCP on this machine to clients of the same user, as the kernel names them.  A
+system that cannot name them gets a token that is made for the occasion.  It is handed over in a
+file that only the user can read, where this package's own clients find it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import stat
+from pathlib import Path
+
+from nncdbg.dap_server.transport.addresses import Place, words
+from nncdbg.dap_server.transport.peers import kernel_names_tcp_peers, peer_user
+from nncdbg.engine.errors import NncdbgError, UsageError
+from nncdbg.terminal.state_folder import state_folder
+
+
+class Access:
+    """Decides who may use the server at `place`.
+
+    `token` is what a client must show, None if none; `file` is where a token that was made here
+    can be read.  Raises UsageError if that file cannot be written.
+    """
+
+    def __init__(self, place: Place, token: str | None) -> None:
+        self.token = token
+        self.file: Path | None = None
+        self._same_user = token is None
+        if token is None and isinstance(place.address, tuple) and not kernel_names_tcp_peers():
+            self.token, self._same_user = secrets.token_urlsafe(32), False
+            self.file = _token_file(*place.address)
+            _write(self.file, self.token)
+
+    def refusal(self, connected: socket.socket) -> NncdbgError | None:
+        """Return why this connection is refused at once; None if its client may go on."""
+        if not self._same_user:
+            return None
+        user = peer_user(connected)
+        if user == os.geteuid() or (user is None and connected.family == socket.AF_UNIX):
+            # A system without the credentials of a Unix socket has its mode, which lets in nobody else.
+            return None
+        whose = "of another user" if user is not None else "whose user cannot be determined"
+        hint = "start it with a token (--token, NNCDBG_DAP_TOKEN) and show that"
+        return NncdbgError(f"a client {whose} is refused: this server has no token", hint=hint)
+
+    def close(self) -> None:
+        """Remove the file with the token."""
+        if self.file is not None:
+            with contextlib.suppress(FileNotFoundError):
+                self.file.unlink()
+
+
+def token_for(connected: socket.socket) -> str | None:
+    """Return the token that a server of this user at the other end has written; None if there is none."""
+    if connected.family == socket.AF_UNIX:
+        return None
+    try:
+        host, port = connected.getpeername()[:2]
+        descriptor = os.open(_token_file(host, port), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with open(descriptor, encoding="ascii") as file:
+        found = os.fstat(descriptor)
+        private = found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & 0o077
+        return file.read() if private else None
+
+
+def _token_file(host: str, port: int) -> Path:
+    return state_folder() / f"dap-{words((host, port))}.token"
+
+
+def _write(path: Path, token: str) -> None:
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # What a server that was killed has left; the port is ours now.
+        path.unlink(missing_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "w", encoding="ascii") as file:
+            file.write(token)
+    except OSError as error:
+        raise UsageError(
+            f"cannot write a token to {path}: {error.strerror}", hint="give one: --token, or NNCDBG_DAP_TOKEN"
+        ) from None

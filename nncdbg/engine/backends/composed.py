@@ -1,0 +1,80 @@
+"""Composite ops without a kernel of their own: the statements of their formula, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.backends import Call
+from nncdbg.engine.backends.arrays import bind_over
+from nncdbg.engine.code import CONTROL, Code, Compiler, Instruction, gatherer, initial_data, type_of_array
+from nncdbg.engine.errors import UnsupportedOp
+from nncdbg.engine.formula import formula_of
+from nncdbg.engine.graph import TensorType
+from nncdbg.engine.ops import Op, lookup
+from nncdbg.engine.ops.schema import complete, split, version_of
+
+
+class FormulaKernel:
+    """The formula of a statement over the array namespace `xp`, compiled once per types of the operands.
+
+    A formula is straight-line code.  Raises UnsupportedOp for one with a block or a call.
+    """
+
+    def __init__(self, xp: ModuleType, call: Call) -> None:
+        self._xp = xp
+        self._call = call
+        self._plans: dict[tuple[TensorType | None, ...], Callable[[Sequence[Any]], tuple[Any, ...]]] = {}
+
+    def run(self, *inputs: Any) -> tuple[Any, ...]:
+        """All results of the formula, in order."""
+        types = tuple(None if value is None else type_of_array(value) for value in inputs)
+        plan = self._plans.get(types)
+        if plan is None:
+            plan = self._plans[types] = self._plan(types)
+        return plan([value for value in inputs if value is not None])
+
+    def _plan(self, types: Sequence[TensorType | None]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+        call = self._call
+        program = formula_of(call.node, types, {split(call.node.op)[0]: call.version})
+        assert program is not None
+        graph = program.graphs[program.entry]
+        compiler = Compiler(
+            program, lambda constant: initial_data(constant, program), lambda path, pc, error: error
+        )
+        code = compiler.compile(graph, [known for known in types if known is not None])
+        steps = [self._step(code, pc) for pc in range(len(code.nodes))]
+        template, first, last = code.template, 1, 1 + len(graph.inputs)
+        results = gatherer(code.operands[-1])
+
+        def execute(inputs: Sequence[Any]) -> tuple[Any, ...]:
+            slots = template.copy()
+            slots[first:last] = inputs
+            for run, gather, target in steps:
+                assert run is not None
+                slots[target] = run(*gather(slots))
+            return tuple(results(slots))
+
+        return execute
+
+    def _step(self, code: Code, pc: int) -> Instruction:
+        node = code.nodes[pc]
+        if node.op in CONTROL or node.op.startswith("@"):
+            raise UnsupportedOp(f"the formula of {self._call.node.op} has a block, and no kernel replaces it")
+        kernels = bind_over(self._xp, call_of(code, pc, self._call.generator))
+        return kernels.run, gatherer(code.operands[pc]), code.targets[pc]
+
+
+def call_of(code: Code, pc: int, generator: Callable[[], Any]) -> Call:
+    """The statement at `pc` as its kernel is bound to it."""
+    node = code.nodes[pc]
+    version = version_of(node.op, code.opsets)
+    op = lookup(node.op, version) or Op(node.op, kernel=None)
+    attributes = op.arguments(complete(node.op, version, node.attributes), version, len(node.outputs))
+    constants = frozenset(
+        index for index, slot in enumerate(code.operands[pc]) if isinstance(code.template[slot], np.ndarray)
+    )
+    return Call(node, op, version, attributes, isinstance(code.targets[pc], slice), constants, generator)

@@ -1,0 +1,231 @@
+"""The types that an ONNX graph declares for its values, corrected where inference contradicts them.
+
+Tools that change a model often leave the shapes in `value_info` as they were.  Such a shape is only a
+hint there, and onnxruntime ignores it.  Program text has no hints: its types are checked.  So a declared
+shape that cannot be right is replaced before the graph becomes a program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+import numpy as np
+
+from nncdbg.engine.code import Compiler, Path, agreed, common_type
+from nncdbg.engine.errors import NncdbgError
+from nncdbg.engine.frontends.order import reads
+from nncdbg.engine.graph import (
+    Array,
+    Constant,
+    Dim,
+    Graph,
+    Node,
+    Program,
+    Type,
+    Value,
+    tensor_only,
+    without_sizes,
+)
+
+Key: TypeAlias = tuple[Path, str]
+"""A value: the path of its block, and its name."""
+
+_NAMED = 3
+"""Stale shapes that are reported one by one; the others are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class StaleShape:
+    """A declared type that was replaced."""
+
+    name: str
+    declared: Type
+    inferred: Type
+    op: str
+
+    def __str__(self) -> str:
+        known = tensor_only(self.inferred)
+        if known is not None and known.shape is not None and None not in known.shape:
+            fact = f"but {self.op or 'the loop'} gives {self.inferred}"
+        else:
+            fact = "which does not fit the statements that read it"
+        return f"%{self.name} is declared {self.declared}, {fact}: the declared shape is ignored"
+
+
+def stale_shape_notes(found: Sequence[StaleShape]) -> tuple[str, ...]:
+    """Notes that name the first few stale shapes and count the others."""
+    notes = [f"stale shape in the model: {stale}" for stale in found[:_NAMED]]
+    others = len(found) - _NAMED
+    if others > 0:
+        notes.append(f"{others} more declared shape{'s' * (others > 1)} of the model ignored as stale")
+    return tuple(notes)
+
+
+def with_inferred_types(graph: Graph, opsets: Mapping[str, int]) -> tuple[Graph, list[StaleShape]]:
+    """The graph with each declared type that inference contradicts replaced, and what was replaced.
+
+    A statement that only fails because of declared sizes of its operands loses these sizes.  A graph that
+    is wrong for another reason keeps its types from there on, so that compiling it reports the error.
+    """
+    if not any(value.type for block in _blocks(graph) for node in block.nodes for value in node.outputs):
+        return graph, []
+    symbols = _symbols(graph)
+    confirmed: set[Key] = set()
+    distrusted: set[Key] = set()
+    last: Node | None = None
+    while True:
+        typing = _LenientDeclarations(distrusted, symbols)
+        failed = _failing_node(graph, opsets, typing)
+        if failed is None:
+            break
+        if failed is not last:
+            confirmed, last = set(distrusted), failed
+        suspects = _nearest(graph, failed, typing.trusted)
+        if not suspects:
+            typing = _LenientDeclarations(confirmed, symbols)
+            _failing_node(graph, opsets, typing)
+            break
+        distrusted |= suspects
+    if not typing.replaced:
+        return graph, []
+    found: list[StaleShape] = []
+    return _retyped(graph, (graph.name,), typing.replaced, found), found
+
+
+@dataclass(slots=True)
+class _LenientDeclarations:
+    """Declared types give way to inferred ones; the sizes of `distrusted` values are ignored."""
+
+    distrusted: set[Key]
+    symbols: frozenset[str]
+    """Symbolic sizes of the graph's inputs: any number is possible."""
+    trusted: set[Key] = field(default_factory=set)
+    """Values with sizes that only their declaration gives."""
+    replaced: dict[Key, Type] = field(default_factory=dict)
+
+    def agreed(self, path: Path, name: str, declared: Type | None, inferred: Type | None) -> Type | None:
+        if declared is None:
+            return inferred
+        key = (path, name)
+        if key in self.distrusted:
+            self.replaced[key] = inferred or without_sizes(declared)
+            return self.replaced[key]
+        if inferred is None:
+            self.trusted.add(key)
+            return declared
+        found = common_type(declared, inferred)
+        if found is None and without_sizes(declared) != without_sizes(inferred):
+            return agreed(name, declared, inferred)
+        if found is None or self._fixes_symbol(declared, inferred):
+            self.replaced[key] = inferred
+            return inferred
+        if found != inferred:
+            self.trusted.add(key)
+        return found
+
+    def _fixes_symbol(self, declared: Type, inferred: Type) -> bool:
+        """Whether a number is declared where inference finds that any size is possible."""
+        stated, known = tensor_only(declared), tensor_only(inferred)
+        if stated is None or known is None or stated.shape is None or known.shape is None:
+            return False
+        return any(
+            isinstance(number, int) and size in self.symbols
+            for number, size in zip(stated.shape, known.shape, strict=True)
+        )
+
+    def carried(self, path: Path, name: str, declared: Type | None, initial: Type | None) -> Type | None:
+        loose = without_sizes(initial) if initial is not None else None
+        if declared is None:
+            return loose
+        key = (path, name)
+        contradicts = initial is not None and common_type(declared, initial) is None
+        if key in self.distrusted or (contradicts and loose == without_sizes(declared)):
+            self.replaced[key] = without_sizes(declared)
+            return self.replaced[key]
+        self.trusted.add(key)
+        return declared
+
+
+def _symbols(graph: Graph) -> frozenset[str]:
+    types = [tensor_only(value.type) for value in graph.inputs]
+    dims: list[Dim] = [dim for known in types if known is not None for dim in known.shape or ()]
+    return frozenset(dim for dim in dims if isinstance(dim, str))
+
+
+def _failing_node(graph: Graph, opsets: Mapping[str, int], typing: _LenientDeclarations) -> Node | None:
+    """Type the graph; the statement at which that fails, None if it does not."""
+    places: list[tuple[Path, int]] = []
+
+    def complain(path: Path, pc: int, error: NncdbgError) -> NncdbgError:
+        places.append((path, pc))
+        return error
+
+    def unread(constant: Constant) -> Array:
+        return np.empty(0)  # Its type is declared, and no kernel runs here.
+
+    program = Program({graph.name: graph}, graph.name, opsets=opsets)
+    try:
+        Compiler(program, unread, complain, typing).compile(graph, [None] * len(graph.inputs))
+    except NncdbgError:
+        if not places:
+            return None  # Wrong outside of any statement: reported when the program is compiled.
+        (_, *inner), pc = places[0]
+        block = graph
+        for node, body in zip(inner[::2], inner[1::2], strict=True):
+            block = block.nodes[int(node)].subgraphs[int(body)]
+        return block.nodes[pc] if pc < len(block.nodes) else None
+    return None
+
+
+def _blocks(graph: Graph) -> Iterator[Graph]:
+    stack = [graph]
+    while stack:
+        each = stack.pop()
+        yield each
+        stack.extend(inner for node in each.nodes for inner in node.subgraphs)
+
+
+def _nearest(graph: Graph, node: Node, trusted: set[Key]) -> set[Key]:
+    """The values nearest to the operands of `node` with sizes that are only declared."""
+    keys: dict[str, list[Key]] = {}
+    for key in trusted:
+        keys.setdefault(key[1], []).append(key)
+    producers = {
+        value.name: each for block in _blocks(graph) for each in block.nodes for value in each.outputs
+    }
+    found: set[Key] = set()
+    seen = set(reads(node))
+    stack = list(seen)
+    while stack:
+        name = stack.pop()
+        if name in keys:
+            found.update(keys[name])
+        elif name in producers:
+            fresh = set(reads(producers[name])) - seen
+            seen |= fresh
+            stack.extend(fresh)
+    return found
+
+
+def _retyped(graph: Graph, path: Path, types: Mapping[Key, Type], found: list[StaleShape]) -> Graph:
+    """The graph and the blocks in it with new types; each replaced type is added to `found`."""
+
+    def value(old: Value, op: str | None = None) -> Value:
+        new = types.get((path, old.name))
+        if new is None or old.type is None or new == old.type:
+            return old
+        if op is not None:
+            found.append(StaleShape(old.name, old.type, new, op))
+        return replace(old, type=new)
+
+    inputs = tuple(value(each, "") for each in graph.inputs)
+    nodes = []
+    for pc, node in enumerate(graph.nodes):
+        outputs = tuple(value(each, node.op) for each in node.outputs)
+        bodies = tuple(
+            _retyped(inner, (*path, pc, index), types, found) for index, inner in enumerate(node.subgraphs)
+        )
+        nodes.append(replace(node, outputs=outputs, subgraphs=bodies))
+    return replace(graph, inputs=inputs, outputs=tuple(map(value, graph.outputs)), nodes=tuple(nodes))

@@ -1,0 +1,106 @@
+"""What the formulas of onnxruntime's ops share: named operands, and activations fused behind an op."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nncdbg.engine.errors import GraphError
+from nncdbg.engine.ops.formula import formula_text, in_precision, type_at
+from nncdbg.engine.ops.types import Types, at
+
+
+def formula(
+    name: str, operands: Sequence[str], types: Types, lines: Sequence[str], results: Sequence[str] = ("y",)
+) -> str:
+    """Graph text over operands that may not be given; `lines` name values as they are."""
+    pairs = [(key, at(types, index)) for index, key in enumerate(operands)]
+    return formula_text(name, pairs, lines, results)
+
+
+def wide_formula(
+    name: str,
+    operands: Sequence[str],
+    types: Types,
+    lines: Sequence[str],
+    results: Sequence[str] = ("y",),
+    *,
+    like: int = 0,
+    kept: Sequence[str] = (),
+) -> str:
+    """As `formula`, computed in f32 where operand `like` is a narrow float.
+
+    `lines` name the operands of that type, and the results, with the suffix: `%x.wide`, `%y.wide`; they
+    name other operands, and the results in `kept`, as they are.
+    """
+    dtype = type_at(types, like).dtype
+    given = [key for key, known in zip(operands, types, strict=False) if known and known.dtype == dtype]
+    body = in_precision(dtype, given, lines, [key for key in results if key not in kept])
+    return formula(name, operands, types, body, results)
+
+
+def stated(attributes: Mapping[str, Any], names: Sequence[str]) -> str:
+    """The attributes of these names that are given, as they stand behind the operands of a call."""
+    given = {key: attributes.get(key) for key in names}
+    return "".join(f", {key}={_text(value)}" for key, value in given.items() if value is not None)
+
+
+def _text(value: Any) -> str:
+    return f'"{value}"' if isinstance(value, str) else str(list(value) if isinstance(value, tuple) else value)
+
+
+_ACTIVATIONS: dict[str, tuple[str, ...]] = {
+    "Relu": ("{y} = Relu({x})",),
+    "Tanh": ("{y} = Tanh({x})",),
+    "Sigmoid": ("{y} = Sigmoid({x})",),
+    "Softsign": ("{y} = Softsign({x})",),
+    "Softplus": ("{y} = Softplus({x})",),
+    "Elu": ("{y} = Elu({x}, alpha={alpha})",),
+    "LeakyRelu": ("{y} = LeakyRelu({x}, alpha={alpha})",),
+    "ThresholdedRelu": ("{y} = ThresholdedRelu({x}, alpha={alpha})",),
+    "HardSigmoid": ("{y} = HardSigmoid({x}, alpha={alpha}, beta={beta})",),
+    "HardSwish": ("{y} = HardSwish({x})",),
+    "Clip": ("{y} = Clip({x}, {alpha}, {beta})",),
+    "Affine": ("%slope = Mul({x}, {alpha})", "{y} = Add(%slope, {beta})"),
+    "ScaledTanh": ("%steep = Mul({x}, {beta})", "%tanh = Tanh(%steep)", "{y} = Mul(%tanh, {alpha})"),
+    "ParametricSoftplus": (
+        "%steep = Mul({x}, {beta})",
+        "%soft = Softplus(%steep)",
+        "{y} = Mul(%soft, {alpha})",
+    ),
+}
+"""The activations that onnxruntime fuses, by name; `alpha` and `beta` are their parameters in order."""
+
+_DEFAULTS: dict[str, tuple[float, float]] = {
+    "Elu": (1.0, 0.0),
+    "LeakyRelu": (0.01, 0.0),
+    "ThresholdedRelu": (1.0, 0.0),
+    "HardSigmoid": (0.2, 0.5),
+    "Affine": (1.0, 0.0),
+    "ScaledTanh": (1.0, 1.0),
+    "ParametricSoftplus": (1.0, 1.0),
+}
+
+
+def activation_lines(name: str | None, x: str, y: str, parameters: Sequence[float | None] = ()) -> list[str]:
+    """`y` from `x` by an activation that onnxruntime fuses; Identity without one.
+
+    Raises GraphError for an unknown activation.
+    """
+    if not name:
+        return [f"{y} = Identity({x})"]
+    if name not in _ACTIVATIONS:
+        raise GraphError(f"there is no fused activation {name!r}", hint=f"one of: {', '.join(_ACTIVATIONS)}")
+    given = [*parameters, None, None][:2]
+    alpha, beta = (
+        default if stated is None else stated
+        for stated, default in zip(given, _DEFAULTS.get(name, (0.0, 0.0)), strict=True)
+    )
+    return [line.format(x=x, y=y, alpha=alpha, beta=beta) for line in _ACTIVATIONS[name]]
+
+
+def activation_of(attributes: Mapping[str, Any]) -> tuple[str | None, Sequence[float | None]]:
+    """The fused activation of FusedConv (a list of parameters) and FusedGemm (one attribute each)."""
+    listed = attributes.get("activation_params")
+    single = (attributes.get("activation_alpha"), attributes.get("activation_beta"))
+    return attributes.get("activation"), listed or single

@@ -1,0 +1,134 @@
+"""One node of any domain: what onnxruntime gives, what nncdbg gives on NumPy, and what its type rule says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.helper
+from onnx import numpy_helper
+
+import nncdbg
+from nncdbg.engine.dtypes import ONNX, name_of
+from nncdbg.engine.graph import Program
+from nncdbg.engine.ops import lookup
+from nncdbg.engine.ops.schema import complete, split
+from tests.engine.ops.onnx_cases import assert_agrees, type_of
+
+OPSET = 21
+
+
+@dataclass(frozen=True)
+class Row:
+    """A statement: an op, its operands (None: not given), its attributes, the results that it names."""
+
+    op: str
+    inputs: Sequence[Any]
+    attributes: dict[str, Any] = field(default_factory=dict)
+    outputs: int | Sequence[bool] = 1
+    version: int = OPSET
+    rtol: float = 1e-4
+    atol: float = 1e-5
+    title: str = ""
+    constants: frozenset[int] = frozenset()
+    """Operands that onnxruntime wants as initializers."""
+
+    def __str__(self) -> str:
+        words = [f"{key}={value}" for key, value in self.attributes.items()]
+        return self.title or " ".join([self.op.rpartition(".")[2], *words])
+
+    @property
+    def named(self) -> list[bool]:
+        return [True] * self.outputs if isinstance(self.outputs, int) else list(self.outputs)
+
+
+def model_of(row: Row) -> onnx.ModelProto:
+    """The model of one node."""
+    domain, local = split(row.op)
+    names = [f"i{index}" if array is not None else "" for index, array in enumerate(row.inputs)]
+    results = [f"o{index}" if there else "" for index, there in enumerate(row.named)]
+    node = onnx.helper.make_node(local, names, results, domain=domain, **row.attributes)
+    given = {name: array for name, array in zip(names, row.inputs, strict=True) if name}
+    values = [
+        onnx.helper.make_tensor_value_info(name, ONNX[name_of(array.dtype)], array.shape)
+        for index, (name, array) in enumerate(zip(names, row.inputs, strict=True))
+        if name and index not in row.constants
+    ]
+    constants = [numpy_helper.from_array(given[f"i{index}"], f"i{index}") for index in sorted(row.constants)]
+    outputs = [onnx.ValueInfoProto(name=name) for name in results if name]
+    graph = onnx.helper.make_graph([node], "node", values, outputs, initializer=constants)
+    imports = [onnx.helper.make_opsetid("", row.version if not domain else OPSET)]
+    if domain:
+        imports.append(onnx.helper.make_opsetid(domain, 1))
+    return onnx.helper.make_model(graph, opset_imports=imports, ir_version=10)
+
+
+def fed(row: Row) -> dict[str, Any]:
+    """The operands that are inputs of the model."""
+    return {
+        f"i{index}": array
+        for index, array in enumerate(row.inputs)
+        if array is not None and index not in row.constants
+    }
+
+
+def by_runtime(row: Row) -> list[Any]:
+    """What onnxruntime gives, on one thread and without optimisations."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(model_of(row).SerializeToString(), options)
+    return list(session.run(None, fed(row)))
+
+
+def program_of(row: Row) -> Program:
+    program: Program = nncdbg.load(model_of(row))
+    return program
+
+
+def by_nncdbg(program: Program, row: Row, *, allocator: str = "debug") -> list[Any]:
+    """What the statement gives on NumPy."""
+    debugger = nncdbg.Debugger(program, fed(row), allocator=allocator, statistics=False)
+    stop = debugger.run()
+    assert stop.reason == "end", stop.detail
+    assert debugger.outputs is not None
+    return [np.asarray(value) for value in debugger.outputs.values()]
+
+
+def check(row: Row) -> None:
+    """nncdbg and onnxruntime agree; the type rule holds for the results; the program is its text."""
+    program = program_of(row)
+    assert nncdbg.parse(str(program)).graphs.keys() == program.graphs.keys()
+    results = by_nncdbg(program, row)
+    compare(results, by_runtime(row), row.rtol, row.atol)
+    version = row.version if not split(row.op)[0] else 1
+    op = lookup(row.op, version)
+    assert op is not None
+    assert op.infer is not None
+    attributes = complete(row.op, version, program.graphs[program.entry].nodes[0].attributes)
+    if op.outputs_count:
+        attributes["outputs_count"] = len(row.named)
+    types = op.infer(attributes, [type_of(array) for array in row.inputs])
+    named = [known for known, there in zip(types, row.named, strict=False) if there]
+    for known, result in zip(named, results, strict=True):
+        assert_agrees(known, result)
+
+
+def compare(results: Sequence[Any], expected: Sequence[Any], rtol: float, atol: float) -> None:
+    """Equal types and shapes; NaN at the same places; integers equal, floats within the tolerance."""
+    for got, wanted in zip(results, expected, strict=True):
+        assert got.dtype == wanted.dtype
+        assert got.shape == wanted.shape
+        if wanted.dtype.kind == "f":
+            scale = max(1.0, float(np.abs(wanted[np.isfinite(wanted)]).max(initial=0.0)))
+            np.testing.assert_allclose(
+                got.astype(np.float64), wanted.astype(np.float64), rtol=rtol, atol=atol * scale
+            )
+        else:
+            np.testing.assert_array_equal(got, wanted)

@@ -1,0 +1,118 @@
+"""Other forms of a model: what optimizers and quantizers make of it, other names, another order.
+
+Each function takes and returns an `onnx.ModelProto`; the one given stays as it is.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper
+
+
+def inputs_of(model: Any, seed: int = 0) -> dict[str, Any]:
+    """Arrays for the inputs of a model with fixed shapes: normal floats, and token ids from 0 to 9."""
+    random = np.random.default_rng(seed)
+    given: dict[str, Any] = {}
+    weights = {weight.name for weight in model.graph.initializer}
+    for value in model.graph.input:
+        if value.name in weights:
+            continue
+        kind = value.type.tensor_type
+        shape = [dim.dim_value for dim in kind.shape.dim]
+        dtype = helper.tensor_dtype_to_np_dtype(kind.elem_type)
+        floats = np.issubdtype(dtype, np.floating)
+        given[value.name] = (
+            random.standard_normal(shape) if floats else random.integers(0, 10, shape)
+        ).astype(dtype)
+    return given
+
+
+def optimized(model: Any, level: str = "basic") -> Any:
+    """The model as onnxruntime's optimizer writes it; above the level "basic" it has ops of com.microsoft."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    levels = onnxruntime.GraphOptimizationLevel
+    options.graph_optimization_level = getattr(levels, f"ORT_ENABLE_{level.upper()}")
+    with tempfile.TemporaryDirectory() as folder:
+        options.optimized_model_filepath = f"{folder}/optimized.onnx"
+        onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        return onnx.load(options.optimized_model_filepath)
+
+
+class _Samples:
+    """Calibration data for onnxruntime's quantizer: a few sets of inputs."""
+
+    def __init__(self, model: Any, count: int = 4) -> None:
+        self._sets = iter([inputs_of(model, seed) for seed in range(count)])
+
+    def get_next(self) -> dict[str, Any] | None:
+        return next(self._sets, None)
+
+
+def quantized(model: Any, form: str = "QDQ", **options: Any) -> Any:
+    """The model in 8 bits, calibrated; `form` is QDQ (ONNX ops) or QOperator (some of com.microsoft)."""
+    from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
+
+    options.setdefault("activation_type", QuantType.QUInt8)
+    with tempfile.TemporaryDirectory() as folder:
+        source, path = f"{folder}/model.onnx", f"{folder}/quantized.onnx"
+        onnx.save(model, source)
+        quantize_static(source, path, _Samples(model), quant_format=QuantFormat[form], **options)
+        return onnx.load(path)
+
+
+def quantized_dynamically(model: Any) -> Any:
+    """The model with weights of 8 bits and activations that are quantized as the model runs."""
+    from onnxruntime.quantization import quantize_dynamic
+
+    with tempfile.TemporaryDirectory() as folder:
+        source, path = f"{folder}/model.onnx", f"{folder}/quantized.onnx"
+        onnx.save(model, source)
+        quantize_dynamic(source, path)
+        return onnx.load(path)
+
+
+def renamed(model: Any, prefix: str = "v") -> Any:
+    """The model with other names for all values but its inputs and outputs, and without names of nodes."""
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    kept = {value.name for value in (*made.graph.input, *made.graph.output)} | {""}
+    names: dict[str, str] = {}
+
+    def other(name: str) -> str:
+        return name if name in kept else names.setdefault(name, f"{prefix}{len(names)}")
+
+    for weight in made.graph.initializer:
+        weight.name = other(weight.name)
+    for node in made.graph.node:
+        node.name = ""
+        node.input[:] = [other(name) for name in node.input]
+        node.output[:] = [other(name) for name in node.output]
+    del made.graph.value_info[:]
+    return made
+
+
+def reordered(model: Any, seed: int = 0) -> Any:
+    """The model with its nodes in another valid order."""
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    random = np.random.default_rng(seed)
+    written = {name for node in made.graph.node for name in node.output}
+    waiting, done, order = list(made.graph.node), {""}, []
+    while waiting:
+        ready = [
+            i for i, node in enumerate(waiting) if all(n in done or n not in written for n in node.input)
+        ]
+        node = waiting.pop(int(random.choice(ready)))
+        done.update(node.output)
+        order.append(node)
+    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in order]
+    del made.graph.node[:]
+    made.graph.node.extend(copies)
+    return made
