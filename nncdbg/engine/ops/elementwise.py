@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.ops import gradient_pointwise as gradients
+from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import Formula, Infer, Op, Vjp, declare, op
 from nncdbg.engine.ops.formula import formula_text, type_at
 from nncdbg.engine.ops.influence import POINTWISE, Infinities, Influence
@@ -122,8 +123,9 @@ def _quotient(xp: Any, a: Any, b: Any, out: Any = None) -> Any:
     infer=broadcast(),
     accepts_out=True,
     vjp=gradients.divide,
-    influence=ARITHMETIC_ROWS["Div"],
+    integers=valid.divisor,
     integer_fault=divides_by_zero,
+    influence=ARITHMETIC_ROWS["Div"],
 )
 def divide(xp: Any, a: Any, b: Any, *, out: Any = None) -> Any:
     """`a / b` with broadcasting; integers round towards zero.  ONNX Div since 7."""
@@ -132,7 +134,15 @@ def divide(xp: Any, a: Any, b: Any, *, out: Any = None) -> Any:
     return xp.asarray(xp.divide(a, b, out))
 
 
-@op("Mod", since=10, infer=broadcast(), accepts_out=True, influence=POINTWISE, integer_fault=divides_by_zero)
+@op(
+    "Mod",
+    since=10,
+    infer=broadcast(),
+    accepts_out=True,
+    integers=valid.divisor,
+    integer_fault=divides_by_zero,
+    influence=POINTWISE,
+)
 def modulo(xp: Any, a: Any, b: Any, *, fmod: int, out: Any = None) -> Any:
     """The remainder with the sign of `b`, or with `fmod` that of `a`.  ONNX Mod since 10."""
     if not fmod:
@@ -166,6 +176,7 @@ def _working_types(x: Any, y: Any) -> tuple[Any, Any]:
     infer=broadcast(like=0),
     accepts_out=True,
     vjp=gradients.power,
+    integers=valid.between({1: valid.Integers(0, valid.FEW)}),
     influence=ARITHMETIC_ROWS["Pow"],
 )
 def power(xp: Any, x: Any, y: Any, *, out: Any = None) -> Any:

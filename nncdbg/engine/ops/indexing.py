@@ -12,6 +12,7 @@ import numpy as np
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import Dim
 from nncdbg.engine.ops import gradient_shape as gradients
+from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.influence import EVERYTHING, MOVED
 from nncdbg.engine.ops.influence_products import (
@@ -51,6 +52,7 @@ def _gather_shape(attributes: Attributes, types: Types) -> Shape | None:
     since=1,
     infer=shaped(_gather_shape),
     vjp=gradients.moved("Gather", repeats=True),
+    integers=valid.indices(1),
     influence=GATHERED,
 )
 def gather(xp: Any, x: Any, indices: Any, *, axis: int) -> Any:
@@ -67,6 +69,7 @@ def _gather_elements_types(attributes: Attributes, types: Types) -> Types:
     since=11,
     infer=_gather_elements_types,
     vjp=gradients.gathered_elements,
+    integers=valid.indices(1),
     influence=GATHERED_ELEMENTS,
 )
 def gather_elements(xp: Any, x: Any, indices: Any, *, axis: int) -> Any:
@@ -93,6 +96,7 @@ def _gather_nd_shape(attributes: Attributes, types: Types) -> Shape | None:
     since=11,
     infer=shaped(_gather_nd_shape),
     vjp=gradients.moved("GatherND", repeats=True),
+    integers=valid.index_tuples,
     influence=GATHERED_TUPLES,
 )
 def gather_nd(xp: Any, x: Any, indices: Any, *, batch_dims: int = 0) -> Any:
@@ -125,6 +129,7 @@ def _scattered(xp: Any, x: Any, where: tuple[Any, ...], updates: Any, reduction:
     infer=same_as(0),
     accepts_out=True,
     vjp=gradients.scattered,
+    integers=valid.indices(1),
     influence=SCATTERED,
 )
 def scatter_elements(
@@ -140,10 +145,19 @@ def scatter_elements(
     return _scattered(xp, x, tuple(where), updates, reduction, out)
 
 
-op("Scatter", since=9, infer=same_as(0), accepts_out=True, influence=SCATTERED)(scatter_elements)
+op("Scatter", since=9, infer=same_as(0), accepts_out=True, integers=valid.indices(1), influence=SCATTERED)(
+    scatter_elements
+)
 
 
-@op("ScatterND", since=11, infer=same_as(0), accepts_out=True, influence=SCATTERED)
+@op(
+    "ScatterND",
+    since=11,
+    infer=same_as(0),
+    accepts_out=True,
+    integers=valid.index_tuples,
+    influence=SCATTERED,
+)
 def scatter_nd(
     xp: Any, x: Any, indices: Any, updates: Any, *, reduction: str = "none", out: Any = None
 ) -> Any:
@@ -160,7 +174,7 @@ def _one_hot_types(attributes: Attributes, types: Types) -> Types:
     return (typed(values, (*indices[:axis], unknown, *indices[axis:])),)
 
 
-@op("OneHot", since=9, infer=_one_hot_types, influence=ONE_HOT)
+@op("OneHot", since=9, infer=_one_hot_types, integers=valid.one_hot, influence=ONE_HOT)
 def one_hot(xp: Any, indices: Any, depth: Any, values: Any, *, axis: int) -> Any:
     """`values[1]` where the new axis' position is the index, else `values[0]`.
 

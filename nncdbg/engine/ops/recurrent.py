@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any, TypeAlias
 
 from nncdbg.engine.graph import Dim
+from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.gates import Gate, gates_of
 from nncdbg.engine.ops.influence import probed
@@ -136,6 +137,7 @@ def biases(xp: ModuleType, bias: Any, d: int, like: Any, rows: int) -> tuple[Any
     infer=recurrent_types(1, 2),
     formula=rnn_formula,
     outputs_count=True,
+    integers=valid.lengths(4, axis=0),
     influence=probed(0, 1, 2, 3, 5),
 )
 def rnn(
@@ -175,6 +177,7 @@ def rnn(
     infer=recurrent_types(3, 2),
     formula=gru_formula,
     outputs_count=True,
+    integers=valid.lengths(4, axis=0),
     influence=probed(0, 1, 2, 3, 5),
 )
 def gru(
@@ -231,6 +234,7 @@ def _gru_cell(xp: ModuleType, gates: Sequence[Gate], recurrent: Any, bias: Any, 
     infer=recurrent_types(4, 3),
     formula=lstm_formula,
     outputs_count=True,
+    integers=valid.lengths(4, axis=0),
     influence=probed(0, 1, 2, 3, 5, 6, 7),
 )
 def lstm(
