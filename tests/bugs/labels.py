@@ -20,6 +20,7 @@ from nncdbg.engine.ops import declaration, library, schema
 from nncdbg.nan_watch.gates import USUAL
 
 ROOT = Path(__file__).parent
+SECOND = ROOT / "second"
 INNOCENT = "innocent"
 NOTHING = "nothing"
 
@@ -71,7 +72,7 @@ class Bug:
 
     @property
     def name(self) -> str:
-        return self.path.relative_to(ROOT).with_suffix("").as_posix()
+        return f"{self.path.parent.name}/{self.path.stem}"
 
     def __str__(self) -> str:
         return self.name
@@ -108,9 +109,9 @@ class Bug:
         return dict(debugger.outputs)
 
 
-def corpus() -> list[Bug]:
-    """Every program, by name."""
-    return [Bug(path, label_of(path)) for path in sorted(ROOT.glob("*/*.nnc"))]
+def corpus(root: Path = ROOT) -> list[Bug]:
+    """Return every program of the corpus in this folder, by name."""
+    return [Bug(path, label_of(path)) for path in sorted(root.glob("*/*.nnc"))]
 
 
 def label_of(path: Path) -> Label:

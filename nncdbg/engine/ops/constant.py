@@ -11,6 +11,7 @@ import numpy as np
 from nncdbg.engine.dtypes import NUMPY, name_of
 from nncdbg.engine.errors import GraphError, RunError, UnsupportedOp
 from nncdbg.engine.graph import TensorType
+from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.gradient import nothing
 from nncdbg.engine.ops.precision import is_narrow
@@ -64,6 +65,7 @@ def _constant_of_shape_types(attributes: Attributes, types: Types) -> Types:
     infer=_constant_of_shape_types,
     accepts_out=True,
     measure=lambda shape: sizes_of(shape.tolist()),
+    integers=valid.sizes(0),
 )
 def constant_of_shape(xp: Any, shape: Any, *, value: Any, out: Any = None) -> Any:
     """A tensor of sizes `shape` full of `value`.  ONNX ConstantOfShape since 9."""
@@ -90,7 +92,14 @@ def _range_types(attributes: Attributes, types: Types) -> Types:
     return (typed(at(types, 0), (None,)),)
 
 
-@op("Range", since=11, infer=_range_types)
+@op(
+    "Range",
+    since=11,
+    infer=_range_types,
+    integers=valid.between(
+        {0: valid.Integers(0, 1), 1: valid.Integers(1, valid.FEW), 2: valid.Integers(1, 2)}
+    ),
+)
 def range_of(xp: Any, start: Any, limit: Any, delta: Any, *, stash_type: int = 1) -> Any:
     """start + i * delta while that is below `limit` (above, for a negative delta).
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.graph import TensorType
+from nncdbg.engine.ops.valid_integers import IntegerRule
 
 if TYPE_CHECKING:
     from nncdbg.engine.graph import Operand
@@ -88,6 +89,8 @@ class Op:
     """The kernel takes `opset`, the version that the program imports."""
     outputs_count: bool = False
     """Kernel and inference take `outputs_count`, the number of outputs the statement asks for."""
+    integers: IntegerRule | None = None
+    """Which integers its operands accept, for operands that are indices, sizes, axes or counts."""
     reference: bool = False
     """The kernel is that of `onnx.reference`: exact, slow, and on NumPy only."""
     integer_fault: FindIntegerFault | None = None

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.ops import gradient_pointwise as gradients
+from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import Formula, Infer, Op, Vjp, declare, op
 from nncdbg.engine.ops.formula import formula_text, type_at
 from nncdbg.engine.ops.integer_faults import divides_by_zero
@@ -76,6 +77,7 @@ def _quotient(xp: Any, a: Any, b: Any, out: Any = None) -> Any:
     infer=broadcast(),
     accepts_out=True,
     vjp=gradients.divide,
+    integers=valid.divisor,
     integer_fault=divides_by_zero,
 )
 def divide(xp: Any, a: Any, b: Any, *, out: Any = None) -> Any:
@@ -85,7 +87,14 @@ def divide(xp: Any, a: Any, b: Any, *, out: Any = None) -> Any:
     return xp.asarray(xp.divide(a, b, out))
 
 
-@op("Mod", since=10, infer=broadcast(), accepts_out=True, integer_fault=divides_by_zero)
+@op(
+    "Mod",
+    since=10,
+    infer=broadcast(),
+    accepts_out=True,
+    integers=valid.divisor,
+    integer_fault=divides_by_zero,
+)
 def modulo(xp: Any, a: Any, b: Any, *, fmod: int, out: Any = None) -> Any:
     """The remainder with the sign of `b`, or with `fmod` that of `a`.  ONNX Mod since 10."""
     if not fmod:
@@ -113,7 +122,14 @@ def _working_types(x: Any, y: Any) -> tuple[Any, Any]:
     return common, common
 
 
-@op("Pow", since=7, infer=broadcast(like=0), accepts_out=True, vjp=gradients.power)
+@op(
+    "Pow",
+    since=7,
+    infer=broadcast(like=0),
+    accepts_out=True,
+    vjp=gradients.power,
+    integers=valid.between({1: valid.Integers(0, valid.FEW)}),
+)
 def power(xp: Any, x: Any, y: Any, *, out: Any = None) -> Any:
     """`x ** y` in the type of `x`; the two may differ in type.  ONNX Pow since 7."""
     if _integral(x) and _integral(y):

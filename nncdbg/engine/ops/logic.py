@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.elementwise import elementwise
 from nncdbg.engine.ops.types import broadcast, fixed, same_as
@@ -43,7 +44,7 @@ def is_infinite(xp: Any, x: Any, *, detect_negative: int, detect_positive: int, 
     return result
 
 
-@op("BitShift", since=11, infer=broadcast(), accepts_out=True)
+@op("BitShift", since=11, infer=broadcast(), accepts_out=True, integers=valid.shift)
 def bit_shift(xp: Any, x: Any, y: Any, *, direction: str, out: Any = None) -> Any:
     """`x` shifted by `y` bits; past the width (or by less than none) only the sign bit is left.
 

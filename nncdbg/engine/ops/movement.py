@@ -10,6 +10,7 @@ import numpy as np
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import Dim
 from nncdbg.engine.ops import gradient_shape as gradients
+from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.rules import need_rank
 from nncdbg.engine.ops.types import (
@@ -106,7 +107,7 @@ def split_by_attribute(
     return _split(x, axis, sizes.tolist() if sizes is not None else split, outputs_count)
 
 
-@op("Split", since=13, infer=_split_types, outputs_count=True, vjp=gradients.split)
+@op("Split", since=13, infer=_split_types, outputs_count=True, vjp=gradients.split, integers=valid.parts)
 def split_by_input(
     xp: Any, x: Any, split: Any = None, *, axis: int, outputs_count: int, num_outputs: int | None = None
 ) -> Any:
@@ -154,7 +155,14 @@ def _same_rank(attributes: Attributes, types: Types) -> Shape | None:
     return None if shape is None else (None,) * len(shape)
 
 
-@op("Slice", since=10, infer=shaped(_same_rank), view=True, vjp=gradients.moved("Slice"))
+@op(
+    "Slice",
+    since=10,
+    infer=shaped(_same_rank),
+    view=True,
+    vjp=gradients.moved("Slice"),
+    integers=valid.slices,
+)
 def slice_by_inputs(xp: Any, x: Any, starts: Any, ends: Any, axes: Any = None, steps: Any = None) -> Any:
     """A view of `x` from `starts` up to `ends` along `axes` by `steps`.  ONNX Slice since 10."""
     along, by = (None if part is None else part.tolist() for part in (axes, steps))
@@ -200,7 +208,7 @@ def pad_by_attribute(xp: Any, x: Any, *, pads: Sequence[int], mode: str, value: 
     return _pad(xp, x, pads, value, mode, None)
 
 
-@op("Pad", since=11, infer=shaped(_same_rank))
+@op("Pad", since=11, infer=shaped(_same_rank), integers=valid.between({1: valid.Integers(0, 2)}))
 def pad(xp: Any, x: Any, pads: Any, value: Any = None, axes: Any = None, *, mode: str) -> Any:
     """`x` with `pads` along `axes`; a negative one cuts.  ONNX Pad since 11, wrap since 19."""
     listed = None if axes is None else axes.tolist()
@@ -208,7 +216,13 @@ def pad(xp: Any, x: Any, pads: Any, value: Any = None, axes: Any = None, *, mode
     return _pad(xp, x, pads.tolist(), filler, mode, listed)
 
 
-@op("Trilu", since=14, infer=same_as(0), vjp=gradients.triangle)
+@op(
+    "Trilu",
+    since=14,
+    infer=same_as(0),
+    vjp=gradients.triangle,
+    integers=valid.between({1: valid.Integers(-1, 2)}),
+)
 def triangle(xp: Any, x: Any, k: Any = None, *, upper: int) -> Any:
     """The upper (or lower) triangle of the last two axes, counted from diagonal `k`; 0 elsewhere.
 
@@ -258,7 +272,13 @@ def space_to_depth(xp: Any, x: Any, *, blocksize: int, mode: str = "DCR") -> Any
     return blocks.transpose(order).reshape(n, c * b * b, h // b, w // b)
 
 
-@op("ReverseSequence", since=10, infer=same_as(0), vjp=gradients.moved("ReverseSequence"))
+@op(
+    "ReverseSequence",
+    since=10,
+    infer=same_as(0),
+    vjp=gradients.moved("ReverseSequence"),
+    integers=valid.lengths(1, axis=0, attribute="time_axis"),
+)
 def reverse_sequence(xp: Any, x: Any, lengths: Any, *, batch_axis: int, time_axis: int) -> Any:
     """The first `lengths[b]` steps of each batch `b` reversed, the rest as it is.
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from nncdbg.engine.errors import RunError
 from nncdbg.engine.graph import Dim, TensorType
+from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.precision import is_narrow
 from nncdbg.engine.ops.types import (
@@ -66,13 +67,13 @@ def _running(xp: Any, function: Any, neutral: int, x: Any, axis: Any, exclusive:
     return xp.flip(result, along) if reverse else result
 
 
-@op("CumSum", since=11, infer=same_as(0))
+@op("CumSum", since=11, infer=same_as(0), integers=valid.axes())
 def cumulative_sum(xp: Any, x: Any, axis: Any, *, exclusive: int, reverse: int) -> Any:
     """The running sum along `axis`, f16 and bf16 summed in f32.  ONNX CumSum since 11."""
     return _running(xp, xp.cumsum, 0, x, axis, exclusive, reverse)
 
 
-@op("CumProd", since=26, infer=same_as(0))
+@op("CumProd", since=26, infer=same_as(0), integers=valid.axes())
 def cumulative_product(xp: Any, x: Any, axis: Any, *, exclusive: int, reverse: int) -> Any:
     """The running product along `axis`, f16 and bf16 in f32.  ONNX CumProd since 26."""
     return _running(xp, xp.cumprod, 1, x, axis, exclusive, reverse)
@@ -135,7 +136,7 @@ def top_by_attribute(xp: Any, x: Any, *, k: int, axis: int) -> Any:
     return _top(xp, x, k, axis, 1)
 
 
-@op("TopK", since=10, infer=_top_types)
+@op("TopK", since=10, infer=_top_types, integers=valid.top_count)
 def top(xp: Any, x: Any, k: Any, *, axis: int, largest: int = 1, sorted: int = 1) -> Any:
     """The `k` greatest (or least) elements along `axis` and their i64 indices, always sorted.
 

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any, TypeAlias
 
 from nncdbg.engine.graph import Dim
+from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.gates import Gate, gates_of
 from nncdbg.engine.ops.precision import settled, widened
@@ -129,7 +130,14 @@ def biases(xp: ModuleType, bias: Any, d: int, like: Any, rows: int) -> tuple[Any
     return both[:rows], both[rows:]
 
 
-@op("RNN", since=7, infer=recurrent_types(1, 2), formula=rnn_formula, outputs_count=True)
+@op(
+    "RNN",
+    since=7,
+    infer=recurrent_types(1, 2),
+    formula=rnn_formula,
+    outputs_count=True,
+    integers=valid.lengths(4, axis=0),
+)
 def rnn(
     xp: ModuleType,
     x: Any,
@@ -161,7 +169,14 @@ def rnn(
     )[:outputs_count]
 
 
-@op("GRU", since=7, infer=recurrent_types(3, 2), formula=gru_formula, outputs_count=True)
+@op(
+    "GRU",
+    since=7,
+    infer=recurrent_types(3, 2),
+    formula=gru_formula,
+    outputs_count=True,
+    integers=valid.lengths(4, axis=0),
+)
 def gru(
     xp: ModuleType,
     x: Any,
@@ -210,7 +225,14 @@ def _gru_cell(xp: ModuleType, gates: Sequence[Gate], recurrent: Any, bias: Any, 
     return cell
 
 
-@op("LSTM", since=7, infer=recurrent_types(4, 3), formula=lstm_formula, outputs_count=True)
+@op(
+    "LSTM",
+    since=7,
+    infer=recurrent_types(4, 3),
+    formula=lstm_formula,
+    outputs_count=True,
+    integers=valid.lengths(4, axis=0),
+)
 def lstm(
     xp: ModuleType,
     x: Any,

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.formula import formula_text, in_precision, type_at
 from nncdbg.engine.ops.gradient_shape import REDUCTIONS as GRADIENTS
@@ -187,7 +188,9 @@ def _declare(name: str, reduction: Reduction, by_input: int, what: str) -> None:
     formula = _mean_formula if name == "ReduceMean" else None
     vjp = GRADIENTS.get(name)
     op(name, since=1, infer=_types_by_attribute, formula=formula, vjp=vjp)(kernel_by_attribute)
-    op(name, since=by_input, infer=_types_by_input, formula=formula, vjp=vjp)(kernel_by_input)
+    op(name, since=by_input, infer=_types_by_input, formula=formula, vjp=vjp, integers=valid.axes())(
+        kernel_by_input
+    )
 
 
 for _entry in _REDUCTIONS:

@@ -11,6 +11,7 @@ import numpy as np
 
 from nncdbg.engine.errors import GraphError, RunError
 from nncdbg.engine.graph import Array
+from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.types import Attributes, Shape, Types, at, normal_axes, shape_at, typed
 
@@ -213,7 +214,7 @@ def _resize_types(attributes: Attributes, types: Types) -> Types:
     return (typed(at(types, 0), tuple(None if i in changed else dim for i, dim in enumerate(shape))),)
 
 
-@op("Resize", since=11, infer=_resize_types)
+@op("Resize", since=11, infer=_resize_types, integers=valid.sizes(3))
 def resize(
     xp: Any,
     x: Any,

@@ -9,6 +9,7 @@ import numpy as np
 
 from nncdbg.engine.errors import GraphError, RunError
 from nncdbg.engine.graph import OptionalType, SequenceType, TensorType, Type, without_sizes
+from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.types import Attributes, element_type, normal_axis
 
@@ -74,7 +75,12 @@ def sequence_empty(xp: Any, *, dtype: int | None) -> Any:
     return []
 
 
-@op("SequenceAt", since=11, infer=lambda attributes, types: (_element(types),))
+@op(
+    "SequenceAt",
+    since=11,
+    infer=lambda attributes, types: (_element(types),),
+    integers=valid.between({1: valid.Integers(0, 1)}),
+)
 def sequence_at(xp: Any, sequence: Any, position: Any) -> Any:
     """The element at `position`, from the end if negative.  ONNX SequenceAt since 11."""
     items = _listed(sequence, "SequenceAt")
@@ -86,7 +92,7 @@ def _insert_types(attributes: Attributes, types: AnyTypes) -> AnyTypes:
     return _sequence_of(_common((element, types[1])) if element is not None else types[1])
 
 
-@op("SequenceInsert", since=11, infer=_insert_types)
+@op("SequenceInsert", since=11, infer=_insert_types, integers=valid.between({2: valid.Integers(0, 1)}))
 def sequence_insert(xp: Any, sequence: Any, tensor: Any, position: Any = None) -> Any:
     """The sequence with `tensor` before `position`, or at its end.  ONNX SequenceInsert since 11."""
     items = _listed(sequence, "SequenceInsert")
@@ -94,7 +100,12 @@ def sequence_insert(xp: Any, sequence: Any, tensor: Any, position: Any = None) -
     return [*items[:at], tensor, *items[at:]]
 
 
-@op("SequenceErase", since=11, infer=lambda attributes, types: (types[0],))
+@op(
+    "SequenceErase",
+    since=11,
+    infer=lambda attributes, types: (types[0],),
+    integers=valid.between({1: valid.Integers(0, 1)}),
+)
 def sequence_erase(xp: Any, sequence: Any, position: Any = None) -> Any:
     """The sequence without the element at `position`, or its last.  ONNX SequenceErase since 11."""
     items = _listed(sequence, "SequenceErase")

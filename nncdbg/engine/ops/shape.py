@@ -11,6 +11,7 @@ import numpy as np
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import Dim
 from nncdbg.engine.ops import gradient_shape as gradients
+from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.gradient import nothing
 from nncdbg.engine.ops.types import (
@@ -94,7 +95,14 @@ def reshape_by_attribute(xp: Any, x: Any, *, shape: Sequence[int], consumed_inpu
     return _reshape(x, shape, 0)
 
 
-@op("Reshape", since=5, infer=shaped(ranked(1)), view=True, vjp=gradients.reshaped)
+@op(
+    "Reshape",
+    since=5,
+    infer=shaped(ranked(1)),
+    view=True,
+    vjp=gradients.reshaped,
+    integers=valid.target_shape,
+)
 def reshape(xp: Any, x: Any, shape: Any, *, allowzero: int = 0) -> Any:
     """`x` with other sizes: -1 is what is left, 0 the old size unless `allowzero`.  ONNX Reshape since 5."""
     return _reshape(x, shape.tolist(), allowzero)
@@ -164,7 +172,14 @@ def _squeeze_shape(attributes: Attributes, types: Types) -> Shape | None:
     return None if shape is None or count is None else (None,) * (len(shape) - count)
 
 
-@op("Squeeze", since=13, infer=shaped(_squeeze_shape), view=True, vjp=gradients.reshaped)
+@op(
+    "Squeeze",
+    since=13,
+    infer=shaped(_squeeze_shape),
+    view=True,
+    vjp=gradients.reshaped,
+    integers=valid.unit_axes,
+)
 def squeeze(xp: Any, x: Any, axes: Any = None) -> Any:
     """`x` without `axes`, which have size 1; by default all such.  ONNX Squeeze since 13."""
     return xp.squeeze(x, None if axes is None else tuple(axes.reshape(-1).tolist()))
@@ -190,7 +205,14 @@ def _unsqueeze_shape(attributes: Attributes, types: Types) -> Shape | None:
     return None if shape is None or count is None else (None,) * (len(shape) + count)
 
 
-@op("Unsqueeze", since=13, infer=shaped(_unsqueeze_shape), view=True, vjp=gradients.reshaped)
+@op(
+    "Unsqueeze",
+    since=13,
+    infer=shaped(_unsqueeze_shape),
+    view=True,
+    vjp=gradients.reshaped,
+    integers=valid.new_axes,
+)
 def unsqueeze(xp: Any, x: Any, axes: Any) -> Any:
     """`x` with new axes of size 1 at `axes` of the result.  ONNX Unsqueeze since 13."""
     return xp.expand_dims(x, tuple(axes.reshape(-1).tolist()))
@@ -201,7 +223,14 @@ def _expand_shape(attributes: Attributes, types: Types) -> Shape | None:
     return None if shape is None or count is None else (None,) * max(len(shape), count)
 
 
-@op("Expand", since=8, infer=shaped(_expand_shape), view=True, vjp=gradients.expanded)
+@op(
+    "Expand",
+    since=8,
+    infer=shaped(_expand_shape),
+    view=True,
+    vjp=gradients.expanded,
+    integers=valid.between({1: valid.Integers(1, 2)}),
+)
 def expand(xp: Any, x: Any, shape: Any) -> Any:
     """`x` broadcast with `shape`, either way; a read-only view.  ONNX Expand since 8."""
     return xp.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(shape.tolist())))
@@ -212,7 +241,7 @@ def _same_rank(attributes: Attributes, types: Types) -> Types:
     return (typed(at(types, 0), None if shape is None else (None,) * len(shape)),)
 
 
-@op("Tile", since=6, infer=_same_rank, vjp=gradients.moved("Tile", repeats=True))
+@op("Tile", since=6, infer=_same_rank, vjp=gradients.moved("Tile", repeats=True), integers=valid.sizes(1))
 def tile(xp: Any, x: Any, repeats: Any) -> Any:
     """`x` laid side by side, `repeats[i]` times along axis `i`.  ONNX Tile since 6."""
     return xp.tile(x, tuple(repeats.tolist()))
