@@ -107,6 +107,12 @@ class Op:
             extra["outputs_count"] = outputs
         return {**attributes, **extra}
 
+    @property
+    def foreign(self) -> bool:
+        """Whether the kernel comes from outside of nncdbg: an op library, onnx.reference."""
+        # Code that was typed in or executed from a text may have no module.
+        return self.kernel is not None and (self.kernel.__module__ or "").partition(".")[0] != "nncdbg"
+
     def bind(self, xp: ModuleType, attributes: Mapping[str, Any], *, out: bool = False) -> Callable[..., Any]:
         """The kernel as a function of its inputs alone; with `out`, of its inputs and then the buffer.
 
