@@ -1,4 +1,7 @@
-"""Free run and fully observed run of a chain of scalar Adds, against the same adds in a Python loop."""
+"""Free run and fully observed run of a chain of scalar Adds, against the same adds in a Python loop.
+
+The other allocators with statistics, against `debug`.
+"""
 
 from __future__ import annotations
 
@@ -62,6 +65,9 @@ def measure(count: int = 2000) -> list[dict[str, Any]]:
     free = nncdbg.Debugger(program, inputs, allocator="plain", statistics=False)
     full = nncdbg.Debugger(program, inputs, allocator="debug")
     full.catch("nan", "inf")
+    others = {name: nncdbg.Debugger(program, inputs, allocator=name) for name in ("plain", "arena")}
+    for other in others.values():
+        other.catch("nan", "inf")
     return [
         interleaved("free run, 2,000 scalar Adds / NumPy loop", to_the_end(free), peer, bar=1.5),
         interleaved(
@@ -69,6 +75,15 @@ def measure(count: int = 2000) -> list[dict[str, Any]]:
             to_the_end(full),
             peer,
             bar=8,
+        ),
+        *(
+            interleaved(
+                f"2,000 scalar Adds with statistics, allocator {name} / debug",
+                to_the_end(other),
+                to_the_end(full),
+                bar=1.5,
+            )
+            for name, other in others.items()
         ),
     ]
 

@@ -58,6 +58,12 @@ UNSIGNED = frozenset(name for name in NUMPY if name[0] == "u")
 INTEGERS = SIGNED | UNSIGNED
 
 
+def integer_range(name: str) -> tuple[int, int]:
+    """The least and the greatest value of an integer type, those of less than a byte included."""
+    bits = int(name[1:])
+    return (0, (1 << bits) - 1) if name[0] == "u" else (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
+
+
 def name_of(dtype: Any) -> str:
     """The short name of a NumPy dtype; strings of any width are `str`.
 

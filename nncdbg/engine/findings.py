@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`kind` is nan, inf, overflow, uninitialized, guard or micro; `detail` says what was seen.
+    """`kind` is one of `KINDS`; `detail` says what was seen.
 
     `output` is the index of the statement's output concerned, None if it is about an input.
     `binding` is the statement that has just run, or that is about to read what it should not;
@@ -31,8 +31,13 @@ class Finding:
     output: int | None = 0
     other: Statement | None = None
     result: Any = None
+    elements: Any = None
+    """Which elements of the result are concerned, if their values do not show it (bool, broadcasts)."""
 
 
 Report: TypeAlias = Callable[[Finding], None]
 
-KINDS = ("nan", "inf", "overflow", "uninitialized", "guard", "micro")
+KINDS = ("nan", "inf", "overflow", "uninitialized", "integer", "guard", "micro")
+
+NUMERIC = frozenset({"nan", "inf", "integer"})
+"""The kinds about numbers: such a finding matters if it has an effect on an output."""

@@ -10,17 +10,20 @@ import numpy as np
 from nncdbg.engine import dtypes
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.graph import Array, TensorType
+from nncdbg.engine.ops.valid_integers import Integers
 
 GENERATED = ("zeros", "ones", "normal", "uniform", "arange")
 """What a user can ask for by name."""
 
 
-def generate(name: str, type_: TensorType, kind: str | None, seed: int) -> Array:
+def generate(
+    name: str, type_: TensorType, kind: str | None, seed: int, integers: Integers | None = None
+) -> Array:
     """An array of the concrete type for the input `name`.
 
     `kind` is one of `GENERATED`; None draws what suits the dtype: standard normal floats,
-    integers 0 to 9 as far as they fit, fair bools, empty text.  The draw depends on the seed and
-    the name only.  Raises UsageError for a kind that the dtype does not have.
+    `integers` (0 to 9 as far as they fit, if None), fair bools, empty text.  The draw depends on the
+    seed and the name only.  Raises UsageError for a kind that the dtype does not have.
     """
     assert type_.shape is not None
     shape = tuple(int(size) for size in type_.shape if size is not None)
@@ -33,6 +36,10 @@ def generate(name: str, type_: TensorType, kind: str | None, seed: int) -> Array
         return np.arange(math.prod(shape)).reshape(shape).astype(dtype)
     if kind in ("zeros", "ones"):
         return np.full(shape, kind == "ones").astype(dtype)
+    if kind is None and integers is not None:
+        if integers.exact is not None:
+            return np.array(integers.exact).reshape(shape).astype(dtype)
+        return _generator(seed, name).integers(integers.low, integers.high, shape).astype(dtype)
     whole = type_.dtype in dtypes.INTEGERS or type_.dtype == "bool"
     if kind == "normal" and whole:
         raise UsageError(f"input %{name} {type_} cannot be normal", hint="use uniform or arange")

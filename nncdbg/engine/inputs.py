@@ -1,12 +1,11 @@
 """What the inputs of a graph are bound to: arrays, files, generated or random data.
 
-Nothing a user gives is converted behind their back: an array of another dtype or shape is an
-error with both types.  What is not given is drawn at random, and a note says so.
+Inputs that are not given are drawn at random: sizes and integers are chosen so that the program runs,
+and a note reports each choice.
 """
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,12 +14,14 @@ from typing import Any, Literal
 import numpy as np
 
 from nncdbg.engine import dtypes
+from nncdbg.engine.consumers import Chosen, Consumers, Size, is_integer
+from nncdbg.engine.data_specs import FORMS, Generated, generated
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.generated import GENERATED, generate
+from nncdbg.engine.generated import generate
+from nncdbg.engine.given import given_array, misfit, title
 from nncdbg.engine.graph import Array, Dim, Graph, OptionalType, SequenceType, TensorType, Value, tensor_only
-from nncdbg.engine.npy import choice, load_archive, load_array, load_from_archive
-
-_FORMS = "FILE.npy, FILE.npz:KEY, " + ", ".join(GENERATED)
+from nncdbg.engine.npy import choice
+from nncdbg.engine.ops.valid_integers import Integers
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ def parse_spec(text: str) -> tuple[str, str]:
     """``NAME=SPEC`` of the command line; UsageError unless both sides are there."""
     name, equals, spec = text.partition("=")
     if not equals or not name or not spec:
-        raise UsageError(f'"{text}" is not NAME=VALUE', hint=f"VALUE is one of {_FORMS}")
+        raise UsageError(f'"{text}" is not NAME=VALUE', hint=f"VALUE is one of: {FORMS}")
     return name, spec
 
 
@@ -78,41 +79,120 @@ def bind(
     seed: int = 0,
     *,
     folder: Path | None = None,
+    consumers: Consumers | None = None,
 ) -> Bound:
     """Bind every input of `graph`.
 
     `specs` maps an input's name (``x`` or ``%x``) to an array, a Python scalar or nested list
-    (converted to the input's dtype), or a string: FILE.npy, FILE.npz:KEY, relative to `folder`,
-    or zeros, ones, normal, uniform, arange.  A sequence is a list of those, or FILE.npz with all
-    that it holds; an optional may be None.  `dims` gives symbolic sizes.
+    (converted to the input's dtype), or a text: FILE.npy, FILE.npz:KEY, relative to `folder`, a number
+    or list, or zeros, ones, normal, uniform, arange, with sizes where these are wanted (``normal[1,512]``).
+    A sequence is a list of those, or FILE.npz with all its arrays; an optional may be None.  `dims` gives
+    symbolic sizes.  Other sizes, and integers that are drawn, are chosen for `consumers` if these are given.
 
-    Raises UsageError for a name that is no input, a dtype, rank or size that does not fit, a spec
-    that is none, or a seed below 0; LoadError for a file that cannot be read.
+    Raises UsageError for an unknown name, a dtype, rank or size that does not fit, a text in none of these
+    forms, or a seed below 0; LoadError for a file that cannot be read.
     """
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise UsageError(f"the seed cannot be {seed!r}", hint="a seed is an integer from 0 on")
     inputs = {value.name: value for value in graph.inputs}
     named = {_input_name(name, inputs, graph): data for name, data in (specs or {}).items()}
+    wanted = {name: _wanted(name, data) for name, data in named.items() if isinstance(data, str)}
+    made = {name: spec for name, spec in wanted.items() if spec is not None}
     given = {
-        name: _given(inputs[name], data, folder)
-        for name, data in named.items()
-        if not (isinstance(data, str) and data in GENERATED)
+        name: given_array(inputs[name], data, folder) for name, data in named.items() if name not in made
     }
     sizes = _Sizes(graph, dims or {})
     for name, array in given.items():
         sizes.match(inputs[name], array)
+    missing = {name: _Missing(value, made.get(name)) for name, value in inputs.items() if name not in given}
+    for each in missing.values():
+        sizes.match_spec(each)
+    if consumers is not None:
+        sizes.choose(consumers, missing, given, seed)
     notes: list[Note] = []
+    types = {name: each.concrete(sizes, notes) for name, each in missing.items()}
+    integers = _integers(consumers, missing, types, given, sizes, seed)
     arrays = {}
-    for name, value in inputs.items():
+    for name in inputs:
         if name in given:
             arrays[name] = _frozen(given[name])
         else:
-            arrays[name] = _frozen(_generated(value, named.get(name), sizes, seed, notes))
+            arrays[name] = _frozen(_generated(missing[name], types[name], integers.get(name), seed, notes))
     return Bound(arrays, sizes.known, notes)
 
 
+@dataclass(frozen=True, slots=True)
+class _Missing:
+    """An input without data, and what to generate for it if that is given."""
+
+    value: Value
+    spec: Generated | None
+
+    @property
+    def kind(self) -> str | None:
+        return self.spec.kind if self.spec is not None else None
+
+    @property
+    def type(self) -> TensorType | None:
+        """The type to make, with unknown sizes; None where it is not known, or the input stays absent."""
+        if isinstance(self.value.type, OptionalType) and self.spec is None:
+            return None
+        known = tensor_only(self.value.type)
+        if self.spec is not None and self.spec.sizes is not None:
+            return TensorType(known.dtype if known is not None else "f32", self.spec.sizes)
+        return known if known is not None and known.shape is not None else None
+
+    def concrete(self, sizes: _Sizes, notes: list[Note]) -> TensorType | None:
+        """The type with numbers for all sizes; None for an optional that stays absent."""
+        if self.type is not None:
+            return TensorType(self.type.dtype, sizes.shape(Value(self.value.name, self.type), notes))
+        if isinstance(self.value.type, OptionalType):
+            return None
+        name = self.value.name
+        if isinstance(self.value.type, SequenceType):
+            raise UsageError(
+                f"input %{name} {self.value.type} is a sequence, which cannot be generated",
+                hint=f"give it: --input {name}=FILE.npz",
+            )
+        raise UsageError(
+            f"input %{name} has no known {'shape' if self.value.type else 'type'}, so it cannot be generated",
+            hint=f"give it: --input {name}=FILE.npy, or its sizes: {name}=normal[1,512]",
+        )
+
+
+def _wanted(name: str, text: str) -> Generated | None:
+    try:
+        return generated(text)
+    except UsageError as error:
+        error.message = f"input %{name}: {error.message}"
+        raise
+
+
+def _integers(
+    consumers: Consumers | None,
+    missing: Mapping[str, _Missing],
+    types: Mapping[str, TensorType | None],
+    given: Mapping[str, Any],
+    sizes: _Sizes,
+    seed: int,
+) -> dict[str, tuple[Integers, str]]:
+    """The integers that are accepted from inputs that are drawn."""
+    drawn = {
+        name: type_
+        for name, type_ in types.items()
+        if type_ is not None and is_integer(type_) and missing[name].kind in (None, "uniform")
+    }
+    if consumers is None or not drawn:
+        return {}
+
+    def draw(name: str, accepted: Integers | None) -> Array:
+        return generate(name, drawn[name], None, seed, accepted)
+
+    return consumers.integers(drawn, given, sizes.known, draw)
+
+
 class _Sizes:
-    """Sizes of symbols: from given arrays, then from the user, else 1."""
+    """Sizes of symbols: from the user, from given arrays, else chosen."""
 
     def __init__(self, graph: Graph, dims: Mapping[str, int]) -> None:
         symbols = {dim for value in graph.inputs for dim in _dims(value) if isinstance(dim, str)}
@@ -125,6 +205,7 @@ class _Sizes:
                 raise UsageError(f"the size {name} cannot be {size!r}", hint="a size is an integer from 0 on")
         self.known = dict(dims)
         self._from = dict.fromkeys(dims, "the size that was given for it")
+        self.chosen = Chosen({}, {})
 
     def match(self, value: Value, data: Any) -> None:
         """Check an array against its input's type, and learn the sizes of symbols."""
@@ -140,29 +221,66 @@ class _Sizes:
 
     def _match_tensor(self, value: Value, shape: tuple[Dim, ...], array: Array) -> None:
         if len(shape) != array.ndim:
-            raise _misfit(value, array, f"it needs {len(shape)} axes, not {array.ndim}")
+            raise misfit(value, array, f"it needs {len(shape)} axes, not {array.ndim}")
         for axis, (dim, size) in enumerate(zip(shape, array.shape, strict=True)):
             if isinstance(dim, int) and dim != size:
-                raise _misfit(value, array, f"axis {axis} must have size {dim}, not {size}")
+                raise misfit(value, array, f"axis {axis} must have size {dim}, not {size}")
             if isinstance(dim, str):
                 if self.known.setdefault(dim, size) != size:
                     fact = f"axis {axis} is {dim}={size}, but {dim}={self.known[dim]} in {self._from[dim]}"
-                    raise _misfit(value, array, fact)
+                    raise misfit(value, array, fact)
                 self._from.setdefault(dim, f"%{value.name}")
 
+    def match_spec(self, missing: _Missing) -> None:
+        """Check the sizes of data to generate, and learn those of symbols from them."""
+        if missing.spec is not None and missing.spec.sizes is not None:
+            known = tensor_only(missing.value.type)
+            if known is not None and known.shape is not None:
+                made = np.broadcast_to(np.zeros((), dtypes.NUMPY[known.dtype]), missing.spec.sizes)
+                self._match_tensor(missing.value, known.shape, made)
+
+    def choose(
+        self, consumers: Consumers, missing: Mapping[str, _Missing], given: Mapping[str, Any], seed: int
+    ) -> None:
+        """Choose the sizes that are not known so that the program runs."""
+        types = {name: each.type for name, each in missing.items()}
+        known = {name: type_ for name, type_ in types.items() if type_ is not None}
+
+        def draw(name: str, accepted: Integers | None) -> Array:
+            return generate(name, known[name], missing[name].kind, seed, accepted)
+
+        self.chosen = consumers.sizes(known, given, self.known, draw)
+
     def shape(self, value: Value, notes: list[Note]) -> tuple[int, ...]:
-        """The shape of an input that is made here; sizes that nobody said are 1, with a note."""
+        """The shape of an input that is made here, with a note for each size that was chosen."""
         sizes = []
         for axis, dim in enumerate(_dims(value)):
             if dim is None:
-                fact = f"axis {axis} of input %{value.name} {value.type} has an unknown size, 1 is taken"
-                notes.append(Note(fact, ("input", value.name)))
-            elif isinstance(dim, str) and dim not in self.known:
-                fact = f"size {dim} of input %{value.name} {value.type} is not given, 1 is taken"
-                notes.append(Note(fact, ("dim", dim)))
-                self.known[dim] = 1
-            sizes.append(1 if dim is None else dim if isinstance(dim, int) else self.known[dim])
+                what = f"axis {axis} of input %{value.name} {value.type} has an unknown size"
+                size = self._taken((value.name, axis), what, f"axis {axis}", ("input", value.name), notes)
+            elif isinstance(dim, str):
+                what = f"size {dim} of input %{value.name} {value.type} is not given"
+                if dim not in self.known:
+                    self.known[dim] = self._taken(dim, what, dim, ("dim", dim), notes)
+                size = self.known[dim]
+            else:
+                size = dim
+            sizes.append(size)
         return tuple(sizes)
+
+    def _taken(
+        self,
+        size: Size,
+        what: str,
+        title: str,
+        missing: tuple[Literal["input", "dim"], str],
+        notes: list[Note],
+    ) -> int:
+        number = self.chosen.sizes.get(size, 1)
+        reason = self.chosen.reasons.get(size)
+        choice = f", {number} is taken" if reason is None else f": {title} = {number}, {reason}"
+        notes.append(Note(what + choice, missing))
+        return number
 
 
 def _dims(value: Value) -> tuple[Dim, ...]:
@@ -177,168 +295,31 @@ def _input_name(name: str, inputs: Mapping[str, Value], graph: Graph) -> str:
             return candidate
     raise UsageError(
         f'@{graph.name} has no input "{name}"',
-        operands=[_title(value) for value in inputs.values()],
+        operands=[title(value) for value in inputs.values()],
         hint=choice(name.removeprefix("%"), inputs),
     )
 
 
-def _title(value: Value) -> str:
-    return f"%{value.name}: {value.type}" if value.type else f"%{value.name}"
-
-
-def _misfit(value: Value, array: Array, fact: str, hint: str | None = None) -> UsageError:
-    got = TensorType(_name_of(array, value), array.shape)
-    return UsageError(
-        f"input %{value.name} does not fit: {fact}",
-        operands=[f"{_title(value)} (the graph)", f"{got} (given)"],
-        hint=hint,
-    )
-
-
-def _name_of(array: Array, value: Value) -> str:
-    try:
-        return dtypes.name_of(array.dtype)
-    except KeyError:
-        raise UsageError(
-            f"input %{value.name} cannot be an array of {array.dtype}",
-            hint=f"the graph has {value.type}" if value.type else "give a plain numeric array",
-        ) from None
-
-
-def _given(value: Value, data: Any, folder: Path | None) -> Any:
-    """The array that the user gives for an input, of the input's dtype; a list of them for a sequence."""
-    if isinstance(value.type, OptionalType):
-        return None if data is None else _given(Value(value.name, value.type.element), data, folder)
-    if isinstance(value.type, SequenceType):
-        return _sequence(value, value.type, data, folder)
-    if isinstance(data, str):
-        return _fitting(value, _viewed(value, _read(value, data, folder)), "convert it before numpy.save")
-    if isinstance(data, (bool, int, float, complex, list, tuple)):
-        return _converted(value, data)
-    try:
-        array = np.asarray(data)
-    except Exception as error:  # noqa: BLE001  # __array__ of a foreign class may raise anything.
-        raise UsageError(f"input %{value.name} cannot be made an array: {error}") from error
-    return _fitting(value, array, "convert it")
-
-
-def _sequence(value: Value, type_: SequenceType, data: Any, folder: Path | None) -> list[Any]:
-    if isinstance(data, str) and data.lower().endswith(".npz"):
-        data = load_archive(_path(data, folder))
-    if not isinstance(data, (list, tuple)):
-        raise UsageError(
-            f"input %{value.name} {type_} needs a list of arrays", hint="FILE.npz gives all that it holds"
-        )
-    return [
-        _given(Value(f"{value.name}[{index}]", type_.element), item, folder)
-        for index, item in enumerate(data)
-    ]
-
-
-def _fitting(value: Value, array: Array, what: str) -> Array:
-    name = _name_of(array, value)
-    if name == "str":
-        array = _strings(value, array)
-    known = tensor_only(value.type)
-    if known is None or name == known.dtype:
-        return array
-    wanted = dtypes.NUMPY[known.dtype]
-    # NumPy knows the names of ml_dtypes only where that is imported.
-    target = f"ml_dtypes.{wanted.name}" if wanted.isbuiltin == 2 else f'"{wanted.name}"'
-    raise _misfit(value, array, f"it needs {known.dtype}, not {name}", f"{what}: x.astype({target})")
-
-
-def _strings(value: Value, array: Array) -> Array:
-    """Text of any width as an array of str objects."""
-    strings = array.astype(object)
-    flat = [
-        item.decode("utf-8", "surrogateescape") if isinstance(item, bytes) else item for item in strings.flat
-    ]
-    for item in flat:
-        if not isinstance(item, str):
-            raise UsageError(f"input %{value.name} holds a {type(item).__name__}, which no tensor can hold")
-    out = np.empty(len(flat), object)
-    out[:] = flat
-    return out.reshape(array.shape)
-
-
-def _converted(value: Value, data: Any) -> Array:
-    """A Python scalar or nested list in the input's dtype; UsageError if it would not be the same."""
-    try:
-        plain = np.asarray(data)
-    except ValueError as error:
-        raise UsageError(f"input %{value.name} is a ragged list: {error}") from error
-    if plain.dtype.kind in "OUS":
-        plain = np.asarray(data, object)
-    known = tensor_only(value.type)
-    if known is None:
-        return plain
-    wanted = known.dtype
-    if wanted == "str" or plain.dtype.kind == "O":
-        return _fitting(value, plain, "convert it")
-    if plain.size == 0:
-        return plain.astype(dtypes.NUMPY[wanted])
-    if plain.dtype.kind == "c" and wanted not in dtypes.COMPLEX:
-        raise _misfit(value, plain, f"it needs {wanted}, not complex numbers")
-    with np.errstate(all="ignore"):
-        array = plain.astype(dtypes.NUMPY[wanted])
-        if wanted in dtypes.FLOATS | dtypes.COMPLEX:
-            kept = np.array_equal(np.isfinite(array), np.isfinite(plain))
-        else:
-            kept = np.array_equal(array.astype(plain.dtype), plain)
-    if not kept:
-        raise UsageError(
-            f"input %{value.name} {value.type} cannot hold {data!r}", hint=f"give {wanted} values"
-        )
-    return array
-
-
-def _viewed(value: Value, array: Array) -> Array:
-    """bf16 and its kin come back from .npy as raw bytes: their dtype is the graph's word."""
-    known = tensor_only(value.type)
-    if array.dtype.type is not np.void or array.dtype.names or known is None:
-        return array
-    wanted = dtypes.NUMPY[known.dtype]
-    from_extension = wanted.isbuiltin == 2
-    return array.view(wanted) if from_extension and wanted.itemsize == array.dtype.itemsize else array
-
-
-def _read(value: Value, spec: str, folder: Path | None) -> Array:
-    lower = spec.lower()
-    if ".npz:" in lower:
-        cut = lower.rindex(".npz:") + len(".npz")
-        return load_from_archive(_path(spec[:cut], folder), spec[cut + 1 :])
-    if lower.endswith(".npz"):
-        return load_from_archive(_path(spec, folder), None)
-    if lower.endswith(".npy"):
-        return load_array(_path(spec, folder))
-    near = difflib.get_close_matches(spec, GENERATED, n=1)
-    raise UsageError(
-        f'input %{value.name} cannot be "{spec}"',
-        hint=f"did you mean {near[0]}?" if near else f"give one of {_FORMS}",
-    )
-
-
-def _path(name: str, folder: Path | None) -> Path:
-    return folder / name if folder else Path(name)
-
-
-def _generated(value: Value, kind: str | None, sizes: _Sizes, seed: int, notes: list[Note]) -> Array | None:
-    """Zeros, ones and so on, or, where nothing is asked for, random data with a note."""
-    if isinstance(value.type, OptionalType) and kind is None:
+def _generated(
+    missing: _Missing,
+    type_: TensorType | None,
+    accepted: tuple[Integers, str] | None,
+    seed: int,
+    notes: list[Note],
+) -> Array | None:
+    """Zeros, ones and so on, or random data with a note; None for an optional that stays absent."""
+    value = missing.value
+    if type_ is None:
         notes.append(Note(f"input %{value.name} {value.type} is absent", ("input", value.name)))
         return None
-    known = tensor_only(value.type)
-    if known is None or known.shape is None:
-        raise UsageError(
-            f"input %{value.name} has no known type, so it cannot be made up",
-            hint=f"give it: --input {value.name}=FILE.npy",
-        )
-    type_ = TensorType(known.dtype, sizes.shape(value, notes))
-    if kind is None:
+    kind = missing.kind
+    integers, reader = accepted or (None, "")
+    if kind is None or integers is not None:
         fact = f"input %{value.name} {type_} drawn at random from seed {seed}"
+        if integers is not None:
+            fact = f"{fact}: {integers}, from {reader}"
         notes.append(Note(fact, ("input", value.name)))
-    return generate(value.name, type_, kind, seed)
+    return generate(value.name, type_, kind if integers is None else None, seed, integers)
 
 
 def _frozen(array: Any) -> Any:

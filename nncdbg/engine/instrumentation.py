@@ -11,6 +11,7 @@ from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import Expression
 from nncdbg.engine.findings import Report
 from nncdbg.engine.graph import Program
+from nncdbg.engine.integer_checks import IntegerChecks
 from nncdbg.engine.linking import Allocation, Binding, Execute, Linker
 from nncdbg.engine.memory import allocation
 from nncdbg.engine.observation import Observer
@@ -37,6 +38,7 @@ class Instrumentation:
         self.catches = Catches(to_host=linker.backend.to_host)
         self.trail: Trail | None = None
         self.log, self._observer = _statistics_on(linker.backend, report, statistics)
+        self._integers = IntegerChecks(report, linker.backend.to_host)
         self.micro: MicroCheck | None = None
         linker.allocation.connect(report, self.log)
         self._link()
@@ -81,10 +83,9 @@ class Instrumentation:
         self.trail = trail
         self._link()
 
-    def begin_following(self, first: Callable[[], None]) -> None:
-        """Do `first`, and have each statement's operands and results looked at as a whole from now on."""
+    def begin_following(self) -> None:
+        """Have the trail see each statement's operands and results as a whole from now on."""
         assert self.trail is not None
-        first()
         self.linker.follow = self.trail.wrap
         self.linker.link_again()
 
@@ -113,8 +114,11 @@ class Instrumentation:
         followed = 0 if self.trail is None else int(Flag.NAN | Flag.INF | Flag.UNWRITTEN | GUARDS)
         inspecting.watched = self._observer.watched = self.catches.flags | followed
         wanted = not inspecting.inspects and (self.log is not None or bool(self._observer.watched & 3))
-        if wanted != (self.linker.observe is not None):
-            self.linker.observe = self._observer.wrap if wanted else None
+        observe = self._observer.wrap if wanted else None
+        checked = self.trail is not None or "integer" in self.catches.conditions
+        integers = self._integers.wrap if checked else None
+        if (observe, integers) != (self.linker.observe, self.linker.integers):
+            self.linker.observe, self.linker.integers = observe, integers
             self.linker.link_again()
 
 

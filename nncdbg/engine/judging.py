@@ -15,6 +15,7 @@ from nncdbg.engine.explanation import explained, size_origins
 from nncdbg.engine.expression import condition, evaluate, parse
 from nncdbg.engine.findings import Finding
 from nncdbg.engine.graph import Array
+from nncdbg.engine.integer_checks import fault_of, finding_of
 from nncdbg.engine.machine import Frame
 from nncdbg.engine.placement import braced
 from nncdbg.engine.values import Values
@@ -117,7 +118,7 @@ class Judge:
         caught = [
             kind for kind in _TOLD_AS if any(name in self.catches.conditions for name in _TOLD_AS[kind])
         ]
-        if not caught:
+        if not caught and "integer" not in self.catches.conditions:
             return None
         slots = self.scope.timeline.recalled(pc)
         if slots is None:
@@ -126,6 +127,12 @@ class Judge:
         inputs = [*map(to_host, frame.code.instructions[pc][1](slots))]
         target = frame.code.targets[pc]
         outputs: Sequence[Any] = slots[target] if isinstance(target, slice) else [slots[target]]  # type: ignore[index]
+        if "integer" in self.catches.conditions:
+            statement = Statement(frame.code, pc)
+            fault = fault_of(statement, inputs)
+            stop = None if fault is None else self.settle(finding_of(statement, fault, inputs, outputs[0]))
+            if stop is not None:
+                return stop
         for index, output in enumerate(outputs):
             for kind in caught:
                 if holds_any(to_host(output), kind):

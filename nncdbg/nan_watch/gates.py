@@ -15,16 +15,18 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from nncdbg.engine.errors import UsageError
+from nncdbg.engine.findings import NUMERIC
 
 if TYPE_CHECKING:
     from nncdbg.engine.diagnosis.sightings import Sighting
 
-USUAL = ("nan", "inf", "uninitialized")
+USUAL = ("nan", "inf", "uninitialized", "integer")
 
 KINDS = {
     "nan": "a NaN is born, or comes with an input or a parameter",
     "inf": "an Inf is born that is not there on purpose",
     "uninitialized": "memory is read that nobody wrote",
+    "integer": "an integer is divided by zero, a cast is out of range, or a scale is zero",
     "overflow": "an Inf that is a number too large for its type",
     "guard": "a kernel writes outside of its buffer",
 }
@@ -193,7 +195,7 @@ class Gates:
 
         What is not a number has to reach an output; misused memory need not: it makes the numbers wrong.
         """
-        matters = self.strict or sighting.reaches_output or sighting.kind not in ("nan", "inf")
+        matters = self.strict or sighting.reaches_output or sighting.kind not in NUMERIC
         return sighting.born and matters and self.kind_of(sighting) in self.kinds
 
 

@@ -12,6 +12,7 @@ from nncdbg.engine.backends import backend as backend_of
 from nncdbg.engine.code import Code
 from nncdbg.engine.diagnosis.sightings import ENTRANCE, Sighting
 from nncdbg.engine.errors import RunError
+from nncdbg.engine.findings import NUMERIC
 from nncdbg.engine.linking import Allocation
 from nncdbg.engine.memory.lean import LeanAllocation
 from nncdbg.nan_watch.gates import Gates
@@ -107,7 +108,7 @@ def _tell(
 
 def _finding(sighting: Sighting, gates: Gates, debugger: Debugger) -> WatchFinding:
     role = sighting.role
-    if role == "birth" and not sighting.reaches_output and sighting.kind in ("nan", "inf"):
+    if role == "birth" and not sighting.reaches_output and sighting.kind in NUMERIC:
         role = "masked"
     cause = sighting.cause
     loop = judge_loop(debugger, sighting)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-INPUT_FORMS = "NAME=FILE.npy, NAME=FILE.npz:KEY, or NAME=zeros|ones|normal|uniform|arange"
+INPUT_FORMS = "FILE.npy, FILE.npz:KEY, a number or list, or zeros|ones|normal|uniform|arange[SIZES]"
 
 
 class Parser(argparse.ArgumentParser):

@@ -17,8 +17,10 @@ from typing import Any
 import nncdbg
 from nncdbg.engine.diagnosis.cause import NAMES
 from nncdbg.engine.ops import declaration, library, schema
+from nncdbg.nan_watch.gates import USUAL
 
 ROOT = Path(__file__).parent
+SECOND = ROOT / "second"
 INNOCENT = "innocent"
 NOTHING = "nothing"
 
@@ -26,7 +28,7 @@ _KEYS = (
     *("expect", "cause", "iteration", "within", "evidence", "absent", "reaches", "origin"),
     *("gates", "library", "input", "because"),
 )
-_EXPECTED = ("nan", "inf", "uninitialized", "guard", NOTHING)
+_EXPECTED = ("nan", "inf", "uninitialized", "integer", "guard", NOTHING)
 _REACHES = ("output", NOTHING, "unknown")
 _KEY = re.compile(r"## (?P<key>[a-z]+): (?P<value>.*)")
 _MARK = re.compile(r"[^#]\s# (?P<mark>\w+)$")
@@ -70,7 +72,7 @@ class Bug:
 
     @property
     def name(self) -> str:
-        return self.path.relative_to(ROOT).with_suffix("").as_posix()
+        return f"{self.path.parent.name}/{self.path.stem}"
 
     def __str__(self) -> str:
         return self.name
@@ -107,9 +109,9 @@ class Bug:
         return dict(debugger.outputs)
 
 
-def corpus() -> list[Bug]:
-    """Every program, by name."""
-    return [Bug(path, label_of(path)) for path in sorted(ROOT.glob("*/*.nnc"))]
+def corpus(root: Path = ROOT) -> list[Bug]:
+    """Return every program of the corpus in this folder, by name."""
+    return [Bug(path, label_of(path)) for path in sorted(root.glob("*/*.nnc"))]
 
 
 def label_of(path: Path) -> Label:
@@ -142,7 +144,7 @@ def _checked(path: Path, found: Mapping[str, list[str]], lines: Mapping[str, tup
         one["absent"],
         one["reaches"] or "output",
         one["origin"].removeprefix("%"),
-        tuple(one["gates"].split(", ")) if one["gates"] else ("nan", "inf", "uninitialized"),
+        tuple(one["gates"].split(", ")) if one["gates"] else USUAL,
         tuple(found["library"]),
         tuple(found["input"]),
         one["because"],

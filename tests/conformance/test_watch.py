@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 import nncdbg
@@ -10,6 +12,9 @@ from tests.conformance.test_conformance import finite, known
 from tests.conformance.ways import named
 
 CHUNKS = 8
+
+OUT_OF_RANGE = re.compile(r"test_cast(like)?_FLOAT(16)?_to_U?INT[24](_expanded)?")
+"""Cases that cast numbers out of the range of 2 or 4 bits on purpose, to fix what they become."""
 
 
 def alarms(case: Case) -> list[str]:
@@ -23,6 +28,7 @@ def alarms(case: Case) -> list[str]:
             f"{case.name}: {each.kind} at {each.site.op}, {each.cause}: {each.evidence}"
             for each in report.tripping
             if not (bad and each.cause == "bad input")
+            and not (each.kind == "integer" and OUT_OF_RANGE.fullmatch(case.name))
         ]
     return told
 

@@ -34,7 +34,7 @@ def catch(client: Client, *filters: str, options: list[Message] | None = None) -
 def test_the_filters_are_told_with_words_for_people(client: Client) -> None:
     filters = client.request("initialize", {"adapterID": "nncdbg"})["exceptionBreakpointFilters"]
     names = [each["filter"] for each in filters]
-    assert names == ["nan", "inf", "uninitialized", "overflow", "guard", "race", "assertion"]
+    assert names == ["nan", "inf", "uninitialized", "integer", "overflow", "guard", "race", "assertion"]
     assert all(each["label"] and each["description"] and each["supportsCondition"] for each in filters)
     assert [each["filter"] for each in filters if each["default"]] == ["uninitialized", "guard"]
 
@@ -106,6 +106,23 @@ def test_filters_set_before_the_launch_hold_and_none_means_none(client: Client) 
     client.expect_event("exited", exitCode=0)
 
 
+def test_an_integer_fault_stops_where_the_filter_is_set(client: Client, tmp_path: Path) -> None:
+    source = (
+        "#nncdbg 1\ngraph @main(%x: f32[2]) -> (%y: u8[2]) {\n  %y: u8[2] = Cast(%x, to=2)\n  return %y\n}\n"
+    )
+    (tmp_path / "cast.nnc").write_text(source)
+    client.launch(tmp_path / "cast.nnc", inputs={"x": "arange"}, stopOnEntry=True)
+    (told,) = catch(client, options=[{"filterId": "integer", "condition": "max(%x) > 0"}])
+    client.request("setExpression", {"expression": "%x[1]", "value": "256"})
+    stop = client.move("continue", "exception")
+    assert (stop["hitBreakpointIds"], stop["description"]) == ([told["id"]], "Integer fault")
+    info = client.request("exceptionInfo", {"threadId": 1})
+    assert info["exceptionId"] == "integer"
+    assert info["description"].startswith(
+        "cast out of range: %y is wrong as Cast cannot take 1 of 2 elements"
+    )
+
+
 def test_uninitialized_memory_is_found_unless_the_client_wants_none(client: Client) -> None:
     client.launch(EXAMPLES / "uninitialized.nnc")
     client.request("configurationDone")
@@ -171,7 +188,8 @@ def test_filters_that_a_program_cannot_find_are_not_offered(client: Client) -> N
     told = "the allocator plain does not watch over memory (debug, arena and poison do)"
     assert guard["message"] == told
     client.request("restart", {"arguments": {**plain, "allocator": "arena"}})
-    assert offered(client) == ["nan", "inf", "uninitialized", "overflow", "guard", "race", "assertion"]
+    every = ["nan", "inf", "uninitialized", "integer", "overflow", "guard", "race", "assertion"]
+    assert offered(client) == every
     assert client.expect_event("breakpoint", reason="changed")["breakpoint"]["verified"]
     client.request("restart", {"arguments": {**plain, "check": "micro"}})
     assert offered(client) == ["nan", "inf", "overflow", "race", "assertion", "micro"]

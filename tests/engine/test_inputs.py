@@ -143,7 +143,7 @@ def test_scalars_and_lists_are_converted(type_, data, expected):
         (F23, np.zeros((2, 3)), "it needs f32, not f64"),
         (F23, np.zeros((2, 4), np.float32), "axis 1 must have size 3, not 4"),
         (F23, np.zeros(6, np.float32), "it needs 2 axes, not 1"),
-        (F23, "x.png", "cannot be"),
+        (F23, "x.png", "is not data"),
         (F23, "zeroes", "did you mean zeros"),
         (F23, [[1, 2, 3], [4, 5]], "ragged"),
         (F23, object(), "which no tensor can hold"),
@@ -155,7 +155,7 @@ def test_scalars_and_lists_are_converted(type_, data, expected):
         (TensorType("i64", ()), float("nan"), "cannot hold nan"),
         (TensorType("f16", ()), 1e9, "cannot hold"),
         (TensorType("f32", ()), 1j, "it needs f32, not complex"),
-        (TensorType("f32", None), "zeros", "no known type"),
+        (TensorType("f32", None), "zeros", "no known shape"),
         (None, "zeros", "no known type"),
     ],
 )
@@ -300,3 +300,52 @@ def test_a_part_of_a_mapped_file_is_read_by_itself(tmp_path):
         assert np.array_equal(copied, array[part])
         assert copied.size == 0 or not np.shares_memory(copied, mapped)
     assert npy.read_part(array) is array
+
+
+SPECS = {
+    "16000": (TensorType("i64", ()), np.array(16000)),
+    "-3.5e-2": (TensorType("f32", ()), np.float32(-0.035)),
+    "true": (TensorType("bool", ()), np.array(True)),
+    "[1, 2,3]": (TensorType("i64", (3,)), np.array([1, 2, 3])),
+    "[[0.5, nan], [-inf, 1]]": (TensorType("f16", (2, 2)), np.float16([[0.5, np.nan], [-np.inf, 1]])),
+    '["a", "b"]': (TensorType("str", (2,)), np.array(["a", "b"], object)),
+    "zeros[2,3]": (TensorType("f32", ("N", "?")), np.zeros((2, 3), np.float32)),
+    "ones[]": (TensorType("f64", ()), np.ones(())),
+    "arange[4]": (None, np.arange(4, dtype=np.float32)),
+    "zeros[2, 3]": (TensorType("u8", None), np.zeros((2, 3), np.uint8)),
+}
+
+
+@pytest.mark.parametrize("text", SPECS)
+def test_text_gives_numbers_lists_and_data_of_given_sizes(text):
+    type_, expected = SPECS[text]
+    bound = bind(graph(x=type_), {"x": text})
+    np.testing.assert_array_equal(bound.arrays["x"], expected)
+    assert bound.arrays["x"].dtype == expected.dtype
+    assert bound.notes == []
+
+
+@pytest.mark.parametrize(
+    ("type_", "text", "says"),
+    [
+        (F23, "normal[2,4]", "axis 1 must have size 3, not 4"),
+        (F23, "normal[6]", "it needs 2 axes, not 1"),
+        (F23, "normal[a,3]", "has wrong sizes"),
+        (F23, "[1,2", "expected"),
+        (F23, "[1,2]", "it needs 2 axes, not 1"),
+        (F23, "%x", "is not data"),
+        (TensorType("i64", ()), "1.5", "cannot hold 1.5"),
+        (TensorType("i64", (2,)), '["a"]', "it needs i64, not str"),
+    ],
+)
+def test_text_that_does_not_fit_is_refused(type_, text, says):
+    with pytest.raises(UsageError) as raised:
+        bind(graph(x=type_), {"x": text})
+    assert says in str(raised.value)
+    assert "%x" in str(raised.value)
+
+
+def test_the_sizes_of_generated_data_are_sizes_of_symbols():
+    bound = bind(graph(x=FN3, y=TensorType("f32", ("N",))), {"x": "normal[5,3]", "y": "zeros"})
+    assert bound.dims == {"N": 5}
+    assert bound.arrays["y"].shape == (5,)

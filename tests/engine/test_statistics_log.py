@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.engine.statistics_log import CAPACITY
+from nncdbg import stats
+from nncdbg.engine.statistics_log import CAPACITY, MASK
 from nncdbg.stats import summarize
 from nncdbg.stats.inspection import row_of
 
@@ -71,3 +72,24 @@ def test_the_ring_keeps_the_latest() -> None:
     assert logged(dbg, "t") == row_of(summarize(dbg.value("t")))
     assert dbg.log.row_of(first) is None
     assert dbg.log.row_of(np.zeros(3)) is None
+
+
+def test_the_statistics_of_a_numpy_scalar_are_logged_and_its_nan_is_caught() -> None:
+    """Without an allocator's buffers NumPy gives numbers for tensors of no axes."""
+    stats.prepare(wait=True)
+    text = "graph @main(%x: f32[]) -> (%b) {\n  %a = Log(%x)\n  %b = Add(%a, %x)\n  return %b\n}\n"
+    debugger = nncdbg.Debugger(nncdbg.parse(text), {"x": 2.0}, allocator="plain")
+    for _ in range(2):
+        # The first run prepares the inspection of the type, the second one uses it.
+        debugger.restart()
+        debugger.run()
+        assert debugger.log is not None
+        row = debugger.log.rows[(debugger.log.positions.written - 1) & MASK]
+        assert row[0] == debugger.value("b") == np.float32(np.log(np.float32(2))) + np.float32(2)
+        assert row[-1] == 1
+    debugger.go_to(0)
+    debugger.set_value("x", -1.0)
+    debugger.catch("nan")
+    stop = debugger.run()
+    assert stop.finding is not None
+    assert stop.finding.kind == "nan"

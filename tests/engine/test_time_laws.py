@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -149,7 +150,9 @@ def _settable(debugger: nncdbg.Debugger, number: int) -> str:
     found = ["x", "z"]
     for name in debugger.machine.frames[-1].code.slot_of:
         with suppress(nncdbg.NncdbgError):
-            if name and debugger.value(name).shape == (3,) and debugger.values.place(name).depth is not None:
+            value = debugger.value(name)
+            here = debugger.values.place(name).depth is not None
+            if name and here and value.shape == (3,) and value.dtype == np.float32:
                 found.append(name)
     return found[-1 - number % len(found)]
 

@@ -22,6 +22,12 @@ _KINDS = (
     ("nan", "NaN is born", "An op makes a NaN out of operands without one", False),
     ("inf", "Inf is born", "An op makes an infinity out of operands without one", False),
     ("uninitialized", "Uninitialized memory", "An op reads, or leaves, memory that nobody wrote", True),
+    (
+        "integer",
+        "Integer fault",
+        "An integer is divided by zero, or a cast or a quantization is out of range",
+        False,
+    ),
     ("overflow", "Overflow", "An infinity out of finite operands, with no division by zero", False),
     ("guard", "Write out of bounds", "A kernel writes beyond the buffer of its result", True),
     ("race", "Race", "Two streams touch one value, and nothing orders them", False),

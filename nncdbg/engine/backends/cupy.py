@@ -22,34 +22,7 @@ from nncdbg.engine.backends import Call, Execute, Kernels
 from nncdbg.engine.backends.arrays import bind_over
 from nncdbg.engine.backends.summing import Summing, summing
 from nncdbg.engine.errors import UnsupportedOp, UsageError
-
-STEERING: dict[str, tuple[int, ...]] = {
-    "ConstantOfShape": (0,),
-    "CumSum": (1,),
-    "Dropout": (1, 2),
-    "Expand": (1,),
-    "OneHot": (1,),
-    "Pad": (1, 3),
-    "Range": (0, 1, 2),
-    "Reshape": (1,),
-    "Resize": (1, 2, 3),
-    "Slice": (1, 2, 3, 4),
-    "Split": (1,),
-    "Squeeze": (1,),
-    "Tile": (1,),
-    "TopK": (1,),
-    "Trilu": (1,),
-    "Unsqueeze": (1,),
-    "Upsample": (1,),
-    **{
-        f"Reduce{what}": (1,)
-        for what in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
-    },
-}
-"""Per op the operands whose numbers the host needs to know before it can start the kernel."""
-
-READ_SHAPES = frozenset({"Shape", "Size"})
-"""Ops whose result the host knows, as it knows the shapes of arrays."""
+from nncdbg.engine.ops.moving import HOST_OPERANDS, SIZES
 
 SMALL = 1024
 """Elements up to which integers that were computed on the host stay there."""
@@ -135,7 +108,7 @@ def bind_on_device(backend: CuPy, xp: Any, call: Call) -> Kernels:
     except AttributeError as error:
         return Kernels(_lacking(xp, call, error))
     on_device, on_host = kernels.run, bind_over(np, call).run
-    steering, reads_shapes = STEERING.get(call.node.op, ()), call.node.op in READ_SHAPES
+    steering, reads_shapes = HOST_OPERANDS.get(call.node.op, ()), call.node.op in SIZES
 
     def run(*inputs: Any) -> Any:
         if reads_shapes:

@@ -26,7 +26,8 @@ class Cause:
 class Birth:
     """One result of one statement as it was computed, on the host.
 
-    `kind` is "nan" (the result holds NaN, no operand does) or "inf" (the same for infinities).
+    `kind` is "nan" (the result holds NaN, no operand does), "inf" (the same for infinities) or "integer" (an
+    integer type cannot represent the result).
     `names` are the names of the operands, `""` for one that has none; an operand that is not given is
     None, and one may be a list (a sequence).  `attributes` hold the defaults of the schema too; `opset` is
     the version of the op's domain.
@@ -63,6 +64,8 @@ NAMES = (
     "bad input",
     "bad parameter",
     "cast out of range",
+    "integer division by zero",
+    "scale of zero",
     "kernel",
     "unknown",
 )

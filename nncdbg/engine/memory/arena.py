@@ -7,6 +7,7 @@ pattern of fresh memory when it is freed, so that old data cannot pass for new.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,9 @@ import numpy as np
 from nncdbg.engine.code import Statement
 from nncdbg.engine.graph import Array
 from nncdbg.engine.memory.blocks import Block, Heap
-from nncdbg.engine.memory.buffers import GUARD, address_of
+from nncdbg.engine.memory.buffers import GUARD, write_pattern
 from nncdbg.engine.memory.planner import Plan, by_liveness
 from nncdbg.engine.memory.reusing import ReusingAllocation
-from nncdbg.stats.inspection import fill
 
 
 class ArenaAllocation(ReusingAllocation):
@@ -38,16 +38,16 @@ class ArenaAllocation(ReusingAllocation):
 
     def allocate(self, shape: Sequence[int], dtype: Any, span: int) -> tuple[Array, int]:
         assert self._owner is not None
-        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-        block = self.heap.take(span, size, self._owner)
-        segment = np.asarray(block.segment)
-        fill(segment[block.start - GUARD : block.start])
-        fill(segment[block.start + size : block.start + block.span])
-        buffer: Array = np.ndarray(shape, dtype, block.segment, block.start)
+        heap, size = self.heap, prod(shape) * dtype.itemsize
+        block = heap.take(span, size, self._owner)
+        start, raw = block.start, heap.raw[block.number]
+        write_pattern(raw, start - GUARD, start)
+        write_pattern(raw, start + size, start + block.span)
+        buffer: Array = np.ndarray(shape, dtype, block.segment, start)
         self._know(buffer, block)
-        return buffer, address_of(buffer)
+        return buffer, heap.bases[block.number] + start
 
     def _free(self, block: Block, after: Statement) -> None:
         self.heap.free(block, after)
         if self.poison:
-            fill(np.asarray(block.segment)[block.start : block.start + block.span])
+            write_pattern(self.heap.raw[block.number], block.start, block.start + block.span)

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 
 from nncdbg.engine.code import Code, Path, Statement
-from nncdbg.engine.memory.buffers import ALIGNMENT, GUARD
+from nncdbg.engine.memory.buffers import ALIGNMENT, GUARD, address_of
 from nncdbg.engine.memory.region import Region, Segment
 
 _CHUNK = 1 << 20
@@ -63,8 +63,10 @@ class Block:
 
     def overlap(self, start: int, end: int) -> tuple[int, int] | None:
         """The bytes of its buffer from `start` to `end` of the segment; None if there are none."""
-        found = max(start, self.start), min(end, self.start + self.size)
-        return found if found[0] < found[1] else None
+        own = self.start
+        first = start if start > own else own
+        last = end if end < own + self.size else own + self.size
+        return (first, last) if first < last else None
 
 
 @dataclass(slots=True, eq=False)
@@ -78,10 +80,6 @@ class Hole:
     graves: list[Block] = field(default_factory=list)
     """Freed blocks whose bytes still stand."""
 
-    @property
-    def place(self) -> tuple[int, int]:
-        return self.number, self.start
-
 
 class Heap:
     """One growing arena.  `peak_bytes` is the most that blocks took at one time."""
@@ -90,25 +88,37 @@ class Heap:
         self._region = Region()
         self._segments: list[Segment] = []
         self._holes: list[Hole] = []
+        self.bases: list[int] = []
+        """The address of each segment."""
+        self.raw: list[memoryview] = []
+        """The bytes of each segment."""
         self.live_bytes = 0
         self.peak_bytes = 0
 
     def take(self, span: int, size: int, owner: Owner) -> Block:
         """A block of at least `span` bytes out of the smallest hole that fits, whatever stands there."""
-        hole = min((hole for hole in self._holes if hole.span >= span), key=_span, default=None)
-        if hole is None:
-            hole = self._grow(span)
+        hole = self._fitting(span) or self._grow(span)
         if hole.span - span < _LEAST:
             span = hole.span
         block = Block(hole.number, hole.segment, hole.start, span, size, owner)
         hole.start += span
         hole.span -= span
-        hole.graves = [grave for grave in hole.graves if not _succeeds(block, grave)]
+        if hole.graves:
+            hole.graves = [grave for grave in hole.graves if not _succeeds(block, grave)]
         if hole.span == 0:
             self._holes.remove(hole)
         self.live_bytes += span
-        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+        if self.live_bytes > self.peak_bytes:
+            self.peak_bytes = self.live_bytes
         return block
+
+    def _fitting(self, span: int) -> Hole | None:
+        """The smallest hole of at least `span` bytes, the first of several."""
+        found = None
+        for hole in self._holes:
+            if hole.span >= span and (found is None or hole.span < found.span):
+                found = hole
+        return found
 
     def free(self, block: Block, after: Statement) -> None:
         """Give a living block's bytes back."""
@@ -116,7 +126,7 @@ class Heap:
         block.freed = after
         self.live_bytes -= block.span
         hole = Hole(block.number, block.segment, block.start, block.span, [block])
-        index = bisect_left(self._holes, hole.place, key=_place)
+        index = bisect_left(self._holes, (block.number, block.start), key=_place)
         self._holes.insert(index, hole)
         self._join(index)
         self._join(index - 1)
@@ -133,6 +143,8 @@ class Heap:
 
     def _grow(self, span: int) -> Hole:
         segment = self._region.segment(max(_CHUNK, span + GUARD))
+        self.bases.append(address_of(segment))
+        self.raw.append(memoryview(segment))  # type: ignore[arg-type]
         hole = Hole(len(self._segments), segment, GUARD, len(segment) - GUARD)
         self._segments.append(segment)
         self._holes.append(hole)
@@ -148,9 +160,5 @@ def _succeeds(block: Block, grave: Block) -> bool:
     return True
 
 
-def _span(hole: Hole) -> int:
-    return hole.span
-
-
 def _place(hole: Hole) -> tuple[int, int]:
-    return hole.place
+    return hole.number, hole.start

@@ -10,7 +10,7 @@ import numpy as np
 from nncdbg.engine.graph import Array
 from nncdbg.engine.linking import Binding
 from nncdbg.engine.ops.planning import result_of
-from nncdbg.stats.inspection import fill, is_pattern
+from nncdbg.stats.inspection import PATTERN_WORD, fill, is_pattern
 
 GUARD = 64
 """Bytes of pattern before and after each buffer, which no kernel may touch."""
@@ -38,6 +38,19 @@ def planned(
     shape, dtype = plan
     count = int(np.prod(shape, dtype=np.int64))
     return shape, dtype, count, span_of(count * dtype.itemsize)
+
+
+_PATTERN = PATTERN_WORD.to_bytes(2, "little") * 256
+"""The fill pattern as it is at an even address, longer than a guard and what it takes to the alignment."""
+
+
+def write_pattern(raw: memoryview, start: int, end: int) -> None:
+    """Write the fill pattern into these bytes of a segment, which begins at an even address."""
+    odd = start & 1
+    if end - start < len(_PATTERN):
+        raw[start:end] = _PATTERN[odd : odd + end - start]
+    else:
+        fill(np.asarray(raw)[start:end])
 
 
 def guards(buffer: Array) -> tuple[Array, Array]:

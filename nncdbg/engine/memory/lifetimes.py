@@ -63,7 +63,7 @@ class Lifetimes:
         pc = outer.frame.pc - 1
         self._hold_results(outer, pc)
         self._leave(inner)
-        self.complete(outer, pc)
+        self.complete(outer, Statement(outer.frame.code, pc))
 
     def iterated(self, frame: Frame) -> None:
         """A loop's frame begins its next iteration with the values that it carries."""
@@ -82,7 +82,7 @@ class Lifetimes:
     def _leave(self, scope: Scope) -> None:
         code = scope.frame.code
         if scope.begun == len(code.nodes):
-            self._release_planned(scope, scope.begun)
+            self._release_planned(scope, Statement(code, scope.begun))
         after = Statement(code, max(scope.begun, 0))
         for block in (*scope.held.values(), *scope.collected):
             self._let_go(block, after)
@@ -91,15 +91,16 @@ class Lifetimes:
 
     def complete_through(self, scope: Scope, last: int) -> None:
         """The statements of a scope up to `last` have run: hold what they gave, free what dies."""
+        code = scope.frame.code
         for pc in range(scope.done + 1, last + 1):
             self._hold_results(scope, pc)
-            self._release_planned(scope, pc)
+            self._release_planned(scope, Statement(code, pc))
         scope.done = max(scope.done, last)
 
-    def complete(self, scope: Scope, pc: int) -> None:
+    def complete(self, scope: Scope, statement: Statement) -> None:
         """A statement has run, and what it gave is held: free what dies."""
-        self._release_planned(scope, pc)
-        scope.done = pc
+        self._release_planned(scope, statement)
+        scope.done = statement.pc
 
     def _hold_results(self, scope: Scope, pc: int) -> None:
         slots = scope.frame.slots
@@ -113,10 +114,8 @@ class Lifetimes:
             block.holders += 1
             scope.held[slot] = block
 
-    def _release_planned(self, scope: Scope, pc: int) -> None:
-        code = scope.frame.code
-        for slot in self.plan(code, pc):
-            after = Statement(code, pc)
+    def _release_planned(self, scope: Scope, after: Statement) -> None:
+        for slot in self.plan(after.code, after.pc):
             block = scope.held.pop(slot, None)
             if block is not None:
                 scope.released[slot] = (block, after)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -107,20 +107,31 @@ class ReusingAllocation(InspectedAllocation):
     # -- statements ------------------------------------------------------------------------
 
     def gathering(self, code: Code, pc: int, gather: Gather) -> Gather:
-        gather = super().gathering(code, pc, gather)
+        lifetimes = self.lifetimes
+        gather, blocks, here = super().gathering(code, pc, gather), self._blocks, Statement(code, pc)
 
         def gathered(slots: list[Any]) -> Sequence[Any]:
-            self._current = self._scope_of(slots)
-            if self._current is not None and self._current.begun < pc:
-                first = self._current.begun < 0
-                self._current.begun = pc
-                self._catch_up(self._current, pc, first)
+            innermost = self._debuggee.frames[-1].slots is slots
+            scope = self._current = lifetimes.scopes[-1] if innermost else None
+            if scope is None:
                 operands = gather(slots)
-                self._check_operands(Statement(code, pc), operands)
-                return operands
-            operands = gather(slots)
-            if self._current is None:
                 self._refuse_stale(operands)
+                return operands
+            if scope.begun >= pc:
+                return gather(slots)
+            first = scope.begun < 0
+            scope.begun = pc
+            if first or scope.done < pc - 1:
+                self._catch_up(scope, pc, first)
+            operands = gather(slots)
+            for value in operands:
+                known = blocks.get(id(value))
+                if known is None:
+                    continue
+                block = known[1]
+                if block.freed is not None or block.successor is not None:
+                    self._check_operands(here, operands)
+                    break
             return operands
 
         return gathered
@@ -129,19 +140,21 @@ class ReusingAllocation(InspectedAllocation):
         """Statement `pc` of a scope is next, the `first` that is executed there."""
         self.lifetimes.complete_through(scope, pc - 1)
 
-    def _scope_of(self, slots: list[Any]) -> Scope | None:
-        return self.lifetimes.scopes[-1] if self._debuggee.frames[-1].slots is slots else None
-
     def wrap(self, binding: Binding) -> Execute:
-        run, kernel, pc = super().wrap(binding), binding.kernel, binding.pc
+        run, kernel = super().wrap(binding), binding.kernel
         names = [value.name for value in binding.node.outputs]
+        owner = Owner(names[0] if names else "_", binding)
+        made, lifetimes = self._made, self.lifetimes
 
         def execute(*inputs: Any) -> Any:
+            nonlocal owner
             scope = self._current
             if scope is None:
                 return kernel(*inputs)
-            self._owner = Owner(names[0] if names else "_", binding, scope.frame.iteration)
-            self._made.clear()
+            if owner.iteration != scope.frame.iteration:
+                owner = replace(owner, iteration=scope.frame.iteration)
+            self._owner = owner
+            made.clear()
             try:
                 results = self._settled(binding, inputs, run(*inputs))
             except BaseException:
@@ -149,7 +162,7 @@ class ReusingAllocation(InspectedAllocation):
                 raise
             self._keep(scope, binding, results)
             self._discard(binding)
-            self.lifetimes.complete(scope, pc)
+            lifetimes.complete(scope, binding)
             return results
 
         return execute
@@ -160,7 +173,11 @@ class ReusingAllocation(InspectedAllocation):
 
     def _keep(self, scope: Scope, binding: Binding, results: Any) -> None:
         """The statement's frame holds what it has just made."""
-        slots = target_slots(binding.code.targets[binding.pc])
+        target = binding.code.targets[binding.pc]
+        if isinstance(target, int):
+            self.lifetimes.hold(scope, target, results)
+            return
+        slots = target_slots(target)
         for slot, result in zip(slots, results if binding.several else (results,), strict=False):
             self.lifetimes.hold(scope, slot, result)
 
@@ -171,13 +188,15 @@ class ReusingAllocation(InspectedAllocation):
                 self._free(block, binding)
         self._made.clear()
 
-    def _adopt(self, binding: Binding, inputs: Sequence[Any], index: int, result: Any) -> Any:
+    def _adopt(
+        self, binding: Binding, inputs: Sequence[Any], index: int, result: Any, wrong: str | None = None
+    ) -> Any:
         if isinstance(result, (list, tuple)):
             # A sequence outlives the tensors that it was made of.
             return [np.array(item) if isinstance(item, np.ndarray) else item for item in result]
         assert self._owner is not None
         self._owner = Owner(binding.node.outputs[index].name, binding, self._owner.iteration)
-        return super()._adopt(binding, inputs, index, result)
+        return super()._adopt(binding, inputs, index, result, wrong)
 
     # -- blocks ------------------------------------------------------------------------------
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import nncdbg.engine.ops.microsoft.activation
+import nncdbg.engine.ops.microsoft.attention
 import nncdbg.engine.ops.microsoft.convolution
+import nncdbg.engine.ops.microsoft.grouped_attention
 import nncdbg.engine.ops.microsoft.matrix
-import nncdbg.engine.ops.microsoft.normalization  # noqa: F401
+import nncdbg.engine.ops.microsoft.normalization
+import nncdbg.engine.ops.microsoft.quantized
+import nncdbg.engine.ops.microsoft.quantized_products  # noqa: F401
 from nncdbg.engine.ops import (  # noqa: F401
     activation,
     batch_normalization,

@@ -21,10 +21,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.graph import TensorType
+from nncdbg.engine.ops.influence import EVERYTHING, Influence
+from nncdbg.engine.ops.valid_integers import IntegerRule
 
 if TYPE_CHECKING:
     from nncdbg.engine.graph import Operand
     from nncdbg.engine.ops.gradient import Applied, Emit
+    from nncdbg.engine.ops.integer_faults import IntegerFault
 
 Kernel: TypeAlias = Callable[..., Any]
 """`kernel(xp, *inputs, **attributes)`: an array, or a tuple of arrays for several outputs.
@@ -57,6 +60,9 @@ operand that no derivative goes back to.  A cotangent has the shape and element 
 Raises UnsupportedOp with the reason where the statement has no derivative that could be written.
 """
 
+FindIntegerFault: TypeAlias = "Callable[[Mapping[str, Any], Sequence[Any]], IntegerFault | None]"
+"""`find(attributes, inputs) -> fault`: None if every result is one that its integer type can represent."""
+
 
 @dataclass(frozen=True, slots=True)
 class Op:
@@ -71,6 +77,8 @@ class Op:
     formula: Formula | None = None
     vjp: Vjp | None = None
     """The gradient rule; a composite without one is differentiated through its formula."""
+    influence: Influence = EVERYTHING
+    """Which elements of its operands influence which of its results (`nncdbg.engine.ops.influence`)."""
     accepts_out: bool = False
     measure: Measure | None = None
     """For an op that `accepts_out` whose sizes follow from what its inputs hold, not from their types."""
@@ -84,8 +92,12 @@ class Op:
     """The kernel takes `opset`, the version that the program imports."""
     outputs_count: bool = False
     """Kernel and inference take `outputs_count`, the number of outputs the statement asks for."""
+    integers: IntegerRule | None = None
+    """Which integers its operands accept, for operands that are indices, sizes, axes or counts."""
     reference: bool = False
     """The kernel is that of `onnx.reference`: exact, slow, and on NumPy only."""
+    integer_fault: FindIntegerFault | None = None
+    """Finds results that an integer type cannot represent (`ops/integer_faults.py`)."""
     doc: str = ""
 
     def arguments(self, attributes: Mapping[str, Any], version: int, outputs: int) -> Mapping[str, Any]:
@@ -94,6 +106,12 @@ class Op:
         if self.outputs_count:
             extra["outputs_count"] = outputs
         return {**attributes, **extra}
+
+    @property
+    def foreign(self) -> bool:
+        """Whether the kernel comes from outside of nncdbg: an op library, onnx.reference."""
+        # Code that was typed in or executed from a text may have no module.
+        return self.kernel is not None and (self.kernel.__module__ or "").partition(".")[0] != "nncdbg"
 
     def bind(self, xp: ModuleType, attributes: Mapping[str, Any], *, out: bool = False) -> Callable[..., Any]:
         """The kernel as a function of its inputs alone; with `out`, of its inputs and then the buffer.

@@ -6,12 +6,16 @@ or under the last ones.  The result has the shape of `a`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops.declaration import Kernel, op
-from nncdbg.engine.ops.elementwise import divide, power
+from nncdbg.engine.ops.elementwise import ARITHMETIC_ROWS, divide, power
+from nncdbg.engine.ops.integer_faults import IntegerFault, divides_by_zero
+from nncdbg.engine.ops.logic import LOGIC_ROWS
 from nncdbg.engine.ops.types import Attributes, Types, at, typed
 
 
@@ -44,6 +48,14 @@ def _under(a: Any, b: Any, axis: int | None) -> Any:
     return b.reshape(b.shape + (1,) * (a.ndim - axis % max(a.ndim, 1) - b.ndim))
 
 
+def _divides_by_zero(attributes: Attributes, inputs: Sequence[Any]) -> IntegerFault | None:
+    """The zeros of an integer divisor, and the elements of the result that `axis` puts them under."""
+    fault = divides_by_zero(attributes, inputs)
+    if fault is None or not attributes["broadcast"]:
+        return fault
+    return replace(fault, results=_under(inputs[0], fault.elements, attributes.get("axis")))
+
+
 def _declare(name: str, compute: Kernel, dtype: str | None) -> None:
     """`dtype` is that of the result; None for that of `a`."""
 
@@ -60,7 +72,9 @@ def _declare(name: str, compute: Kernel, dtype: str | None) -> None:
         return (typed(like, shape) if dtype is None else TensorType(dtype, shape),)
 
     kernel.__doc__ = f"{name} with `broadcast` and `axis` as attributes.  ONNX {name} 1 to 6."
-    op(name, since=1, infer=infer)(kernel)
+    row = ARITHMETIC_ROWS.get(name) or LOGIC_ROWS[name]
+    fault = _divides_by_zero if name == "Div" else None
+    op(name, since=1, infer=infer, influence=row, integer_fault=fault)(kernel)
 
 
 for _name, _kernel in _ARITHMETIC.items():

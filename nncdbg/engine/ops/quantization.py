@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.dtypes import INTEGERS, NUMPY, name_of
+from nncdbg.engine.dtypes import INTEGERS, NUMPY, integer_range, name_of
 from nncdbg.engine.errors import RunError
 from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops.cast import cast_to
 from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.influence import Application, Influence, Marked
+from nncdbg.engine.ops.integer_faults import SCALE, IntegerFault, bad_scales
 from nncdbg.engine.ops.precision import widened
 from nncdbg.engine.ops.types import Attributes, Types, at, element_type, normal_axis, shape_at
 
@@ -34,12 +37,6 @@ def _spread(xp: Any, value: Any, shape: tuple[int, ...], axis: int, block_size: 
     return value.reshape((-1,) + (1,) * (len(shape) - number - 1))
 
 
-def _integer_range(name: str) -> tuple[int, int]:
-    """The least and the largest value of an integer type, those of ml_dtypes included."""
-    bits = int(name[1:])
-    return (0, (1 << bits) - 1) if name[0] == "u" else (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
-
-
 def _quantize_types(attributes: Attributes, types: Types) -> Types:
     zero, stated = at(types, 2), attributes.get("output_dtype")
     if zero is not None:
@@ -50,7 +47,32 @@ def _quantize_types(attributes: Attributes, types: Types) -> Types:
     return (TensorType("u8", shape_at(types, 0)) if len(types) < 3 else None,)
 
 
-@op("QuantizeLinear", since=10, infer=_quantize_types)
+def _bad_scale(attributes: Attributes, inputs: Sequence[Any]) -> IntegerFault | None:
+    """The elements that a scale of zero or NaN quantizes."""
+    x, bad = inputs[0], bad_scales(inputs[1])
+    if bad is None or not x.size:
+        return None
+    spread = _spread(np, bad, x.shape, attributes["axis"], attributes["block_size"])
+    return IntegerFault(SCALE, 1, bad, spread)
+
+
+def _spread_influence(application: Application) -> Sequence[Marked]:
+    """Values element by element, a scale or zero point all elements that it scales."""
+    shape = np.shape(application.operands[0])
+    attributes = application.attributes
+    found = np.zeros(shape, bool)
+    for index, marks in enumerate(application.marked):
+        if marks is not None and index == 0:
+            found |= marks
+        elif marks is not None:
+            found |= _spread(np, marks, shape, attributes["axis"], attributes["block_size"])
+    return [found]
+
+
+_ROW = Influence("element by element; a scale or zero point all that it scales", _spread_influence)
+
+
+@op("QuantizeLinear", since=10, infer=_quantize_types, influence=_ROW, integer_fault=_bad_scale)
 def quantize_linear(
     xp: Any,
     x: Any,
@@ -81,7 +103,7 @@ def quantize_linear(
         quotient = quotient + zero.astype(quotient.dtype)
     if name not in INTEGERS:
         return cast_to(xp, xp.asarray(quotient), target, saturate)
-    return xp.asarray(xp.clip(quotient, *_integer_range(name))).astype(target)
+    return xp.asarray(xp.clip(quotient, *integer_range(name))).astype(target)
 
 
 def _dequantize_types(attributes: Attributes, types: Types) -> Types:
@@ -91,7 +113,7 @@ def _dequantize_types(attributes: Attributes, types: Types) -> Types:
     return (None if scale is None else TensorType(scale.dtype, shape_at(types, 0)),)
 
 
-@op("DequantizeLinear", since=10, infer=_dequantize_types)
+@op("DequantizeLinear", since=10, infer=_dequantize_types, influence=_ROW)
 def dequantize_linear(
     xp: Any,
     x: Any,

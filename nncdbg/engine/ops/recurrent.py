@@ -11,8 +11,10 @@ from types import ModuleType
 from typing import Any, TypeAlias
 
 from nncdbg.engine.graph import Dim
+from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.gates import Gate, gates_of
+from nncdbg.engine.ops.influence import probed
 from nncdbg.engine.ops.precision import settled, widened
 from nncdbg.engine.ops.recurrent_formula import gru_formula, lstm_formula, rnn_formula
 from nncdbg.engine.ops.rules import agree, need_rank
@@ -129,7 +131,15 @@ def biases(xp: ModuleType, bias: Any, d: int, like: Any, rows: int) -> tuple[Any
     return both[:rows], both[rows:]
 
 
-@op("RNN", since=7, infer=recurrent_types(1, 2), formula=rnn_formula, outputs_count=True)
+@op(
+    "RNN",
+    since=7,
+    infer=recurrent_types(1, 2),
+    formula=rnn_formula,
+    outputs_count=True,
+    integers=valid.lengths(4, axis=0),
+    influence=probed(0, 1, 2, 3, 5),
+)
 def rnn(
     xp: ModuleType,
     x: Any,
@@ -161,7 +171,15 @@ def rnn(
     )[:outputs_count]
 
 
-@op("GRU", since=7, infer=recurrent_types(3, 2), formula=gru_formula, outputs_count=True)
+@op(
+    "GRU",
+    since=7,
+    infer=recurrent_types(3, 2),
+    formula=gru_formula,
+    outputs_count=True,
+    integers=valid.lengths(4, axis=0),
+    influence=probed(0, 1, 2, 3, 5),
+)
 def gru(
     xp: ModuleType,
     x: Any,
@@ -210,7 +228,15 @@ def _gru_cell(xp: ModuleType, gates: Sequence[Gate], recurrent: Any, bias: Any, 
     return cell
 
 
-@op("LSTM", since=7, infer=recurrent_types(4, 3), formula=lstm_formula, outputs_count=True)
+@op(
+    "LSTM",
+    since=7,
+    infer=recurrent_types(4, 3),
+    formula=lstm_formula,
+    outputs_count=True,
+    integers=valid.lengths(4, axis=0),
+    influence=probed(0, 1, 2, 3, 5, 6, 7),
+)
 def lstm(
     xp: ModuleType,
     x: Any,

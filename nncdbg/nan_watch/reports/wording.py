@@ -50,6 +50,12 @@ def headline(finding: WatchFinding) -> str:
     value, op = value_of(site), visible(site.op)
     if not site.op:
         return f"{value} has {name} before the program runs"
+    if finding.kind == "integer":
+        ending = {
+            "masked": ", and it has no effect on an output",
+            "propagated": " of the NaN or Inf found before",
+        }.get(finding.role, "")
+        return f"{name} is in {value}: {op} made it{ending}"
     if finding.kind not in ("nan", "inf"):
         return f"{name}: {value} at {op}"
     if finding.role == "healed":

@@ -77,10 +77,11 @@ def watch(session: Session, text: str) -> None:
 
 @command("catch", group="stopping", arguments="[KIND...] [if EXPR]", completes=("catch",))
 def catch(session: Session, text: str) -> None:
-    """Stop where something goes wrong: nan, inf, overflow, uninitialized, guard.
+    """Stop at findings: nan, inf, overflow, uninitialized, integer, guard.
 
     nan and inf stop at the statement that makes the first one out of inputs without any; overflow at
     an infinity that no division by zero explains; uninitialized at a read of memory that nobody wrote;
+    integer at an integer division by zero, a cast out of range or a quantization by a scale of zero;
     guard at a write beyond a buffer.  Without KIND: what is caught now.
     """
     if not text:

@@ -73,7 +73,7 @@ def test_inputs_that_do_not_fit(given: Any, message: str) -> None:
 
 
 def test_a_sequence_is_not_made_up() -> None:
-    with pytest.raises(UsageError, match="cannot be made up"):
+    with pytest.raises(UsageError, match="is a sequence, which cannot be generated"):
         run("%s: seq(f32[2])", "%y = SequenceLength(%s)")
 
 

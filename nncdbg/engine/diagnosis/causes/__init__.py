@@ -25,12 +25,13 @@ from nncdbg.engine.diagnosis.causes import (  # noqa: F401 - each enters its rul
     reductions,
     softmax,
 )
+from nncdbg.engine.diagnosis.causes.integers import cause_of_fault
 from nncdbg.engine.diagnosis.causes.legality import legal
 from nncdbg.engine.diagnosis.causes.places import bad
 from nncdbg.engine.diagnosis.causes.recomputed import recomputed
 from nncdbg.engine.diagnosis.causes.rules import RULES
 
-__all__ = ["RULES", "cause_of", "explained", "legal"]
+__all__ = ["RULES", "cause_of", "cause_of_fault", "explained", "legal"]
 
 
 def cause_of(birth: Birth) -> Cause:

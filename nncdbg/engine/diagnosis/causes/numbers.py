@@ -10,7 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from nncdbg.engine.dtypes import FLOATS, name_of
+from nncdbg.engine.dtypes import FLOATS, INTEGERS, name_of
 from nncdbg.engine.ops.precision import is_narrow
 
 EXACT = Context(prec=24, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[])
@@ -61,6 +61,17 @@ def shown(value: Any) -> str:
         return f"{float(short):g}"
     digits = f"{float(short.scaleb(-power, EXACT)):.3f}".rstrip("0").rstrip(".")
     return f"{digits}e{power}"
+
+
+def exact(element: Any) -> str:
+    """The fewest digits, four at least, that tell an element from others of its type: `0.99999994`, `300`."""
+    if element.dtype.kind in "iub" or name_of(element.dtype) in INTEGERS:
+        return str(int(element))
+    number = float(element)
+    if number.is_integer() and abs(number) < 1e16:
+        return str(int(number))
+    found = (f"{number:.{digits}g}" for digits in range(4, 17))
+    return next((text for text in found if element.dtype.type(float(text)) == element), repr(number))
 
 
 _SHORT = Context(prec=4, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[])

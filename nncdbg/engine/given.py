@@ -1,0 +1,155 @@
+"""Data that a user gives for an input, as an array of the input's type.
+
+No data is converted silently: an array of another dtype or shape is an error that names both types.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine import dtypes
+from nncdbg.engine.data_specs import DataFile, Generated, Plain, read_spec
+from nncdbg.engine.errors import UsageError
+from nncdbg.engine.graph import Array, OptionalType, SequenceType, TensorType, Value, tensor_only
+from nncdbg.engine.npy import load_archive
+
+
+def title(value: Value) -> str:
+    return f"%{value.name}: {value.type}" if value.type else f"%{value.name}"
+
+
+def misfit(value: Value, array: Array, fact: str, hint: str | None = None) -> UsageError:
+    got = TensorType(_name_of(array, value), array.shape)
+    return UsageError(
+        f"input %{value.name} does not fit: {fact}",
+        operands=[f"{title(value)} (the graph)", f"{got} (given)"],
+        hint=hint,
+    )
+
+
+def _name_of(array: Array, value: Value) -> str:
+    try:
+        return dtypes.name_of(array.dtype)
+    except KeyError:
+        raise UsageError(
+            f"input %{value.name} cannot be an array of {array.dtype}",
+            hint=f"the graph has {value.type}" if value.type else "give a plain numeric array",
+        ) from None
+
+
+def given_array(value: Value, data: Any, folder: Path | None) -> Any:
+    """The array that the user gives for an input, of the input's dtype; a list of them for a sequence."""
+    if isinstance(value.type, OptionalType):
+        return None if data is None else given_array(Value(value.name, value.type.element), data, folder)
+    if isinstance(value.type, SequenceType):
+        return _sequence(value, value.type, data, folder)
+    if isinstance(data, str):
+        return _from_text(value, data, folder)
+    if isinstance(data, (bool, int, float, complex, list, tuple)):
+        return _converted(value, data)
+    try:
+        array = np.asarray(data)
+    except Exception as error:  # noqa: BLE001  # __array__ of a foreign class may raise anything.
+        raise UsageError(f"input %{value.name} cannot be made an array: {error}") from error
+    return _fitting(value, array, "convert it")
+
+
+def _from_text(value: Value, text: str, folder: Path | None) -> Array:
+    try:
+        spec = read_spec(text, folder)
+    except UsageError as error:
+        error.message = f"input %{value.name}: {error.message}"
+        raise
+    match spec:
+        case DataFile():
+            return _fitting(value, _viewed(value, spec.read()), "convert it before numpy.save")
+        case Plain(data):
+            return _converted(value, data)
+        case Generated():
+            raise UsageError(
+                f'an item of input %{value.name} cannot be "{text}"', hint="generated data is a whole tensor"
+            )
+
+
+def _sequence(value: Value, type_: SequenceType, data: Any, folder: Path | None) -> list[Any]:
+    if isinstance(data, str) and data.lower().endswith(".npz"):
+        data = load_archive(folder / data if folder else Path(data))
+    if not isinstance(data, (list, tuple)):
+        raise UsageError(
+            f"input %{value.name} {type_} needs a list of arrays", hint="FILE.npz gives all that it holds"
+        )
+    return [
+        given_array(Value(f"{value.name}[{index}]", type_.element), item, folder)
+        for index, item in enumerate(data)
+    ]
+
+
+def _fitting(value: Value, array: Array, what: str) -> Array:
+    name = _name_of(array, value)
+    if name == "str":
+        array = _strings(value, array)
+    known = tensor_only(value.type)
+    if known is None or name == known.dtype:
+        return array
+    wanted = dtypes.NUMPY[known.dtype]
+    # NumPy knows the names of ml_dtypes only where that is imported.
+    target = f"ml_dtypes.{wanted.name}" if wanted.isbuiltin == 2 else f'"{wanted.name}"'
+    raise misfit(value, array, f"it needs {known.dtype}, not {name}", f"{what}: x.astype({target})")
+
+
+def _strings(value: Value, array: Array) -> Array:
+    """Text of any width as an array of str objects."""
+    strings = array.astype(object)
+    flat = [
+        item.decode("utf-8", "surrogateescape") if isinstance(item, bytes) else item for item in strings.flat
+    ]
+    for item in flat:
+        if not isinstance(item, str):
+            raise UsageError(f"input %{value.name} holds a {type(item).__name__}, which no tensor can hold")
+    out = np.empty(len(flat), object)
+    out[:] = flat
+    return out.reshape(array.shape)
+
+
+def _converted(value: Value, data: Any) -> Array:
+    """A Python scalar or nested list in the input's dtype; UsageError if it would not be the same."""
+    try:
+        plain = np.asarray(data)
+    except ValueError as error:
+        raise UsageError(f"input %{value.name} is a ragged list: {error}") from error
+    if plain.dtype.kind in "OUS":
+        plain = np.asarray(data, object)
+    known = tensor_only(value.type)
+    if known is None:
+        return plain
+    wanted = known.dtype
+    if wanted == "str" or plain.dtype.kind == "O":
+        return _fitting(value, plain, "convert it")
+    if plain.size == 0:
+        return plain.astype(dtypes.NUMPY[wanted])
+    if plain.dtype.kind == "c" and wanted not in dtypes.COMPLEX:
+        raise misfit(value, plain, f"it needs {wanted}, not complex numbers")
+    with np.errstate(all="ignore"):
+        array = plain.astype(dtypes.NUMPY[wanted])
+        if wanted in dtypes.FLOATS | dtypes.COMPLEX:
+            kept = np.array_equal(np.isfinite(array), np.isfinite(plain))
+        else:
+            kept = np.array_equal(array.astype(plain.dtype), plain)
+    if not kept:
+        raise UsageError(
+            f"input %{value.name} {value.type} cannot hold {data!r}", hint=f"give {wanted} values"
+        )
+    return array
+
+
+def _viewed(value: Value, array: Array) -> Array:
+    """bf16 and its kin come back from .npy as raw bytes: their dtype is the graph's word."""
+    known = tensor_only(value.type)
+    if array.dtype.type is not np.void or array.dtype.names or known is None:
+        return array
+    wanted = dtypes.NUMPY[known.dtype]
+    from_extension = wanted.isbuiltin == 2
+    return array.view(wanted) if from_extension and wanted.itemsize == array.dtype.itemsize else array

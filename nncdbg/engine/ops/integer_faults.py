@@ -1,0 +1,109 @@
+"""Results that an integer type cannot represent: division by zero, casts out of range, a scale of zero.
+
+An op on which this can happen declares `Op.integer_fault`, one of the functions below or what they return.
+Each first takes a cheap look (the divisor, the least and the greatest element), and finds the elements
+concerned only if that fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nncdbg.engine.dtypes import COMPLEX, INTEGERS, integer_range, name_of
+from nncdbg.engine.ops.types import element_type
+
+if TYPE_CHECKING:
+    from nncdbg.engine.graph import Array
+    from nncdbg.engine.ops.declaration import FindIntegerFault
+
+DIVISION = "integer division by zero"
+RANGE = "cast out of range"
+SCALE = "scale of zero"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IntegerFault:
+    """Elements of one statement's results that its integer type cannot represent.
+
+    `cause` is `DIVISION`, `RANGE` or `SCALE`.  `operand` is the number of the operand to blame and `elements`
+    (bool, its shape) says which of its elements; `results` (bool, broadcasts to the results) which elements
+    of the results are wrong.  `target` is the integer type, where the cause is a range.
+    """
+
+    cause: str
+    operand: int
+    elements: Array
+    results: Array
+    target: str = ""
+
+
+def divides_by_zero(attributes: Mapping[str, Any], inputs: Sequence[Any]) -> IntegerFault | None:
+    """The zeros of the divisor, operand 1, of an integer division or remainder."""
+    divisor = inputs[1]
+    if name_of(divisor.dtype) not in INTEGERS or divisor.all():
+        return None
+    if not inputs[0].size:
+        return None
+    zero = np.asarray(divisor == 0)
+    return IntegerFault(DIVISION, 1, zero, zero)
+
+
+def cast_by_attribute(attributes: Mapping[str, Any], inputs: Sequence[Any]) -> IntegerFault | None:
+    """The elements of `Cast`'s operand that the type `to` cannot represent."""
+    return _out_of_range(inputs[0], element_type(attributes["to"]))
+
+
+def cast_as_other(attributes: Mapping[str, Any], inputs: Sequence[Any]) -> IntegerFault | None:
+    """The elements of `CastLike`'s operand that the type of operand 1 cannot represent."""
+    return _out_of_range(inputs[0], name_of(inputs[1].dtype))
+
+
+def _out_of_range(x: Any, target: str) -> IntegerFault | None:
+    source = name_of(x.dtype)
+    if target not in INTEGERS or source in COMPLEX or source in ("str", "bool") or not x.size:
+        return None
+    low, high = integer_range(target)
+    if source in INTEGERS:
+        least, greatest = integer_range(source)
+        if low <= least and greatest <= high:
+            return None
+        if low <= int(x.min()) and int(x.max()) <= high:
+            return None
+    elif low - 1 < float(x.min()) and float(x.max()) < high + 1:  # exact, and false for NaN
+        return None
+    elements = unrepresentable(x, target)
+    return IntegerFault(RANGE, 0, elements, elements, target) if elements.any() else None
+
+
+def unrepresentable(x: Array, target: str) -> Array:
+    """Which elements of a tensor of integers or floats an integer type cannot represent (bool, its shape).
+
+    Floats are truncated towards zero first; NaN and infinities are in no integer type.
+    """
+    low, high = integer_range(target)
+    if name_of(x.dtype) in INTEGERS:
+        wide = x.astype(object)
+        return np.asarray((wide < low) | (wide > high), bool)
+    # Powers of two, so that f64 has these bounds exactly.
+    whole = np.trunc(x.astype(np.float64))
+    return np.asarray(~((whole >= float(low)) & (whole < float(high + 1))))
+
+
+def divides_by_scale(scale: int) -> FindIntegerFault:
+    """For an op that divides all it computes by the scale in operand `scale`: its zeros and NaN."""
+
+    def find(attributes: Mapping[str, Any], inputs: Sequence[Any]) -> IntegerFault | None:
+        bad = bad_scales(inputs[scale])
+        return None if bad is None else IntegerFault(SCALE, scale, bad, np.asarray(True))
+
+    return find
+
+
+def bad_scales(scale: Any) -> Array | None:
+    """Which elements of a scale are zero or NaN (bool, its shape); None if none is."""
+    bad = np.asarray((scale == 0) | np.isnan(scale))
+    return bad if bad.any() else None

@@ -1,0 +1,328 @@
+"""Pointwise ops, selections, pools and Softmax over 8-bit integers with a scale and a zero point each.
+
+Every result is bit-equal to onnxruntime's CPU kernel; so a formula says exactly where it rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import product
+
+from nncdbg.engine.graph import TensorType
+from nncdbg.engine.ops.declaration import composite
+from nncdbg.engine.ops.formula import cast, sizes_at
+from nncdbg.engine.ops.microsoft.composing import formula
+from nncdbg.engine.ops.microsoft.quantizing import (
+    dequantized,
+    element_of,
+    given,
+    quantized,
+    requantized,
+    saturated,
+    scalars,
+    shifted,
+)
+from nncdbg.engine.ops.pooling import divisors, paddings, pool_shape, window_numbers
+from nncdbg.engine.ops.types import (
+    Attributes,
+    Shape,
+    Types,
+    at,
+    broadcast_shapes,
+    normal_axis,
+    reduced_shape,
+    same_as,
+    shape_at,
+    shaped,
+    total,
+    typed,
+)
+from nncdbg.engine.ops.windows import axes_of
+
+# Sums and products ------------------------------------------------------------------------------
+
+_BINARY = ["a", "a_scale", "a_zero", "b", "b_scale", "b_zero", "y_scale", "y_zero"]
+
+
+def _binary_types(attributes: Attributes, types: Types) -> Types:
+    return [typed(at(types, 0), broadcast_shapes([shape_at(types, 0), shape_at(types, 3)]))]
+
+
+@composite("com.microsoft.QLinearAdd", infer=_binary_types)
+def qlinear_add(attributes: Attributes, types: Types) -> str:
+    """a + b, each quantized: the fixed part, then b and a by one fused multiply-add each."""
+    lines = [
+        *scalars(types, 1, ["a_scale", "a_zero"]),
+        *scalars(types, 4, ["b_scale", "b_zero", "y_scale", "y_zero"]),
+        "%a_ratio = Div(%a_scale_one, %y_scale_one)",
+        "%b_ratio = Div(%b_scale_one, %y_scale_one)",
+        *(cast(f"{name}_wide", f"{name}_ratio", "f64") for name in "ab"),
+        *_fixed_lines(types),
+        cast("b_real", "b", "f64"),
+        cast("a_real", "a", "f64"),
+        *_fused("first", "b", "fixed"),
+        *_fused("second", "a", "first"),
+        "%whole = Round(%second)",
+        *saturated("y", "whole", element_of(types, 0)),
+    ]
+    return formula("QLinearAdd", _BINARY, types, lines)
+
+
+def _fused(target: str, factor: str, addend: str) -> list[str]:
+    """`%target` = ratio factor + addend, rounded to f32 once: f64 holds the product exactly."""
+    return [
+        f"%{target}_product = Mul(%{factor}_wide, %{factor}_real)",
+        cast(f"{addend}_real", addend, "f64"),
+        f"%{target}_sum = Add(%{target}_product, %{addend}_real)",
+        cast(target, f"{target}_sum", "f32"),
+    ]
+
+
+def _fixed_lines(types: Types) -> list[str]:
+    """`%fixed`: what the zero points add to the result, in f32."""
+    shifts = [
+        cast(f"{name}_shift", f"{name}_zero_one", "f32")
+        if at(types, index)
+        else f"%{name}_shift: f32[] = 0.0"
+        for name, index in (("a", 2), ("b", 5), ("y", 7))
+    ]
+    return [
+        *shifts,
+        "%b_offset = Mul(%b_ratio, %b_shift)",
+        cast("a_shift_wide", "a_shift", "f64"),
+        "%a_offset = Mul(%a_wide, %a_shift_wide)",
+        cast("b_offset_wide", "b_offset", "f64"),
+        "%offset_sum = Add(%a_offset, %b_offset_wide)",
+        cast("offset", "offset_sum", "f32"),
+        "%fixed = Sub(%y_shift, %offset)",
+    ]
+
+
+@composite("com.microsoft.QLinearMul", infer=_binary_types)
+def qlinear_mul(attributes: Attributes, types: Types) -> str:
+    """a b, each quantized: an exact integer product, scaled once."""
+    lines = [
+        *scalars(types, 1, ["a_scale", "a_zero"]),
+        *scalars(types, 4, ["b_scale", "b_zero", "y_scale", "y_zero"]),
+        *shifted("left", "a", "i32", given(types, 2, "a_zero_one")),
+        *shifted("right", "b", "i32", given(types, 5, "b_zero_one")),
+        "%product = Mul(%left, %right)",
+        "%scales = Mul(%a_scale_one, %b_scale_one)",
+        "%ratio = Div(%scales, %y_scale_one)",
+        *requantized(
+            "y",
+            "product",
+            "ratio",
+            given(types, 7, "y_zero_one"),
+            element_of(types, 0),
+            zero_first=True,
+        ),
+    ]
+    return formula("QLinearMul", _BINARY, types, lines)
+
+
+# By a table of 256 values -----------------------------------------------------------------------
+
+_UNARY = ["x", "x_scale", "x_zero", "y_scale", "y_zero"]
+
+
+def _through_floats(name: str, types: Types, lines: Sequence[str]) -> str:
+    """Dequantized to `%real`, then `lines` to `%result`, then quantized."""
+    body = [
+        *scalars(types, 1, _UNARY[1:]),
+        dequantized("real", "x", "x_scale_one", given(types, 2, "x_zero_one")),
+        *lines,
+        quantized("y", "result", "y_scale_one", given(types, 4, "y_zero_one"), element_of(types, 0)),
+    ]
+    return formula(name, _UNARY, types, body)
+
+
+@composite("com.microsoft.QLinearSigmoid", infer=same_as(0))
+def qlinear_sigmoid(attributes: Attributes, types: Types) -> str:
+    """Sigmoid, dequantized and quantized around it."""
+    return _through_floats("QLinearSigmoid", types, ["%result = Sigmoid(%real)"])
+
+
+@composite("com.microsoft.QLinearLeakyRelu", infer=same_as(0))
+def qlinear_leaky_relu(attributes: Attributes, types: Types) -> str:
+    """LeakyRelu, dequantized and quantized around it."""
+    line = f"%result = LeakyRelu(%real, alpha={attributes['alpha']})"
+    return _through_floats("QLinearLeakyRelu", types, [line])
+
+
+@composite("com.microsoft.QLinearSoftmax", infer=same_as(0))
+def qlinear_softmax(attributes: Attributes, types: Types) -> str:
+    """Softmax, dequantized and quantized around it; before opset 13 over all axes from `axis` on."""
+    shape = sizes_at(types, 0)
+    axis = attributes["axis"]
+    if attributes["opset"] >= 13:
+        return _through_floats("QLinearSoftmax", types, [f"%result = Softmax(%real, axis={axis})"])
+    lines = [
+        f"%rows = Flatten(%real, axis={normal_axis(axis, len(shape))})",
+        "%parts = Softmax(%rows, axis=1)",
+        f"%result = Reshape(%parts, {list(shape)})",
+    ]
+    return _through_floats("QLinearSoftmax", types, lines)
+
+
+def _reduced(attributes: Attributes, types: Types) -> Shape | None:
+    return reduced_shape(shape_at(types, 0), attributes["axes"], bool(attributes["keepdims"]))
+
+
+@composite("com.microsoft.QLinearReduceMean", infer=shaped(_reduced))
+def qlinear_reduce_mean(attributes: Attributes, types: Types) -> str:
+    """ReduceMean, dequantized and quantized around it."""
+    axes, keep = list(attributes["axes"]), attributes["keepdims"]
+    return _through_floats(
+        "QLinearReduceMean", types, [f"%result = ReduceMean(%real, {axes}, keepdims={keep})"]
+    )
+
+
+# Selection and joining ---------------------------------------------------------------------------
+
+
+def _where_types(attributes: Attributes, types: Types) -> Types:
+    return [typed(at(types, 1), broadcast_shapes([shape_at(types, index) for index in (0, 1, 4)]))]
+
+
+@composite("com.microsoft.QLinearWhere", infer=_where_types)
+def qlinear_where(attributes: Attributes, types: Types) -> str:
+    """x where the condition is true, else y, both requantized to the scale of the result."""
+    names = ["condition", "x", "x_scale", "x_zero", "y", "y_scale", "y_zero", "z_scale", "z_zero"]
+    lines = [
+        *scalars(types, 2, names[2:4]),
+        *scalars(types, 5, names[5:]),
+        dequantized("left", "x", "x_scale_one", "x_zero_one"),
+        dequantized("right", "y", "y_scale_one", "y_zero_one"),
+        "%chosen = Where(%condition, %left, %right)",
+        quantized("z", "chosen", "z_scale_one", "z_zero_one", element_of(types, 1)),
+    ]
+    return formula("QLinearWhere", names, types, lines, ["z"])
+
+
+def _concat_types(attributes: Attributes, types: Types) -> Types:
+    """The tensors stand at every third operand from the third on."""
+    shapes = [shape_at(types, index) for index in range(2, len(types), 3)]
+    known = [shape for shape in shapes if shape is not None]
+    zero = at(types, 1)
+    if zero is None or not known or len(known) < len(shapes):
+        return [typed(zero, None)]
+    axis = normal_axis(attributes["axis"], len(known[0]))
+    joined = total(shape[axis] for shape in known)
+    return [TensorType(zero.dtype, (*known[0][:axis], joined, *known[0][axis + 1 :]))]
+
+
+@composite("com.microsoft.QLinearConcat", infer=_concat_types)
+def qlinear_concat(attributes: Attributes, types: Types) -> str:
+    """Tensors with a scale and a zero point each, requantized to those of the result and joined."""
+    count = (len(types) - 2) // 3
+    names = ["y_scale", "y_zero"]
+    names += [f"x{part}{kind}" for part in range(count) for kind in ("", "_scale", "_zero")]
+    lines = scalars(types, 0, names[:2])
+    parts = []
+    for part in range(count):
+        x = f"x{part}"
+        lines += scalars(types, 3 + 3 * part, [f"{x}_scale", f"{x}_zero"])
+        lines.append(dequantized(f"{x}_real", x, f"{x}_scale_one", f"{x}_zero_one"))
+        lines.append(quantized(f"{x}_new", f"{x}_real", "y_scale_one", "y_zero_one", element_of(types, 1)))
+        parts.append(f"%{x}_new")
+    lines.append(f"%y = Concat({', '.join(parts)}, axis={attributes['axis']})")
+    return formula("QLinearConcat", names, types, lines)
+
+
+# Pools ------------------------------------------------------------------------------------------
+
+
+def channels_first(rank: int) -> list[int]:
+    """The order of the axes that brings the last one behind the batch."""
+    return [0, rank - 1, *range(1, rank - 1)]
+
+
+def channels_last(rank: int) -> list[int]:
+    """The order of the axes that brings the second one to the end."""
+    return [0, *range(2, rank), 1]
+
+
+def in_channels_first(
+    infer: Callable[[Attributes, Types], Shape | None],
+) -> Callable[[Attributes, Types], Shape | None]:
+    """A rule about [N, C, ...] for an op that takes [N, ..., C] if `channels_last` is set."""
+
+    def shape(attributes: Attributes, types: Types) -> Shape | None:
+        x = shape_at(types, 0)
+        if x is None or not attributes["channels_last"]:
+            return infer(attributes, types)
+        moved = typed(at(types, 0), tuple(x[axis] for axis in channels_first(len(x))))
+        result = infer(attributes, [moved, *types[1:]])
+        return None if result is None else tuple(result[axis] for axis in channels_last(len(x)))
+
+    return shape
+
+
+def _one_per_plane(attributes: Attributes, types: Types) -> Shape | None:
+    x = shape_at(types, 0)
+    return None if x is None else (*x[:2], *[1] * (len(x) - 2))
+
+
+@composite("com.microsoft.QLinearGlobalAveragePool", infer=shaped(in_channels_first(_one_per_plane)))
+def qlinear_global_average_pool(attributes: Attributes, types: Types) -> str:
+    """The mean of each plane: an exact integer sum, scaled once."""
+    shape = sizes_at(types, 0)
+    axes = list(range(1, len(shape) - 1)) if attributes["channels_last"] else list(range(2, len(shape)))
+    count = 1
+    for axis in axes:
+        count *= shape[axis]
+    lines = [
+        *scalars(types, 1, _UNARY[1:]),
+        *shifted("centred", "x", "i32", "x_zero_one"),
+        f"%sum = ReduceSum(%centred, {axes})",
+        f"%divisor = Mul(%y_scale_one, {count}.0)",
+        "%ratio = Div(%x_scale_one, %divisor)",
+        *requantized("y", "sum", "ratio", "y_zero_one", element_of(types, 0)),
+    ]
+    return formula("QLinearGlobalAveragePool", _UNARY, types, lines)
+
+
+def _average_lines(attributes: Attributes, shape: Sequence[int]) -> list[str]:
+    """`%average` of `%planes` [N, C, ...]: the elements of a window are added in the order of its rows."""
+    axes = axes_of(attributes, attributes["kernel_shape"])
+    pads, counts = paddings(axes, shape[2:]), window_numbers(axes, shape[2:])
+    both = [0, 0, *(begin for begin, _ in pads), 0, 0, *(end for _, end in pads)]
+    spatial = list(range(2, len(shape)))
+    lines = [f"%padded = Pad(%planes, {both}, 0.0)"]
+    places = list(product(*(range(axis.kernel) for axis in axes)))
+    for number, place in enumerate(places):
+        taps = [axis.tap(index, windows) for axis, index, windows in zip(axes, place, counts, strict=True)]
+        starts, ends, steps = ([getattr(tap, key) for tap in taps] for key in ("start", "stop", "step"))
+        lines.append(f"%tap{number} = Slice(%padded, {starts}, {ends}, {spatial}, {steps})")
+        if number:
+            lines.append(f"%sum{number} = Add(%{'sum' if number > 1 else 'tap'}{number - 1}, %tap{number})")
+    last = len(places) - 1
+    numbers = divisors(attributes, axes, shape[2:]).tolist()
+    return [
+        *lines,
+        f"%divisors: f32{counts} = {numbers}",
+        f"%average = Div(%{'sum' if last else 'tap'}{last}, %divisors)",
+    ]
+
+
+@composite("com.microsoft.QLinearAveragePool", infer=shaped(in_channels_first(pool_shape)))
+def qlinear_average_pool(attributes: Attributes, types: Types) -> str:
+    """AveragePool in f32 between a dequantization and a quantization that adds the zero point first."""
+    shape = sizes_at(types, 0)
+    last, rank = bool(attributes["channels_last"]), len(shape)
+    planes = [shape[axis] for axis in channels_first(rank)] if last else list(shape)
+    lines = [
+        *scalars(types, 1, _UNARY[1:]),
+        dequantized("real", "x", "x_scale_one", given(types, 2, "x_zero_one")),
+        f"%planes = Transpose(%real, perm={channels_first(rank)})" if last else "%planes = Identity(%real)",
+        *_average_lines(attributes, planes),
+        "%scaled = Div(%average, %y_scale_one)",
+    ]
+    moved = "scaled"
+    if at(types, 4) is not None:
+        lines += [cast("y_shift", "y_zero_one", "f32"), "%moved = Add(%scaled, %y_shift)"]
+        moved = "moved"
+    lines += [f"%whole = Round(%{moved})", *saturated("cut", "whole", element_of(types, 0))]
+    lines.append(f"%y = Transpose(%cut, perm={channels_last(rank)})" if last else "%y = Identity(%cut)")
+    return formula("QLinearAveragePool", _UNARY, types, lines)
