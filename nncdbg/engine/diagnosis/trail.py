@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nncdbg.engine.code import Code, Statement
-from nncdbg.engine.diagnosis.cause import Cause
+from nncdbg.engine.diagnosis.cause import OVERFLOWS, Cause
 from nncdbg.engine.diagnosis.causes.places import bad
 from nncdbg.engine.diagnosis.decisions import Decisions
 from nncdbg.engine.diagnosis.entrances import Entrances
@@ -29,6 +29,7 @@ from nncdbg.engine.diagnosis.marks import (
     hits,
     influenced,
     masks_of,
+    shaped,
 )
 from nncdbg.engine.diagnosis.register import NONE, Origins
 from nncdbg.engine.diagnosis.sightings import Seen, Sighting, Sightings
@@ -38,7 +39,7 @@ from nncdbg.engine.integer_checks import fault_of
 from nncdbg.engine.linking import Binding, Execute
 from nncdbg.engine.machine import Machine
 from nncdbg.engine.memory.lifetimes import target_slots
-from nncdbg.engine.ops.influence import NOTHING, Application, Marked, whole
+from nncdbg.engine.ops.influence import NOTHING, Application, Infinities, Marked, whole
 from nncdbg.engine.values import type_of
 from nncdbg.stats import summarize
 from nncdbg.stats.finiteness import is_finite
@@ -88,6 +89,8 @@ class Trail:
     """Whether a result of the statement that runs has NaN or Inf."""
     _legal: set[int] = field(default_factory=set)
     """The births of infinities that are legal by definition."""
+    _rounded: set[int] = field(default_factory=set)
+    """The origins of infinities that are no exact results: overflows, and constants consumed as data."""
     _explaining: set[int] = field(default_factory=set)
     """The sightings of misused memory and wrong integers, which explain whatever depends on them."""
     _unfollowed: list[tuple[Statement, Origins]] = field(default_factory=list)
@@ -145,7 +148,7 @@ class Trail:
         given[fault.operand] = fault.elements & there & followed
         application = Application(binding.op, binding.attributes, operands, [host], given)
         carried = influenced(application, given, self._complain)[0]
-        explained = np.zeros(host.shape, bool) if carried is None else carried
+        explained = np.zeros(host.shape, bool) if carried is None else shaped(host, carried)
         wrong = np.broadcast_to(fault.results, host.shape)
         cause = self.diagnosing.cause(finding)[0]
         if (born := wrong & ~explained).any():
@@ -248,11 +251,13 @@ class Trail:
 
     def _carry(self, step: Step) -> None:
         for origins in groups_of(step.known, "real"):
-            carried = self._influenced(step, masks_of(step.known, "real", origins))
+            exact = not origins & self._rounded
+            carried = self._influenced(step, masks_of(step.known, "real", origins), exact=exact)
             for result, marks in zip(step.results, carried, strict=False):
                 self._marks.add(result, "real", origins, marks)
                 if marks is not None:
                     self._tell_entrances(origins)
+        self._carry_shapes(step)
         for number, stage in groups_of(step.known, "meant"):
             self._consume(step, number, stage)
         row, latest = step.binding.op.influence, NONE.union(*(each.latest for each in step.known if each))
@@ -260,24 +265,56 @@ class Trail:
         for result in step.results:
             self._marks.note(result, latest, role)
 
+    def _carry_shapes(self, step: Step) -> None:
+        """The shapes of results depend on those of the operands; all of a result on an empty operand's."""
+        origins = NONE.union(*(each.shape for each in step.known if each))
+        if not origins:
+            return
+        empty = any(
+            each is not None and each.shape and np.size(value) == 0
+            for each, value in zip(step.known, step.application.operands, strict=True)
+        )
+        for result in step.results:
+            if empty or step.binding.op.influence.find is NOTHING.find:
+                self._marks.add(result, "real", origins, whole(result))
+            if np.ndim(result):
+                self._marks.add_shape(result, origins)
+
     def _tell_entrances(self, origins: Origins, other: Statement | None = None) -> None:
         for number in origins:
             self._seen.tell(number, other)
 
     def _consume(self, step: Step, number: int, stage: Stage) -> None:
-        carried = self._influenced(step, masks_of(step.known, "meant", (number, stage)))
+        given = masks_of(step.known, "meant", (number, stage))
+        row = step.binding.op.influence
+        if row.masks is not None and any(m is not None for i, m in enumerate(given) if i not in row.masks):
+            row = row.taking(Infinities.SPOILED)
+        carried = self._influenced(step, given)
         pairs = zip(step.results, step.application.results, carried, strict=False)
         for result, host, marks in pairs:
             if marks is None:
                 continue
-            now = consumed(step.binding.op.influence, stage, step.known, marks, host)
+            now = consumed(row, stage, step.known, shaped(host, marks), host)
             self._marks.add(result, "meant", (number, now.stage), now.meant)
-            if now.spoiled is not None and np.any(now.spoiled):
-                self._marks.add(result, "real", frozenset({number}), now.spoiled)
-                self._tell_entrances(frozenset({number}), step.binding)
+            self._spoil(step, number, result, now.spoiled)
 
-    def _influenced(self, step: Step, marked: Sequence[Marked]) -> Sequence[Marked]:
-        return influenced(step.application, marked, self._complain)
+    def _spoil(self, step: Step, number: int, result: Any, spoiled: Marked) -> None:
+        """An intentional infinity is data from here on, except where the element is bad anyway."""
+        known = self._marks.of(result)
+        if spoiled is None or isinstance(spoiled, list):
+            self._marks.add(result, "real", frozenset({number}), spoiled)
+        else:
+            for marks in known.real.values() if known else ():
+                spoiled = spoiled & ~marks
+            if not spoiled.any():
+                return
+            self._marks.add(result, "real", frozenset({number}), spoiled)
+        if spoiled is not None:
+            self._rounded.add(number)
+            self._tell_entrances(frozenset({number}), step.binding)
+
+    def _influenced(self, step: Step, marked: Sequence[Marked], *, exact: bool = True) -> Sequence[Marked]:
+        return influenced(step.application, marked, self._complain, exact=exact)
 
     def _complain(self, problem: str) -> None:
         if problem not in self.problems:
@@ -313,8 +350,8 @@ class Trail:
                 if origins & self._explaining:
                     there = marks if there is None else _either(there, marks)
             masks.append(there)
-        found = self._influenced(step, masks)
-        return False if not found or found[index] is None else found[index]
+        found = self._influenced(step, masks, exact=False)[index]
+        return False if found is None else shaped(step.application.results[index], found)
 
     def _originates(self, step: Step, index: int, kind: str, explained: Any, parents: Origins) -> None:
         """Note a birth; an infinity that is legal by definition is followed as an intentional one."""
@@ -334,6 +371,8 @@ class Trail:
         legal = self.diagnosing.is_legal(alone, slots)
         cause, within = self.diagnosing.cause(alone)
         sighting = self._birth(finding, parents, tell=not legal, cause=cause, within=within)
+        if kind == "inf" and cause.name in OVERFLOWS:
+            self._rounded.add(sighting.number)
         if legal:
             self._legal.add(sighting.number)
         self._mark_birth(result, sighting.number, born, meant=legal)
