@@ -16,6 +16,8 @@ from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import Dim, TensorType
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.formula import LARGE, formula_text, in_precision, sizes_at, type_at
+from nncdbg.engine.ops.influence import probed
+from nncdbg.engine.ops.influence_products import counted
 from nncdbg.engine.ops.precision import settled, widened
 from nncdbg.engine.ops.rules import agree, need_rank
 from nncdbg.engine.ops.scratch import scratch
@@ -157,7 +159,15 @@ def _spread(shapes: Sequence[Sequence[int]], result: Sequence[int]) -> int:
     return math.prod(shapes[1]) // max(1, shapes[1][1])
 
 
-@op("Conv", since=1, infer=conv_types, formula=conv_formula, accepts_out=True, terms=_weighted)
+@op(
+    "Conv",
+    since=1,
+    infer=conv_types,
+    formula=conv_formula,
+    accepts_out=True,
+    influence=probed(0, 1, 2),
+    terms=_weighted,
+)
 def conv(
     xp: ModuleType, x: Any, weight: Any, bias: Any = None, *, group: int, out: Any = None, **attributes: Any
 ) -> Any:
@@ -260,7 +270,7 @@ def _only(attributes: Attributes, place: int) -> Attributes:
     }
 
 
-@op("ConvTranspose", since=1, infer=conv_transpose_types, terms=_spread)
+@op("ConvTranspose", since=1, infer=conv_transpose_types, influence=probed(0, 1, 2), terms=_spread)
 def conv_transpose(
     xp: ModuleType, x: Any, weight: Any, bias: Any = None, *, group: int, **attributes: Any
 ) -> Any:
@@ -290,7 +300,7 @@ def conv_integer_types(attributes: Attributes, inputs: Types) -> Types:
     return [TensorType("i32", found.shape if found else None)]
 
 
-@op("ConvInteger", since=10, infer=conv_integer_types)
+@op("ConvInteger", since=10, infer=conv_integer_types, influence=counted(0, 1))
 def conv_integer(
     xp: ModuleType, x: Any, weight: Any, x_zero: Any = None, weight_zero: Any = None, **attributes: Any
 ) -> Any:

@@ -15,6 +15,8 @@ from nncdbg.engine.ops import gradient_pointwise as gradients
 from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import Formula, Infer, Op, Vjp, declare, op
 from nncdbg.engine.ops.formula import formula_text, type_at
+from nncdbg.engine.ops.influence import POINTWISE, Infinities, Influence
+from nncdbg.engine.ops.influence_selection import CLIPPED, MAXIMUM, MINIMUM, MULTIPLIED, WHERE
 from nncdbg.engine.ops.integer_faults import divides_by_zero
 from nncdbg.engine.ops.precision import is_narrow, settled
 from nncdbg.engine.ops.types import (
@@ -37,6 +39,7 @@ def elementwise(
     doc: str,
     *,
     vjp: Vjp | None = None,
+    influence: Influence = POINTWISE,
     commutative: bool = False,
     jumps: bool = False,
 ) -> None:
@@ -48,10 +51,11 @@ def elementwise(
             since=since,
             infer=infer,
             vjp=vjp,
-            ufunc=ufunc,
+            influence=influence,
             accepts_out=True,
             commutative=commutative,
             jumps=jumps,
+            ufunc=ufunc,
             doc=doc,
         )
     )
@@ -67,10 +71,32 @@ _UNARY = (
     ("Sign", "sign", 9), ("Round", "rint", 11),
 )  # fmt: skip
 
+UNARY_ROWS = {
+    "Neg": POINTWISE.taking(Infinities.KEPT),
+    "Exp": POINTWISE.taking(Infinities.EXPONENTIAL),
+}
+
 for _name, _ufunc, _since in _UNARY:
     _doc = f"{_name}, element by element."
-    _jumps = _name in ("Floor", "Ceil", "Sign", "Round")
-    elementwise(_name, _ufunc, _since, same_as(0), _doc, vjp=gradients.UNARY[_name], jumps=_jumps)
+    elementwise(
+        _name,
+        _ufunc,
+        _since,
+        same_as(0),
+        _doc,
+        vjp=gradients.UNARY[_name],
+        influence=UNARY_ROWS.get(_name, POINTWISE),
+        jumps=_name in ("Floor", "Ceil", "Sign", "Round"),
+    )
+
+ARITHMETIC_ROWS = {
+    "Add": POINTWISE.taking(Infinities.MIXED),
+    "Sub": POINTWISE.taking(Infinities.MIXED),
+    "Mul": MULTIPLIED,
+    "Div": POINTWISE.taking(Infinities.SCALED),
+    "Pow": POINTWISE,
+}
+"""How the binary arithmetic of all opsets carries influence."""
 
 for _name, _ufunc, _vjp in (
     ("Add", "add", gradients.add),
@@ -78,7 +104,16 @@ for _name, _ufunc, _vjp in (
     ("Mul", "multiply", gradients.multiply),
 ):
     _doc = f"{_name} with broadcasting."
-    elementwise(_name, _ufunc, 7, broadcast(), _doc, vjp=_vjp, commutative=_name != "Sub")
+    elementwise(
+        _name,
+        _ufunc,
+        7,
+        broadcast(),
+        _doc,
+        vjp=_vjp,
+        influence=ARITHMETIC_ROWS[_name],
+        commutative=_name != "Sub",
+    )
 
 
 def _integral(x: Any) -> bool:
@@ -104,6 +139,7 @@ def _quotient(xp: Any, a: Any, b: Any, out: Any = None) -> Any:
     vjp=gradients.divide,
     integers=valid.divisor,
     integer_fault=divides_by_zero,
+    influence=ARITHMETIC_ROWS["Div"],
 )
 def divide(xp: Any, a: Any, b: Any, *, out: Any = None) -> Any:
     """`a / b` with broadcasting; integers round towards zero.  ONNX Div since 7."""
@@ -118,8 +154,9 @@ def divide(xp: Any, a: Any, b: Any, *, out: Any = None) -> Any:
     infer=broadcast(),
     accepts_out=True,
     integers=valid.divisor,
-    jumps=True,
     integer_fault=divides_by_zero,
+    influence=POINTWISE,
+    jumps=True,
 )
 def modulo(xp: Any, a: Any, b: Any, *, fmod: int, out: Any = None) -> Any:
     """The remainder with the sign of `b`, or with `fmod` that of `a`.  ONNX Mod since 10."""
@@ -155,6 +192,7 @@ def _working_types(x: Any, y: Any) -> tuple[Any, Any]:
     accepts_out=True,
     vjp=gradients.power,
     integers=valid.between({1: valid.Integers(0, valid.FEW)}),
+    influence=ARITHMETIC_ROWS["Pow"],
 )
 def power(xp: Any, x: Any, y: Any, *, out: Any = None) -> Any:
     """`x ** y` in the type of `x`; the two may differ in type.  ONNX Pow since 7."""
@@ -204,13 +242,29 @@ def _folded(name: str, step: str, mean: bool = False) -> Formula:
     return formula
 
 
-@op("Max", since=1, infer=broadcast(), accepts_out=True, vjp=gradients.extreme, commutative=True)
+@op(
+    "Max",
+    since=1,
+    infer=broadcast(),
+    accepts_out=True,
+    vjp=gradients.extreme,
+    influence=MAXIMUM,
+    commutative=True,
+)
 def maximum(xp: Any, *arrays: Any, out: Any = None, consumed_inputs: Any = None) -> Any:
     """The greatest of any number of inputs, NaN if one is NaN.  ONNX Max since 1."""
     return _n_ary(xp, xp.maximum, arrays, out)
 
 
-@op("Min", since=1, infer=broadcast(), accepts_out=True, vjp=gradients.extreme, commutative=True)
+@op(
+    "Min",
+    since=1,
+    infer=broadcast(),
+    accepts_out=True,
+    vjp=gradients.extreme,
+    influence=MINIMUM,
+    commutative=True,
+)
 def minimum(xp: Any, *arrays: Any, out: Any = None, consumed_inputs: Any = None) -> Any:
     """The least of any number of inputs, NaN if one is NaN.  ONNX Min since 1."""
     return _n_ary(xp, xp.minimum, arrays, out)
@@ -223,6 +277,7 @@ def minimum(xp: Any, *arrays: Any, out: Any = None, consumed_inputs: Any = None)
     accepts_out=True,
     formula=_folded("Sum", "Add"),
     vjp=gradients.add,
+    influence=POINTWISE.taking(Infinities.MIXED),
     commutative=True,
 )
 def sum_all(xp: Any, *arrays: Any, out: Any = None, consumed_inputs: Any = None) -> Any:
@@ -236,6 +291,7 @@ def sum_all(xp: Any, *arrays: Any, out: Any = None, consumed_inputs: Any = None)
     infer=broadcast(),
     accepts_out=True,
     formula=_folded("Mean", "Add", mean=True),
+    influence=POINTWISE,
     commutative=True,
 )
 def mean_all(xp: Any, *arrays: Any, out: Any = None, consumed_inputs: Any = None) -> Any:
@@ -258,7 +314,7 @@ def _clip(xp: Any, x: Any, low: Any, high: Any, out: Any) -> Any:
     return settled(xp, result, x.dtype, out)
 
 
-@op("Clip", since=1, infer=same_as(0), accepts_out=True, vjp=gradients.clip)
+@op("Clip", since=1, infer=same_as(0), accepts_out=True, vjp=gradients.clip, influence=CLIPPED)
 def clip_by_attributes(
     xp: Any, x: Any, *, min: float | None, max: float | None, out: Any = None, consumed_inputs: Any = None
 ) -> Any:
@@ -267,7 +323,7 @@ def clip_by_attributes(
     return _clip(xp, x, low, high, out)
 
 
-@op("Clip", since=11, infer=same_as(0), accepts_out=True, vjp=gradients.clip)
+@op("Clip", since=11, infer=same_as(0), accepts_out=True, vjp=gradients.clip, influence=CLIPPED)
 def clip(xp: Any, x: Any, low: Any = None, high: Any = None, *, out: Any = None) -> Any:
     """`x` within [low, high], of which either may be missing; NaN stays.  ONNX Clip since 11."""
     # ONNX wants scalars; a bound of shape [1], which exporters write, must not raise the rank.
@@ -280,7 +336,7 @@ def _where_types(attributes: Attributes, types: Types) -> Types:
     return (typed(at(types, 1) or at(types, 2), shape),)
 
 
-@op("Where", since=9, infer=_where_types, accepts_out=True, vjp=gradients.where)
+@op("Where", since=9, infer=_where_types, accepts_out=True, vjp=gradients.where, influence=WHERE)
 def where(xp: Any, condition: Any, x: Any, y: Any, *, out: Any = None) -> Any:
     """`x` where `condition` holds, else `y`; all three broadcast.  ONNX Where since 9."""
     if xp is not np or x.dtype.kind == "O" or x.dtype.itemsize > 8:

@@ -12,6 +12,8 @@ from nncdbg.engine.graph import Dim, TensorType
 from nncdbg.engine.ops import gradient_matrix as gradients
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.formula import LARGE, formula_text, in_precision, sizes_at, type_at
+from nncdbg.engine.ops.influence import probed
+from nncdbg.engine.ops.influence_products import PRODUCT, PRODUCT_AND_SUM
 from nncdbg.engine.ops.precision import settled, widened
 from nncdbg.engine.ops.rules import agree, need_rank
 from nncdbg.engine.ops.types import Attributes, Types, at, broadcast_dims, broadcast_shapes, shape_at, typed
@@ -95,6 +97,7 @@ def _inner(shapes: Sequence[Sequence[int]], result: Sequence[int]) -> int:
     formula=matmul_formula,
     accepts_out=True,
     vjp=gradients.matmul,
+    influence=PRODUCT,
     terms=lambda shapes, result: int(shapes[0][-1]),
 )
 def matmul(xp: ModuleType, a: Any, b: Any, *, out: Any = None) -> Any:
@@ -109,7 +112,10 @@ def matmul(xp: ModuleType, a: Any, b: Any, *, out: Any = None) -> Any:
 
 
 @op(
-    "MatMulInteger", since=10, infer=lambda attributes, inputs: [_as_i32(matmul_types(attributes, inputs)[0])]
+    "MatMulInteger",
+    since=10,
+    infer=lambda attributes, inputs: [_as_i32(matmul_types(attributes, inputs)[0])],
+    influence=PRODUCT,
 )
 def matmul_integer(xp: ModuleType, a: Any, b: Any, a_zero: Any = None, b_zero: Any = None) -> Any:
     """MatMul of 8-bit integers, less their zero points (one, or one per row of a and column of b), in i32.
@@ -181,6 +187,7 @@ def gemm_formula(attributes: Attributes, inputs: Types) -> str:
     formula=gemm_formula,
     accepts_out=True,
     vjp=gradients.gemm,
+    influence=PRODUCT_AND_SUM,
     terms=_inner,
 )
 def gemm(
@@ -225,6 +232,7 @@ def _gemm_of_integers(xp: ModuleType, a: Any, b: Any, c: Any, alpha: float, beta
     formula=gemm_formula,
     accepts_out=True,
     vjp=gradients.gemm,
+    influence=PRODUCT_AND_SUM,
     terms=_inner,
 )
 def gemm_with_broadcast(xp: ModuleType, a: Any, b: Any, c: Any, *, broadcast: int, **attributes: Any) -> Any:
@@ -294,7 +302,7 @@ def _cover(term: str, shape: tuple[Dim, ...]) -> dict[str, tuple[Dim, ...]]:
     return covered
 
 
-@op("Einsum", since=12, infer=einsum_types)
+@op("Einsum", since=12, infer=einsum_types, influence=probed(every=True))
 def einsum(xp: ModuleType, *inputs: Any, equation: str) -> Any:
     """Sums of products by Einstein's convention: ``ij,jk->ik``.  ONNX Einsum since 12."""
     terms, right = einsum_terms(equation, len(inputs))
@@ -312,7 +320,7 @@ def det_types(attributes: Attributes, inputs: Types) -> Types:
     return [typed(at(inputs, 0), None if x is None else x[:-2])]
 
 
-@op("Det", since=11, infer=det_types)
+@op("Det", since=11, infer=det_types, influence=probed(0))
 def det(xp: ModuleType, x: Any) -> Any:
     """The determinant of the matrices in the last two axes."""
     return settled(xp, xp.linalg.det(widened(xp, x)), x.dtype)
