@@ -12,7 +12,10 @@ from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.terminal import opening
 
 if TYPE_CHECKING:
+    from nncdbg.engine.control import Stop
+    from nncdbg.engine.divergence.observers import Verification
     from nncdbg.engine.graph import Program
+    from nncdbg.engine.linking import Allocation
     from nncdbg.engine.session import Debugger
     from nncdbg.terminal.screen import Screen
 
@@ -75,6 +78,35 @@ def add_check(parser: Parser) -> None:
     """What runs beside the kernels."""
     words = "micro: each composite's micro program beside its kernel; slow"
     parser.add_argument("--check", choices=["micro"], help=words)
+
+
+def add_verification(parser: Parser) -> None:
+    """Whether observing changes the run."""
+    words = "check first that statistics, catches, guards and fills change no bit of an output"
+    parser.add_argument("--verify-observers", action="store_true", help=words)
+
+
+def verify_observers(
+    options: argparse.Namespace,
+    program: Program,
+    inputs: Mapping[str, Any],
+    dims: Mapping[str, int],
+    screen: Screen,
+) -> Verification:
+    """The outputs with and without observers, for the options of `add_machine`."""
+    from nncdbg.engine.divergence.observers import verify_observers
+    from nncdbg.terminal.running import under_way
+
+    def make(allocator: str | Allocation, statistics: bool, checks: bool) -> Debugger:
+        check = getattr(options, "check", None) if checks else None
+        fields = argparse.Namespace(**{**vars(options), "allocator": allocator, "check": check})
+        return make_debugger_of(fields, program, inputs, dims, statistics=statistics)
+
+    def move(debugger: Debugger) -> Stop:
+        with under_way(debugger, screen):
+            return debugger.run(heed=False)
+
+    return verify_observers(make, move, options.allocator)
 
 
 def add_prompt(parser: Parser) -> None:
