@@ -113,8 +113,9 @@ def add_prompt(parser: Parser) -> None:
     """Where the prompt's commands come from and go to."""
     add = parser.add_argument
     add("-x", "--source", action="append", default=[], metavar="FILE", help="do the commands in FILE first")
-    add("--record", metavar="FILE", help="write the commands typed to FILE")
-    add("--replay", metavar="FILE", help="play a recorded session, and leave")
+    add("--record", metavar="FILE", help="write setup and commands typed to FILE")
+    add("--force", action="store_true", help="overwrite a recording that exists")
+    add("--replay", metavar="FILE", help="play a recorded session with its inputs, and leave")
 
 
 def load_program(path: str, *, flat: bool = False) -> Program:
