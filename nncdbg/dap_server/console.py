@@ -62,8 +62,10 @@ class Console(Terminal):
             return
         if self.session.state is State.RUNNING and not is_expression(self.debugger, line):
             group = find(split_command(line)[0]).group
-            if group in ("moving", "changing"):
+            if group == "moving":
                 raise UsageError(State.RUNNING.value)
+            if group in ("looking", "changing"):
+                self.session.check_settled()
         self._record(line)
         self._watched(lambda: self.dispatch(line))
         if self.over:

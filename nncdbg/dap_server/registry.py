@@ -49,8 +49,9 @@ class Handler:
 
     `arguments` is the record of the arguments where it is not the protocol's own.  `anytime`: it
     touches nothing that moves, so it is served at once, whatever goes on.  `moves`: the program
-    moves on, and what was asked of the old place is wanted no more.  `reads`: it is such an asking,
-    or says from the arguments, as JSON, whether it is.
+    moves on, and reads of the old place that wait are cancelled.  `reads`: this request only reads, or a
+    function of its arguments, as JSON, that says so.  `values`: it reads or sets values of the program;
+    while the program runs it is served between two statements, and refers to that moment.
     """
 
     command: str
@@ -61,6 +62,7 @@ class Handler:
     anytime: bool
     moves: bool
     reads: Reads
+    values: bool
 
     def is_read(self, arguments: bytes | None) -> bool:
         """Whether a request with these arguments only reads."""
@@ -80,6 +82,7 @@ def request(
     anytime: bool = False,
     moves: bool = False,
     reads: Reads = False,
+    values: bool = False,
 ) -> Callable[[Handle], Handle]:
     """Enter the decorated function as the handler of `command`.
 
@@ -89,7 +92,9 @@ def request(
 
     def enter(handle: Handle) -> Handle:
         assert command not in HANDLERS, f"{command} is handled twice"
-        HANDLERS[command] = Handler(command, handle, when, capabilities, arguments, anytime, moves, reads)
+        HANDLERS[command] = Handler(
+            command, handle, when, capabilities, arguments, anytime, moves, reads, values
+        )
         return handle
 
     return enter

@@ -319,6 +319,8 @@ class Session:
         arguments = decode_arguments(request, handler.arguments or record, required)
         if self.state not in handler.when:
             raise NncdbgError(f"{request.command}: {self.state.value}")
+        if handler.values:
+            self.check_settled()
         if handler.anytime or self.debuggee is None:
             self.unbound |= handler.when is CONFIGURABLE
             return handler.handle(self, arguments)
@@ -346,6 +348,14 @@ class Session:
         request = request or self.at_hand
         if request is not None and request.cancelled:
             raise Cancelled("cancelled")
+
+    def check_settled(self) -> None:
+        """Raise UsageError while the program goes to another moment: its values are not of one moment."""
+        if self.state is State.RUNNING and not self.program.debugger.settled:
+            raise UsageError(
+                "the program is going to another moment: its values can be neither read nor set",
+                hint="wait until it stops, or pause it",
+            )
 
     # -- answering ---------------------------------------------------------------------------
 

@@ -8,7 +8,8 @@ machine back at exactly the places where one of these can be true.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -96,6 +97,9 @@ class Control:
         """Set with an interruption that asks for house-keeping, not for a stop."""
         self.actions: deque[Callable[[], None]] = deque()
         """What is to be done between two statements, with the next house-keeping."""
+        self._acting = False
+        self.going_back = False
+        """True while a way back is under way: the machine may be between two moments."""
         self.paused = False
         """Set with an interruption that somebody asked for."""
         self.limit: Limit | None = None
@@ -238,7 +242,7 @@ class Control:
         if self.service:
             self.service = False
             self.timeline.enforce()
-            self._act()
+            self.act()
         found, self.pending = self.pending if self.traps.heeded else [], []
         stop = next((stop for stop in map(self.settle, found) if stop is not None), None)
         words = self.limit.taken() if self.limit is not None else None
@@ -267,16 +271,32 @@ class Control:
         self.service = True
         self.machine.interrupt()
 
-    def _act(self) -> None:
-        while self.actions:
-            self.actions.popleft()()
+    def act(self) -> None:
+        """Do what `serve` was asked for."""
+        if self._acting:
+            # An action that looks at another moment runs statements itself.
+            return
+        self._acting = True
+        try:
+            while self.actions:
+                self.actions.popleft()()
+        finally:
+            self._acting = False
+
+    @contextmanager
+    def _back(self) -> Iterator[None]:
+        self.going_back = True
+        try:
+            yield
+        finally:
+            self.going_back = False
 
     def _halted(self) -> bool:
         """Asked on a long way through history: whether somebody wants to stop there.
 
         What is to be done between two statements is done there too.
         """
-        self._act()
+        self.act()
         return self.paused
 
     def _arrived(self, reason: str) -> Stop:
@@ -336,26 +356,30 @@ class Control:
     def step_back(self, into: bool = False) -> Stop:
         """One statement back in this frame, over whatever it took; with `into`, to the last one run."""
         self._not_at_start()
-        if into:
-            self.timeline.back()
-        else:
-            self.timeline.back_over()
+        with self._back():
+            if into:
+                self.timeline.back()
+            else:
+                self.timeline.back_over()
         return self._rewound("step")
 
     def reverse_step_out(self) -> Stop:
         """Back to the statement that began the innermost frame."""
         self._not_at_start()
-        self.timeline.back_out()
+        with self._back():
+            self.timeline.back_out()
         return self._rewound("step")
 
     def go_to(self, tick: int) -> Stop:
         """The moment after `tick` statements, backward or forward, breakpoints not heeded."""
-        self.timeline.go_to(tick)
+        with self._back():
+            self.timeline.go_to(tick)
         return self._rewound("goto")
 
     def return_to(self, mark: Mark) -> Stop:
         """A marked moment, breakpoints not heeded."""
-        self.timeline.return_to(mark)
+        with self._back():
+            self.timeline.return_to(mark)
         return self._rewound("goto")
 
     def reverse_continue(self, found_before: Callable[[], Stop | None]) -> Stop:
@@ -363,8 +387,12 @@ class Control:
 
         `found_before` tells whether the statement just before this place gave something caught.
         """
-        machine = self.machine
         self._not_at_start()
+        with self._back():
+            return self._reverse_continue(found_before)
+
+    def _reverse_continue(self, found_before: Callable[[], Stop | None]) -> Stop:
+        machine = self.machine
         while True:
             self.timeline.back()
             due = self._judge_backwards() if self._at_trap() else []

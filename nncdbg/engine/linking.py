@@ -56,6 +56,8 @@ class Allocation:
     """True if results are inspected here, so that no observer has to."""
     retains = True
     """True if an old value still stands after its last use."""
+    fresh: Callable[[Any], Any] | None = None
+    """Takes each buffer that a user's kernel allocates through `xp`, and returns it; None: nothing does."""
     watched = 0
     """Flags of `stats.inspection` to report."""
 
@@ -168,7 +170,7 @@ class Linker:
 
     def bind(self, code: Code, pc: int, node: Node) -> Binding:
         """The statement bound to its kernel; where the backend has none, executing it says so."""
-        call = call_of(code, pc, partial(self.generator, code.path, pc))
+        call = call_of(code, pc, partial(self.generator, code.path, pc), self.allocation.fresh)
         kernels = self.backend.bind(call)
         if self.fallback is not None:
             kernels = self.fallback.cover(kernels, call, Statement(code, pc))

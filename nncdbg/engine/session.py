@@ -256,15 +256,25 @@ class Debugger:
         trail = Trail(
             self.machine,
             dict(zip(self.inputs, slots, strict=True)),
-            self.traps.codes,
             self.backend.to_host,
             self.allocation.whole,
             Diagnosing(self._loaded, self.backend.to_host),
-            lambda first: self.control.serve(lambda: self._instrumentation.begin_following(first)),
+            self._follow_soon,
             lambda: self.timeline.replaying,
         )
         self._instrumentation.follow(trail)
+        if trail.start():
+            self._instrumentation.begin_following()
         return trail
+
+    def _follow_soon(self, first: Callable[[], None]) -> None:
+        """Before the next statement do `first`, and have each one followed from there on."""
+
+        def begin() -> None:
+            first()
+            self._instrumentation.begin_following()
+
+        self.control.serve(begin)
 
     def measure(self, wrap: Callable[[Binding, Execute], Execute]) -> None:
         """Have results measured from here on: `wrap` makes of each instruction one that does so.
@@ -430,9 +440,15 @@ class Debugger:
     def between_statements(self, action: Callable[[], None]) -> None:
         """Have `action` done before the next statement of a run that is under way; from any thread.
 
-        It may look at everything and set breakpoints, and must not move the program.
+        It may read everything, set breakpoints, and set values while the program is `settled`; it must
+        not move the program.
         """
         self.control.serve(action)
+
+    @property
+    def settled(self) -> bool:
+        """False while the program goes to another moment: then values can be neither read nor set."""
+        return not (self.control.going_back or self.timeline.replaying)
 
     def here(self, reason: str) -> Stop:
         """A stop at the place where the program stands."""

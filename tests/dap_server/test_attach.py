@@ -230,7 +230,7 @@ def test_the_first_statement_a_stop_asked_for_and_a_pause_of_plain_python(progra
         go_on(client)
         assert running.line() == "end"
         client.request("threads")
-        assert "pause it first" in client.refused("stackTrace", {"threadId": 1})
+        assert "no graph is being run" in client.refused("stackTrace", {"threadId": 1})
         # What is set now is kept for the next debugger.
         assert not running.break_at(client, 6)[0]["verified"]
         client.request("pause", {"threadId": 1})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -144,31 +143,73 @@ def test_what_stands_after_the_change_is_not_what_was_there_before(client: Clien
     assert client.evaluate("%centred[0, 0]") == left, "on the branch without the change, as it was"
 
 
-def test_nothing_is_set_while_the_program_runs(client: Client, tmp_path: Path) -> None:
-    (tmp_path / "long.nnc").write_text(LOOP)
-    client.start("long.nnc")
-    reference = scope_reference(client, "Values")
-    client.request("continue", {"threadId": 1})
-    wrong: dict[str, Any] = {
-        "setExpression": {"expression": "%x", "value": "1"},
-        "setVariable": {"variablesReference": reference, "name": "%x", "value": "1"},
-        "writeMemory": {"memoryReference": "0x0", "data": ""},
-    }
-    for command, arguments in wrong.items():
-        assert "pause it first" in client.refused(command, arguments)
-
-
 LOOP = """#nncdbg 1
 opset 18
 
 graph @main(%x: f32[4]) -> (%y: f32[4]) {
+  %step: f32[] = 0.0
   while @long (%a: f32[4] = %x) count %i: i64[] times 100000000 {
-    %b: f32[4] = Neg(%a)
+    %b: f32[4] = Add(%a, %step)
     next %a = %b
   } -> (%y: f32[4] = %a)
   return %y
 }
 """
+
+
+def _running(client: Client, tmp_path: Path, allocator: str = "debug") -> None:
+    (tmp_path / "long.nnc").write_text(LOOP)
+    flags = {"supportsInvalidatedEvent": True, "supportsMemoryReferences": True}
+    client.start("long.nnc", initialize=flags, inputs={"x": "zeros"}, allocator=allocator)
+    client.request("continue", {"threadId": 1})
+
+
+@pytest.mark.parametrize("allocator", ["debug", "arena", "plain"])
+def test_values_are_read_and_set_while_the_program_runs(
+    client: Client, tmp_path: Path, allocator: str
+) -> None:
+    _running(client, tmp_path, allocator)
+    frames = client.request("stackTrace", {"threadId": 1})["stackFrames"]
+    assert [frame["name"].partition(" ")[0] for frame in frames] == ["@long", "@main"]
+    inner, outer = (frame["id"] for frame in frames)
+    scopes = {each["name"]: each for each in client.request("scopes", {"frameId": outer})["scopes"]}
+    values = scopes["Values"]["variablesReference"]
+    assert "%x" in {
+        each["name"] for each in client.request("variables", {"variablesReference": values})["variables"]
+    }
+    # A value and a breakpoint are set while it runs; both hold before the next statement.
+    client.request("setExpression", {"expression": "%a", "value": "7", "frameId": inner})
+    client.expect_event("invalidated")
+    assert client.evaluate("%a", frameId=inner) == "f32[4] [7. 7. 7. 7.]"
+    changed = set_variable(client, values, "%x", "[1, 2, 3, 4]")
+    assert changed["value"] == "f32[4] [1. 2. 3. 4.]"
+    read = client.request("readMemory", {"memoryReference": changed["memoryReference"], "count": 4})
+    assert read["data"] == "AACAPw=="
+    client.request("writeMemory", {"memoryReference": changed["memoryReference"], "data": "AAAAQA=="})
+    assert "4" in str(client.request("nncdbg/stats", {"expressions": ["%x"], "frameId": outer}))
+    assert client.evaluate("%x[0]", frameId=outer) == "2.0"
+    client.none_of("stopped")
+    client.request(
+        "setBreakpoints", {"source": {"path": str(tmp_path / "long.nnc")}, "breakpoints": [{"line": 8}]}
+    )
+    client.expect_stop("breakpoint")
+    assert client.evaluate("%b") == "f32[4] [7. 7. 7. 7.]"
+    assert client.evaluate("%x[0]") == "2.0"
+    assert len(client.request("nncdbg/timeline")["branches"]) == 4
+
+
+def test_a_value_is_not_set_while_the_program_goes_back(client: Client, tmp_path: Path) -> None:
+    (tmp_path / "long.nnc").write_text(LOOP)
+    client.start("long.nnc", inputs={"x": "zeros"}, allocator="arena")
+    client.evaluate("goto 300000", "repl")
+    given = {"expression": "%x", "value": "1"}
+    assert "going to another moment" in client.refused("setExpression", given)
+    assert "going to another moment" in client.refused("evaluate", {"expression": "%a"})
+    assert "going to another moment" in client.refused("evaluate", {"expression": "p %a", "context": "repl"})
+    client.request("setBreakpoints", {"source": {"path": str(tmp_path / "long.nnc")}, "breakpoints": []})
+    client.request("pause", {"threadId": 1})
+    client.expect_stop("pause")
+    assert client.request("nncdbg/timeline")["branches"][0]["title"] == "the program as given"
 
 
 @pytest.mark.parametrize("allocator", ["debug", "arena", "plain"])

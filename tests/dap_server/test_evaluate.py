@@ -274,9 +274,13 @@ def test_while_the_program_runs(client: Client, tmp_path: Path) -> None:
     (tmp_path / "long.nnc").write_text(LOOP)
     client.start("long.nnc")
     client.request("continue", {"threadId": 1})
-    for text, context in {"%x": "watch", "next": "repl", "set %x = 1": "repl", "%a": "repl"}.items():
-        arguments = {"expression": text, "context": context}
+    for text in ("next", "goto 3", "branch 0"):
+        arguments = {"expression": text, "context": "repl"}
         assert "pause it first" in client.refused("evaluate", arguments), text
+    client.evaluate("set %x = 1", "repl")
+    assert client.evaluate("%x") == "f32[4] [1. 1. 1. 1.]"
+    first, second = (int(client.evaluate("$iter")) for _ in range(2))
+    assert first < second, "it runs on between two requests"
     client.evaluate("break 6 if $iter > 5", "repl")
     client.expect_event("breakpoint", reason="new")
     client.expect_stop("breakpoint")

@@ -35,7 +35,7 @@ setExceptionBreakpoints      -        +            +          +        +       +
 setDataBreakpoints           -        +            +          +        +       +
 setInstructionBreakpoints    -        +            +          +        +       +
 breakpointLocations          -        -            +          +        +       +
-dataBreakpointInfo           -        -            -          -        +       -
+dataBreakpointInfo           -        -            +          +        +       +
 exceptionInfo                -        -            -          -        -       -
 threads                      -        -            +          +        +       +
 terminateThreads             -        -            -          +        +       -
@@ -52,30 +52,30 @@ restartFrame                 -        -            -          -        +       -
 stepInTargets                -        -            -          -        +       -
 gotoTargets                  -        -            +          -        +       +
 goto                         -        -            -          -        +       -
-stackTrace                   -        -            +          -        +       +
-scopes                       -        -            +          -        +       +
-variables                    -        -            +          -        +       +
-setVariable                  -        -            +          -        +       +
-setExpression                -        -            +          -        +       +
-evaluate                     -        -            +          -        +       +
+stackTrace                   -        -            +          +        +       +
+scopes                       -        -            +          +        +       +
+variables                    -        -            +          +        +       +
+setVariable                  -        -            +          +        +       +
+setExpression                -        -            +          +        +       +
+evaluate                     -        -            +          +        +       +
 completions                  -        -            +          +        +       +
-readMemory                   -        -            +          -        +       +
-writeMemory                  -        -            +          -        +       +
-disassemble                  -        -            +          -        +       +
+readMemory                   -        -            +          +        +       +
+writeMemory                  -        -            +          +        +       +
+disassemble                  -        -            +          +        +       +
 source                       -        -            +          +        +       +
 loadedSources                -        -            +          +        +       +
 modules                      -        -            +          +        +       +
 locations                    -        -            +          +        +       +
-nncdbg/slice                 -        -            +          -        +       +
-nncdbg/histogram             -        -            +          -        +       +
-nncdbg/stats                 -        -            +          -        +       +
-nncdbg/compare               -        -            +          -        +       +
-nncdbg/lines                 -        -            +          -        +       +
+nncdbg/slice                 -        -            +          +        +       +
+nncdbg/histogram             -        -            +          +        +       +
+nncdbg/stats                 -        -            +          +        +       +
+nncdbg/compare               -        -            +          +        +       +
+nncdbg/lines                 -        -            +          +        +       +
 nncdbg/marks                 -        -            +          +        +       +
-nncdbg/map                   -        -            +          -        +       +
-nncdbg/nearby                -        -            +          -        +       +
+nncdbg/map                   -        -            +          +        +       +
+nncdbg/nearby                -        -            +          +        +       +
 nncdbg/moment                -        -            -          -        +       -
-nncdbg/timeline              -        -            +          -        +       +
+nncdbg/timeline              -        -            +          +        +       +
 """
 
 ROWS = {line.split()[0]: line.split()[1:] for line in TABLE.splitlines()[2:]}

@@ -8,7 +8,7 @@ from nncdbg.dap_server.breakpoints.asked import Terms
 from nncdbg.dap_server.breakpoints.wishes import DataWish, data_id
 from nncdbg.dap_server.presentation.places import child_place, values_from
 from nncdbg.dap_server.protocol.requests import DataBreakpointInfoBody, SetDataBreakpointsBody
-from nncdbg.dap_server.registry import CONFIGURABLE, STOPPED, request
+from nncdbg.dap_server.registry import CONFIGURABLE, LIVE, request
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.expression import nodes, parse, spelled
 from nncdbg.engine.search import candidates
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
 
 
-@request("dataBreakpointInfo", when=STOPPED, capability="supportsDataBreakpoints")
+@request("dataBreakpointInfo", when=LIVE, values=True, capability="supportsDataBreakpoints")
 def data_breakpoint_info(session: Session, arguments: DataBreakpointInfoArguments) -> DataBreakpointInfoBody:
     if arguments.as_address or arguments.bytes is not None:
         return _refused("a value has no address that it keeps; watch it by its name")

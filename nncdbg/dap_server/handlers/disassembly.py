@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary
 
 from nncdbg.dap_server.protocol.requests import DisassembleBody
 from nncdbg.dap_server.protocol.types import DisassembledInstruction
-from nncdbg.dap_server.registry import STILL, request
+from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.dap_server.sources.instructions import parse_reference, statement_at_address
 from nncdbg.dap_server.sources.positions import line_for_client
 from nncdbg.engine.code import CONTROL
@@ -29,7 +29,7 @@ LONGEST = 500
 """Characters of a statement that are shown."""
 
 
-@request("disassemble", when=STILL, capability="supportsDisassembleRequest", reads=True)
+@request("disassemble", when=LIVE, values=True, capability="supportsDisassembleRequest", reads=True)
 def disassemble(session: Session, arguments: DisassembleArguments) -> DisassembleBody:
     start = parse_reference(arguments.memory_reference)
     if start is None:

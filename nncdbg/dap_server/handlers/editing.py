@@ -20,7 +20,7 @@ from nncdbg.dap_server.presentation.places import (
 )
 from nncdbg.dap_server.presentation.results import result_of
 from nncdbg.dap_server.protocol.requests import SetExpressionBody, SetVariableBody
-from nncdbg.dap_server.registry import STILL, request
+from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.engine.data_specs import data_file, generated
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import evaluate, evaluate_index, parse, split_target
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.values import Values
 
 
-@request("setVariable", when=STILL, capability="supportsSetVariable")
+@request("setVariable", when=LIVE, values=True, capability="supportsSetVariable")
 def set_variable(session: Session, arguments: SetVariableArguments) -> SetVariableBody:
     container = session.handles.place(arguments.variables_reference)
     if container is None:
@@ -77,7 +77,7 @@ def _target(scope: Values, place: ContentPlace) -> tuple[str, Any]:
     )
 
 
-@request("setExpression", when=STILL, capability="supportsSetExpression")
+@request("setExpression", when=LIVE, values=True, capability="supportsSetExpression")
 def set_expression(session: Session, arguments: SetExpressionArguments) -> SetExpressionBody:
     scope = values_from(session, arguments.frame_id)
     name, index = split_target(arguments.expression, scope.has, scope.names)

@@ -12,9 +12,8 @@ from nncdbg.dap_server.presentation.places import values_from
 from nncdbg.dap_server.presentation.results import result_of
 from nncdbg.dap_server.protocol.requests import CompletionsBody, EvaluateBody
 from nncdbg.dap_server.protocol.types import CompletionItem, CompletionItemType
-from nncdbg.dap_server.registry import LIVE, State, request
+from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.dap_server.sources.positions import column_for_client, line_of_client
-from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import evaluate as value_of
 from nncdbg.engine.expression import parse
 from nncdbg.terminal.completion import candidates
@@ -60,8 +59,7 @@ def evaluate(session: Session, arguments: EvaluateArguments) -> EvaluateBody:
         scope = console.debugger.values
     else:
         scope = values_from(session, arguments.frame_id)
-    if session.state is State.RUNNING:
-        raise UsageError(State.RUNNING.value)
+    session.check_settled()
     if arguments.context == "clipboard":
         content = value_of(parse(text, scope.has, scope.names), scope)
         return EvaluateBody(result=python_text(text, content), variables_reference=0)

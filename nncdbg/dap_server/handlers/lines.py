@@ -10,7 +10,7 @@ import msgspec
 
 from nncdbg.dap_server.presentation.children import View
 from nncdbg.dap_server.presentation.places import ContentPlace, computed, frame_depth, frame_place
-from nncdbg.dap_server.registry import STILL, request
+from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.dap_server.sources.positions import line_for_client, line_of_client
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled
@@ -36,7 +36,7 @@ class LinesArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     frame_id: int | None = None
 
 
-@request("nncdbg/lines", when=STILL, arguments=LinesArguments, reads=True)
+@request("nncdbg/lines", when=LIVE, values=True, arguments=LinesArguments, reads=True)
 def lines(session: Session, arguments: LinesArguments) -> dict[str, Any]:
     """What each of these lines has given so far: `line` and `text`; and the number of the frame.
 

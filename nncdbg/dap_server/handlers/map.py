@@ -12,7 +12,7 @@ import msgspec
 from nncdbg.dap_server.presentation.glance import Glance, is_tensor
 from nncdbg.dap_server.presentation.neighbourhood import Block, Source, neighbourhood, sources
 from nncdbg.dap_server.presentation.places import computed
-from nncdbg.dap_server.registry import STILL, request
+from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.dap_server.sources.positions import line_for_client
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled
@@ -173,7 +173,7 @@ def _input_id(source: Source) -> str:
     return f"{source.block.id}:{source.name}"
 
 
-@request("nncdbg/map", when=STILL, arguments=MapArguments, reads=True)
+@request("nncdbg/map", when=LIVE, values=True, arguments=MapArguments, reads=True)
 def map_(session: Session, arguments: MapArguments) -> dict[str, Any]:
     """The nearest statements of the innermost blocks on the stack, and the values that go between them."""
     if len(arguments.open) + len(arguments.closed) > MOST_TOGGLED:

@@ -17,7 +17,7 @@ from nncdbg.dap_server.presentation.glance import is_tensor
 from nncdbg.dap_server.presentation.memory_references import address_of, resolved
 from nncdbg.dap_server.presentation.places import values_from
 from nncdbg.dap_server.protocol.requests import ReadMemoryBody, WriteMemoryBody
-from nncdbg.dap_server.registry import STILL, request
+from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.engine import dtypes
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled
@@ -42,7 +42,7 @@ def _tensor(scope: Values, name: str) -> Any:
     return array
 
 
-@request("readMemory", when=STILL, capability="supportsReadMemoryRequest", reads=True)
+@request("readMemory", when=LIVE, values=True, capability="supportsReadMemoryRequest", reads=True)
 def read_memory(session: Session, arguments: ReadMemoryArguments) -> ReadMemoryBody:
     place, offset = resolved(session, arguments.memory_reference, arguments.offset)
     if arguments.count < 0:
@@ -78,7 +78,7 @@ def _elements(scope: Values, array: Any, start: int, stop: int) -> npt.NDArray[A
     return np.asarray(scope.to_host(array.reshape(-1)[start:stop]))
 
 
-@request("writeMemory", when=STILL, capability="supportsWriteMemoryRequest")
+@request("writeMemory", when=LIVE, values=True, capability="supportsWriteMemoryRequest")
 def write_memory(session: Session, arguments: WriteMemoryArguments) -> WriteMemoryBody:
     place, offset = resolved(session, arguments.memory_reference, arguments.offset)
     data = _decoded(arguments.data)

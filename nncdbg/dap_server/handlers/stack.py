@@ -11,7 +11,7 @@ from nncdbg.dap_server.events import MAIN_THREAD
 from nncdbg.dap_server.presentation.places import SourcePlace, frame_place, standing
 from nncdbg.dap_server.protocol.requests import StackTraceBody
 from nncdbg.dap_server.protocol.types import StackFrame
-from nncdbg.dap_server.registry import STILL, request
+from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.dap_server.sources.instructions import reference_of
 from nncdbg.dap_server.sources.modules import module_of
 from nncdbg.dap_server.sources.positions import column_for_client, line_for_client
@@ -39,7 +39,7 @@ class Entry:
     origin: tuple[str, int] | None = None
 
 
-@request("stackTrace", when=STILL, capability="supportsDelayedStackTraceLoading", reads=True)
+@request("stackTrace", when=LIVE, values=True, capability="supportsDelayedStackTraceLoading", reads=True)
 def stack_trace(session: Session, arguments: StackTraceArguments) -> StackTraceBody:
     if arguments.thread_id != MAIN_THREAD:
         raise UsageError(

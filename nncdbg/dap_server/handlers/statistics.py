@@ -13,7 +13,7 @@ import msgspec
 
 from nncdbg.dap_server.presentation.glance import Glance, is_tensor, type_text
 from nncdbg.dap_server.presentation.places import computed, frame_place
-from nncdbg.dap_server.registry import STILL, request
+from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.dap_server.sources.positions import line_for_client
 from nncdbg.engine import dtypes
 from nncdbg.engine.errors import UsageError
@@ -62,7 +62,7 @@ class Near:
     why: str
 
 
-@request("nncdbg/nearby", when=STILL, arguments=NearbyArguments, reads=True)
+@request("nncdbg/nearby", when=LIVE, values=True, arguments=NearbyArguments, reads=True)
 def nearby(session: Session, arguments: NearbyArguments) -> dict[str, Any]:
     """What the statements before this place wrote, and what their blocks were given.
 

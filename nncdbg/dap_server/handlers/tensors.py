@@ -16,7 +16,7 @@ import numpy as np
 from nncdbg.dap_server.presentation.glance import Glance, is_tensor, type_text
 from nncdbg.dap_server.presentation.places import values_from
 from nncdbg.dap_server.presentation.samples import json_numbers, packed, sampling
-from nncdbg.dap_server.registry import STILL, request
+from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.engine import dtypes
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.expression import (
@@ -137,7 +137,7 @@ class StatisticsArguments(msgspec.Struct, frozen=True, kw_only=True, rename="cam
     frame_id: int | None = None
 
 
-@request("nncdbg/slice", when=STILL, arguments=SliceArguments, reads=True)
+@request("nncdbg/slice", when=LIVE, values=True, arguments=SliceArguments, reads=True)
 def slice_(session: Session, arguments: SliceArguments) -> SliceBody:
     if not 1 <= arguments.max_elements <= MAX_ELEMENTS:
         raise UsageError(
@@ -302,7 +302,7 @@ def _part(scope: Values, whole: Any, arguments: SliceArguments) -> Any:
         raise UsageError(f"the index does not fit {type_text(whole)}: {error}") from None
 
 
-@request("nncdbg/histogram", when=STILL, arguments=HistogramArguments, reads=True)
+@request("nncdbg/histogram", when=LIVE, values=True, arguments=HistogramArguments, reads=True)
 def histogram(session: Session, arguments: HistogramArguments) -> dict[str, Any]:
     if not 1 <= arguments.bins <= MAX_BINS:
         raise UsageError(f"a histogram of {arguments.bins} bins", hint=f"ask for 1 to {MAX_BINS}")
@@ -319,7 +319,7 @@ def histogram(session: Session, arguments: HistogramArguments) -> dict[str, Any]
     return {"type": type_text(content), **found.as_dict(), "seconds": time.perf_counter() - start}
 
 
-@request("nncdbg/stats", when=STILL, arguments=StatisticsArguments, reads=True)
+@request("nncdbg/stats", when=LIVE, values=True, arguments=StatisticsArguments, reads=True)
 def statistics(session: Session, arguments: StatisticsArguments) -> dict[str, Any]:
     """One entry for each expression; what cannot be evaluated has `error` instead of `stats`."""
     scope = values_from(session, arguments.frame_id)
@@ -339,7 +339,7 @@ def _statistics(session: Session, scope: Values, text: str) -> dict[str, Any]:
     return {"expression": text, "type": type_text(content), "stats": summary.as_dict(), "seconds": seconds}
 
 
-@request("nncdbg/compare", when=STILL, arguments=CompareArguments, reads=True)
+@request("nncdbg/compare", when=LIVE, values=True, arguments=CompareArguments, reads=True)
 def comparison(session: Session, arguments: CompareArguments) -> dict[str, Any]:
     """How far a tensor is from another one, over all elements (see `nncdbg.stats.Comparison`)."""
     scope = values_from(session, arguments.frame_id)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from nncdbg.dap_server.registry import LIVE, STILL, STOPPED, State, request
+from nncdbg.dap_server.registry import LIVE, STOPPED, State, request
 from nncdbg.dap_server.sources.positions import line_for_client
 from nncdbg.engine.deviations import Edit, edits_of
 from nncdbg.engine.errors import UsageError
@@ -121,7 +121,7 @@ def _go_to(session: Session, mark: Mark) -> None:
 # -- all of it -------------------------------------------------------------------------------------
 
 
-@request("nncdbg/timeline", when=STILL, arguments=TimelineArguments, reads=True)
+@request("nncdbg/timeline", when=LIVE, values=True, arguments=TimelineArguments, reads=True)
 def timeline(session: Session, arguments: TimelineArguments) -> dict[str, Any]:
     """The branches, the present one first, each with its own moments in the order of time."""
     known = session.program.debugger.timeline

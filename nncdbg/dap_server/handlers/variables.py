@@ -20,7 +20,7 @@ from nncdbg.dap_server.presentation.scopes import SCOPES, here
 from nncdbg.dap_server.presentation.scopes import scope_children as children_of_scope
 from nncdbg.dap_server.protocol.requests import ScopesBody, VariablesBody
 from nncdbg.dap_server.protocol.types import Scope
-from nncdbg.dap_server.registry import STILL, request
+from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.engine.errors import NotComputed, UsageError
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ MOST = 10_000
 """Variables that may be asked for at a time."""
 
 
-@request("scopes", when=STILL, reads=True)
+@request("scopes", when=LIVE, values=True, reads=True)
 def scopes(session: Session, arguments: ScopesArguments) -> ScopesBody:
     """Of a frame that is gone, or a line of the user's model, there are none."""
     place = session.handles.place(arguments.frame_id)
@@ -61,7 +61,7 @@ def scopes(session: Session, arguments: ScopesArguments) -> ScopesBody:
     return ScopesBody(scopes=listed)
 
 
-@request("variables", when=STILL, capability="supportsValueFormattingOptions", reads=True)
+@request("variables", when=LIVE, values=True, capability="supportsValueFormattingOptions", reads=True)
 def variables(session: Session, arguments: VariablesArguments) -> VariablesBody:
     for name in ("start", "count"):
         number = getattr(arguments, name)

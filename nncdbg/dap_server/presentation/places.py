@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from nncdbg.dap_server.registry import State
 from nncdbg.engine.code import UNSET
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.expression import evaluate, parse, spelled
@@ -116,6 +117,8 @@ def standing(session: Session, depth: int) -> tuple[int, bool]:
     """
     debugger = session.program.debugger
     frame, stop = debugger.machine.frames[depth], debugger.stop
+    if session.state is State.RUNNING:
+        return frame.pc, False
     if stop.frame is frame and stop.node is not None and stop.reason in ("data", "exception"):
         nodes = frame.code.nodes
         if 0 < frame.pc <= len(nodes) and nodes[frame.pc - 1] is stop.node:

@@ -35,6 +35,8 @@ class Call:
     """The operands that are the same array at each execution, unless a user changes them."""
     generator: Callable[[], Any]
     """The random stream of the statement in this iteration, a `numpy.random.Generator`."""
+    fresh: Callable[[Any], Any] | None = None
+    """Takes each NumPy buffer that a user's kernel allocates through `xp` (see `kernel_namespace`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import nncdbg.engine.ops.microsoft.activation
+import nncdbg.engine.ops.microsoft.attention
 import nncdbg.engine.ops.microsoft.convolution
+import nncdbg.engine.ops.microsoft.grouped_attention
 import nncdbg.engine.ops.microsoft.matrix
 import nncdbg.engine.ops.microsoft.normalization
 import nncdbg.engine.ops.microsoft.quantized
