@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nncdbg.engine.errors import NncdbgError, RunError
+from nncdbg.engine.errors import NncdbgError, StoppedRun
 from nncdbg.terminal.one_shot.failure import told_in_json
 from nncdbg.terminal.options import Parser, add_machine, add_model, given_inputs, load_program
 from nncdbg.terminal.running import hearing, under_way
@@ -34,11 +34,14 @@ _ALL = 1 << 20
 """More findings than there are."""
 
 _EXIT_CODES = """exit code: 0 fine, 1 a gate tripped, 2 wrong usage, 3 a file could not be read or written,
-           4 the graph failed while running, 130 interrupted"""
+           4 the graph failed while running, 130 interrupted; the highest of several"""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """0 if no gate tripped, 1 if one did, 4 if the graph failed, 3 if a file could not be read or written."""
+    """0 if no gate tripped, 1 if one did, 3 if a file could not be read or written, 4 if the graph failed.
+
+    If several of these happened, the highest.
+    """
     from nncdbg.terminal.screen import Screen
 
     options = _options(arguments)
@@ -152,13 +155,11 @@ def _most(options: Namespace) -> int:
 
 
 def _exit_code(options: Namespace, report: Report, problems: list[NncdbgError]) -> int:
-    from nncdbg.nan_watch.corpus import exit_code
-
-    if problems and not report.interrupted:
-        return problems[0].exit_code
-    if report.error is not None and report.status == "failed" and not report.interrupted:
-        return report.error.exit_code if isinstance(report.error, NncdbgError) else RunError.exit_code
-    return 0 if options.write_baseline and report.status == "tripped" else exit_code(report)
+    """That of the report, or that of a file that could not be written if it is higher."""
+    code = report.exit_code
+    if code == 1 and options.write_baseline:
+        code = 0
+    return code if report.interrupted else max([code, *(problem.exit_code for problem in problems)])
 
 
 # -- running -----------------------------------------------------------------------------------------
@@ -215,7 +216,7 @@ def _once(
     )
     report.interrupted = stopped.heard
     if stopped.why:
-        report.error = RunError(stopped.why)
+        report.error = StoppedRun(stopped.why)
     return report, dict(made[-1].inputs)
 
 
