@@ -249,15 +249,25 @@ class Debugger:
         trail = Trail(
             self.machine,
             dict(zip(self.inputs, slots, strict=True)),
-            self.traps.codes,
             self.backend.to_host,
             self.allocation.whole,
             Diagnosing(self._loaded, self.backend.to_host),
-            lambda first: self.control.serve(lambda: self._instrumentation.begin_following(first)),
+            self._follow_soon,
             lambda: self.timeline.replaying,
         )
         self._instrumentation.follow(trail)
+        if trail.start():
+            self._instrumentation.begin_following()
         return trail
+
+    def _follow_soon(self, first: Callable[[], None]) -> None:
+        """Before the next statement do `first`, and have each one followed from there on."""
+
+        def begin() -> None:
+            first()
+            self._instrumentation.begin_following()
+
+        self.control.serve(begin)
 
     def measure(self, wrap: Callable[[Binding, Execute], Execute]) -> None:
         """Have results measured from here on: `wrap` makes of each instruction one that does so.
