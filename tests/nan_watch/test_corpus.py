@@ -94,7 +94,7 @@ def test_bad_cases_among_good_ones_cost_only_themselves(tmp_path: Path) -> None:
     assert report.notes == ["no cases are README.md"]
     assert report.ops == sum(case.ops for case in report.cases) == 5 * 4
     assert seen[-1] == (8, 8)
-    assert report.exit_code == 1
+    assert report.exit_code == 3  # a damaged file is worse than a gate
     assert json.dumps(report.as_dict())
 
 
