@@ -64,7 +64,7 @@ class Decisions:
             self._stack(frame, [outer.slots[slot] for slot in targets])
         origins, nearest = self._decided.pop(id(frame), (NONE, NONE))
         for slot in targets if origins else ():
-            self.marks.add(outer.slots[slot], "real", origins, whole(outer.slots[slot]))
+            self.marks.add(outer.slots[slot], "real", origins, True)
             self.marks.note(outer.slots[slot], nearest)
 
     def _stack(self, loop: Frame, results: Sequence[Any]) -> None:

@@ -6,7 +6,7 @@ A finite element can be marked too: an index that a NaN decided, a 0 that was 1 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, Flag, auto
 from typing import Any
 
@@ -47,15 +47,17 @@ class Marks:
 
     real: dict[Origins, Array] = field(default_factory=dict)
     meant: dict[tuple[int, Stage], Array] = field(default_factory=dict)
+    shape: Origins = NONE
+    """The origins that the shape depends on too."""
     latest: Origins = NONE
     role: Role = Role.NONE
 
     @property
     def origins(self) -> Origins:
-        return NONE.union(*self.real)
+        return self.shape.union(*self.real)
 
     def __bool__(self) -> bool:
-        return bool(self.real or self.meant or self.role)
+        return bool(self.real or self.meant or self.shape or self.role)
 
 
 class MarkedTensors:
@@ -74,7 +76,10 @@ class MarkedTensors:
         items = [self.of(item) for item in value]
         if not any(items):
             return None
-        found = Marks(latest=NONE.union(*(each.latest for each in items if each)))
+        found = Marks(
+            latest=NONE.union(*(each.latest for each in items if each)),
+            shape=NONE.union(*(each.shape for each in items if each)),
+        )
         for name in ("real", "meant"):
             for key in {key for each in items if each for key in getattr(each, name)}:
                 masks = [getattr(each, name).get(key) if each else None for each in items]
@@ -85,6 +90,9 @@ class MarkedTensors:
         """Mark elements of a tensor (for a sequence: of what it holds) in `real` or `meant`."""
         if value is None or marked is None:
             return
+        if marked is True:
+            self.add_shape(value, key)
+            marked = whole(value)
         if isinstance(value, (list, tuple)):
             for item, marks in zip(value, marked, strict=True):
                 self.add(item, name, key, marks)
@@ -97,6 +105,11 @@ class MarkedTensors:
             every, masks = NONE.union(*groups), [*groups.values()]
             groups.clear()
             groups[every] = np.logical_or.reduce(masks)
+
+    def add_shape(self, value: Any, origins: Origins) -> None:
+        """Note what the shape of a tensor depends on."""
+        for item in value if isinstance(value, (list, tuple)) else (value,):
+            self._entry(item).shape |= origins
 
     def note(self, value: Any, latest: Origins = NONE, role: Role = Role.NONE) -> None:
         """Note the nearest sightings of a marked tensor, or its role."""
@@ -127,16 +140,17 @@ def groups_of(known: Iterable[Marks | None], name: str) -> Sequence[Any]:
 
 
 def influenced(
-    application: Application, marked: Sequence[Marked], complain: Callable[[str], None]
+    application: Application, marked: Sequence[Marked], complain: Callable[[str], None], *, exact: bool = True
 ) -> Sequence[Marked]:
     """The elements of each result that depend on the marked operand elements, by the op's row.
 
-    A row that fails is reported to `complain`, and everything is marked.
+    `exact` is that of `Application`; True in place of a mask marks the shape of a result too.  A row that
+    fails is reported to `complain`, and everything is marked.
     """
     results = application.results
     if not any(marks is not None for marks in marked):
         return [None] * len(results)
-    given = Application(application.op, application.attributes, application.operands, results, marked)
+    given = replace(application, marked=marked, exact=exact)
     try:
         found = application.op.influence.find(given)
         return [_fitting(marks, result) for marks, result in zip(found, results, strict=False)]
@@ -146,7 +160,7 @@ def influenced(
 
 
 def _fitting(marks: Marked, result: Any) -> Marked:
-    if marks is None or isinstance(result, (list, tuple)):
+    if marks is None or marks is True or isinstance(result, (list, tuple)):
         return marks
     return np.broadcast_to(marks, np.shape(result))
 
@@ -154,6 +168,11 @@ def _fitting(marks: Marked, result: Any) -> Marked:
 def masks_of(known: Sequence[Marks | None], name: str, key: Any) -> Sequence[Marked]:
     """Per operand the elements of one group."""
     return [getattr(each, name).get(key) if each is not None else None for each in known]
+
+
+def shaped(value: Any, marks: Marked) -> Marked:
+    """Marks with True spelled out as every element of a value."""
+    return whole(value) if marks is True else marks
 
 
 def hits(groups: Mapping[Any, Marked], place: Array) -> list[Any]:

@@ -14,7 +14,7 @@ from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.gradient import nothing
-from nncdbg.engine.ops.influence import EVERYTHING, NOTHING
+from nncdbg.engine.ops.influence import NOTHING, RESIZED
 from nncdbg.engine.ops.precision import is_narrow
 from nncdbg.engine.ops.shape import ranked
 from nncdbg.engine.ops.types import Attributes, Types, at, element_type, shape_at, typed
@@ -67,7 +67,7 @@ def _constant_of_shape_types(attributes: Attributes, types: Types) -> Types:
     accepts_out=True,
     measure=lambda shape: sizes_of(shape.tolist()),
     integers=valid.sizes(0),
-    influence=EVERYTHING,
+    influence=RESIZED,
 )
 def constant_of_shape(xp: Any, shape: Any, *, value: Any, out: Any = None) -> Any:
     """A tensor of sizes `shape` full of `value`.  ONNX ConstantOfShape since 9."""
@@ -101,7 +101,7 @@ def _range_types(attributes: Attributes, types: Types) -> Types:
     integers=valid.between(
         {0: valid.Integers(0, 1), 1: valid.Integers(1, valid.FEW), 2: valid.Integers(1, 2)}
     ),
-    influence=EVERYTHING,
+    influence=RESIZED,
 )
 def range_of(xp: Any, start: Any, limit: Any, delta: Any, *, stash_type: int = 1) -> Any:
     """start + i * delta while that is below `limit` (above, for a negative delta).

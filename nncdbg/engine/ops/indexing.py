@@ -14,7 +14,7 @@ from nncdbg.engine.graph import Dim
 from nncdbg.engine.ops import gradient_shape as gradients
 from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import op
-from nncdbg.engine.ops.influence import EVERYTHING, MOVED
+from nncdbg.engine.ops.influence import MOVED, RESIZED
 from nncdbg.engine.ops.influence_products import (
     GATHERED,
     GATHERED_ELEMENTS,
@@ -194,7 +194,7 @@ def _nonzero_shape(attributes: Attributes, types: Types) -> Shape | None:
     return (None if shape is None else max(1, len(shape)), None)
 
 
-@op("NonZero", since=9, infer=fixed("i64", _nonzero_shape), influence=EVERYTHING)
+@op("NonZero", since=9, infer=fixed("i64", _nonzero_shape), influence=RESIZED)
 def nonzero(xp: Any, x: Any) -> Any:
     """i64[rank, count]: the indices of elements that are not zero (NaN is not).  ONNX NonZero since 9.
 

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from nncdbg.engine.ops.declaration import Op
 
 Marked: TypeAlias = Any
-"""A boolean array of the value's shape; for a sequence a list of these; None where no element is marked."""
+"""A boolean array of the value's shape; for a sequence a list of these; None where no element is marked.
+
+In what a row gives, True marks every element and the shape of the result too.
+"""
 
 CALM = 1e4
 """Largest magnitude that a probe leaves in an operand, so that no kernel overflows over it."""
@@ -50,6 +53,12 @@ class Application:
     operands: Sequence[Any]
     results: Sequence[Any]
     marked: Sequence[Marked]
+    exact: bool = True
+    """Whether infinities among the marked elements are exact, such as log(0), so that one may lose to a
+    number.
+
+    One that was rounded to infinity, or was consumed as data, decides even where it loses.
+    """
 
     def run(self, operands: Sequence[Any], **attributes: Any) -> Sequence[Any]:
         """The op's own kernel over other operands, on NumPy; always a sequence of results."""
@@ -81,12 +90,14 @@ class Influence:
     exact: bool = True
     discards: str = ""
     infinities: Infinities = Infinities.SPOILED
+    masks: tuple[int, ...] | None = None
+    """The operands that `infinities` is about; None: all.  In others an infinity is data."""
     greatest: bool = False
     """Whether the results are maxima, which a softmax written out subtracts."""
 
-    def taking(self, infinities: Infinities) -> Influence:
-        """The same row for an op that treats intentional infinities like this."""
-        return replace(self, infinities=infinities)
+    def taking(self, infinities: Infinities, masks: tuple[int, ...] | None = None) -> Influence:
+        """The same row for an op that treats intentional infinities, in operands `masks`, like this."""
+        return replace(self, infinities=infinities, masks=masks)
 
 
 def whole(value: Any, marked: bool = True) -> Marked:
@@ -102,19 +113,33 @@ def everything_in(results: Sequence[Any]) -> Sequence[Marked]:
     return [whole(result) for result in results]
 
 
+def resized(results: Sequence[Any]) -> Sequence[Marked]:
+    """Marks on all results and their shapes."""
+    return [None if result is None else True for result in results]
+
+
 def _everything(application: Application) -> Sequence[Marked]:
     return everything_in(application.results)
+
+
+def _resized(application: Application) -> Sequence[Marked]:
+    return resized(application.results)
 
 
 def _nothing(application: Application) -> Sequence[Marked]:
     return [None] * len(application.results)
 
 
+def _checked(application: Application) -> Sequence[Marked]:
+    return [None] * len(application.results)
+
+
 EVERYTHING = Influence("every element influences every result", _everything, exact=False)
+RESIZED = Influence("every element influences every result, and their sizes", _resized, exact=False)
 NOTHING = Influence("only the shape is read", _nothing)
 CHECK = Influence(
     "a check for such values: what depends on it handles them",
-    _nothing,
+    _checked,
     discards="NaN and Inf, which the op tests for",
     infinities=Infinities.ABSORBED,
 )
@@ -162,7 +187,7 @@ def moved(*data: int, every: bool = False) -> Influence:
     def find(application: Application) -> Sequence[Marked]:
         chosen = range(len(application.operands)) if every else data
         if any(marks is not None for i, marks in enumerate(application.marked) if i not in chosen):
-            return everything_in(application.results)
+            return resized(application.results)
         operands = [
             (application.marks(i) if application.marks(i) is not None else whole(value, False))
             if i in chosen
@@ -201,12 +226,13 @@ def probed(*data: int, every: bool = False) -> Influence:
 
     def find(application: Application) -> Sequence[Marked]:
         chosen = range(len(application.operands)) if every else data
-        if any(marks is not None for i, marks in enumerate(application.marked) if i not in chosen):
-            return everything_in(application.results)
+        read = [i for i in chosen if _is_number(application.operand(i))]
+        if any(marks is not None for i, marks in enumerate(application.marked) if i not in read):
+            return resized(application.results)
         floats = [value for value in application.operands if getattr(value, "dtype", None) is not None]
         dtype = np.dtype(np.float64 if any(v.dtype == np.float64 for v in floats) else np.float32)
         operands = [
-            _probe(value, application.marks(i), dtype) if i in chosen and value is not None else value
+            _probe(value, application.marks(i), dtype) if i in read else value
             for i, value in enumerate(application.operands)
         ]
         found = application.run(operands)
@@ -215,6 +241,11 @@ def probed(*data: int, every: bool = False) -> Influence:
         ]
 
     return Influence("all that is computed from the element, found by a NaN in its place", find, exact=False)
+
+
+def _is_number(value: Any) -> bool:
+    """Whether NaN can take the place of an element: a mask of bools has no such place."""
+    return getattr(value, "dtype", None) is not None and value.dtype != np.bool_
 
 
 def _probe(value: Array, marks: Marked, dtype: np.dtype[Any]) -> Array:

@@ -14,6 +14,7 @@ from nncdbg.engine.ops.influence import (
     Influence,
     Marked,
     everything_in,
+    resized,
     whole,
 )
 
@@ -86,7 +87,7 @@ SCATTERED = Influence(
 def _one_hot(application: Application) -> Sequence[Marked]:
     indices, depth, values = application.marked[:3]
     if depth is not None:
-        return everything_in(application.results)
+        return resized(application.results)
     shape = np.shape(application.results[0])
     found = np.zeros(shape, bool)
     if indices is not None:

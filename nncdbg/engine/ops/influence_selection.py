@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.graph import Array
-from nncdbg.engine.ops.influence import Application, Infinities, Influence, Marked, aligned, everything_in
+from nncdbg.engine.ops.influence import Application, Infinities, Influence, Marked, aligned, resized
 
 LOSING = "an infinity that loses"
 
@@ -93,7 +93,8 @@ def _extreme(lost: float) -> Influence:
         found: Any = np.zeros(result.shape, bool)
         for value, marks in zip(application.operands, application.marked, strict=True):
             if marks is not None:
-                found = found | (marks & ~((np.asarray(value) == lost) & (result != lost)))
+                loses = (np.asarray(value) == lost) & (result != lost) & application.exact
+                found = found | (marks & ~loses)
         return [found]
 
     return Influence(
@@ -109,12 +110,16 @@ MAXIMUM = _extreme(-np.inf)
 MINIMUM = _extreme(np.inf)
 
 
+def _infinite(x: Array) -> Array:
+    return np.zeros(x.shape, bool) if x.dtype.kind in "biu" else np.asarray(np.isinf(x))
+
+
 def _clipped(application: Application) -> Sequence[Marked]:
     x, result = np.asarray(application.operands[0]), np.asarray(application.results[0])
-    found = _none(application.marks(0)) & ~(np.isinf(x) & (result != x))
+    found = _none(application.marks(0)) & ~(_infinite(x) & (result != x) & application.exact)
     for index, open_end in ((1, -np.inf), (2, np.inf)):
         marks, bound = application.marks(index), application.operand(index)
-        if marks is not None and not (bound == open_end).all():
+        if marks is not None and not (application.exact and (bound == open_end).all()):
             found = found | bool(marks.any())
     return _result(application, found)
 
@@ -147,7 +152,7 @@ def _any(application: Application, marks: Array, axes: tuple[int, ...]) -> Array
 
 def _reduced(application: Application) -> Sequence[Marked]:
     if application.marks(1) is not None:
-        return everything_in(application.results)
+        return resized(application.results)
     return [_any(application, application.marked[0], reduced_axes(application))]
 
 
@@ -158,9 +163,9 @@ def _reduced_extreme(lost: float) -> Influence:
     def find(application: Application) -> Sequence[Marked]:
         marks, x = application.marked[0], np.asarray(application.operands[0])
         if application.marks(1) is not None:
-            return everything_in(application.results)
+            return resized(application.results)
         axes, losing = reduced_axes(application), x == lost
-        if x.dtype.kind in "biu":
+        if x.dtype.kind in "biu" or not application.exact:
             return [_any(application, marks, axes)]
         lost_throughout = losing.all(axis=axes, keepdims=True)
         return [_any(application, marks & ~(losing & ~lost_throughout), axes)]
@@ -183,7 +188,7 @@ def along(axis: int | None = None, *, rest: bool = False) -> Influence:
 
     def find(application: Application) -> Sequence[Marked]:
         if any(marks is not None for marks in application.marked[1:]):
-            return everything_in(application.results)
+            return resized(application.results)
         marks = application.marked[0]
         first = (application.attributes["axis"] if axis is None else axis) % max(marks.ndim, 1)
         axes = (*range(first, marks.ndim),) if rest else (first,) if marks.ndim else ()
@@ -196,13 +201,13 @@ def along(axis: int | None = None, *, rest: bool = False) -> Influence:
 def _best(application: Application) -> Sequence[Marked]:
     """TopK: values and indices along the axis; an infinity that is not among the best loses."""
     if application.marks(1) is not None:
-        return everything_in(application.results)
+        return resized(application.results)
     x, values = np.asarray(application.operands[0]), np.asarray(application.results[0])
     lost = -np.inf if application.attributes.get("largest", 1) else np.inf
     axis = application.attributes["axis"]
     # With an infinity among the values, others may have been chosen instead of it.
     safe = (values != lost).all(axis=axis, keepdims=True)
-    found = (application.marked[0] & ~((x == lost) & safe)).any(axis=axis, keepdims=True)
+    found = (application.marked[0] & ~((x == lost) & safe & application.exact)).any(axis=axis, keepdims=True)
     return [np.broadcast_to(found, np.shape(result)) for result in application.results]
 
 

@@ -14,7 +14,7 @@ from nncdbg.engine.errors import RunError
 from nncdbg.engine.graph import Dim, TensorType
 from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import op
-from nncdbg.engine.ops.influence import EVERYTHING, probed
+from nncdbg.engine.ops.influence import RESIZED, probed
 from nncdbg.engine.ops.influence_selection import BEST, REDUCED_TO_GREATEST, REDUCED_TO_LEAST
 from nncdbg.engine.ops.precision import is_narrow
 from nncdbg.engine.ops.types import (
@@ -158,7 +158,7 @@ def _unique_types(attributes: Attributes, types: Types) -> Types:
     return (typed(at(types, 0), kept), *[TensorType("i64", (None,))] * 3)
 
 
-@op("Unique", since=11, infer=_unique_types, outputs_count=True, influence=EVERYTHING)
+@op("Unique", since=11, infer=_unique_types, outputs_count=True, influence=RESIZED)
 def unique(xp: Any, x: Any, *, axis: int | None, sorted: int, outputs_count: int) -> Any:
     """Each element (or slice along `axis`) once, with first index, inverse and count, as i64.
 

@@ -115,7 +115,7 @@ _WINDOWS = probed(0)
 def _maxima_influence(application: Application) -> Sequence[Marked]:
     """All elements of a window, except -inf where another one wins."""
     x, marks = np.asarray(application.operands[0]), application.marked[0]
-    if x.dtype.kind in "iu" or not (lost := marks & (x == -np.inf)).any():
+    if x.dtype.kind in "iu" or not application.exact or not (lost := marks & (x == -np.inf)).any():
         return _WINDOWS.find(application)
     rest = _WINDOWS.find(replace(application, marked=[marks & ~lost]))
     won = _WINDOWS.find(replace(application, marked=[lost]))[0] & (application.results[0] == -np.inf)

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.errors import NncdbgError, StoppedRun
 from nncdbg.terminal.one_shot.failure import told_in_json
-from nncdbg.terminal.options import Parser, add_machine, add_model, given_inputs, load_program
+from nncdbg.terminal.options import (
+    Parser,
+    add_machine,
+    add_model,
+    add_verification,
+    given_inputs,
+    load_program,
+    verify_observers,
+)
 from nncdbg.terminal.running import hearing, under_way
 
 if TYPE_CHECKING:
@@ -61,6 +69,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     )
     add_model(parser)
     add_machine(parser)
+    add_verification(parser)
     add = parser.add_argument
     add("--fail-on", default=",".join(USUAL), metavar="GATES", help=f"what it fails on ({','.join(USUAL)})")
     add("--strict", action="store_true", help="fail on a NaN too that never reaches an output")
@@ -116,6 +125,7 @@ def _watch(options: Namespace, screen: Screen) -> int:
     # A bundle has gates of its own.
     gates = Gates.of(options.fail_on, strict=options.strict)
     known = _known(options, program)
+    verified = verify_observers(options, program, inputs, dims, screen) if options.verify_observers else None
     if options.memory:
         report = _in_memories(options, program, inputs, dims)
     elif options.inputs_dir or options.runs > 1:
@@ -123,6 +133,7 @@ def _watch(options: Namespace, screen: Screen) -> int:
     else:
         report, inputs = _once(options, screen, program, gates, inputs, dims)
     report.model = options.model
+    report.observers = verified
     if known is not None:
         from nncdbg.nan_watch.baseline import compare
 
@@ -155,11 +166,12 @@ def _most(options: Namespace) -> int:
 
 
 def _exit_code(options: Namespace, report: Report, problems: list[NncdbgError]) -> int:
-    """That of the report, or that of a file that could not be written if it is higher."""
+    """The highest of the report's, of a file that could not be written, and of observers that changed bits."""
     code = report.exit_code
     if code == 1 and options.write_baseline:
         code = 0
-    return code if report.interrupted else max([code, *(problem.exit_code for problem in problems)])
+    changed = int(report.observers is not None and not report.observers.ok)
+    return code if report.interrupted else max([code, changed, *(each.exit_code for each in problems)])
 
 
 # -- running -----------------------------------------------------------------------------------------
