@@ -20,6 +20,7 @@ from nncdbg.dap_server.protocol.events import (
 )
 from nncdbg.dap_server.sources.positions import line_for_client
 from nncdbg.engine.errors import NncdbgError
+from nncdbg.engine.escaping import printable
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
@@ -81,7 +82,7 @@ def report_message(session: Session, message: LogMessage) -> None:
     line = line_for_client(session, message.line) if message.line is not None else None
     body = OutputEventBody(
         category="console",
-        output=f"{message.text}\n",
+        output=f"{printable(message.text)}\n",
         source=session.program.sources.of_frame(message.frame),
         line=line,
     )

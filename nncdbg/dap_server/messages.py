@@ -12,6 +12,7 @@ import msgspec
 
 from nncdbg.dap_server.failures import SHOWN, told
 from nncdbg.engine.errors import NncdbgError
+from nncdbg.engine.escaping import printable_styled
 
 
 class MessageError(NncdbgError):
@@ -173,5 +174,5 @@ def event(name: str, body: Any = None) -> dict[str, Any]:
 
 
 def output(text: str, category: str) -> dict[str, Any]:
-    """An event with a line for the client's console."""
-    return event("output", {"category": category, "output": text.rstrip("\n") + "\n"})
+    """An event with a line for the client's console; of escape sequences only styles stay."""
+    return event("output", {"category": category, "output": printable_styled(text.rstrip("\n")) + "\n"})

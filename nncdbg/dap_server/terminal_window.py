@@ -32,6 +32,7 @@ from nncdbg.dap_server.protocol.requests import RunInTerminalRequestArguments
 from nncdbg.dap_server.registry import each_program
 from nncdbg.dap_server.transport.addresses import bind
 from nncdbg.engine.errors import NncdbgError
+from nncdbg.engine.escaping import printable_line
 from nncdbg.terminal.screen import Screen
 from nncdbg.terminal.stops import place_of, show_stop
 
@@ -217,7 +218,7 @@ def open_window(session: Session) -> None:
     session.at_end.append(lambda session: window.close())
     arguments = RunInTerminalRequestArguments(
         kind=kind,
-        title=f"nncdbg {session.program.sources.name}",
+        title=printable_line(f"nncdbg {session.program.sources.name}"),
         cwd=str(Path(launched.cwd or ".").expanduser().absolute()),
         # Not from the working folder: a file there may be called as one of ours.
         args=[sys.executable, "-P", "-m", "nncdbg.terminal.main", "repl", "--connect", window.path],

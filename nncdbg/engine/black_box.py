@@ -71,7 +71,7 @@ class BlackBox:
         notes = [note] if note is not None else []
         self._every_kernel = backend.name != "numpy"
         names = {node.op for _, graph in blocks(program) for node in graph.nodes}
-        if self._every_kernel or any(_is_foreign(op) for name in names for op in declared(name)):
+        if self._every_kernel or any(op.foreign for name in names for op in declared(name)):
             try:
                 self._open()
             except OSError as error:
@@ -92,7 +92,7 @@ class BlackBox:
         self, kernels: Kernels, op: Op, code: Code, pc: int, line: int | None, running: Running
     ) -> Kernels:
         """The kernels of a statement, which stands in the box while they run, if it has to."""
-        if self._mapped is None or not (self._every_kernel or _is_foreign(op)):
+        if self._mapped is None or not (self._every_kernel or op.foreign):
             return kernels
         node = code.nodes[pc]
         value = next((value.name for value in node.outputs if value.name), "")
@@ -153,10 +153,6 @@ def _remove(file: str, descriptor: int, owner: int) -> None:
     # A process that was forked off has inherited this, and must leave the file alone.
     if os.getpid() == owner:
         Path(file).unlink(missing_ok=True)
-
-
-def _is_foreign(op: Op) -> bool:
-    return op.kernel is not None and not op.kernel.__module__.startswith("nncdbg.")
 
 
 _texts: dict[tuple[Any, Any], str] = {}

@@ -242,7 +242,7 @@ class Control:
         if self.service:
             self.service = False
             self.timeline.enforce()
-            self._act()
+            self.act()
         found, self.pending = self.pending if self.traps.heeded else [], []
         stop = next((stop for stop in map(self.settle, found) if stop is not None), None)
         words = self.limit.taken() if self.limit is not None else None
@@ -271,7 +271,8 @@ class Control:
         self.service = True
         self.machine.interrupt()
 
-    def _act(self) -> None:
+    def act(self) -> None:
+        """Do what `serve` was asked for."""
         if self._acting:
             # An action that looks at another moment runs statements itself.
             return
@@ -295,7 +296,7 @@ class Control:
 
         What is to be done between two statements is done there too.
         """
-        self._act()
+        self.act()
         return self.paused
 
     def _arrived(self, reason: str) -> Stop:

@@ -13,13 +13,15 @@
 
 One shape: what failed, in the user's words / the statement underlined / where it came
 from / types and shapes of the inputs / one hint.  Fields stand beside the text, so that
-JSON and the Debug Adapter Protocol can carry them.
+JSON and the Debug Adapter Protocol can carry them; `str` escapes what could steer a terminal.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from nncdbg.engine.escaping import printable
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ class NncdbgError(Exception):
         parts.extend(f"  with {operand}" for operand in self.operands)
         if self.hint:
             parts.append(f"  hint: {self.hint}")
-        return "\n".join(parts)
+        return printable("\n".join(parts))
 
 
 class LoadError(NncdbgError):
@@ -121,7 +123,7 @@ class ParseError(GraphError):
 
     def __str__(self) -> str:
         if len(self.errors) > 1:
-            return "\n".join([self.message, *(str(error) for error in self.errors)])
+            return printable("\n".join([self.message, *(str(error) for error in self.errors)]))
         return super().__str__()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from nncdbg.engine.machine import Frame
@@ -46,7 +46,15 @@ class Popped:
 
 @dataclass(frozen=True, slots=True)
 class Iterated:
-    """A loop's frame begins its iteration `frame.iteration`."""
+    """A loop's frame begins its iteration `frame.iteration`; `before` are the slots of the one before."""
+
+    frame: Frame
+    before: list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A loop without a single iteration: `frame` would have been its frame."""
 
     frame: Frame
 
@@ -56,4 +64,4 @@ class Restored:
     """The machine has been put into the state of a clone; what it did since counts no more."""
 
 
-Event: TypeAlias = "Pushed | Popped | Iterated | Ended | Restored"
+Event: TypeAlias = "Pushed | Popped | Iterated | Skipped | Ended | Restored"

@@ -83,10 +83,9 @@ class Instrumentation:
         self.trail = trail
         self._link()
 
-    def begin_following(self, first: Callable[[], None]) -> None:
-        """Do `first`, and have each statement's operands and results looked at as a whole from now on."""
+    def begin_following(self) -> None:
+        """Have the trail see each statement's operands and results as a whole from now on."""
         assert self.trail is not None
-        first()
         self.linker.follow = self.trail.wrap
         self.linker.link_again()
 

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.code import Statement
-from nncdbg.engine.dtypes import FLOATS, name_of
 from nncdbg.engine.findings import Finding, Report
 from nncdbg.engine.linking import Binding, Execute
 from nncdbg.engine.ops import lookup
@@ -27,15 +26,6 @@ def fault_of(statement: Statement, inputs: Sequence[Any]) -> IntegerFault | None
     if op is None or op.integer_fault is None:
         return None
     return op.integer_fault(complete(node.op, version, node.attributes), [*map(_array, inputs)])
-
-
-def holds_finite(statement: Statement, inputs: Sequence[Any]) -> bool:
-    """Whether some element that an integer fault is about is neither NaN nor an infinity."""
-    fault = fault_of(statement, inputs)
-    if fault is None:
-        return False
-    operand = np.asarray(inputs[fault.operand])
-    return name_of(operand.dtype) not in FLOATS or bool(np.isfinite(operand[fault.elements]).any())
 
 
 def _array(value: Any) -> Any:

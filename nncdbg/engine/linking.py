@@ -17,6 +17,7 @@ from nncdbg.engine.backends.fallback import Fallback
 from nncdbg.engine.code import CONTROL, Code, Instruction, Path, Statement, gatherer
 from nncdbg.engine.graph import Node
 from nncdbg.engine.ops import Op
+from nncdbg.engine.supplied import SuppliedResults
 
 if TYPE_CHECKING:
     from nncdbg.engine.findings import Report
@@ -55,6 +56,8 @@ class Allocation:
     """True if results are inspected here, so that no observer has to."""
     retains = True
     """True if an old value still stands after its last use."""
+    fresh: Callable[[Any], Any] | None = None
+    """Takes each buffer that a user's kernel allocates through `xp`, and returns it; None: nothing does."""
     watched = 0
     """Flags of `stats.inspection` to report."""
 
@@ -100,6 +103,8 @@ class Linker:
     generator: Callable[[Path, int], Any]
     fallback: Fallback | None = None
     """What runs the ops that the backend has no kernel for; without it, they fail when they are executed."""
+    supplied: SuppliedResults | None = None
+    """Results that replace the kernels of statements."""
     observe: Callable[[Binding, Execute], Execute] | None = None
     integers: Callable[[Binding, Execute], Execute] | None = None
     """What checks integer operations (see `integer_checks`)."""
@@ -129,6 +134,15 @@ class Linker:
             code.instructions[:] = self._instructions(code)
             code.arm()
 
+    def link_statement(self, code: Code, pc: int) -> None:
+        """Rebuild the instruction of one statement after a change of its kernel."""
+        code.instructions[pc] = (
+            self._execute(code, pc, code.nodes[pc]),
+            self._gather(code, pc),
+            code.targets[pc],
+        )
+        code.arm()
+
     def _instructions(self, code: Code) -> list[Instruction]:
         linked: list[Instruction] = [
             (self._execute(code, pc, node), self._gather(code, pc), code.targets[pc])
@@ -156,10 +170,12 @@ class Linker:
 
     def bind(self, code: Code, pc: int, node: Node) -> Binding:
         """The statement bound to its kernel; where the backend has none, executing it says so."""
-        call = call_of(code, pc, partial(self.generator, code.path, pc))
+        call = call_of(code, pc, partial(self.generator, code.path, pc), self.allocation.fresh)
         kernels = self.backend.bind(call)
         if self.fallback is not None:
             kernels = self.fallback.cover(kernels, call, Statement(code, pc))
+        if self.supplied is not None:
+            kernels = self.supplied.cover(kernels, call, code, pc)
         if self.record is not None:
             kernels = self.record(kernels, call.op, code, pc)
         return Binding(

@@ -29,6 +29,7 @@ from nncdbg.engine.events import (
     Popped,
     Pushed,
     Restored,
+    Skipped,
     Trapped,
 )
 from nncdbg.engine.graph import TensorType, tensor_only
@@ -275,6 +276,7 @@ class Machine:
         loop.collected = [[] for _ in range(len(body.graph.outputs) - len(carried))]
         if limit is not None and limit <= 0:
             self._store(frame, self._loop_results(loop, carried))
+            self.emit(Skipped(loop))
             return
         self.push(loop)
 
@@ -314,7 +316,7 @@ class Machine:
             fresh[slot] = before[slot]
         frame.slots, frame.iteration, frame.pc = fresh, frame.iteration + 1, 0
         self._record("next", (frame.code, before))
-        self.emit(Iterated(frame))
+        self.emit(Iterated(frame, before))
 
     def _loop_results(
         self, loop: Frame, carried: Sequence[Any], latest: Sequence[Any] | None = None

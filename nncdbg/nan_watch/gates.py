@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+from nncdbg.engine.diagnosis.cause import OVERFLOWS
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.findings import NUMERIC
 
@@ -33,8 +34,6 @@ KINDS = {
 """Kinds of findings, each with what it means."""
 
 RANGE = "range"
-
-_OVERFLOWS = frozenset({"overflow", "overflow of the exponential", "cast out of range"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +186,7 @@ class Gates:
     def kind_of(self, sighting: Sighting) -> str:
         """The kind under which something is told: an overflow is told as one where that is asked for."""
         cause = sighting.cause
-        overflows = sighting.kind == "inf" and cause is not None and cause.name in _OVERFLOWS
+        overflows = sighting.kind == "inf" and cause is not None and cause.name in OVERFLOWS
         return "overflow" if overflows and "overflow" in self.kinds else sighting.kind
 
     def trips(self, sighting: Sighting) -> bool:
@@ -195,8 +194,9 @@ class Gates:
 
         What is not a number has to reach an output; misused memory need not: it makes the numbers wrong.
         """
-        matters = self.strict or sighting.reaches_output or sighting.kind not in NUMERIC
-        return sighting.born and matters and self.kind_of(sighting) in self.kinds
+        kind = self.kind_of(sighting)
+        matters = self.strict or sighting.reaches_output or kind not in NUMERIC
+        return sighting.born and matters and kind in self.kinds
 
 
 def split(text: str) -> Iterator[str]:

@@ -90,6 +90,7 @@ class _Tracer:
 
     def run(self) -> Trace:
         machine = self.debugger.machine
+        self._keep_house()
         while not machine.ended:
             frame, ticks = machine.frames[-1], machine.tick
             pc = frame.pc
@@ -154,6 +155,7 @@ class _Tracer:
         control = self.debugger.control
         if control.service:
             control.service = False
+            control.act()
             self.debugger.timeline.halted()
             self.debugger.timeline.enforce()
         if control.paused:

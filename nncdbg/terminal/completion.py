@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from nncdbg.engine.errors import UsageError
+from nncdbg.engine.escaping import HOSTILE
 from nncdbg.engine.expression import spelled
 
 if TYPE_CHECKING:
@@ -61,8 +62,12 @@ def _ending(pattern: re.Pattern[str], line: str) -> str:
 
 
 def _matching(word: str, names: Iterable[str]) -> list[str]:
-    """Names that begin with the word, with or without their sigil and quotes."""
-    return sorted({name for name in names if name.startswith(word) or name.lstrip('%@"').startswith(word)})
+    """Names that begin with the word, with or without their sigil and quotes.
+
+    A name that could steer the terminal is left out: escaped it would name nothing.
+    """
+    found = {name for name in names if name.startswith(word) or name.lstrip('%@"').startswith(word)}
+    return sorted(name for name in found if not HOSTILE.search(name))
 
 
 def _commands(session: Session) -> list[str]:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.errors import LoadError, UsageError
+from nncdbg.engine.escaping import printable, printable_styled
 from nncdbg.terminal.options import Parser
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ class _Prompt:
     def _take(self, message: dict[str, Any]) -> None:
         if "title" in message:
             hint = "`help` lists the commands, `quit` leaves this terminal only"
-            print(f"{message['title']}: beside the editor; {hint}", flush=True)
+            print(f"{printable(message['title'])}: beside the editor; {hint}", flush=True)
         elif "shown" in message:
             _print(message)
         else:
@@ -161,7 +162,7 @@ def _print(message: dict[str, Any]) -> None:
         f"error: {message['error']}" if "error" in message else message.get("answer") or message.get("shown")
     )
     if text:
-        print(text, flush=True)
+        print(printable_styled(text), flush=True)
 
 
 def _end(application: Application[str]) -> None:

@@ -13,7 +13,7 @@ from importlib import import_module
 from io import TextIOWrapper
 
 from nncdbg.engine.errors import NncdbgError, RunError
-from nncdbg.terminal.escaping import printable
+from nncdbg.engine.escaping import printable
 from nncdbg.terminal.options import Parser, add_check, add_machine, add_model, add_prompt
 
 COMMANDS = {

@@ -6,10 +6,10 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
-from rich.console import Console
+from rich.console import Console, ConsoleRenderable, RenderHook
 from rich.text import Text
 
-from nncdbg.terminal.escaping import printable
+from nncdbg.engine.escaping import HOSTILE, printable
 from nncdbg.terminal.look import DIM, Look
 
 if TYPE_CHECKING:
@@ -26,6 +26,13 @@ class _Console(Console):
     def on_broken_pipe(self) -> NoReturn:
         """Leave it to `main`, which ends without a word."""
         raise BrokenPipeError
+
+
+class _Escaping(RenderHook):
+    """Every text that a console prints passes here."""
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        return [harmless(each) if isinstance(each, Text) else each for each in renderables]
 
 
 class Screen:
@@ -64,18 +71,18 @@ class Screen:
     def put(self, content: Text | str = "") -> None:
         """Print lines.  A string is wrapped at words on a terminal; a Text is as wide as it is."""
         if isinstance(content, str):
-            self.out.print(Text(printable(content)), soft_wrap=not self.is_terminal)
+            self.out.print(Text(content), soft_wrap=not self.is_terminal)
         else:
             self.out.print(content, soft_wrap=True)
 
     def put_line(self, content: Text) -> None:
         """Print one line, cropped to the terminal's width, whole in a pipe."""
-        self.put(fitted(content, self.line_look))
+        self.put(fitted(harmless(content), self.line_look))
 
     def note(self, content: str) -> None:
         """A remark on standard error, so that standard output stays what was asked for."""
         self.out.file.flush()
-        self.err.print(Text(f"note: {printable(content)}", DIM), soft_wrap=not self.err.is_terminal)
+        self.err.print(Text(f"note: {content}", DIM), soft_wrap=not self.err.is_terminal)
 
     def complain(self, error: NncdbgError | str) -> None:
         """An error in its one shape, on standard error."""
@@ -86,6 +93,23 @@ class Screen:
         message = Text().append("error: ", "bold red").append(words)
         self.err.print(message, soft_wrap=not self.err.is_terminal)
         self.err.file.flush()
+
+
+def harmless(text: Text) -> Text:
+    """Return the text with its styles, and every hostile character escaped."""
+    found = [*HOSTILE.finditer(text.plain)]
+    if not found:
+        return text
+    escaped = text.blank_copy()
+    for piece in text.divide(sorted({place for match in found for place in match.span()})):
+        whole = piece.blank_copy(printable(piece.plain))
+        if whole.plain == piece.plain:
+            whole = piece
+        else:
+            for span in piece.spans:
+                whole.stylize(span.style)
+        escaped.append_text(whole)
+    return escaped
 
 
 def fitted(line: Text, look: Look) -> Text:
@@ -103,7 +127,9 @@ def _console(file: TextIO, width: int | None, color: bool | None) -> Console:
         # What the environment says is about the terminal that this process has, not about that screen.
         options |= {"color_system": "standard" if color else None, "no_color": not color}
         options["force_terminal"] = False
-    return _Console(file=file, **options)
+    console = _Console(file=file, **options)
+    console.push_render_hook(_Escaping())
+    return console
 
 
 def _narrow(match: re.Match[str], width: int) -> str:

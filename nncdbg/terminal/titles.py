@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from nncdbg.textual_repr.lexemes import name_text
+
 if TYPE_CHECKING:
     from nncdbg.engine.machine import Frame
 
@@ -15,7 +17,7 @@ def frame_title(frames: Sequence[Frame], selected: int) -> str:
     `frames` are those of the stack, innermost first.
     """
     frame = frames[selected]
-    code, name = frame.code, frame.code.graph.name
+    code, name = frame.code, name_text(frame.code.graph.name)
     if frame.is_loop:
         return f"{'@' + name if name else 'loop'} #{frame.iteration}"
     if code.formula is not None and len(code.path) == 1:

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from nncdbg.terminal.escaping import printable
-
 if TYPE_CHECKING:
     from nncdbg.textual_repr.listing import Listing
 
@@ -74,7 +72,7 @@ def _line(statement: str, number: int, width: int, marks: Marks) -> Text:
     star = {None: " ", True: "*", False: "o"}[marks.breakpoints.get(number)]
     arrow = marks.arrows.get(number, "  ")
     out = Text().append(star, "bold red").append(arrow, "bold yellow").append(f" {number:>{width}} ", "dim")
-    code = Text(printable(statement.replace("\t", "    ")), "bold" if number in marks.arrows else "")
+    code = Text(statement.replace("\t", "    "), "bold" if number in marks.arrows else "")
     for pattern, style in _STYLES:
         code.highlight_regex(pattern, style)
     return out.append_text(code)

@@ -62,6 +62,7 @@ SAMPLE = frozenset(
         "test_schema.py",
         "test_protocol_records.py",
         "test_access.py",
+        "test_escaping.py",
     )
 )
 """Files of the default run; the others take minutes, as each test starts processes."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nncdbg.engine.errors import UsageError
-from nncdbg.terminal.escaping import printable
+from nncdbg.engine.escaping import printable
 from nncdbg.terminal.options import Parser, add_model, load_program
 
 
@@ -33,5 +33,5 @@ def main(arguments: Sequence[str]) -> int:
             ) from None
     if note is not None:
         print(printable(note), file=sys.stderr)
-    print(file)
+    print(printable(str(file)))
     return 0

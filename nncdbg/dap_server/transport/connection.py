@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from nncdbg.dap_server.transport.display import harmless
 from nncdbg.dap_server.transport.framing import ByteReader, frame, read_frame
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class Connection:
         with self._sending:
             self._seq += 1
             if not self.lost:
-                data = frame(self._encode({"seq": self._seq, **message}))
+                data = frame(harmless(message, self._encode({"seq": self._seq, **message})))
                 if self.black_box is not None:
                     self.black_box.sending(self._seq)
                 try:

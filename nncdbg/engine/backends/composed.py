@@ -68,7 +68,9 @@ class FormulaKernel:
         return kernels.run, gatherer(code.operands[pc]), code.targets[pc]
 
 
-def call_of(code: Code, pc: int, generator: Callable[[], Any]) -> Call:
+def call_of(
+    code: Code, pc: int, generator: Callable[[], Any], fresh: Callable[[Any], Any] | None = None
+) -> Call:
     """The statement at `pc` as its kernel is bound to it."""
     node = code.nodes[pc]
     version = version_of(node.op, code.opsets)
@@ -77,4 +79,6 @@ def call_of(code: Code, pc: int, generator: Callable[[], Any]) -> Call:
     constants = frozenset(
         index for index, slot in enumerate(code.operands[pc]) if isinstance(code.template[slot], np.ndarray)
     )
-    return Call(node, op, version, attributes, isinstance(code.targets[pc], slice), constants, generator)
+    return Call(
+        node, op, version, attributes, isinstance(code.targets[pc], slice), constants, generator, fresh
+    )

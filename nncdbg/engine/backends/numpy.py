@@ -8,6 +8,7 @@ import numpy as np
 
 from nncdbg.engine.backends import Call, Kernels
 from nncdbg.engine.backends.arrays import bind_over
+from nncdbg.engine.backends.kernel_namespace import KernelNamespace
 
 
 class NumPy:
@@ -17,7 +18,9 @@ class NumPy:
     on_host = True
 
     def bind(self, call: Call) -> Kernels:
-        return bind_over(np, call)
+        if call.fresh is None or not call.op.foreign or call.op.reference:
+            return bind_over(np, call)
+        return bind_over(KernelNamespace(np, call.fresh), call)
 
     def to_device(self, array: Any) -> Any:
         return array

@@ -70,3 +70,6 @@ NAMES = (
     "unknown",
 )
 """Every name that a cause can have; scripts and baselines rely on them."""
+
+OVERFLOWS = frozenset({"overflow", "overflow of the exponential", "cast out of range"})
+"""The causes of an Inf that is a finite number rounded in its type."""

@@ -31,23 +31,32 @@ class Diagnosing:
     to_host: Callable[[Any], Any]
 
     def __call__(self, finding: Finding, slots: Sequence[Any]) -> Diagnosis | None:
-        """The cause of a NaN, an Inf or an integer fault of a statement, and where within its op.
+        """The cause, as `cause` has it; None for an infinity that is legal by definition (see `is_legal`)."""
+        return None if self.is_legal(finding, slots) else self.cause(finding)
 
-        `slots` are those of the statement's frame at that moment.  None for an infinity that is legal by
-        definition, such as the maximum of an empty set.
+    def is_legal(self, finding: Finding, slots: Sequence[Any]) -> bool:
+        """Whether an infinity is legal by definition, such as a constant or the maximum of an empty set.
+
+        `slots` are those of the statement's frame at that moment.
         """
         # Late: the rules are many, and most runs never need one.
-        from nncdbg.engine.diagnosis.causes import cause_of_fault, legal
-        from nncdbg.engine.diagnosis.within import diagnose
+        from nncdbg.engine.diagnosis.causes import legal
 
         code, pc = finding.binding.code, finding.binding.pc
+        makers = [_maker(code, slot, slots) for slot in code.operands[pc]]
+        return finding.kind == "inf" and legal(self.birth(finding), makers)
+
+    def cause(self, finding: Finding) -> Diagnosis:
+        """The cause of a NaN, an Inf or an integer fault of a statement, and where within its op."""
+        from nncdbg.engine.diagnosis.causes import cause_of_fault
+        from nncdbg.engine.diagnosis.within import diagnose
+
         birth = self.birth(finding)
         if finding.kind == "integer":
             fault = fault_of(finding.binding, birth.inputs)
-            return None if fault is None else (cause_of_fault(birth, fault), None)
-        if finding.kind == "inf" and legal(birth, [_maker(code, slot, slots) for slot in code.operands[pc]]):
-            return None
-        return diagnose(birth, code, pc, self.loaded)
+            assert fault is not None, "an integer fault depends on the operands alone"
+            return cause_of_fault(birth, fault), None
+        return diagnose(birth, finding.binding.code, finding.binding.pc, self.loaded)
 
     def birth(self, finding: Finding) -> Birth:
         """What is known of the statement, its operands and its result, on the host."""

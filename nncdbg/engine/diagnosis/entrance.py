@@ -1,4 +1,4 @@
-"""What was not a number before the program ran: inputs and constants."""
+"""What was not finite before the program ran: inputs, constants, and numbers written in place."""
 
 from __future__ import annotations
 
@@ -9,32 +9,29 @@ import numpy as np
 from nncdbg.engine.diagnosis.cause import Cause
 from nncdbg.engine.graph import Array
 
-
-def bad_on_purpose(array: Array) -> bool:
-    """Whether the infinities of an input or constant are meant: it holds only these, or these and 0.
-
-    What has a NaN is never meant so.
-    """
-    if np.isnan(array).any():
-        return False
-    finite = array[np.isfinite(array)]
-    return not finite.any()
+MASKS = (
+    "an infinity is a mask only in Where, Max, Min, or added to scores before a softmax; "
+    "use a finite number here"
+)
 
 
 def cause_of_input(name: str, array: Array, kind: str) -> Cause:
-    """An input that was bad when it came, and in which element of its batch."""
-    evidence = f"input %{name} has {_words(array, kind)}"
-    return Cause("bad input", evidence, "look at where the data comes from; the graph did nothing wrong yet")
+    """An input that has NaN or Inf, and in which element of its batch."""
+    hint = "look at where the data comes from; the graph did nothing wrong yet"
+    return Cause("bad input", f"input %{name} has {_words(array, kind)}", hint)
 
 
 def cause_of_constant(name: str, array: Array, kind: str) -> Cause:
-    """A parameter that was bad when the model was written."""
-    evidence = f"%{name} has {_words(array, kind)}"
-    return Cause(
-        "bad parameter",
-        evidence,
-        "the model was saved like this: look at the training, or at what converted it",
-    )
+    """A parameter that has NaN or Inf in the model."""
+    hint = "the model was saved like this: look at the training, or at what converted it"
+    return Cause("bad parameter", f"%{name} has {_words(array, kind)}", MASKS if kind == "inf" else hint)
+
+
+def cause_in_place(operand: int, op: str, array: Array, kind: str) -> Cause:
+    """A number written in place among the operands of an op."""
+    number = f"operand {operand + 1} of {op} is {array.reshape(-1)[0]}" if array.size == 1 else ""
+    evidence = number or f"operand {operand + 1} of {op} has {_words(array, kind)}"
+    return Cause("bad parameter", evidence, MASKS if kind == "inf" else "write another number")
 
 
 def _words(array: Array, kind: str) -> str:

@@ -1,79 +1,109 @@
-"""Follows what is not a number through a run: where it is born, who hands it on, where it ends.
+"""The NaN tracker: follows bad values element by element, from where they originate to the outputs.
 
 The allocation or observer that inspects every result reports those with NaN or Inf, and misused
-memory; a trail gets these reports.  As long as all is well it costs nothing.  From the first report
-on each statement is followed (`wrap`), so that one that turns NaN into a number is seen too.
-
-A tensor that is not a number is known by its identity.  One that nobody reported was bad when it came:
-an input, a constant.
+memory.  Until the first report the tracker costs nothing, unless the program is given a NaN or Inf: then,
+and from the first report on, it follows each statement (`wrap`).  By the op's row
+(`nncdbg.engine.ops.influence`) it marks the elements of the results that depend on a bad value, finite ones
+too: the index of an ArgMax, the 0 of 1 / Inf. What is marked in an output has an effect.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nncdbg.engine.catching import holds_any
-from nncdbg.engine.code import Code, Statement
-from nncdbg.engine.diagnosis.cause import Cause
-from nncdbg.engine.diagnosis.entrance import bad_on_purpose, cause_of_constant, cause_of_input
-from nncdbg.engine.diagnosis.register import MEMORY, NONE, Origins, Register
-from nncdbg.engine.diagnosis.sightings import ENTRANCE, Seen, Sighting
-from nncdbg.engine.events import Event, Popped
+from nncdbg.engine.code import Statement
+from nncdbg.engine.diagnosis.carrying import Carrier
+from nncdbg.engine.diagnosis.cause import OVERFLOWS, Cause
+from nncdbg.engine.diagnosis.causes.places import bad
+from nncdbg.engine.diagnosis.decisions import Decisions
+from nncdbg.engine.diagnosis.entrances import Entrances
+from nncdbg.engine.diagnosis.marks import (
+    MarkedTensors,
+    Marks,
+    hits,
+    influenced,
+    shaped,
+)
+from nncdbg.engine.diagnosis.noting import Notes, key_of
+from nncdbg.engine.diagnosis.register import NONE, Origins
+from nncdbg.engine.diagnosis.sightings import Sighting, Sightings
+from nncdbg.engine.diagnosis.step import Step, alone, array_of, bad_in, either
+from nncdbg.engine.events import Event
 from nncdbg.engine.findings import Finding
-from nncdbg.engine.integer_checks import holds_finite
+from nncdbg.engine.integer_checks import fault_of
 from nncdbg.engine.linking import Binding, Execute
 from nncdbg.engine.machine import Machine
 from nncdbg.engine.memory.lifetimes import target_slots
-from nncdbg.engine.ops.moving import SIZES
-from nncdbg.engine.values import type_of
-from nncdbg.stats import summarize
+from nncdbg.engine.ops.influence import CHECK, NOTHING, Application, Marked, whole
 from nncdbg.stats.finiteness import is_finite
 
 if TYPE_CHECKING:
-    from nncdbg.engine.diagnosis.diagnosing import Diagnosis
-
-Diagnose: TypeAlias = "Callable[[Finding, Sequence[Any]], Diagnosis | None]"
-"""Why a birth happened, and where in the op's micro program; None if it is legal by definition (see
-`Diagnosing`)."""
-
-LEGAL: Origins = frozenset({-1})
-"""The origin of an infinity that is there on purpose."""
+    from nncdbg.engine.diagnosis.diagnosing import Diagnosing
 
 KINDS = ("nan", "inf")
+
+_READ_NOTHING = (NOTHING.find, CHECK.find)
 
 
 @dataclass(slots=True)
 class Trail:
     """`machine` runs the program; `inputs` are its inputs by name, as they are in its slots.
 
-    `blocks` gives all compiled blocks, `whole` tells whether somebody wrote all of a tensor.  `begin` has its
-    argument called before the next statement, from which on all have to be followed; `quiet` says when
-    nothing is to be noted, as the past is being computed again.
+    `whole` says whether every element of a tensor was written.  `begin` has its argument called before the
+    next statement, from which on all are followed; `quiet` says when nothing is to be noted, as the past is
+    being computed again.
     """
 
     machine: Machine
     inputs: Mapping[str, Any]
-    blocks: Sequence[Code]
     to_host: Callable[[Any], Any]
     whole: Callable[[Any], bool]
-    diagnose: Diagnose
+    diagnosing: Diagnosing
     begin: Callable[[Callable[[], None]], None]
     quiet: Callable[[], bool] = lambda: False
-    sightings: list[Sighting] = field(default_factory=list)
-    _bad: Register = field(default_factory=Register)
-    _looked: Register = field(default_factory=Register)
-    """Tensors that nobody reported and that were looked at."""
-    _known: dict[tuple[Any, ...], Sighting] = field(default_factory=dict)
-    _following: bool = False
-    _unfollowed: list[tuple[Statement, Origins]] | None = field(default_factory=list)
-    """Statements that read what nobody wrote before they were followed; None once they are."""
+    _seen: Sightings = field(default_factory=Sightings)
+    _marks: MarkedTensors = field(default_factory=MarkedTensors)
+    _carrier: Carrier = field(init=False)
+    _notes: Notes = field(init=False)
+    _entrances: Entrances = field(init=False)
+    _decisions: Decisions = field(init=False)
+    _asked: bool = False
+    _followed: bool = False
+    _reported: bool = False
+    """Whether a result of the statement that runs has NaN or Inf."""
+    _legal: set[int] = field(default_factory=set)
+    """The births of infinities that are legal by definition."""
+    _explaining: set[int] = field(default_factory=set)
+    """The sightings of misused memory and wrong integers, which explain whatever depends on them."""
+    _unfollowed: list[tuple[Statement, Origins]] = field(default_factory=list)
+    """Statements that read what nobody wrote before they were followed."""
 
     def __post_init__(self) -> None:
+        self._carrier = Carrier(self._marks, self._seen)
+        self._notes = Notes(self.machine, self.to_host, self._seen, self._marks)
+        self._entrances = Entrances(self._seen, self._marks, self.to_host)
+        self._decisions = Decisions(self._marks)
         self.machine.listeners.append(self._hear)
+
+    def start(self) -> bool:
+        """Inspect what the program is given; with a NaN or Inf in it every statement has to be followed."""
+        frame = self.machine.frames[0]
+        if self._entrances.of_inputs(frame.code, self.inputs) | self._entrances.of_constants(frame.code):
+            self._asked = self._followed = True
+        return self._followed
+
+    @property
+    def problems(self) -> list[str]:
+        """What could not be followed exactly, and why."""
+        return self._carrier.problems
+
+    @property
+    def sightings(self) -> list[Sighting]:
+        return self._seen.told
 
     # -- what is reported ------------------------------------------------------------------------
 
@@ -82,281 +112,215 @@ class Trail:
         if self.quiet() or finding.kind == "micro":
             return
         self._follow()
-        if finding.kind in KINDS:
-            self._not_a_number(finding)
-        elif finding.kind == "integer":
-            self._bad.mark(finding.result, MEMORY, self._integer_fault(finding))
-        else:
+        if finding.kind == "integer":
+            self._integer_fault(finding)
+        elif finding.kind not in KINDS:
             self._misused(finding)
+        elif self._followed:
+            self._reported = True
+        else:
+            binding = finding.binding
+            assert isinstance(binding, Binding)
+            results = [None] * (finding.output or 0) + [finding.result]
+            self._trace(binding, finding.inputs, results, reported=True, kinds=(finding.kind,))
 
-    def _not_a_number(self, finding: Finding) -> None:
-        kind, statement = finding.kind, finding.binding
-        if self._bad.origins(finding.result, kind):
-            return  # What nobody wrote is NaN too, and that is told already.
-        origins = self._union(finding.inputs, kind, statement)
-        if not origins:
-            origins = self._birth(finding)
-        elif origins != LEGAL:
-            origins = frozenset({self._note("propagated", finding, origins).number})
-        self._bad.mark(finding.result, kind, origins)
-
-    def _integer_fault(self, finding: Finding) -> Origins:
-        """Where the wrong integers of a result come from; NaN and Inf found before have their own origin."""
-        origins = NONE.union(*(self._union(finding.inputs, kind, finding.binding) for kind in KINDS)) - LEGAL
-        if not origins or holds_finite(finding.binding, [*map(self.to_host, finding.inputs)]):
-            return self._birth(finding)
-        diagnosed = self.diagnose(finding, self.machine.frames[-1].slots)
-        self._note("propagated", finding, origins, cause=diagnosed[0] if diagnosed else None)
-        return NONE
+    def _integer_fault(self, finding: Finding) -> None:
+        """Note wrong integers; those that come from a NaN or Inf have the origin of that."""
+        operands = [array_of(self.to_host(value)) for value in finding.inputs]
+        fault = fault_of(finding.binding, operands)
+        if fault is None or finding.result is None:
+            self._notes.birth(finding, cause=self.diagnosing.cause(finding)[0])
+            return
+        host = array_of(self.to_host(finding.result))
+        binding, known = finding.binding, [self._marks.of(value) for value in finding.inputs]
+        assert isinstance(binding, Binding)
+        given: list[Marked] = [None] * len(operands)
+        blamed, marks = operands[fault.operand], known[fault.operand]
+        there = bad(blamed, "nan") | bad(blamed, "inf")
+        followed = np.logical_or.reduce([*marks.real.values()]) if marks and marks.real else False
+        given[fault.operand] = fault.elements & there & followed
+        application = Application(binding.op, binding.attributes, operands, [host], given)
+        carried = influenced(application, given, self._carrier.complain)[0]
+        explained = np.zeros(host.shape, bool) if carried is None else shaped(host, carried)
+        wrong = np.broadcast_to(fault.results, host.shape)
+        cause = self.diagnosing.cause(finding)[0]
+        if (born := wrong & ~explained).any():
+            number = self._notes.birth(finding, cause=cause).number
+            self._explaining.add(number)
+            self._notes.mark_birth(finding.result, number, born, meant=False)
+        origins = NONE.union(*(NONE.union(*each.real) for each in known if each))
+        if (wrong & explained).any() and origins:
+            self._notes.hand_on("propagated", finding, origins, known, finding.result, cause=cause)
 
     def _misused(self, finding: Finding) -> None:
-        cause = Cause(
-            "uninitialized read" if finding.kind == "uninitialized" else finding.kind, finding.detail, ""
-        )
-        sighting = self._note("birth", finding, cause=cause, other=finding.other)
-        origins = frozenset({sighting.number})
+        name = "uninitialized read" if finding.kind == "uninitialized" else finding.kind
+        cause = Cause(name, finding.detail, "")
+        number = self._notes.birth(finding, cause=cause, other=finding.other).number
+        self._explaining.add(number)
+        origins = frozenset({number})
         if finding.result is not None:
-            self._bad.mark(finding.result, MEMORY, origins)
+            self._mark_whole(finding.result, origins)
             return
-        if self._unfollowed is not None:
+        if not self._followed:
             self._unfollowed.append((finding.binding, origins))
         # It is about an operand: whatever is read of it from now on comes from there.
         for value in finding.inputs:
-            if not self.whole(value) and not self._bad.origins(value, MEMORY):
-                self._bad.mark(value, MEMORY, origins)
+            if not self.whole(value) and not self._depends_on_memory(self._marks.of(value)):
+                self._mark_whole(value, origins)
 
-    def _birth(self, finding: Finding) -> Origins:
-        kind, statement = finding.kind, finding.binding
-        key = _key("birth", kind, statement, finding.output)
-        known = self._known.get(key)
-        if known is not None:
-            known.count += 1
-            return frozenset({known.number})
-        diagnosed = self.diagnose(finding, self.machine.frames[-1].slots)
-        if diagnosed is None:
-            return LEGAL
-        cause, within = diagnosed
-        parents = self._union(finding.inputs, "inf", statement) if kind == "nan" else NONE
-        sighting = self._note("birth", finding, parents, cause=cause, within=within)
-        return frozenset({sighting.number})
+    def _depends_on_memory(self, marks: Marks | None) -> bool:
+        return marks is not None and bool(marks.origins & self._explaining)
+
+    def _mark_whole(self, value: Any, origins: Origins) -> None:
+        self._marks.add(value, "real", origins, whole(self.to_host(value)))
+        self._marks.note(value, origins)
 
     # -- what is followed ------------------------------------------------------------------------
 
     def _follow(self) -> None:
-        if not self._following:
-            self._following = True
+        if not self._asked:
+            self._asked = True
             self.begin(self._catch_up)
 
     def _catch_up(self) -> None:
-        """What a statement gave while it was not followed yet comes from what it read."""
-        frame, unfollowed = self.machine.frames[-1], self._unfollowed or ()
-        self._unfollowed = None
-        for statement, origins in unfollowed:
+        """What a statement gave while it was not followed yet depends on what it read."""
+        self._followed = True
+        frame = self.machine.frames[-1]
+        for statement, origins in self._unfollowed:
             if statement.code is frame.code and statement.pc < frame.pc:
                 for slot in target_slots(frame.code.targets[statement.pc]):
-                    self._bad.mark(frame.slots[slot], MEMORY, origins)
+                    self._mark_whole(frame.slots[slot], origins)
 
     def wrap(self, binding: Binding, execute: Execute) -> Execute:
-        """An instruction after which is seen what became of bad operands."""
-        if binding.node.op in SIZES:
-            return execute
+        """An instruction after which the marks of its operands are carried to its results."""
 
         def followed(*inputs: Any) -> Any:
             results = execute(*inputs)
-            if self._bad and not self.quiet():
-                self._after(binding, inputs, results if binding.several else (results,))
+            reported, self._reported = self._reported, False
+            if (self._marks or reported) and not self.quiet():
+                self._trace(binding, inputs, results if binding.several else (results,), reported=reported)
             return results
 
         return followed
 
-    def _after(self, binding: Binding, inputs: Sequence[Any], results: Sequence[Any]) -> None:
-        spoilt = self._bad.union(inputs, MEMORY)
-        if spoilt:
-            for result in results:
-                self._bad.mark(result, MEMORY, spoilt | self._bad.origins(result, MEMORY))
-        bad = {kind: self._bad.union(inputs, kind) for kind in KINDS}
-        if any(bad.values()):
-            self._handed_on(binding, inputs, results)
-        for kind, origins in bad.items():
-            origins -= LEGAL
-            if origins and not any(self._bad.union(results, each) for each in KINDS):
-                self._note("healed", Finding(kind, binding, "", inputs, 0, result=results[0]), origins)
-
-    def _handed_on(self, statement: Statement, inputs: Sequence[Any], results: Sequence[Any]) -> None:
-        """Results that nobody reports, as their statement only moves elements."""
-        for index, result in enumerate(results):
-            if result is None or isinstance(result, (list, tuple)) or self._bad.knows(result):
-                continue
-            host = self.to_host(result)
-            for kind in KINDS if not is_finite(host) else ():
-                if holds_any(host, kind):
-                    self._not_a_number(Finding(kind, statement, "", inputs, index, result=result))
-
     def _hear(self, event: Event) -> None:
-        """The values that a loop has collected are stacked when it is over."""
-        if not self._bad or not isinstance(event, Popped) or not event.frame.collected:
+        if self.quiet():
             return
-        loop, outer = event.frame, self.machine.frames[-1]
-        carried = len(loop.code.graph.inputs) - 1
-        targets = target_slots(outer.code.targets[outer.pc - 1])[carried:]
-        latest = loop.code.operands[len(loop.code.nodes)][carried:]
-        for slot, items, last in zip(targets, loop.collected, latest, strict=False):
-            for kind in (*KINDS, MEMORY):
-                self._bad.mark(outer.slots[slot], kind, self._bad.union([*items, loop.slots[last]], kind))
+        if self._entrances.hear(event):
+            self._follow()
+        self._decisions.hear(event, self.machine)
 
-    # -- what is known of a tensor -----------------------------------------------------------------
+    def _trace(
+        self,
+        binding: Binding,
+        inputs: Sequence[Any],
+        results: Sequence[Any],
+        *,
+        reported: bool,
+        kinds: Sequence[str] = KINDS,
+    ) -> None:
+        """Carry marks from operands to results, and note what became of NaN and Inf."""
+        known = [self._marks.of(value) for value in inputs]
+        if not reported and not any(known):
+            return
+        hosts = [array_of(self.to_host(value)) for value in results]
+        operands = [array_of(self.to_host(value)) for value in inputs]
+        for index, each in enumerate(known):
+            if each is None and self._entrances.of_operand(inputs[index], binding, index):
+                known[index] = self._marks.of(inputs[index])
+        marked = any(known)
+        application = Application(binding.op, binding.attributes, operands, hosts, [None] * len(operands))
+        step = Step(binding, inputs, results, application, known)
+        if marked:
+            self._carrier.carry(step)
+        noted = [
+            self._note_kind(step, index, kind)
+            for index, host in enumerate(hosts)
+            for kind in kinds
+            if not isinstance(host, (list, tuple)) and not is_finite(host)
+        ]
+        if marked and not any(noted) and binding.op.influence.find not in _READ_NOTHING:
+            self._healed(step)
 
-    def _union(self, operands: Sequence[Any], kind: str, statement: Statement) -> Origins:
-        """Where the trouble of a kind in some operands comes from; what came with it is looked at now."""
-        found = [self._origins_of(value, kind, statement, index) for index, value in enumerate(operands)]
-        return NONE.union(*found)
+    # -- what is noted ---------------------------------------------------------------------------
 
-    def _origins_of(self, value: Any, kind: str, statement: Statement, index: int) -> Origins:
-        if isinstance(value, (list, tuple)):
-            return NONE.union(*(self._origins_of(item, kind, statement, index) for item in value))
-        known = self._bad.origins(value, kind)
-        if known or value is None:
-            return known
-        if not self._looked.origins(value, kind):
-            for each in KINDS:
-                self._looked.mark(value, each, LEGAL)
-            self._look(value, statement, index)
-        return self._bad.origins(value, kind)
+    def _note_kind(self, step: Step, index: int, kind: str) -> bool:
+        """Note the births and what is handed on of one kind in one result; whether it holds any."""
+        host, result = step.application.results[index], step.results[index]
+        there = bad(host, kind)
+        if not there.any():
+            return False
+        explained = self._explained(step, index, kind)
+        born, given = there & ~explained, there & explained
+        marks = self._marks.of(result) or Marks()
+        if born.any():
+            parents = NONE.union(*hits(marks.real, born))
+            self._originates(step, index, kind, explained, parents)
+        if given.any():
+            origins = NONE.union(*hits(marks.real, given))
+            if origins:
+                finding = Finding(kind, step.binding, "", step.inputs, index, result=result)
+                self._notes.hand_on("propagated", finding, origins, step.known, result)
+        return True
 
-    def _look(self, value: Any, statement: Statement, index: int) -> None:
-        """A tensor that no statement was reported for: an input, a constant, or one of these moved."""
-        host = self.to_host(value)
-        for kind in KINDS if not is_finite(host) else ():
-            if not self._bad.origins(value, kind) and holds_any(host, kind):
-                made = self._moved(value, kind)
-                self._bad.mark(value, kind, made or self._entrance(value, host, kind, statement, index))
+    def _explained(self, step: Step, index: int, kind: str) -> Any:
+        """The result elements that depend on an operand element of the kind, or on misused memory."""
+        masks: list[Marked] = []
+        for value, known in zip(step.application.operands, step.known, strict=True):
+            there = bad_in(value, kind)
+            for origins, marks in known.real.items() if known else ():
+                if origins & self._explaining:
+                    there = marks if there is None else either(there, marks)
+            masks.append(there)
+        found = self._carrier.influenced(step, masks, exact=False)[index]
+        return False if found is None else shaped(step.application.results[index], found)
 
-    def _moved(self, value: Any, kind: str) -> Origins:
-        """Where it comes from if a statement on the stack made it; that one only moves elements."""
-        for frame in reversed(self.machine.frames):
-            code = frame.code
-            for slot, content in enumerate(frame.slots):
-                pc = code.definition[slot] if content is value else -1
-                if pc < 0 or code.instructions[pc][0] is None:
-                    continue
-                statement, operands = Statement(code, pc), code.instructions[pc][1](frame.slots)
-                origins = self._union(operands, kind, statement)
-                if origins and origins != LEGAL:
-                    finding = Finding(kind, statement, "", operands, 0, result=value)
-                    return frozenset({self._note("propagated", finding, origins).number})
-                return origins
-        return NONE
-
-    def _entrance(self, value: Any, host: Any, kind: str, statement: Statement, index: int) -> Origins:
-        given = next((name for name, array in self.inputs.items() if array is value), None)
-        code, name = self._home(value) or (statement.code, _operand(statement, index))
-        if kind == "inf" and bad_on_purpose(host):
-            return LEGAL
-        if given is not None:
-            code, name = self.machine.frames[0].code, given
-            cause = cause_of_input(given, host, kind)
-        else:
-            cause = cause_of_constant(name, host, kind)
-        return frozenset({self._enter(Statement(code, ENTRANCE), name, kind, host, cause).number})
-
-    def _home(self, value: Any) -> tuple[Code, str] | None:
-        """The outermost block that has this constant, and its name there."""
-        for code in self.blocks:
-            for slot, each in enumerate(code.template):
-                if each is value:
-                    return code, code.names[slot]
-        return None
-
-    # -- noting ------------------------------------------------------------------------------------
-
-    def _enter(self, statement: Statement, name: str, kind: str, host: Any, cause: Cause) -> Sighting:
-        sighting = Sighting(
-            len(self.sightings), kind, "propagated", statement, name, stats=_stats(host), cause=cause, tick=-1
-        )
-        self.sightings.append(sighting)
-        return sighting
-
-    def _note(self, role: str, finding: Finding, parents: Origins = NONE, **fields: Any) -> Sighting:
-        """The sighting of a statement in a role, a new one or the one that tells of it already."""
-        statement, output = finding.binding, finding.output
-        key = _key(role, finding.kind, statement, output)
-        known = self._known.get(key)
+    def _originates(self, step: Step, index: int, kind: str, explained: Any, parents: Origins) -> None:
+        """Note a birth; an infinity that is legal by definition is followed as an intentional one."""
+        result = step.results[index]
+        finding = Finding(kind, step.binding, "", step.inputs, index, result=result)
+        there = bad(step.application.results[index], kind)
+        born = there & ~np.asarray(explained)
+        slots = self.machine.frames[-1].slots
+        key = key_of("birth", finding)
+        known = self._seen.known(key)
         if known is not None:
             known.count += 1
-            known.parents |= parents - LEGAL
-            return known
-        code, pc = statement.code, statement.pc
-        sighting = Sighting(
-            len(self.sightings),
-            finding.kind,
-            role,
-            statement,
-            _value(finding),
-            self._iteration(),
-            operands=tuple(self._seen(code, pc, finding.inputs)),
-            stats=_stats(self.to_host(finding.result)),
-            tick=self.machine.tick,
-            parents=parents - LEGAL,
-            **fields,
-        )
-        self.sightings.append(sighting)
-        self._known[key] = sighting
-        return sighting
+            known.parents |= parents
+            self._notes.mark_birth(result, known.number, born, meant=known.number in self._legal)
+            return
+        apart = alone(finding, step.application, born)
+        legal = self.diagnosing.is_legal(apart, slots)
+        cause, within = self.diagnosing.cause(apart)
+        sighting = self._notes.birth(finding, parents, tell=not legal, cause=cause, within=within)
+        if kind == "inf" and cause.name in OVERFLOWS:
+            self._carrier.rounded.add(sighting.number)
+        if legal:
+            self._legal.add(sighting.number)
+        self._notes.mark_birth(result, sighting.number, born, meant=legal)
 
-    def _iteration(self) -> tuple[int, ...]:
-        return tuple(frame.iteration for frame in self.machine.frames if frame.is_loop)
-
-    def _seen(self, code: Code, pc: int, inputs: Sequence[Any]) -> Iterable[Seen]:
-        for slot, value in zip(code.operands[pc], inputs, strict=False):
-            if value is not None:
-                host = self.to_host(value)
-                known = type_of(host)
-                yield Seen(code.names[slot], str(known) if known is not None else None, _stats(host))
+    def _healed(self, step: Step) -> None:
+        """Operands held NaN or Inf, and no result does."""
+        for kind in KINDS:
+            origins, known = NONE, []
+            for value, each in zip(step.application.operands, step.known, strict=True):
+                there = bad_in(value, kind)
+                if each is not None and there is not None and not isinstance(there, list):
+                    origins |= NONE.union(*hits(each.real, there))
+                    known.append(each)
+            if origins:
+                finding = Finding(kind, step.binding, "", step.inputs, 0, result=step.results[0])
+                self._notes.hand_on("healed", finding, origins, known, step.results[0])
 
     # -- at the end --------------------------------------------------------------------------------
 
     def conclude(self, *, ended: bool) -> None:
-        """Tell what reaches an output; where the program did not come to its end, all may."""
-        if not ended:
-            for sighting in self.sightings:
-                sighting.reaches_output = True
-            return
+        """Decide what reaches an output; where the program did not end, everything may."""
         frame = self.machine.frames[0]
-        outputs = frame.code.instructions[-1][1](frame.slots)
-        returned = Statement(frame.code, len(frame.code.nodes))
-        found = [self._union(outputs, kind, returned) for kind in KINDS]
-        waiting = NONE.union(*found, self._bad.union(outputs, MEMORY))
-        reaching: set[int] = set()
-        pending = list(waiting - LEGAL)
-        while pending:
-            number = pending.pop()
-            if number not in reaching:
-                reaching.add(number)
-                pending.extend(self.sightings[number].parents)
-        for sighting in self.sightings:
-            sighting.reaches_output = sighting.number in reaching
-
-
-def _key(role: str, kind: str, statement: Statement, output: int | None) -> tuple[Any, ...]:
-    return role, kind, id(statement.code), statement.pc, output
-
-
-def _operand(statement: Statement, index: int) -> str:
-    slots = statement.code.operands[statement.pc]
-    return statement.code.names[slots[index]] if index < len(slots) else ""
-
-
-def _value(finding: Finding) -> str:
-    """The name of the result concerned; of what another statement made, where it is about an operand."""
-    statement, output = finding.binding, finding.output
-    if output is None and finding.other is not None:
-        statement, output = finding.other, 0
-    code, pc = statement.code, statement.pc
-    outputs = code.nodes[pc].outputs if pc < len(code.nodes) else ()
-    return outputs[output].name if output is not None and output < len(outputs) else ""
-
-
-def _stats(host: Any) -> Any:
-    if isinstance(host, (np.ndarray, np.generic)) and not host.dtype.hasobject:
-        return summarize(np.asarray(host))
-    return None
+        outputs = frame.code.instructions[-1][1](frame.slots) if ended else ()
+        known = [marks for marks in map(self._marks.of, outputs) if marks is not None]
+        reaching = NONE.union(*(marks.origins for marks in known))
+        nearest = NONE.union(*(marks.latest for marks in known))
+        infinite = frozenset(number for marks in known for number, _ in marks.meant)
+        self._carrier.tell(reaching | infinite)
+        self._seen.conclude(reaching | infinite, nearest, ended=ended)

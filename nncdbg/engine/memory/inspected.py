@@ -8,7 +8,7 @@ its values, since a kernel can turn NaN into a number and integers have none.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -23,6 +23,7 @@ from nncdbg.engine.graph import Array
 from nncdbg.engine.linking import Allocation, Binding, Execute, Gather, LineOf
 from nncdbg.engine.machine import Machine
 from nncdbg.engine.memory.buffers import GUARD, damage, guards, heal, planned, span_of
+from nncdbg.engine.memory.kernel_buffers import KernelBuffers
 from nncdbg.engine.memory.proof import misused
 from nncdbg.engine.ops.moving import SCATTERING, SIZES
 from nncdbg.engine.ops.planning import measure_of
@@ -52,6 +53,8 @@ class InspectedAllocation(Allocation):
         self.watched = GUARDS | UNWRITTEN
         self.unwritten: dict[int, tuple[ref[Array], Binding]] = {}
         self._inspectors: dict[np.dtype[Any], Inspector] = {}
+        self.kernel_buffers = KernelBuffers()
+        self.fresh = self.kernel_buffers.fresh
 
     def connect(self, report: Report, log: StatisticsLog | None) -> None:
         self.report = report
@@ -115,6 +118,8 @@ class InspectedAllocation(Allocation):
     def _into(self, binding: Binding) -> Execute:
         """For a kernel that writes where it is told.  The hot path of debugging: every line counts."""
         kernel = binding.kernel_into
+        if binding.op.foreign:
+            kernel = self.kernel_buffers.watched_into(binding, self._left_unwritten)
         assert kernel is not None
         unwritten, allocate, mask = self.unwritten, self.allocate, MASK
         key_of = _key(binding)
@@ -170,12 +175,31 @@ class InspectedAllocation(Allocation):
 
     def _adopted(self, binding: Binding, inputs: Sequence[Any]) -> Any:
         """Run a kernel that allocates for itself, and copy its results into buffers of ours."""
-        results = binding.kernel(*inputs)
-        if not binding.several:
-            return self._adopt(binding, inputs, 0, results)
-        return [self._adopt(binding, inputs, index, result) for index, result in enumerate(results)]
+        kernel, several = binding.kernel, binding.several
+        self.kernel_buffers.forget()
+        results = kernel(*inputs)
+        listed = results if several else (results,)
+        wrong: Mapping[int, str] = {}
+        if binding.op.foreign:
+            wrong = self.kernel_buffers.misuse(
+                binding, listed, lambda: kernel(*inputs) if several else (kernel(*inputs),)
+            )
+        adopted = [
+            self._adopt(binding, inputs, index, result, wrong.get(index))
+            for index, result in enumerate(listed)
+        ]
+        return adopted if several else adopted[0]
 
-    def _adopt(self, binding: Binding, inputs: Sequence[Any], index: int, result: Any) -> Any:
+    def _left_unwritten(
+        self, binding: Binding, inputs: Sequence[Any], buffer: Array, told: str, index: int = 0
+    ) -> None:
+        self._mark_unwritten(buffer, binding)
+        self.report(Finding("uninitialized", binding, told, inputs, index, result=buffer))
+
+    def _adopt(
+        self, binding: Binding, inputs: Sequence[Any], index: int, result: Any, wrong: str | None = None
+    ) -> Any:
+        """A result in a buffer of ours; `wrong` says what the kernel did not write of it, or wrongly."""
         if result is None or isinstance(result, (list, tuple)):
             return result
         array = np.asarray(result)
@@ -184,6 +208,8 @@ class InspectedAllocation(Allocation):
         buffer, address = self.allocate(array.shape, array.dtype, span_of(array.nbytes))
         np.copyto(buffer, array)
         flags = self._inspect(buffer, address)
+        if wrong is not None:
+            self._left_unwritten(binding, inputs, buffer, wrong, index)
         # A copy writes every element: what looks like the pattern here is data.
         if flags & self.watched & ~UNWRITTEN:
             self._examine(binding, inputs, buffer, flags & ~UNWRITTEN, index)
@@ -285,9 +311,9 @@ class InspectedAllocation(Allocation):
             heal(buffer)
         if flags & UNWRITTEN & self.watched:
             wrong = misused(binding, inputs, buffer)
+            self.kernel_buffers.forget()
             if wrong is not None:
-                self._mark_unwritten(buffer, binding)
-                self.report(Finding("uninitialized", binding, wrong, inputs, index, result=buffer))
+                self._left_unwritten(binding, inputs, buffer, wrong, index)
         for flag, kind in ((NAN, "nan"), (INF, "inf")):
             if flags & flag & self.watched:
                 self.report(Finding(kind, binding, "", inputs, index, result=buffer))

@@ -17,7 +17,6 @@ from nncdbg.engine.findings import Finding
 from nncdbg.engine.linking import Binding, Execute
 from nncdbg.engine.memory.debug import DebugAllocation
 from nncdbg.engine.memory.inspected import INF, NAN
-from nncdbg.engine.ops import Op
 from nncdbg.engine.ops.moving import MOVING, SCATTERING
 from nncdbg.stats.finiteness import is_finite
 
@@ -33,7 +32,7 @@ class LeanAllocation(DebugAllocation):
         return self._filling(binding) if binding.node.op in SCATTERING else self._running(binding)
 
     def _running(self, binding: Binding) -> Execute:
-        if is_foreign(binding.op):
+        if binding.op.foreign:
             return super()._running(binding)
         return self._moving(binding) if moves(binding) else self._looking(binding)
 
@@ -78,11 +77,6 @@ class LeanAllocation(DebugAllocation):
 
 
 _TESTS: tuple[tuple[int, str, Callable[[Any], Any]], ...] = ((NAN, "nan", np.isnan), (INF, "inf", np.isinf))
-
-
-def is_foreign(op: Op) -> bool:
-    """Whether somebody else wrote the kernel."""
-    return op.kernel is not None and op.kernel.__module__.partition(".")[0] != "nncdbg"
 
 
 def moves(binding: Binding) -> bool:

@@ -12,8 +12,10 @@ from nncdbg.engine.linking import Binding
 from nncdbg.engine.memory.buffers import GUARD
 from nncdbg.stats.inspection import is_pattern
 
-_OTHER_FILL = 0x3F
+OTHER_FILL = 0x3F
 """A moderate number in every float type, so that sums with it are other numbers."""
+
+UNWRITTEN = "left {count} of {size} elements of %{name} unwritten"
 
 
 def misused(binding: Binding, inputs: Sequence[Any], buffer: Array) -> str | None:
@@ -28,29 +30,31 @@ def misused(binding: Binding, inputs: Sequence[Any], buffer: Array) -> str | Non
     suspect = is_pattern(buffer).reshape(-1)
     second = _buffer_like(buffer)
     binding.kernel_into(*inputs, second)
-    left = suspect & (_rows(second) == _OTHER_FILL).all(axis=1)
-    depends = suspect & ~left & (_rows(buffer) != _rows(second)).any(axis=1)
+    left = suspect & (bytes_of(second) == OTHER_FILL).all(axis=1)
+    depends = suspect & ~left & (bytes_of(buffer) != bytes_of(second)).any(axis=1)
     if depends.any():
         told = "read %{name}'s buffer before it wrote there, so that {count} of {size} elements are wrong"
-        return _words(binding, buffer, suspect, told)
+        return words(binding, 0, buffer, suspect, told)
     if left.any():
-        return _words(binding, buffer, left, "left {count} of {size} elements of %{name} unwritten")
+        return words(binding, 0, buffer, left, UNWRITTEN)
     return None
 
 
 def _buffer_like(buffer: Array) -> Array:
     """A buffer with another fill, and room around it for a kernel that writes too far."""
-    memory = np.full(2 * GUARD + buffer.nbytes, _OTHER_FILL, np.uint8)
+    memory = np.full(2 * GUARD + buffer.nbytes, OTHER_FILL, np.uint8)
     return np.ndarray(buffer.shape, buffer.dtype, memory, GUARD)
 
 
-def _rows(buffer: Array) -> Array:
-    return buffer.reshape(-1).view(np.uint8).reshape(buffer.size, buffer.itemsize)
+def bytes_of(array: Array) -> Array:
+    """The bytes of an array of numbers, u8[elements, bytes of one]."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(array.size, array.itemsize)
 
 
-def _words(binding: Binding, buffer: Array, wrong: Array, told: str) -> str:
+def words(binding: Binding, output: int, buffer: Array, wrong: Array, told: str) -> str:
+    """`told` of the elements of a result that are `wrong` (bool[elements]), and where the first is."""
     places = np.flatnonzero(wrong)
     where = [int(i) for i in np.unravel_index(int(places[0]), buffer.shape)]
-    name = binding.node.outputs[0].name
-    words = told.format(count=len(places), size=buffer.size, name=name)
-    return f"{binding.node.op} {words}, the first at {where}"
+    name = binding.node.outputs[output].name
+    what = told.format(count=len(places), size=buffer.size, name=name)
+    return f"{binding.node.op} {what}, the first at {where}"

@@ -188,13 +188,15 @@ class ReusingAllocation(InspectedAllocation):
                 self._free(block, binding)
         self._made.clear()
 
-    def _adopt(self, binding: Binding, inputs: Sequence[Any], index: int, result: Any) -> Any:
+    def _adopt(
+        self, binding: Binding, inputs: Sequence[Any], index: int, result: Any, wrong: str | None = None
+    ) -> Any:
         if isinstance(result, (list, tuple)):
             # A sequence outlives the tensors that it was made of.
             return [np.array(item) if isinstance(item, np.ndarray) else item for item in result]
         assert self._owner is not None
         self._owner = Owner(binding.node.outputs[index].name, binding, self._owner.iteration)
-        return super()._adopt(binding, inputs, index, result)
+        return super()._adopt(binding, inputs, index, result, wrong)
 
     # -- blocks ------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from nncdbg.engine.ops import gradient_pointwise as gradients
 from nncdbg.engine.ops.declaration import Formula, op
 from nncdbg.engine.ops.erf import erf
 from nncdbg.engine.ops.formula import formula_text, in_precision, type_at
+from nncdbg.engine.ops.influence import POINTWISE, probed
 from nncdbg.engine.ops.precision import settled, widened
 from nncdbg.engine.ops.scratch import scratch
 from nncdbg.engine.ops.types import Attributes, Types, at, broadcast_shapes, same_as, shape_at
@@ -45,6 +46,7 @@ def pointwise(*lines: str) -> Formula:
     accepts_out=True,
     formula=pointwise("%y.wide = Max(%x.wide, 0)"),
     vjp=gradients.relu,
+    influence=POINTWISE,
 )
 def relu(xp: ModuleType, x: Any, *, out: Any = None) -> Any:
     """The larger of x and 0."""
@@ -61,6 +63,7 @@ def relu(xp: ModuleType, x: Any, *, out: Any = None) -> Any:
         "%y.wide = Where(%negative, %slope, %x.wide)",
     ),
     vjp=gradients.leaky_relu,
+    influence=POINTWISE,
 )
 def leaky_relu(xp: ModuleType, x: Any, *, alpha: float) -> Any:
     """x, scaled by alpha below 0."""
@@ -86,14 +89,14 @@ def prelu_formula(attributes: Attributes, inputs: Types) -> str:
     )
 
 
-@op("PRelu", since=7, infer=prelu_types, formula=prelu_formula, vjp=gradients.prelu)
+@op("PRelu", since=7, infer=prelu_types, formula=prelu_formula, vjp=gradients.prelu, influence=POINTWISE)
 def prelu(xp: ModuleType, x: Any, slope: Any) -> Any:
     """x, scaled by a learned slope below 0; slope broadcasts to x."""
     wide = widened(xp, x)
     return settled(xp, xp.where(wide < 0, wide * widened(xp, slope), wide), x.dtype)
 
 
-@op("PRelu", since=6, infer=same_as(0))
+@op("PRelu", since=6, infer=same_as(0), influence=probed(0, 1))
 def prelu_by_channel(xp: ModuleType, x: Any, slope: Any) -> Any:
     """x, scaled by a slope below 0; one slope, or one for each channel of the second axis (opset 6)."""
     if slope.size > 1:
@@ -113,6 +116,7 @@ def prelu_by_channel(xp: ModuleType, x: Any, slope: Any) -> Any:
         "%positive = Greater(%x.wide, 0)",
         "%y.wide = Where(%positive, %x.wide, %curve)",
     ),
+    influence=POINTWISE,
 )
 def elu(xp: ModuleType, x: Any, *, alpha: float) -> Any:
     """x above 0, alpha (exp(x) - 1) below."""
@@ -133,6 +137,7 @@ def elu(xp: ModuleType, x: Any, *, alpha: float) -> Any:
         "%unscaled = Where(%positive, %x.wide, %curve)",
         "%y.wide = Mul(%unscaled, {gamma})",
     ),
+    influence=POINTWISE,
 )
 def selu(xp: ModuleType, x: Any, *, alpha: float, gamma: float) -> Any:
     """gamma times (x above 0, alpha (exp(x) - 1) below)."""
@@ -153,6 +158,7 @@ def selu(xp: ModuleType, x: Any, *, alpha: float, gamma: float) -> Any:
         "%curve = Mul(%less, {alpha})",
         "%y.wide = Add(%above, %curve)",
     ),
+    influence=POINTWISE,
 )
 def celu(xp: ModuleType, x: Any, *, alpha: float) -> Any:
     """max(0, x) + min(0, alpha (exp(x / alpha) - 1))."""
@@ -167,6 +173,7 @@ def celu(xp: ModuleType, x: Any, *, alpha: float) -> Any:
     accepts_out=True,
     formula=pointwise("%n = Neg(%x.wide)", "%e = Exp(%n)", "%d = Add(%e, 1)", "%y.wide = Reciprocal(%d)"),
     vjp=gradients.sigmoid,
+    influence=POINTWISE,
 )
 def sigmoid(xp: ModuleType, x: Any, *, out: Any = None) -> Any:
     """1 / (1 + exp(-x)), without overflow on either side."""
@@ -203,6 +210,7 @@ def _sigmoid_of(xp: ModuleType, x: Any, target: Any) -> None:
         "%below = Min(%line, 1)",
         "%y.wide = Max(%below, 0)",
     ),
+    influence=POINTWISE,
 )
 def hard_sigmoid(xp: ModuleType, x: Any, *, alpha: float, beta: float) -> Any:
     """alpha x + beta, held between 0 and 1."""
@@ -220,6 +228,7 @@ def hard_sigmoid(xp: ModuleType, x: Any, *, alpha: float, beta: float) -> Any:
         "%gate = Max(%below, 0)",
         "%y.wide = Mul(%x.wide, %gate)",
     ),
+    influence=POINTWISE,
 )
 def hard_swish(xp: ModuleType, x: Any) -> Any:
     """x times HardSigmoid(x) of slope 1/6 and offset 1/2."""
@@ -242,7 +251,13 @@ SOFTPLUS = (
 )
 
 
-@op("Softplus", since=1, infer=same_as(0), formula=pointwise(*SOFTPLUS, "%y.wide = Add(%above, %log)"))
+@op(
+    "Softplus",
+    since=1,
+    infer=same_as(0),
+    formula=pointwise(*SOFTPLUS, "%y.wide = Add(%above, %log)"),
+    influence=POINTWISE,
+)
 def softplus(xp: ModuleType, x: Any) -> Any:
     """log(1 + exp(x))."""
     return settled(xp, softplus_wide(xp, widened(xp, x)), x.dtype)
@@ -253,6 +268,7 @@ def softplus(xp: ModuleType, x: Any) -> Any:
     since=1,
     infer=same_as(0),
     formula=pointwise("%size = Abs(%x.wide)", "%one = Add(%size, 1)", "%y.wide = Div(%x.wide, %one)"),
+    influence=POINTWISE,
 )
 def softsign(xp: ModuleType, x: Any) -> Any:
     """x / (1 + |x|)."""
@@ -267,6 +283,7 @@ def softsign(xp: ModuleType, x: Any) -> Any:
     formula=pointwise(
         *SOFTPLUS, "%soft = Add(%above, %log)", "%gate = Tanh(%soft)", "%y.wide = Mul(%x.wide, %gate)"
     ),
+    influence=POINTWISE,
 )
 def mish(xp: ModuleType, x: Any) -> Any:
     """x tanh(Softplus(x))."""
@@ -299,7 +316,7 @@ def gelu_formula(attributes: Attributes, inputs: Types) -> str:
     return chosen(attributes, inputs)
 
 
-@op("Gelu", since=20, infer=same_as(0), accepts_out=True, formula=gelu_formula)
+@op("Gelu", since=20, infer=same_as(0), accepts_out=True, formula=gelu_formula, influence=POINTWISE)
 def gelu(xp: ModuleType, x: Any, *, approximate: str, out: Any = None) -> Any:
     """x times the normal distribution function of x, exactly or by its tanh approximation."""
     wide = widened(xp, x)
@@ -328,6 +345,7 @@ def gelu(xp: ModuleType, x: Any, *, approximate: str, out: Any = None) -> Any:
     formula=pointwise(
         "%scaled = Mul(%x.wide, {alpha})", "%gate = Sigmoid(%scaled)", "%y.wide = Mul(%x.wide, %gate)"
     ),
+    influence=POINTWISE,
 )
 def swish(xp: ModuleType, x: Any, *, alpha: float) -> Any:
     """x Sigmoid(alpha x)."""
@@ -341,6 +359,7 @@ def swish(xp: ModuleType, x: Any, *, alpha: float) -> Any:
     infer=same_as(0),
     formula=pointwise("%low = LessOrEqual(%x.wide, {alpha})", "%y.wide = Where(%low, 0, %x.wide)"),
     vjp=gradients.thresholded_relu,
+    influence=POINTWISE,
 )
 def thresholded_relu(xp: ModuleType, x: Any, *, alpha: float) -> Any:
     """x above alpha, else 0."""
@@ -348,7 +367,7 @@ def thresholded_relu(xp: ModuleType, x: Any, *, alpha: float) -> Any:
     return settled(xp, xp.where(wide <= alpha, 0, wide), x.dtype)
 
 
-@op("Shrink", since=9, infer=same_as(0))
+@op("Shrink", since=9, infer=same_as(0), influence=POINTWISE)
 def shrink(xp: ModuleType, x: Any, *, bias: float, lambd: float) -> Any:
     """x + bias below -lambd, x - bias above lambd, 0 between."""
     wide = widened(xp, x)

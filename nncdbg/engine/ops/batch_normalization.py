@@ -8,6 +8,7 @@ from typing import Any
 from nncdbg.engine.ops.channels import affine_lines, by_channel, moments_lines, need_channels, normal_lines
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.formula import formula_text, in_precision, sizes_at, type_at
+from nncdbg.engine.ops.influence import probed
 from nncdbg.engine.ops.precision import mean_over, settled, widened
 from nncdbg.engine.ops.types import Attributes, Types, at
 
@@ -95,6 +96,7 @@ def trained(
     formula=batch_formula,
     outputs_count=True,
     accepts_out=True,
+    influence=probed(0, 1, 2, 3, 4),
 )
 def batch_normalization(
     xp: ModuleType,
@@ -131,6 +133,7 @@ def batch_normalization(
     formula=batch_formula,
     outputs_count=True,
     accepts_out=True,
+    influence=probed(0, 1, 2, 3, 4),
 )
 def batch_normalization_by_outputs(
     xp: ModuleType,
@@ -166,6 +169,7 @@ def batch_normalization_by_outputs(
     formula=batch_formula,
     outputs_count=True,
     accepts_out=True,
+    influence=probed(0, 1, 2, 3, 4),
 )
 def batch_normalization_by_flag(
     xp: ModuleType, *inputs: Any, is_test: int, outputs_count: int = 1, **attributes: Any

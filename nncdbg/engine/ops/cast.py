@@ -15,6 +15,7 @@ from nncdbg.engine.errors import GraphError, RunError
 from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops import gradient_shape as gradients
 from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.influence import MOVED, POINTWISE, Infinities, of_first
 from nncdbg.engine.ops.integer_faults import cast_as_other, cast_by_attribute
 from nncdbg.engine.ops.types import Attributes, Types, at, element_type, same_as
 
@@ -24,7 +25,7 @@ _HALF_BYTES = {"i4": 4, "u4": 4, "f4e2m1fn": 4, "i2": 2, "u2": 2}
 """Bit widths of the types that NumPy stores in a whole byte."""
 
 
-@op("Identity", since=1, infer=same_as(0), vjp=gradients.identity)
+@op("Identity", since=1, infer=same_as(0), vjp=gradients.identity, influence=MOVED)
 def identity(xp: Any, x: Any) -> Any:
     """The input itself.  ONNX Identity since 1."""
     return x
@@ -97,7 +98,14 @@ def _cast_types(attributes: Attributes, types: Types) -> Types:
     return (TensorType(element_type(attributes["to"]), None if given is None else given.shape),)
 
 
-@op("Cast", since=6, infer=_cast_types, vjp=gradients.cast, integer_fault=cast_by_attribute)
+@op(
+    "Cast",
+    since=6,
+    infer=_cast_types,
+    vjp=gradients.cast,
+    influence=POINTWISE.taking(Infinities.KEPT),
+    integer_fault=cast_by_attribute,
+)
 def cast(xp: Any, x: Any, *, to: int, saturate: int = 1, round_mode: str = "up") -> Any:
     """`x` as the ONNX element type `to`.  ONNX Cast since 6."""
     return cast_to(xp, x, NUMPY[element_type(to)], saturate, round_mode)
@@ -110,7 +118,14 @@ def _cast_like_types(attributes: Attributes, types: Types) -> Types:
     return (TensorType(target.dtype, None if given is None else given.shape),)
 
 
-@op("CastLike", since=15, infer=_cast_like_types, vjp=gradients.cast_as_other, integer_fault=cast_as_other)
+@op(
+    "CastLike",
+    since=15,
+    infer=_cast_like_types,
+    vjp=gradients.cast_as_other,
+    influence=of_first(POINTWISE).taking(Infinities.KEPT),
+    integer_fault=cast_as_other,
+)
 def cast_like(xp: Any, x: Any, target: Any, *, saturate: int = 1, round_mode: str = "up") -> Any:
     """`x` as the element type of `target`.  ONNX CastLike since 15."""
     return cast_to(xp, x, target.dtype, saturate, round_mode)
@@ -133,7 +148,7 @@ def _bit_cast_types(attributes: Attributes, types: Types) -> Types:
     return (TensorType(target, given.shape),)
 
 
-@op("BitCast", since=26, infer=_bit_cast_types)
+@op("BitCast", since=26, infer=_bit_cast_types, influence=POINTWISE)
 def bit_cast(xp: Any, x: Any, *, to: int) -> Any:
     """The bits of `x` read as the type `to` of the same width.  ONNX BitCast since 26."""
     target = element_type(to)

@@ -14,6 +14,7 @@ from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.gradient import nothing
+from nncdbg.engine.ops.influence import NOTHING, RESIZED
 from nncdbg.engine.ops.precision import is_narrow
 from nncdbg.engine.ops.shape import ranked
 from nncdbg.engine.ops.types import Attributes, Types, at, element_type, shape_at, typed
@@ -43,7 +44,7 @@ def _constant_types(attributes: Attributes, types: Types) -> Types:
     return (TensorType(name_of(array.dtype), array.shape),)
 
 
-@op("Constant", since=1, infer=_constant_types)
+@op("Constant", since=1, infer=_constant_types, influence=NOTHING)
 def constant(xp: Any, **attributes: Any) -> Any:
     """The tensor in `value` or one of its short forms.  ONNX Constant since 1."""
     return xp.asarray(_constant_array(attributes))
@@ -66,6 +67,7 @@ def _constant_of_shape_types(attributes: Attributes, types: Types) -> Types:
     accepts_out=True,
     measure=lambda shape: sizes_of(shape.tolist()),
     integers=valid.sizes(0),
+    influence=RESIZED,
 )
 def constant_of_shape(xp: Any, shape: Any, *, value: Any, out: Any = None) -> Any:
     """A tensor of sizes `shape` full of `value`.  ONNX ConstantOfShape since 9."""
@@ -82,7 +84,7 @@ def _eye_types(attributes: Attributes, types: Types) -> Types:
     return (given,)
 
 
-@op("EyeLike", since=9, infer=_eye_types, vjp=nothing)
+@op("EyeLike", since=9, infer=_eye_types, vjp=nothing, influence=NOTHING)
 def eye_like(xp: Any, x: Any, *, dtype: int | None, k: int) -> Any:
     """Ones on diagonal `k` of a matrix of the shape of `x`, zeros elsewhere.  ONNX EyeLike since 9."""
     return xp.eye(*x.shape, k=k, dtype=x.dtype if dtype is None else NUMPY[element_type(dtype)])
@@ -99,6 +101,7 @@ def _range_types(attributes: Attributes, types: Types) -> Types:
     integers=valid.between(
         {0: valid.Integers(0, 1), 1: valid.Integers(1, valid.FEW), 2: valid.Integers(1, 2)}
     ),
+    influence=RESIZED,
 )
 def range_of(xp: Any, start: Any, limit: Any, delta: Any, *, stash_type: int = 1) -> Any:
     """start + i * delta while that is below `limit` (above, for a negative delta).

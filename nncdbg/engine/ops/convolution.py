@@ -16,6 +16,8 @@ from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import Dim, TensorType
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.formula import LARGE, formula_text, in_precision, sizes_at, type_at
+from nncdbg.engine.ops.influence import probed
+from nncdbg.engine.ops.influence_products import counted
 from nncdbg.engine.ops.precision import settled, widened
 from nncdbg.engine.ops.rules import agree, need_rank
 from nncdbg.engine.ops.scratch import scratch
@@ -147,7 +149,7 @@ def windows_line(axes: Sequence[Axis]) -> str:
     )
 
 
-@op("Conv", since=1, infer=conv_types, formula=conv_formula, accepts_out=True)
+@op("Conv", since=1, infer=conv_types, formula=conv_formula, accepts_out=True, influence=probed(0, 1, 2))
 def conv(
     xp: ModuleType, x: Any, weight: Any, bias: Any = None, *, group: int, out: Any = None, **attributes: Any
 ) -> Any:
@@ -250,7 +252,7 @@ def _only(attributes: Attributes, place: int) -> Attributes:
     }
 
 
-@op("ConvTranspose", since=1, infer=conv_transpose_types)
+@op("ConvTranspose", since=1, infer=conv_transpose_types, influence=probed(0, 1, 2))
 def conv_transpose(
     xp: ModuleType, x: Any, weight: Any, bias: Any = None, *, group: int, **attributes: Any
 ) -> Any:
@@ -280,7 +282,7 @@ def conv_integer_types(attributes: Attributes, inputs: Types) -> Types:
     return [TensorType("i32", found.shape if found else None)]
 
 
-@op("ConvInteger", since=10, infer=conv_integer_types)
+@op("ConvInteger", since=10, infer=conv_integer_types, influence=counted(0, 1))
 def conv_integer(
     xp: ModuleType, x: Any, weight: Any, x_zero: Any = None, weight_zero: Any = None, **attributes: Any
 ) -> Any:

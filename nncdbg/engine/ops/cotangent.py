@@ -10,11 +10,12 @@ from nncdbg.engine.graph import Operand
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.formula import formula_text, in_precision, sizes_at, type_at
 from nncdbg.engine.ops.gradient import Applied, Emit, nothing, shape_of
+from nncdbg.engine.ops.influence import EVERYTHING, NOTHING, of_first, probed
 from nncdbg.engine.ops.precision import settled, widened
 from nncdbg.engine.ops.types import Attributes, Types, at, same_as, shape_at, typed
 
 
-@op("nncdbg.FullLike", infer=same_as(0), vjp=nothing)
+@op("nncdbg.FullLike", infer=same_as(0), vjp=nothing, influence=NOTHING)
 def full_like(xp: Any, x: Any, *, value: float) -> Any:
     """A tensor of the shape and element type of `x`, full of `value`."""
     return xp.full(x.shape, value, dtype=x.dtype)
@@ -45,7 +46,13 @@ def _sum_like_vjp(emit: Emit, at: Applied) -> Sequence[Operand]:
     return emit("Expand", at.d, shape_of(emit, at.x)), None
 
 
-@op("nncdbg.SumLike", infer=_sum_like_types, formula=_sum_like_formula, vjp=_sum_like_vjp)
+@op(
+    "nncdbg.SumLike",
+    infer=_sum_like_types,
+    formula=_sum_like_formula,
+    vjp=_sum_like_vjp,
+    influence=of_first(probed(0)),
+)
 def sum_like(xp: Any, x: Any, like: Any) -> Any:
     """`x` summed over the axes along which a tensor of the shape of `like` was broadcast to that of `x`."""
     axes = _axes(x.shape, like.shape)
@@ -54,7 +61,7 @@ def sum_like(xp: Any, x: Any, like: Any) -> Any:
     return settled(xp, widened(xp, x).sum(axis=axes), x.dtype).reshape(like.shape)
 
 
-@op("nncdbg.NoGradientRule")
+@op("nncdbg.NoGradientRule", influence=EVERYTHING)
 def no_gradient_rule(xp: Any, cotangent: Any, *, name: str, reason: str = "") -> Any:
     """Stands where a gradient would have to go back through the op `name`, and cannot."""
     message = f"the gradient cannot go back through {name}"

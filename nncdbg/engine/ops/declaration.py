@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.graph import TensorType
+from nncdbg.engine.ops.influence import EVERYTHING, Influence
 from nncdbg.engine.ops.valid_integers import IntegerRule
 
 if TYPE_CHECKING:
@@ -76,6 +77,8 @@ class Op:
     formula: Formula | None = None
     vjp: Vjp | None = None
     """The gradient rule; a composite without one is differentiated through its formula."""
+    influence: Influence = EVERYTHING
+    """Which elements of its operands influence which of its results (`nncdbg.engine.ops.influence`)."""
     accepts_out: bool = False
     measure: Measure | None = None
     """For an op that `accepts_out` whose sizes follow from what its inputs hold, not from their types."""
@@ -103,6 +106,12 @@ class Op:
         if self.outputs_count:
             extra["outputs_count"] = outputs
         return {**attributes, **extra}
+
+    @property
+    def foreign(self) -> bool:
+        """Whether the kernel comes from outside of nncdbg: an op library, onnx.reference."""
+        # Code that was typed in or executed from a text may have no module.
+        return self.kernel is not None and (self.kernel.__module__ or "").partition(".")[0] != "nncdbg"
 
     def bind(self, xp: ModuleType, attributes: Mapping[str, Any], *, out: bool = False) -> Callable[..., Any]:
         """The kernel as a function of its inputs alone; with `out`, of its inputs and then the buffer.

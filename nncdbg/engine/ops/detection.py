@@ -9,6 +9,7 @@ import numpy as np
 from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.influence import RESIZED
 from nncdbg.engine.ops.types import Attributes, Types
 
 
@@ -54,7 +55,7 @@ def _suppression_types(attributes: Attributes, types: Types) -> Types:
     return (TensorType("i64", (None, 3)),)
 
 
-@op("NonMaxSuppression", since=10, infer=_suppression_types, integers=valid.sizes(2))
+@op("NonMaxSuppression", since=10, infer=_suppression_types, integers=valid.sizes(2), influence=RESIZED)
 def non_max_suppression(
     xp: Any,
     boxes: Any,

@@ -15,6 +15,8 @@ from nncdbg.engine.ops import gradient_pointwise as gradients
 from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import Formula, Infer, Op, Vjp, declare, op
 from nncdbg.engine.ops.formula import formula_text, type_at
+from nncdbg.engine.ops.influence import POINTWISE, Infinities, Influence
+from nncdbg.engine.ops.influence_selection import CLIPPED, MAXIMUM, MINIMUM, MULTIPLIED, WHERE
 from nncdbg.engine.ops.integer_faults import divides_by_zero
 from nncdbg.engine.ops.precision import is_narrow, settled
 from nncdbg.engine.ops.types import (
@@ -29,9 +31,30 @@ from nncdbg.engine.ops.types import (
 )
 
 
-def elementwise(name: str, ufunc: str, since: int, infer: Infer, doc: str, *, vjp: Vjp | None = None) -> None:
+def elementwise(
+    name: str,
+    ufunc: str,
+    since: int,
+    infer: Infer,
+    doc: str,
+    *,
+    vjp: Vjp | None = None,
+    influence: Influence = POINTWISE,
+) -> None:
     """Declare `name` as the function `ufunc` of the array namespace."""
-    declare(Op(name, kernel=None, since=since, infer=infer, vjp=vjp, ufunc=ufunc, accepts_out=True, doc=doc))
+    declare(
+        Op(
+            name,
+            kernel=None,
+            since=since,
+            infer=infer,
+            vjp=vjp,
+            influence=influence,
+            accepts_out=True,
+            ufunc=ufunc,
+            doc=doc,
+        )
+    )
 
 
 _UNARY = (
@@ -44,16 +67,39 @@ _UNARY = (
     ("Sign", "sign", 9), ("Round", "rint", 11),
 )  # fmt: skip
 
+UNARY_ROWS = {
+    "Neg": POINTWISE.taking(Infinities.KEPT),
+    "Exp": POINTWISE.taking(Infinities.EXPONENTIAL),
+}
+
 for _name, _ufunc, _since in _UNARY:
     _doc = f"{_name}, element by element."
-    elementwise(_name, _ufunc, _since, same_as(0), _doc, vjp=gradients.UNARY[_name])
+    elementwise(
+        _name,
+        _ufunc,
+        _since,
+        same_as(0),
+        _doc,
+        vjp=gradients.UNARY[_name],
+        influence=UNARY_ROWS.get(_name, POINTWISE),
+    )
+
+ARITHMETIC_ROWS = {
+    "Add": POINTWISE.taking(Infinities.MIXED),
+    "Sub": POINTWISE.taking(Infinities.MIXED),
+    "Mul": MULTIPLIED,
+    "Div": POINTWISE.taking(Infinities.SCALED),
+    "Pow": POINTWISE,
+}
+"""How the binary arithmetic of all opsets carries influence."""
 
 for _name, _ufunc, _vjp in (
     ("Add", "add", gradients.add),
     ("Sub", "subtract", gradients.subtract),
     ("Mul", "multiply", gradients.multiply),
 ):
-    elementwise(_name, _ufunc, 7, broadcast(), f"{_name} with broadcasting.", vjp=_vjp)
+    _doc = f"{_name} with broadcasting."
+    elementwise(_name, _ufunc, 7, broadcast(), _doc, vjp=_vjp, influence=ARITHMETIC_ROWS[_name])
 
 
 def _integral(x: Any) -> bool:
@@ -79,6 +125,7 @@ def _quotient(xp: Any, a: Any, b: Any, out: Any = None) -> Any:
     vjp=gradients.divide,
     integers=valid.divisor,
     integer_fault=divides_by_zero,
+    influence=ARITHMETIC_ROWS["Div"],
 )
 def divide(xp: Any, a: Any, b: Any, *, out: Any = None) -> Any:
     """`a / b` with broadcasting; integers round towards zero.  ONNX Div since 7."""
@@ -94,6 +141,7 @@ def divide(xp: Any, a: Any, b: Any, *, out: Any = None) -> Any:
     accepts_out=True,
     integers=valid.divisor,
     integer_fault=divides_by_zero,
+    influence=POINTWISE,
 )
 def modulo(xp: Any, a: Any, b: Any, *, fmod: int, out: Any = None) -> Any:
     """The remainder with the sign of `b`, or with `fmod` that of `a`.  ONNX Mod since 10."""
@@ -129,6 +177,7 @@ def _working_types(x: Any, y: Any) -> tuple[Any, Any]:
     accepts_out=True,
     vjp=gradients.power,
     integers=valid.between({1: valid.Integers(0, valid.FEW)}),
+    influence=ARITHMETIC_ROWS["Pow"],
 )
 def power(xp: Any, x: Any, y: Any, *, out: Any = None) -> Any:
     """`x ** y` in the type of `x`; the two may differ in type.  ONNX Pow since 7."""
@@ -178,25 +227,40 @@ def _folded(name: str, step: str, mean: bool = False) -> Formula:
     return formula
 
 
-@op("Max", since=1, infer=broadcast(), accepts_out=True, vjp=gradients.extreme)
+@op("Max", since=1, infer=broadcast(), accepts_out=True, vjp=gradients.extreme, influence=MAXIMUM)
 def maximum(xp: Any, *arrays: Any, out: Any = None, consumed_inputs: Any = None) -> Any:
     """The greatest of any number of inputs, NaN if one is NaN.  ONNX Max since 1."""
     return _n_ary(xp, xp.maximum, arrays, out)
 
 
-@op("Min", since=1, infer=broadcast(), accepts_out=True, vjp=gradients.extreme)
+@op("Min", since=1, infer=broadcast(), accepts_out=True, vjp=gradients.extreme, influence=MINIMUM)
 def minimum(xp: Any, *arrays: Any, out: Any = None, consumed_inputs: Any = None) -> Any:
     """The least of any number of inputs, NaN if one is NaN.  ONNX Min since 1."""
     return _n_ary(xp, xp.minimum, arrays, out)
 
 
-@op("Sum", since=1, infer=broadcast(), accepts_out=True, formula=_folded("Sum", "Add"), vjp=gradients.add)
+@op(
+    "Sum",
+    since=1,
+    infer=broadcast(),
+    accepts_out=True,
+    formula=_folded("Sum", "Add"),
+    vjp=gradients.add,
+    influence=POINTWISE.taking(Infinities.MIXED),
+)
 def sum_all(xp: Any, *arrays: Any, out: Any = None, consumed_inputs: Any = None) -> Any:
     """The sum of any number of inputs.  ONNX Sum since 1."""
     return _n_ary(xp, xp.add, arrays, out)
 
 
-@op("Mean", since=1, infer=broadcast(), accepts_out=True, formula=_folded("Mean", "Add", mean=True))
+@op(
+    "Mean",
+    since=1,
+    infer=broadcast(),
+    accepts_out=True,
+    formula=_folded("Mean", "Add", mean=True),
+    influence=POINTWISE,
+)
 def mean_all(xp: Any, *arrays: Any, out: Any = None, consumed_inputs: Any = None) -> Any:
     """The mean of any number of inputs.  ONNX Mean since 1."""
     result = _n_ary(xp, xp.add, arrays, out)
@@ -217,7 +281,7 @@ def _clip(xp: Any, x: Any, low: Any, high: Any, out: Any) -> Any:
     return settled(xp, result, x.dtype, out)
 
 
-@op("Clip", since=1, infer=same_as(0), accepts_out=True, vjp=gradients.clip)
+@op("Clip", since=1, infer=same_as(0), accepts_out=True, vjp=gradients.clip, influence=CLIPPED)
 def clip_by_attributes(
     xp: Any, x: Any, *, min: float | None, max: float | None, out: Any = None, consumed_inputs: Any = None
 ) -> Any:
@@ -226,7 +290,7 @@ def clip_by_attributes(
     return _clip(xp, x, low, high, out)
 
 
-@op("Clip", since=11, infer=same_as(0), accepts_out=True, vjp=gradients.clip)
+@op("Clip", since=11, infer=same_as(0), accepts_out=True, vjp=gradients.clip, influence=CLIPPED)
 def clip(xp: Any, x: Any, low: Any = None, high: Any = None, *, out: Any = None) -> Any:
     """`x` within [low, high], of which either may be missing; NaN stays.  ONNX Clip since 11."""
     # ONNX wants scalars; a bound of shape [1], which exporters write, must not raise the rank.
@@ -239,7 +303,7 @@ def _where_types(attributes: Attributes, types: Types) -> Types:
     return (typed(at(types, 1) or at(types, 2), shape),)
 
 
-@op("Where", since=9, infer=_where_types, accepts_out=True, vjp=gradients.where)
+@op("Where", since=9, infer=_where_types, accepts_out=True, vjp=gradients.where, influence=WHERE)
 def where(xp: Any, condition: Any, x: Any, y: Any, *, out: Any = None) -> Any:
     """`x` where `condition` holds, else `y`; all three broadcast.  ONNX Where since 9."""
     if xp is not np or x.dtype.kind == "O" or x.dtype.itemsize > 8:

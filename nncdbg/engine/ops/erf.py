@@ -15,6 +15,7 @@ import numpy as np
 from nncdbg.engine.ops import gradient_pointwise as gradients
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.elementwise import where
+from nncdbg.engine.ops.influence import POINTWISE
 from nncdbg.engine.ops.precision import settled, widened
 from nncdbg.engine.ops.types import same_as
 
@@ -95,7 +96,7 @@ def _erf_compiled(x: Any, out: Any) -> Any:
     return settled(np, target, out.dtype, out)
 
 
-@op("Erf", since=9, infer=same_as(0), accepts_out=True, vjp=gradients.erf)
+@op("Erf", since=9, infer=same_as(0), accepts_out=True, vjp=gradients.erf, influence=POINTWISE)
 def erf(xp: Any, x: Any, *, out: Any = None) -> Any:
     """The error function, element by element: within 1 f32 step of the rounded truth, 1e-15 in f64.
 

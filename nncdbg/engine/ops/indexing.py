@@ -14,6 +14,14 @@ from nncdbg.engine.graph import Dim
 from nncdbg.engine.ops import gradient_shape as gradients
 from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.influence import MOVED, RESIZED
+from nncdbg.engine.ops.influence_products import (
+    GATHERED,
+    GATHERED_ELEMENTS,
+    GATHERED_TUPLES,
+    ONE_HOT,
+    SCATTERED,
+)
 from nncdbg.engine.ops.types import (
     Attributes,
     Shape,
@@ -45,6 +53,7 @@ def _gather_shape(attributes: Attributes, types: Types) -> Shape | None:
     infer=shaped(_gather_shape),
     vjp=gradients.moved("Gather", repeats=True),
     integers=valid.indices(1),
+    influence=GATHERED,
 )
 def gather(xp: Any, x: Any, indices: Any, *, axis: int) -> Any:
     """The slices of `x` along `axis` that `indices` name; its axes stand there.  ONNX Gather since 1."""
@@ -61,6 +70,7 @@ def _gather_elements_types(attributes: Attributes, types: Types) -> Types:
     infer=_gather_elements_types,
     vjp=gradients.gathered_elements,
     integers=valid.indices(1),
+    influence=GATHERED_ELEMENTS,
 )
 def gather_elements(xp: Any, x: Any, indices: Any, *, axis: int) -> Any:
     """out[i][j] = x[index[i][j]][j] for axis 0, and so on.  ONNX GatherElements since 11."""
@@ -87,6 +97,7 @@ def _gather_nd_shape(attributes: Attributes, types: Types) -> Shape | None:
     infer=shaped(_gather_nd_shape),
     vjp=gradients.moved("GatherND", repeats=True),
     integers=valid.index_tuples,
+    influence=GATHERED_TUPLES,
 )
 def gather_nd(xp: Any, x: Any, indices: Any, *, batch_dims: int = 0) -> Any:
     """The slices of `x` at the index tuples in the last axis of `indices`.  ONNX GatherND since 11."""
@@ -119,6 +130,7 @@ def _scattered(xp: Any, x: Any, where: tuple[Any, ...], updates: Any, reduction:
     accepts_out=True,
     vjp=gradients.scattered,
     integers=valid.indices(1),
+    influence=SCATTERED,
 )
 def scatter_elements(
     xp: Any, x: Any, indices: Any, updates: Any, *, axis: int, reduction: str = "none", out: Any = None
@@ -133,10 +145,19 @@ def scatter_elements(
     return _scattered(xp, x, tuple(where), updates, reduction, out)
 
 
-op("Scatter", since=9, infer=same_as(0), accepts_out=True, integers=valid.indices(1))(scatter_elements)
+op("Scatter", since=9, infer=same_as(0), accepts_out=True, integers=valid.indices(1), influence=SCATTERED)(
+    scatter_elements
+)
 
 
-@op("ScatterND", since=11, infer=same_as(0), accepts_out=True, integers=valid.index_tuples)
+@op(
+    "ScatterND",
+    since=11,
+    infer=same_as(0),
+    accepts_out=True,
+    integers=valid.index_tuples,
+    influence=SCATTERED,
+)
 def scatter_nd(
     xp: Any, x: Any, indices: Any, updates: Any, *, reduction: str = "none", out: Any = None
 ) -> Any:
@@ -153,7 +174,7 @@ def _one_hot_types(attributes: Attributes, types: Types) -> Types:
     return (typed(values, (*indices[:axis], unknown, *indices[axis:])),)
 
 
-@op("OneHot", since=9, infer=_one_hot_types, integers=valid.one_hot)
+@op("OneHot", since=9, infer=_one_hot_types, integers=valid.one_hot, influence=ONE_HOT)
 def one_hot(xp: Any, indices: Any, depth: Any, values: Any, *, axis: int) -> Any:
     """`values[1]` where the new axis' position is the index, else `values[0]`.
 
@@ -173,7 +194,7 @@ def _nonzero_shape(attributes: Attributes, types: Types) -> Shape | None:
     return (None if shape is None else max(1, len(shape)), None)
 
 
-@op("NonZero", since=9, infer=fixed("i64", _nonzero_shape))
+@op("NonZero", since=9, infer=fixed("i64", _nonzero_shape), influence=RESIZED)
 def nonzero(xp: Any, x: Any) -> Any:
     """i64[rank, count]: the indices of elements that are not zero (NaN is not).  ONNX NonZero since 9.
 
@@ -193,7 +214,7 @@ def _compress_shape(attributes: Attributes, types: Types) -> Shape | None:
     return (*shape[:axis], unknown, *shape[axis + 1 :])
 
 
-@op("Compress", since=9, infer=shaped(_compress_shape))
+@op("Compress", since=9, infer=shaped(_compress_shape), influence=MOVED)
 def compress(xp: Any, x: Any, condition: Any, *, axis: int | None) -> Any:
     """The slices of `x` along `axis` (of `x` flat, without one) where `condition` holds.
 

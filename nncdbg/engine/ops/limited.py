@@ -13,8 +13,9 @@ from typing import Any
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops.declaration import Kernel, op
-from nncdbg.engine.ops.elementwise import divide, power
+from nncdbg.engine.ops.elementwise import ARITHMETIC_ROWS, divide, power
 from nncdbg.engine.ops.integer_faults import IntegerFault, divides_by_zero
+from nncdbg.engine.ops.logic import LOGIC_ROWS
 from nncdbg.engine.ops.types import Attributes, Types, at, typed
 
 
@@ -71,7 +72,9 @@ def _declare(name: str, compute: Kernel, dtype: str | None) -> None:
         return (typed(like, shape) if dtype is None else TensorType(dtype, shape),)
 
     kernel.__doc__ = f"{name} with `broadcast` and `axis` as attributes.  ONNX {name} 1 to 6."
-    op(name, since=1, infer=infer, integer_fault=_divides_by_zero if name == "Div" else None)(kernel)
+    row = ARITHMETIC_ROWS.get(name) or LOGIC_ROWS[name]
+    fault = _divides_by_zero if name == "Div" else None
+    op(name, since=1, infer=infer, influence=row, integer_fault=fault)(kernel)
 
 
 for _name, _kernel in _ARITHMETIC.items():

@@ -10,6 +10,8 @@ from typing import Any
 from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.elementwise import elementwise
+from nncdbg.engine.ops.influence import CHECK, POINTWISE, Infinities
+from nncdbg.engine.ops.influence_selection import AND, EQUAL, OR
 from nncdbg.engine.ops.types import broadcast, fixed, same_as
 
 _TO_BOOL = (
@@ -18,8 +20,22 @@ _TO_BOOL = (
     ("GreaterOrEqual", "greater_equal", 12),
 )  # fmt: skip
 
+_COMPARED = POINTWISE.taking(Infinities.ABSORBED)
+LOGIC_ROWS = {
+    "And": AND,
+    "Or": OR,
+    "Xor": POINTWISE,
+    "Equal": EQUAL,
+    "Less": _COMPARED,
+    "Greater": _COMPARED,
+    "LessOrEqual": _COMPARED,
+    "GreaterOrEqual": _COMPARED,
+}
+"""How comparisons and logic of all opsets carry influence."""
+
 for _name, _ufunc, _since in _TO_BOOL:
-    elementwise(_name, _ufunc, _since, broadcast("bool"), f"{_name} with broadcasting, to bool.")
+    _doc = f"{_name} with broadcasting, to bool."
+    elementwise(_name, _ufunc, _since, broadcast("bool"), _doc, influence=LOGIC_ROWS[_name])
 
 for _name, _ufunc in (
     ("BitwiseAnd", "bitwise_and"),
@@ -30,10 +46,10 @@ for _name, _ufunc in (
 
 elementwise("Not", "logical_not", 1, same_as(0), "Not, element by element.")
 elementwise("BitwiseNot", "invert", 18, same_as(0), "BitwiseNot, element by element.")
-elementwise("IsNaN", "isnan", 9, fixed("bool"), "True where the element is NaN.")
+elementwise("IsNaN", "isnan", 9, fixed("bool"), "True where the element is NaN.", influence=CHECK)
 
 
-@op("IsInf", since=10, infer=fixed("bool"), accepts_out=True)
+@op("IsInf", since=10, infer=fixed("bool"), accepts_out=True, influence=CHECK)
 def is_infinite(xp: Any, x: Any, *, detect_negative: int, detect_positive: int, out: Any = None) -> Any:
     """True where `x` is an infinity of a sign that is asked for.  ONNX IsInf since 10."""
     result = xp.asarray(xp.isinf(x) if out is None else xp.isinf(x, out))
@@ -44,7 +60,7 @@ def is_infinite(xp: Any, x: Any, *, detect_negative: int, detect_positive: int, 
     return result
 
 
-@op("BitShift", since=11, infer=broadcast(), accepts_out=True, integers=valid.shift)
+@op("BitShift", since=11, infer=broadcast(), accepts_out=True, integers=valid.shift, influence=POINTWISE)
 def bit_shift(xp: Any, x: Any, y: Any, *, direction: str, out: Any = None) -> Any:
     """`x` shifted by `y` bits; past the width (or by less than none) only the sign bit is left.
 

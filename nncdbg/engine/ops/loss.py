@@ -8,6 +8,7 @@ from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import Dim
 from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.influence import Infinities, probed
 from nncdbg.engine.ops.precision import settled, widened
 from nncdbg.engine.ops.types import Attributes, Types, at, shape_at, typed
 
@@ -36,7 +37,13 @@ def _loss(xp: Any, log_prob: Any, target: Any, weight: Any, ignore_index: int | 
     raise GraphError(f"there is no reduction {reduction!r}", hint="one of none, sum, mean")
 
 
-@op("NegativeLogLikelihoodLoss", since=12, infer=_loss_types, integers=valid.class_labels)
+@op(
+    "NegativeLogLikelihoodLoss",
+    since=12,
+    infer=_loss_types,
+    integers=valid.class_labels,
+    influence=probed(0, 2),
+)
 def negative_log_likelihood_loss(
     xp: Any, log_prob: Any, target: Any, weight: Any = None, *, ignore_index: int | None, reduction: str
 ) -> Any:
@@ -58,6 +65,7 @@ def _cross_entropy_types(attributes: Attributes, types: Types) -> Types:
     infer=_cross_entropy_types,
     outputs_count=True,
     integers=valid.class_labels,
+    influence=probed(0, 2).taking(Infinities.ABSORBED),
 )
 def softmax_cross_entropy_loss(
     xp: Any,

@@ -12,6 +12,8 @@ from nncdbg.engine.graph import Dim, TensorType
 from nncdbg.engine.ops import gradient_matrix as gradients
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.formula import LARGE, formula_text, in_precision, sizes_at, type_at
+from nncdbg.engine.ops.influence import probed
+from nncdbg.engine.ops.influence_products import PRODUCT, PRODUCT_AND_SUM
 from nncdbg.engine.ops.precision import settled, widened
 from nncdbg.engine.ops.rules import agree, need_rank
 from nncdbg.engine.ops.types import Attributes, Types, at, broadcast_dims, broadcast_shapes, shape_at, typed
@@ -83,7 +85,15 @@ def looped_lines(shape: list[Dim]) -> list[str]:
     ]
 
 
-@op("MatMul", since=1, infer=matmul_types, formula=matmul_formula, accepts_out=True, vjp=gradients.matmul)
+@op(
+    "MatMul",
+    since=1,
+    infer=matmul_types,
+    formula=matmul_formula,
+    accepts_out=True,
+    vjp=gradients.matmul,
+    influence=PRODUCT,
+)
 def matmul(xp: ModuleType, a: Any, b: Any, *, out: Any = None) -> Any:
     """The product of matrices in the last two axes, broadcast over the others.
 
@@ -96,7 +106,10 @@ def matmul(xp: ModuleType, a: Any, b: Any, *, out: Any = None) -> Any:
 
 
 @op(
-    "MatMulInteger", since=10, infer=lambda attributes, inputs: [_as_i32(matmul_types(attributes, inputs)[0])]
+    "MatMulInteger",
+    since=10,
+    infer=lambda attributes, inputs: [_as_i32(matmul_types(attributes, inputs)[0])],
+    influence=PRODUCT,
 )
 def matmul_integer(xp: ModuleType, a: Any, b: Any, a_zero: Any = None, b_zero: Any = None) -> Any:
     """MatMul of 8-bit integers, less their zero points (one, or one per row of a and column of b), in i32.
@@ -161,7 +174,15 @@ def gemm_formula(attributes: Attributes, inputs: Types) -> str:
     return formula_text("Gemm", zip(keys, inputs, strict=False), body, ["y"])
 
 
-@op("Gemm", since=7, infer=gemm_types, formula=gemm_formula, accepts_out=True, vjp=gradients.gemm)
+@op(
+    "Gemm",
+    since=7,
+    infer=gemm_types,
+    formula=gemm_formula,
+    accepts_out=True,
+    vjp=gradients.gemm,
+    influence=PRODUCT_AND_SUM,
+)
 def gemm(
     xp: ModuleType,
     a: Any,
@@ -197,7 +218,15 @@ def _gemm_of_integers(xp: ModuleType, a: Any, b: Any, c: Any, alpha: float, beta
     return result
 
 
-@op("Gemm", since=1, infer=gemm_types, formula=gemm_formula, accepts_out=True, vjp=gradients.gemm)
+@op(
+    "Gemm",
+    since=1,
+    infer=gemm_types,
+    formula=gemm_formula,
+    accepts_out=True,
+    vjp=gradients.gemm,
+    influence=PRODUCT_AND_SUM,
+)
 def gemm_with_broadcast(xp: ModuleType, a: Any, b: Any, c: Any, *, broadcast: int, **attributes: Any) -> Any:
     """Gemm before opset 7, where `broadcast` says whether C may be smaller than the product."""
     return gemm(xp, a, b, c, **attributes)
@@ -265,7 +294,7 @@ def _cover(term: str, shape: tuple[Dim, ...]) -> dict[str, tuple[Dim, ...]]:
     return covered
 
 
-@op("Einsum", since=12, infer=einsum_types)
+@op("Einsum", since=12, infer=einsum_types, influence=probed(every=True))
 def einsum(xp: ModuleType, *inputs: Any, equation: str) -> Any:
     """Sums of products by Einstein's convention: ``ij,jk->ik``.  ONNX Einsum since 12."""
     terms, right = einsum_terms(equation, len(inputs))
@@ -283,7 +312,7 @@ def det_types(attributes: Attributes, inputs: Types) -> Types:
     return [typed(at(inputs, 0), None if x is None else x[:-2])]
 
 
-@op("Det", since=11, infer=det_types)
+@op("Det", since=11, infer=det_types, influence=probed(0))
 def det(xp: ModuleType, x: Any) -> Any:
     """The determinant of the matrices in the last two axes."""
     return settled(xp, xp.linalg.det(widened(xp, x)), x.dtype)

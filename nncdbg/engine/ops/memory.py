@@ -16,6 +16,7 @@ from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops.constant import sizes_of
 from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.influence import NOTHING
 from nncdbg.engine.ops.types import Attributes, Types
 
 _INITS = ("nan", "none", "zeros", "ones")
@@ -42,7 +43,7 @@ def unwritten(xp: Any, shape: tuple[int, ...], dtype: str) -> Any:
     return xp.full((*shape, element.itemsize), 0x7F, dtype=np.uint8).view(element).reshape(shape)
 
 
-@op("nncdbg.Empty", infer=_empty_types)
+@op("nncdbg.Empty", infer=_empty_types, influence=NOTHING)
 def empty(xp: Any, *, shape: Sequence[int], dtype: str = "f32", init: str = "nan") -> Any:
     """A tensor that nobody wrote, of sizes `shape` and element type `dtype`.
 

@@ -12,6 +12,7 @@ from nncdbg.engine.graph import Dim
 from nncdbg.engine.ops import gradient_shape as gradients
 from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.influence import ALL_MOVED, MOVED, moved
 from nncdbg.engine.ops.rules import need_rank
 from nncdbg.engine.ops.types import (
     Attributes,
@@ -51,7 +52,7 @@ def _concat_types(attributes: Attributes, types: Types) -> Types:
     return (typed(element, tuple(result)),)
 
 
-@op("Concat", since=1, infer=_concat_types, accepts_out=True, vjp=gradients.joined)
+@op("Concat", since=1, infer=_concat_types, accepts_out=True, vjp=gradients.joined, influence=ALL_MOVED)
 def concatenate(xp: Any, *arrays: Any, axis: int | None, out: Any = None) -> Any:
     """The inputs one after the other along `axis`.  ONNX Concat since 1 (default axis 1, until 3)."""
     return xp.concatenate(arrays, axis=1 if axis is None else axis, out=out)
@@ -99,7 +100,7 @@ def _split_types(attributes: Attributes, types: Types) -> Types:
     return tuple(typed(given, (*shape[:axis], size, *shape[axis + 1 :])) for size in sizes)
 
 
-@op("Split", since=1, infer=_split_types, outputs_count=True, vjp=gradients.split)
+@op("Split", since=1, infer=_split_types, outputs_count=True, vjp=gradients.split, influence=MOVED)
 def split_by_attribute(
     xp: Any, x: Any, sizes: Any = None, *, axis: int | None, split: Sequence[int] | None, outputs_count: int
 ) -> Any:
@@ -107,7 +108,15 @@ def split_by_attribute(
     return _split(x, axis, sizes.tolist() if sizes is not None else split, outputs_count)
 
 
-@op("Split", since=13, infer=_split_types, outputs_count=True, vjp=gradients.split, integers=valid.parts)
+@op(
+    "Split",
+    since=13,
+    infer=_split_types,
+    outputs_count=True,
+    vjp=gradients.split,
+    integers=valid.parts,
+    influence=MOVED,
+)
 def split_by_input(
     xp: Any, x: Any, split: Any = None, *, axis: int, outputs_count: int, num_outputs: int | None = None
 ) -> Any:
@@ -142,7 +151,7 @@ def _slice_shape(attributes: Attributes, types: Types) -> Shape | None:
     )
 
 
-@op("Slice", since=1, infer=shaped(_slice_shape))
+@op("Slice", since=1, infer=shaped(_slice_shape), influence=MOVED)
 def slice_by_attributes(
     xp: Any, x: Any, *, starts: Sequence[int], ends: Sequence[int], axes: Sequence[int] | None
 ) -> Any:
@@ -162,6 +171,7 @@ def _same_rank(attributes: Attributes, types: Types) -> Shape | None:
     view=True,
     vjp=gradients.moved("Slice"),
     integers=valid.slices,
+    influence=MOVED,
 )
 def slice_by_inputs(xp: Any, x: Any, starts: Any, ends: Any, axes: Any = None, steps: Any = None) -> Any:
     """A view of `x` from `starts` up to `ends` along `axes` by `steps`.  ONNX Slice since 10."""
@@ -196,19 +206,25 @@ def _pad_shape(attributes: Attributes, types: Types) -> Shape | None:
     return tuple(total((d, pads[i] + pads[i + half])) for i, d in enumerate(shape))
 
 
-@op("Pad", since=1, infer=shaped(_pad_shape))
+@op("Pad", since=1, infer=shaped(_pad_shape), influence=moved(0, 2))
 def pad_by_paddings(xp: Any, x: Any, *, paddings: Sequence[int], mode: str, value: float) -> Any:
     """`x` with `paddings` (all befores, then all afters) of `value` or of itself.  ONNX Pad 1."""
     return _pad(xp, x, paddings, value, mode, None)
 
 
-@op("Pad", since=2, infer=shaped(_pad_shape))
+@op("Pad", since=2, infer=shaped(_pad_shape), influence=moved(0, 2))
 def pad_by_attribute(xp: Any, x: Any, *, pads: Sequence[int], mode: str, value: float) -> Any:
     """`x` with `pads` (all befores, then all afters) of `value` or of itself.  ONNX Pad 2 to 10."""
     return _pad(xp, x, pads, value, mode, None)
 
 
-@op("Pad", since=11, infer=shaped(_same_rank), integers=valid.between({1: valid.Integers(0, 2)}))
+@op(
+    "Pad",
+    since=11,
+    infer=shaped(_same_rank),
+    integers=valid.between({1: valid.Integers(0, 2)}),
+    influence=moved(0, 2),
+)
 def pad(xp: Any, x: Any, pads: Any, value: Any = None, axes: Any = None, *, mode: str) -> Any:
     """`x` with `pads` along `axes`; a negative one cuts.  ONNX Pad since 11, wrap since 19."""
     listed = None if axes is None else axes.tolist()
@@ -222,6 +238,7 @@ def pad(xp: Any, x: Any, pads: Any, value: Any = None, axes: Any = None, *, mode
     infer=same_as(0),
     vjp=gradients.triangle,
     integers=valid.between({1: valid.Integers(-1, 2)}),
+    influence=MOVED,
 )
 def triangle(xp: Any, x: Any, k: Any = None, *, upper: int) -> Any:
     """The upper (or lower) triangle of the last two axes, counted from diagonal `k`; 0 elsewhere.
@@ -247,7 +264,13 @@ def _spatial_shape(to_space: bool) -> Any:
     return shape
 
 
-@op("DepthToSpace", since=1, infer=shaped(_spatial_shape(True)), vjp=gradients.moved("DepthToSpace"))
+@op(
+    "DepthToSpace",
+    since=1,
+    infer=shaped(_spatial_shape(True)),
+    vjp=gradients.moved("DepthToSpace"),
+    influence=MOVED,
+)
 def depth_to_space(xp: Any, x: Any, *, blocksize: int, mode: str = "DCR") -> Any:
     """x[N,C,H,W] to [N,C/b²,H·b,W·b]; the block stands before the channel (DCR) or after (CRD).
 
@@ -262,7 +285,13 @@ def depth_to_space(xp: Any, x: Any, *, blocksize: int, mode: str = "DCR") -> Any
     return blocks.reshape(n, depth, h * b, w * b)
 
 
-@op("SpaceToDepth", since=1, infer=shaped(_spatial_shape(False)), vjp=gradients.moved("SpaceToDepth"))
+@op(
+    "SpaceToDepth",
+    since=1,
+    infer=shaped(_spatial_shape(False)),
+    vjp=gradients.moved("SpaceToDepth"),
+    influence=MOVED,
+)
 def space_to_depth(xp: Any, x: Any, *, blocksize: int, mode: str = "DCR") -> Any:
     """x[N,C,H,W] to [N,C·b²,H/b,W/b], the inverse of DepthToSpace.  ONNX SpaceToDepth since 1."""
     n, c, h, w = x.shape
@@ -278,6 +307,7 @@ def space_to_depth(xp: Any, x: Any, *, blocksize: int, mode: str = "DCR") -> Any
     infer=same_as(0),
     vjp=gradients.moved("ReverseSequence"),
     integers=valid.lengths(1, axis=0, attribute="time_axis"),
+    influence=MOVED,
 )
 def reverse_sequence(xp: Any, x: Any, lengths: Any, *, batch_axis: int, time_axis: int) -> Any:
     """The first `lengths[b]` steps of each batch `b` reversed, the rest as it is.

@@ -12,6 +12,7 @@ from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops.channels import affine_lines, by_channel, moments_lines, need_channels, normal_lines
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.formula import cast, formula_text, in_precision, sizes_at, type_at, wide_name
+from nncdbg.engine.ops.influence import probed
 from nncdbg.engine.ops.precision import mean_over, settled, widened
 from nncdbg.engine.ops.rules import need_rank
 from nncdbg.engine.ops.types import (
@@ -53,7 +54,13 @@ def instance_formula(attributes: Attributes, inputs: Types) -> str:
     return formula_text("InstanceNormalization", zip(names, inputs, strict=True), body, ["y"])
 
 
-@op("InstanceNormalization", since=6, infer=instance_types, formula=instance_formula)
+@op(
+    "InstanceNormalization",
+    since=6,
+    infer=instance_types,
+    formula=instance_formula,
+    influence=probed(0, 1, 2),
+)
 def instance_normalization(xp: ModuleType, x: Any, scale: Any, bias: Any, *, epsilon: float) -> Any:
     """Each plane of x [N, C, ...] by its own mean and variance, then scale and bias over the channels."""
     normal, _, _ = standardized(xp, widened(xp, x), tuple(range(2, x.ndim)), epsilon)
@@ -97,7 +104,7 @@ def group_formula(attributes: Attributes, inputs: Types) -> str:
     return formula_text("GroupNormalization", zip(names, inputs, strict=True), body, ["y"])
 
 
-@op("GroupNormalization", since=21, infer=group_types, formula=group_formula)
+@op("GroupNormalization", since=21, infer=group_types, formula=group_formula, influence=probed(0, 1, 2))
 def group_normalization(
     xp: ModuleType, x: Any, scale: Any, bias: Any, *, epsilon: float, num_groups: int, stash_type: int
 ) -> Any:
@@ -108,7 +115,7 @@ def group_normalization(
     return settled(xp, result, x.dtype)
 
 
-@op("GroupNormalization", since=18, infer=group_types, formula=group_formula)
+@op("GroupNormalization", since=18, infer=group_types, formula=group_formula, influence=probed(0, 1, 2))
 def group_normalization_by_group(
     xp: ModuleType, x: Any, scale: Any, bias: Any, *, epsilon: float, num_groups: int
 ) -> Any:
@@ -187,6 +194,7 @@ def layer_formula(attributes: Attributes, inputs: Types) -> str:
     formula=layer_formula,
     outputs_count=True,
     accepts_out=True,
+    influence=probed(0, 1, 2),
 )
 def layer_normalization(
     xp: ModuleType,
@@ -240,7 +248,7 @@ def rms_formula(attributes: Attributes, inputs: Types) -> str:
     return formula_text("RMSNormalization", zip(["x", "scale"], inputs, strict=True), body, ["y"])
 
 
-@op("RMSNormalization", since=23, infer=rms_types, formula=rms_formula)
+@op("RMSNormalization", since=23, infer=rms_types, formula=rms_formula, influence=probed(0, 1, 2))
 def rms_normalization(
     xp: ModuleType, x: Any, scale: Any, *, axis: int, epsilon: float, stash_type: int
 ) -> Any:
@@ -259,7 +267,7 @@ def lp_types(attributes: Attributes, inputs: Types) -> Types:
     return [at(inputs, 0)]
 
 
-@op("LpNormalization", since=1, infer=lp_types)
+@op("LpNormalization", since=1, infer=lp_types, influence=probed(0))
 def lp_normalization(xp: ModuleType, x: Any, *, axis: int, p: int) -> Any:
     """x over its 1-norm or 2-norm along `axis`; 0 where that norm is 0."""
     wide = widened(xp, x)
@@ -270,7 +278,7 @@ def lp_normalization(xp: ModuleType, x: Any, *, axis: int, p: int) -> Any:
     return settled(xp, wide / xp.where(norm == 0, wide.dtype.type(1), norm), x.dtype)
 
 
-@op("MeanVarianceNormalization", since=9, infer=same_as(0))
+@op("MeanVarianceNormalization", since=9, infer=same_as(0), influence=probed(0))
 def mean_variance_normalization(xp: ModuleType, x: Any, *, axes: Sequence[int]) -> Any:
     """(x - mean) / (deviation + 1e-9) over `axes`, with the variance as E[x^2] - E[x]^2 taken stably."""
     wide = widened(xp, x)

@@ -14,6 +14,8 @@ from nncdbg.engine.errors import RunError
 from nncdbg.engine.graph import Dim, TensorType
 from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.influence import RESIZED, probed
+from nncdbg.engine.ops.influence_selection import BEST, REDUCED_TO_GREATEST, REDUCED_TO_LEAST
 from nncdbg.engine.ops.precision import is_narrow
 from nncdbg.engine.ops.types import (
     Attributes,
@@ -41,13 +43,13 @@ def _arg(xp: Any, find: Any, x: Any, axis: int, keepdims: int, last: int) -> Any
     return xp.expand_dims(result, axis) if keepdims else xp.asarray(result)
 
 
-@op("ArgMax", since=1, infer=fixed("i64", _arg_shape))
+@op("ArgMax", since=1, infer=fixed("i64", _arg_shape), influence=REDUCED_TO_GREATEST)
 def arg_max(xp: Any, x: Any, *, axis: int, keepdims: int, select_last_index: int = 0) -> Any:
     """Where the greatest element stands along `axis`, as i64.  ONNX ArgMax since 1."""
     return _arg(xp, xp.argmax, x, axis, keepdims, select_last_index)
 
 
-@op("ArgMin", since=1, infer=fixed("i64", _arg_shape))
+@op("ArgMin", since=1, infer=fixed("i64", _arg_shape), influence=REDUCED_TO_LEAST)
 def arg_min(xp: Any, x: Any, *, axis: int, keepdims: int, select_last_index: int = 0) -> Any:
     """Where the least element stands along `axis`, as i64.  ONNX ArgMin since 1."""
     return _arg(xp, xp.argmin, x, axis, keepdims, select_last_index)
@@ -67,13 +69,13 @@ def _running(xp: Any, function: Any, neutral: int, x: Any, axis: Any, exclusive:
     return xp.flip(result, along) if reverse else result
 
 
-@op("CumSum", since=11, infer=same_as(0), integers=valid.axes())
+@op("CumSum", since=11, infer=same_as(0), integers=valid.axes(), influence=probed(0))
 def cumulative_sum(xp: Any, x: Any, axis: Any, *, exclusive: int, reverse: int) -> Any:
     """The running sum along `axis`, f16 and bf16 summed in f32.  ONNX CumSum since 11."""
     return _running(xp, xp.cumsum, 0, x, axis, exclusive, reverse)
 
 
-@op("CumProd", since=26, infer=same_as(0), integers=valid.axes())
+@op("CumProd", since=26, infer=same_as(0), integers=valid.axes(), influence=probed(0))
 def cumulative_product(xp: Any, x: Any, axis: Any, *, exclusive: int, reverse: int) -> Any:
     """The running product along `axis`, f16 and bf16 in f32.  ONNX CumProd since 26."""
     return _running(xp, xp.cumprod, 1, x, axis, exclusive, reverse)
@@ -130,13 +132,13 @@ def _top(xp: Any, x: Any, k: int, axis: int, largest: int) -> Any:
     return tuple(xp.ascontiguousarray(xp.moveaxis(part, -1, axis)) for part in (values, indices))
 
 
-@op("TopK", since=1, infer=_top_types)
+@op("TopK", since=1, infer=_top_types, influence=BEST)
 def top_by_attribute(xp: Any, x: Any, *, k: int, axis: int) -> Any:
     """The `k` greatest elements along `axis` and their i64 indices.  ONNX TopK 1."""
     return _top(xp, x, k, axis, 1)
 
 
-@op("TopK", since=10, infer=_top_types, integers=valid.top_count)
+@op("TopK", since=10, infer=_top_types, integers=valid.top_count, influence=BEST)
 def top(xp: Any, x: Any, k: Any, *, axis: int, largest: int = 1, sorted: int = 1) -> Any:
     """The `k` greatest (or least) elements along `axis` and their i64 indices, always sorted.
 
@@ -156,7 +158,7 @@ def _unique_types(attributes: Attributes, types: Types) -> Types:
     return (typed(at(types, 0), kept), *[TensorType("i64", (None,))] * 3)
 
 
-@op("Unique", since=11, infer=_unique_types, outputs_count=True)
+@op("Unique", since=11, infer=_unique_types, outputs_count=True, influence=RESIZED)
 def unique(xp: Any, x: Any, *, axis: int | None, sorted: int, outputs_count: int) -> Any:
     """Each element (or slice along `axis`) once, with first index, inverse and count, as i64.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from types import ModuleType
 from typing import Any
@@ -20,6 +21,8 @@ from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops.convolution import padding_lines, windows_line
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.formula import formula_text, in_precision, sizes_at, type_at
+from nncdbg.engine.ops.influence import Application, Infinities, Influence, Marked, probed
+from nncdbg.engine.ops.influence_selection import LOSING
 from nncdbg.engine.ops.precision import mean_over, settled, widened
 from nncdbg.engine.ops.rules import need_rank
 from nncdbg.engine.ops.scratch import scratch
@@ -106,6 +109,24 @@ def max_pool_formula(attributes: Attributes, inputs: Types) -> str:
     return formula_text("MaxPool", [("x", given)], in_precision(given.dtype, ["x"], lines, ["y"]), ["y"])
 
 
+_WINDOWS = probed(0)
+
+
+def _maxima_influence(application: Application) -> Sequence[Marked]:
+    """All elements of a window, except -inf where another one wins."""
+    x, marks = np.asarray(application.operands[0]), application.marked[0]
+    if x.dtype.kind in "iu" or not application.exact or not (lost := marks & (x == -np.inf)).any():
+        return _WINDOWS.find(application)
+    rest = _WINDOWS.find(replace(application, marked=[marks & ~lost]))
+    won = _WINDOWS.find(replace(application, marked=[lost]))[0] & (application.results[0] == -np.inf)
+    return [each | won for each in rest]
+
+
+_MAXIMA = Influence(
+    "all elements of a window", _maxima_influence, discards=LOSING, infinities=Infinities.ABSORBED
+)
+
+
 @op(
     "MaxPool",
     since=1,
@@ -113,6 +134,7 @@ def max_pool_formula(attributes: Attributes, inputs: Types) -> str:
     formula=max_pool_formula,
     outputs_count=True,
     accepts_out=True,
+    influence=_MAXIMA,
 )
 def max_pool(
     xp: ModuleType,
@@ -202,7 +224,14 @@ def average_pool_formula(attributes: Attributes, inputs: Types) -> str:
     return formula_text("AveragePool", [("x", given)], in_precision(given.dtype, ["x"], lines, ["y"]), ["y"])
 
 
-@op("AveragePool", since=1, infer=pool_types, formula=average_pool_formula, accepts_out=True)
+@op(
+    "AveragePool",
+    since=1,
+    infer=pool_types,
+    formula=average_pool_formula,
+    accepts_out=True,
+    influence=probed(0),
+)
 def average_pool(
     xp: ModuleType, x: Any, *, kernel_shape: Sequence[int], out: Any = None, **attributes: Any
 ) -> Any:
@@ -217,7 +246,7 @@ def average_pool(
     return settled(xp, sums, x.dtype, out)
 
 
-@op("LpPool", since=2, infer=pool_types)
+@op("LpPool", since=2, infer=pool_types, influence=probed(0))
 def lp_pool(xp: ModuleType, x: Any, *, kernel_shape: Sequence[int], p: int, **attributes: Any) -> Any:
     """The p-norm of each window of x [N, C, *sizes]."""
     wide, axes = widened(xp, x), axes_of(attributes, kernel_shape)
@@ -253,19 +282,19 @@ def over_planes(xp: ModuleType, x: Any, reduce: Callable[..., Any]) -> Any:
     return settled(xp, reduce(widened(xp, x), axis=tuple(range(2, x.ndim)), keepdims=True), x.dtype)
 
 
-@op("GlobalAveragePool", since=1, infer=plane_types, formula=plane_formula("ReduceMean"))
+@op("GlobalAveragePool", since=1, infer=plane_types, formula=plane_formula("ReduceMean"), influence=probed(0))
 def global_average_pool(xp: ModuleType, x: Any) -> Any:
     """The mean over all axes after the second."""
     return over_planes(xp, x, partial(mean_over, xp))
 
 
-@op("GlobalMaxPool", since=1, infer=plane_types, formula=plane_formula("ReduceMax"))
+@op("GlobalMaxPool", since=1, infer=plane_types, formula=plane_formula("ReduceMax"), influence=probed(0))
 def global_max_pool(xp: ModuleType, x: Any) -> Any:
     """The maximum over all axes after the second."""
     return over_planes(xp, x, xp.max)
 
 
-@op("GlobalLpPool", since=2, infer=plane_types)
+@op("GlobalLpPool", since=2, infer=plane_types, influence=probed(0))
 def global_lp_pool(xp: ModuleType, x: Any, *, p: int) -> Any:
     """The p-norm over all axes after the second."""
     wide = widened(xp, x)
@@ -292,7 +321,7 @@ def lrn_formula(attributes: Attributes, inputs: Types) -> str:
     return formula_text("LRN", [("x", given)], in_precision(given.dtype, ["x"], lines, ["y"]), ["y"])
 
 
-@op("LRN", since=1, infer=same_as(0), formula=lrn_formula)
+@op("LRN", since=1, infer=same_as(0), formula=lrn_formula, influence=probed(0))
 def lrn(xp: ModuleType, x: Any, *, alpha: float, beta: float, bias: float, size: int) -> Any:
     """x / (bias + alpha / size * s) ** beta, s the sum of squares over `size` channels around each."""
     wide = widened(xp, x)

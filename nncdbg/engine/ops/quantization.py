@@ -12,6 +12,7 @@ from nncdbg.engine.errors import RunError
 from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops.cast import cast_to
 from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.influence import Application, Influence, Marked
 from nncdbg.engine.ops.integer_faults import SCALE, IntegerFault, bad_scales
 from nncdbg.engine.ops.precision import widened
 from nncdbg.engine.ops.types import Attributes, Types, at, element_type, normal_axis, shape_at
@@ -55,7 +56,23 @@ def _bad_scale(attributes: Attributes, inputs: Sequence[Any]) -> IntegerFault | 
     return IntegerFault(SCALE, 1, bad, spread)
 
 
-@op("QuantizeLinear", since=10, infer=_quantize_types, integer_fault=_bad_scale)
+def _spread_influence(application: Application) -> Sequence[Marked]:
+    """Values element by element, a scale or zero point all elements that it scales."""
+    shape = np.shape(application.operands[0])
+    attributes = application.attributes
+    found = np.zeros(shape, bool)
+    for index, marks in enumerate(application.marked):
+        if marks is not None and index == 0:
+            found |= marks
+        elif marks is not None:
+            found |= _spread(np, marks, shape, attributes["axis"], attributes["block_size"])
+    return [found]
+
+
+_ROW = Influence("element by element; a scale or zero point all that it scales", _spread_influence)
+
+
+@op("QuantizeLinear", since=10, infer=_quantize_types, influence=_ROW, integer_fault=_bad_scale)
 def quantize_linear(
     xp: Any,
     x: Any,
@@ -96,7 +113,7 @@ def _dequantize_types(attributes: Attributes, types: Types) -> Types:
     return (None if scale is None else TensorType(scale.dtype, shape_at(types, 0)),)
 
 
-@op("DequantizeLinear", since=10, infer=_dequantize_types)
+@op("DequantizeLinear", since=10, infer=_dequantize_types, influence=_ROW)
 def dequantize_linear(
     xp: Any,
     x: Any,

@@ -18,6 +18,8 @@ from nncdbg.engine.ops import gradient_shape as gradients
 from nncdbg.engine.ops.constant import sizes_of
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.gradient import nothing
+from nncdbg.engine.ops.influence import NOTHING, POINTWISE, Application, Influence, Marked, everything_in
+from nncdbg.engine.ops.influence_selection import along
 from nncdbg.engine.ops.types import Attributes, Types, at, element_type, shape_at
 
 
@@ -53,7 +55,7 @@ def _dtype_like(x: Any, dtype: int | None) -> Any:
     return x.dtype if dtype is None else NUMPY[element_type(dtype)]
 
 
-@op("RandomNormal", since=1, infer=_types_by_shape, random=True)
+@op("RandomNormal", since=1, infer=_types_by_shape, random=True, influence=NOTHING)
 def random_normal(
     xp: Any, *, shape: Sequence[int], dtype: int, mean: float, scale: float, seed: float | None, rng: Any
 ) -> Any:
@@ -61,7 +63,7 @@ def random_normal(
     return _normal(xp, rng, sizes_of(shape), NUMPY[element_type(dtype)], mean, scale)
 
 
-@op("RandomNormalLike", since=1, infer=_types_like, random=True, vjp=nothing)
+@op("RandomNormalLike", since=1, infer=_types_like, random=True, vjp=nothing, influence=NOTHING)
 def random_normal_like(
     xp: Any, x: Any, *, dtype: int | None, mean: float, scale: float, seed: float | None, rng: Any
 ) -> Any:
@@ -69,7 +71,7 @@ def random_normal_like(
     return _normal(xp, rng, x.shape, _dtype_like(x, dtype), mean, scale)
 
 
-@op("RandomUniform", since=1, infer=_types_by_shape, random=True)
+@op("RandomUniform", since=1, infer=_types_by_shape, random=True, influence=NOTHING)
 def random_uniform(
     xp: Any, *, shape: Sequence[int], dtype: int, low: float, high: float, seed: float | None, rng: Any
 ) -> Any:
@@ -77,7 +79,7 @@ def random_uniform(
     return _uniform(xp, rng, sizes_of(shape), NUMPY[element_type(dtype)], low, high)
 
 
-@op("RandomUniformLike", since=1, infer=_types_like, random=True, vjp=nothing)
+@op("RandomUniformLike", since=1, infer=_types_like, random=True, vjp=nothing, influence=NOTHING)
 def random_uniform_like(
     xp: Any, x: Any, *, dtype: int | None, low: float, high: float, seed: float | None, rng: Any
 ) -> Any:
@@ -85,7 +87,7 @@ def random_uniform_like(
     return _uniform(xp, rng, x.shape, _dtype_like(x, dtype), low, high)
 
 
-@op("Bernoulli", since=15, infer=_types_like, random=True)
+@op("Bernoulli", since=15, infer=_types_like, random=True, influence=POINTWISE)
 def bernoulli(xp: Any, x: Any, *, dtype: int | None, seed: float | None, rng: Any) -> Any:
     """1 with the probability in `x`, else 0; NaN where that is NaN and the type has one.
 
@@ -104,7 +106,7 @@ def _multinomial_types(attributes: Attributes, types: Types) -> Types:
     return (TensorType(element_type(attributes["dtype"]), (batch, attributes["sample_size"])),)
 
 
-@op("Multinomial", since=7, infer=_multinomial_types, random=True)
+@op("Multinomial", since=7, infer=_multinomial_types, random=True, influence=along(1))
 def multinomial(xp: Any, x: Any, *, dtype: int, sample_size: int, seed: float | None, rng: Any) -> Any:
     """`sample_size` classes per row of x[batch, class], which holds unnormalised log-probabilities.
 
@@ -125,6 +127,16 @@ def _dropout_types(attributes: Attributes, types: Types) -> Types:
 
 def _dropout_types_before_10(attributes: Attributes, types: Types) -> Types:
     return (at(types, 0), at(types, 0))
+
+
+def _dropout_influence(application: Application) -> Sequence[Marked]:
+    """The values element by element; ratio and mode everything.  The mask depends on these two alone."""
+    if any(marks is not None for marks in application.marked[1:]):
+        return everything_in(application.results)
+    return [application.marked[0], *[None] * (len(application.results) - 1)]
+
+
+_DROPOUT = Influence("element by element; ratio and mode everything", _dropout_influence)
 
 
 def _dropped(
@@ -148,7 +160,7 @@ def _dropped(
     return result if count == 1 else (result, mask.astype(mask_dtype))
 
 
-@op("Dropout", since=1, infer=_dropout_types_before_10, random=True, outputs_count=True)
+@op("Dropout", since=1, infer=_dropout_types_before_10, random=True, outputs_count=True, influence=_DROPOUT)
 def dropout_unless_test(
     xp: Any, x: Any, *, ratio: float, is_test: int, rng: Any, outputs_count: int, consumed_inputs: Any = None
 ) -> Any:
@@ -156,19 +168,34 @@ def dropout_unless_test(
     return _dropped(xp, x, ratio, not is_test, rng, x.dtype, outputs_count)
 
 
-@op("Dropout", since=7, infer=_dropout_types_before_10, outputs_count=True, vjp=gradients.identity)
+@op(
+    "Dropout",
+    since=7,
+    infer=_dropout_types_before_10,
+    outputs_count=True,
+    vjp=gradients.identity,
+    influence=_DROPOUT,
+)
 def dropout_of_inference(xp: Any, x: Any, *, ratio: float, outputs_count: int) -> Any:
     """`x` itself: these versions are for inference.  ONNX Dropout 7 to 9."""
     return _dropped(xp, x, ratio, False, None, x.dtype, outputs_count)
 
 
-@op("Dropout", since=10, infer=_dropout_types, outputs_count=True, vjp=gradients.identity)
+@op("Dropout", since=10, infer=_dropout_types, outputs_count=True, vjp=gradients.identity, influence=_DROPOUT)
 def dropout_with_mask(xp: Any, x: Any, *, ratio: float, outputs_count: int) -> Any:
     """`x` itself, and a mask of bool.  ONNX Dropout 10 and 11."""
     return _dropped(xp, x, ratio, False, None, np.bool_, outputs_count)
 
 
-@op("Dropout", since=12, infer=_dropout_types, random=True, outputs_count=True, vjp=gradients.dropout)
+@op(
+    "Dropout",
+    since=12,
+    infer=_dropout_types,
+    random=True,
+    outputs_count=True,
+    vjp=gradients.dropout,
+    influence=_DROPOUT,
+)
 def dropout(
     xp: Any,
     x: Any,

@@ -14,6 +14,7 @@ from nncdbg.engine.graph import Dim
 from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.gates import Gate, gates_of
+from nncdbg.engine.ops.influence import probed
 from nncdbg.engine.ops.precision import settled, widened
 from nncdbg.engine.ops.recurrent_formula import gru_formula, lstm_formula, rnn_formula
 from nncdbg.engine.ops.rules import agree, need_rank
@@ -137,6 +138,7 @@ def biases(xp: ModuleType, bias: Any, d: int, like: Any, rows: int) -> tuple[Any
     formula=rnn_formula,
     outputs_count=True,
     integers=valid.lengths(4, axis=0),
+    influence=probed(0, 1, 2, 3, 5),
 )
 def rnn(
     xp: ModuleType,
@@ -176,6 +178,7 @@ def rnn(
     formula=gru_formula,
     outputs_count=True,
     integers=valid.lengths(4, axis=0),
+    influence=probed(0, 1, 2, 3, 5),
 )
 def gru(
     xp: ModuleType,
@@ -232,6 +235,7 @@ def _gru_cell(xp: ModuleType, gates: Sequence[Gate], recurrent: Any, bias: Any, 
     formula=lstm_formula,
     outputs_count=True,
     integers=valid.lengths(4, axis=0),
+    influence=probed(0, 1, 2, 3, 5, 6, 7),
 )
 def lstm(
     xp: ModuleType,

@@ -16,6 +16,8 @@ from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.formula import formula_text, in_precision, type_at
 from nncdbg.engine.ops.gradient_shape import REDUCTIONS as GRADIENTS
+from nncdbg.engine.ops.influence import Infinities
+from nncdbg.engine.ops.influence_selection import REDUCED, REDUCED_TO_GREATEST, REDUCED_TO_LEAST
 from nncdbg.engine.ops.precision import is_narrow, settled, widened
 from nncdbg.engine.ops.types import (
     Attributes,
@@ -133,6 +135,13 @@ _REDUCTIONS: tuple[tuple[str, Reduction, int, str], ...] = (
 )
 
 
+_ROWS = {
+    "ReduceMax": REDUCED_TO_GREATEST,
+    "ReduceMin": REDUCED_TO_LEAST,
+    "ReduceLogSumExp": REDUCED.taking(Infinities.ABSORBED),
+}
+
+
 def _reduced(xp: Any, reduction: Reduction, x: Any, axes: Any, keepdims: int) -> Any:
     """Over `axes` (None: all), as an array of `x`'s dtype."""
     over = tuple(range(x.ndim)) if axes is None else normal_axes(axes, x.ndim)
@@ -186,11 +195,17 @@ def _declare(name: str, reduction: Reduction, by_input: int, what: str) -> None:
     kernel_by_attribute.__doc__ = f"{what} over `axes` (an attribute).  ONNX {name} 1 to {by_input - 1}."
     kernel_by_input.__doc__ = f"{what} over `axes` (an input).  ONNX {name} since {by_input}."
     formula = _mean_formula if name == "ReduceMean" else None
-    vjp = GRADIENTS.get(name)
-    op(name, since=1, infer=_types_by_attribute, formula=formula, vjp=vjp)(kernel_by_attribute)
-    op(name, since=by_input, infer=_types_by_input, formula=formula, vjp=vjp, integers=valid.axes())(
-        kernel_by_input
-    )
+    vjp, row = GRADIENTS.get(name), _ROWS.get(name, REDUCED)
+    op(name, since=1, infer=_types_by_attribute, formula=formula, vjp=vjp, influence=row)(kernel_by_attribute)
+    op(
+        name,
+        since=by_input,
+        infer=_types_by_input,
+        formula=formula,
+        vjp=vjp,
+        influence=row,
+        integers=valid.axes(),
+    )(kernel_by_input)
 
 
 for _entry in _REDUCTIONS:

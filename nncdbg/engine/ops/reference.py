@@ -21,6 +21,7 @@ from nncdbg.engine.errors import GraphError, RunError, UnsupportedOp
 from nncdbg.engine.graph import SequenceType, TensorType, Type
 from nncdbg.engine.onnx_messages import node_proto, type_of_proto, type_proto
 from nncdbg.engine.ops.declaration import Op
+from nncdbg.engine.ops.influence import EVERYTHING, Infinities, probed
 from nncdbg.engine.ops.schema import complete, split
 
 _LOADERS = {
@@ -49,6 +50,12 @@ class ReferenceOp(Op):
         return _Statement(self.name, self.version, given, attributes["outputs_count"]).run
 
 
+_INFLUENCE = {
+    "Attention": probed(0, 1, 2, 3, 4, 5).taking(Infinities.ABSORBED, masks=(3,)),
+}
+"""The rows of ops that run here; of any other op every element influences every result."""
+
+
 @cache
 def reference_op(name: str, version: int) -> Op | None:
     """The op of ONNX's reference implementation, None where there is none for this version."""
@@ -60,6 +67,7 @@ def reference_op(name: str, version: int) -> Op | None:
         since=version,
         infer=partial(_infer, name, version),
         outputs_count=True,
+        influence=_INFLUENCE.get(name, EVERYTHING),
         reference=True,
         doc=f"Runs through onnx.reference, opset {version}.",
         version=version,

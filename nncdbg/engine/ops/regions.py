@@ -10,6 +10,7 @@ import numpy as np
 
 from nncdbg.engine.errors import GraphError, RunError
 from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.influence import probed
 from nncdbg.engine.ops.precision import settled, widened
 from nncdbg.engine.ops.rules import need_rank
 from nncdbg.engine.ops.types import Attributes, Types, at, shape_at, typed
@@ -57,7 +58,7 @@ def _images(numbers: Sequence[float], count: int) -> list[int]:
     return [int(number) for number in numbers]
 
 
-@op("MaxRoiPool", since=1, infer=_region_types)
+@op("MaxRoiPool", since=1, infer=_region_types, influence=probed(0))
 def max_roi_pool(
     xp: ModuleType, x: Any, rois: Any, *, pooled_shape: Sequence[int], spatial_scale: float
 ) -> Any:

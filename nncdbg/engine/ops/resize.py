@@ -13,6 +13,7 @@ from nncdbg.engine.errors import GraphError, RunError
 from nncdbg.engine.graph import Array
 from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.influence import probed
 from nncdbg.engine.ops.types import Attributes, Shape, Types, at, normal_axes, shape_at, typed
 
 
@@ -214,7 +215,7 @@ def _resize_types(attributes: Attributes, types: Types) -> Types:
     return (typed(at(types, 0), tuple(None if i in changed else dim for i, dim in enumerate(shape))),)
 
 
-@op("Resize", since=11, infer=_resize_types, integers=valid.sizes(3))
+@op("Resize", since=11, infer=_resize_types, integers=valid.sizes(3), influence=probed(0))
 def resize(
     xp: Any,
     x: Any,
@@ -242,14 +243,14 @@ def resize(
     return _resized(xp, x, _axes(x, numbers, factors, lengths, keep_aspect_ratio_policy, roi), method)
 
 
-@op("Resize", since=10, infer=_resize_types)
+@op("Resize", since=10, infer=_resize_types, influence=probed(0))
 def resize_by_scales(xp: Any, x: Any, scales: Any, *, mode: str) -> Any:
     """`x` resized by `scales`, nearest or linear.  ONNX Resize 10."""
     factors = [float(scale) for scale in scales]
     return _resized(xp, x, _axes(x, range(x.ndim), factors, None, "stretch", None), Method(mode))
 
 
-@op("Upsample", since=9, infer=_resize_types)
+@op("Upsample", since=9, infer=_resize_types, influence=probed(0))
 def upsample(xp: Any, x: Any, scales: Any, *, mode: str) -> Any:
     """`x` stretched by `scales`, nearest or linear.  ONNX Upsample since 9."""
     return resize_by_scales(xp, x, scales, mode=mode)
@@ -268,7 +269,7 @@ def _upsample_types(attributes: Attributes, types: Types) -> Types:
     return (typed(at(types, 0), result),)
 
 
-@op("Upsample", since=7, infer=_upsample_types)
+@op("Upsample", since=7, infer=_upsample_types, influence=probed(0))
 def upsample_by_attribute(xp: Any, x: Any, *, scales: Sequence[float], mode: str) -> Any:
     """`x` stretched by `scales`, nearest or linear.  ONNX Upsample 7 and 8."""
     return resize_by_scales(xp, x, np.asarray(scales), mode=mode)

@@ -11,6 +11,7 @@ from nncdbg.engine.errors import GraphError, RunError
 from nncdbg.engine.graph import OptionalType, SequenceType, TensorType, Type, without_sizes
 from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.influence import ALL_MOVED, MOVED, NOTHING, moved
 from nncdbg.engine.ops.types import Attributes, element_type, normal_axis
 
 AnyTypes: TypeAlias = "Sequence[Type | None]"
@@ -58,7 +59,12 @@ def _listed(value: Any, op_name: str) -> list[Any]:
     raise RunError(f"{op_name} needs a sequence, not {'an absent value' if value is None else 'a tensor'}")
 
 
-@op("SequenceConstruct", since=11, infer=lambda attributes, types: _sequence_of(_common(types)))
+@op(
+    "SequenceConstruct",
+    since=11,
+    infer=lambda attributes, types: _sequence_of(_common(types)),
+    influence=ALL_MOVED,
+)
 def sequence_construct(xp: Any, *inputs: Any) -> Any:
     """The inputs as a sequence.  ONNX SequenceConstruct since 11."""
     return list(inputs)
@@ -69,7 +75,7 @@ def _empty_types(attributes: Attributes, types: AnyTypes) -> AnyTypes:
     return _sequence_of(TensorType("f32" if dtype is None else element_type(dtype)))
 
 
-@op("SequenceEmpty", since=11, infer=_empty_types)
+@op("SequenceEmpty", since=11, infer=_empty_types, influence=NOTHING)
 def sequence_empty(xp: Any, *, dtype: int | None) -> Any:
     """A sequence without elements.  ONNX SequenceEmpty since 11."""
     return []
@@ -80,6 +86,7 @@ def sequence_empty(xp: Any, *, dtype: int | None) -> Any:
     since=11,
     infer=lambda attributes, types: (_element(types),),
     integers=valid.between({1: valid.Integers(0, 1)}),
+    influence=MOVED,
 )
 def sequence_at(xp: Any, sequence: Any, position: Any) -> Any:
     """The element at `position`, from the end if negative.  ONNX SequenceAt since 11."""
@@ -92,7 +99,13 @@ def _insert_types(attributes: Attributes, types: AnyTypes) -> AnyTypes:
     return _sequence_of(_common((element, types[1])) if element is not None else types[1])
 
 
-@op("SequenceInsert", since=11, infer=_insert_types, integers=valid.between({2: valid.Integers(0, 1)}))
+@op(
+    "SequenceInsert",
+    since=11,
+    infer=_insert_types,
+    integers=valid.between({2: valid.Integers(0, 1)}),
+    influence=moved(0, 1),
+)
 def sequence_insert(xp: Any, sequence: Any, tensor: Any, position: Any = None) -> Any:
     """The sequence with `tensor` before `position`, or at its end.  ONNX SequenceInsert since 11."""
     items = _listed(sequence, "SequenceInsert")
@@ -105,6 +118,7 @@ def sequence_insert(xp: Any, sequence: Any, tensor: Any, position: Any = None) -
     since=11,
     infer=lambda attributes, types: (types[0],),
     integers=valid.between({1: valid.Integers(0, 1)}),
+    influence=MOVED,
 )
 def sequence_erase(xp: Any, sequence: Any, position: Any = None) -> Any:
     """The sequence without the element at `position`, or its last.  ONNX SequenceErase since 11."""
@@ -113,7 +127,7 @@ def sequence_erase(xp: Any, sequence: Any, position: Any = None) -> Any:
     return [*items[:at], *items[at + 1 :]]
 
 
-@op("SequenceLength", since=11, infer=lambda attributes, types: (TensorType("i64", ()),))
+@op("SequenceLength", since=11, infer=lambda attributes, types: (TensorType("i64", ()),), influence=NOTHING)
 def sequence_length(xp: Any, sequence: Any) -> Any:
     """The number of elements.  ONNX SequenceLength since 11."""
     return xp.asarray(len(_listed(sequence, "SequenceLength")), dtype=np.int64)
@@ -124,7 +138,7 @@ def _split_types(attributes: Attributes, types: AnyTypes) -> AnyTypes:
     return _sequence_of(None if given is None else without_sizes(given))
 
 
-@op("SplitToSequence", since=11, infer=_split_types)
+@op("SplitToSequence", since=11, infer=_split_types, influence=MOVED)
 def split_to_sequence(xp: Any, x: Any, split: Any = None, *, axis: int, keepdims: int) -> Any:
     """Parts of `x` along `axis`: of size `split`, of the sizes in `split`, or of size 1.
 
@@ -153,7 +167,7 @@ def _concat_types(attributes: Attributes, types: AnyTypes) -> AnyTypes:
     return (without_sizes(element) if element is not None else None,)
 
 
-@op("ConcatFromSequence", since=11, infer=_concat_types)
+@op("ConcatFromSequence", since=11, infer=_concat_types, influence=MOVED)
 def concat_from_sequence(xp: Any, sequence: Any, *, axis: int, new_axis: int) -> Any:
     """The elements joined along `axis`, which is a new one if `new_axis`.
 
@@ -170,13 +184,18 @@ def _optional_types(attributes: Attributes, types: AnyTypes) -> AnyTypes:
     return (OptionalType(element) if element is not None else None,)
 
 
-@op("Optional", since=15, infer=_optional_types)
+@op("Optional", since=15, infer=_optional_types, influence=MOVED)
 def optional(xp: Any, x: Any = None, *, type: Type | None) -> Any:
     """`x` as a value that may be absent; without `x`, an absent one.  ONNX Optional since 15."""
     return x
 
 
-@op("OptionalHasElement", since=15, infer=lambda attributes, types: (TensorType("bool", ()),))
+@op(
+    "OptionalHasElement",
+    since=15,
+    infer=lambda attributes, types: (TensorType("bool", ()),),
+    influence=NOTHING,
+)
 def optional_has_element(xp: Any, x: Any = None) -> Any:
     """True unless `x` is absent.  ONNX OptionalHasElement since 15."""
     return xp.asarray(x is not None)
@@ -187,7 +206,7 @@ def _get_types(attributes: Attributes, types: AnyTypes) -> AnyTypes:
     return (given.element if isinstance(given, OptionalType) else given,)
 
 
-@op("OptionalGetElement", since=15, infer=_get_types)
+@op("OptionalGetElement", since=15, infer=_get_types, influence=MOVED)
 def optional_get_element(xp: Any, x: Any) -> Any:
     """The value that is there; RunError if it is absent.  ONNX OptionalGetElement since 15."""
     if x is None:

@@ -13,6 +13,8 @@ from typing import Any
 from nncdbg.engine.ops.declaration import Formula, op
 from nncdbg.engine.ops.formula import formula_text, in_precision, sizes_at, type_at
 from nncdbg.engine.ops.gradient_matrix import softmax as gradient
+from nncdbg.engine.ops.influence import Infinities
+from nncdbg.engine.ops.influence_selection import along
 from nncdbg.engine.ops.precision import settled, widened
 from nncdbg.engine.ops.types import Attributes, Types, at, normal_axis, shape_at
 
@@ -72,7 +74,15 @@ def softmax_formula(*, log: bool = False, flatten: bool = False) -> Formula:
     return formula
 
 
-@op("Softmax", since=13, infer=along_axis_types, accepts_out=True, formula=softmax_formula(), vjp=gradient())
+@op(
+    "Softmax",
+    since=13,
+    infer=along_axis_types,
+    accepts_out=True,
+    formula=softmax_formula(),
+    vjp=gradient(),
+    influence=along().taking(Infinities.ABSORBED),
+)
 def softmax(xp: ModuleType, x: Any, *, axis: int, out: Any = None) -> Any:
     """exp(x) over its sum along `axis`, shifted by the maximum so that nothing overflows."""
     wide = widened(xp, x)
@@ -90,6 +100,7 @@ def softmax(xp: ModuleType, x: Any, *, axis: int, out: Any = None) -> Any:
     infer=flattening_types,
     formula=softmax_formula(flatten=True),
     vjp=gradient(flatten=True),
+    influence=along(rest=True).taking(Infinities.ABSORBED),
 )
 def softmax_of_rows(xp: ModuleType, x: Any, *, axis: int) -> Any:
     """Softmax of the matrix that has all axes from `axis` on in its rows."""
@@ -103,6 +114,7 @@ def softmax_of_rows(xp: ModuleType, x: Any, *, axis: int) -> Any:
     accepts_out=True,
     formula=softmax_formula(log=True),
     vjp=gradient(log=True),
+    influence=along().taking(Infinities.ABSORBED),
 )
 def log_softmax(xp: ModuleType, x: Any, *, axis: int, out: Any = None) -> Any:
     """log(Softmax(x)) along `axis`, computed without the quotient."""
@@ -120,13 +132,14 @@ def log_softmax(xp: ModuleType, x: Any, *, axis: int, out: Any = None) -> Any:
     infer=flattening_types,
     formula=softmax_formula(log=True, flatten=True),
     vjp=gradient(log=True, flatten=True),
+    influence=along(rest=True).taking(Infinities.ABSORBED),
 )
 def log_softmax_of_rows(xp: ModuleType, x: Any, *, axis: int) -> Any:
     """LogSoftmax of the matrix that has all axes from `axis` on in its rows."""
     return log_softmax(xp, x.reshape(rows_of(x.shape, axis)), axis=1).reshape(x.shape)
 
 
-@op("Hardmax", since=13, infer=along_axis_types)
+@op("Hardmax", since=13, infer=along_axis_types, influence=along().taking(Infinities.ABSORBED))
 def hardmax(xp: ModuleType, x: Any, *, axis: int) -> Any:
     """1 at the first maximum along `axis`, 0 elsewhere; NaN throughout a line that holds a NaN."""
     if not x.size:
@@ -137,7 +150,7 @@ def hardmax(xp: ModuleType, x: Any, *, axis: int) -> Any:
     return xp.where(spoiled, x.dtype.type(math.nan), (places == best).astype(x.dtype))
 
 
-@op("Hardmax", since=1, infer=flattening_types)
+@op("Hardmax", since=1, infer=flattening_types, influence=along(rest=True).taking(Infinities.ABSORBED))
 def hardmax_of_rows(xp: ModuleType, x: Any, *, axis: int) -> Any:
     """Hardmax of the matrix that has all axes from `axis` on in its rows."""
     return hardmax(xp, x.reshape(rows_of(x.shape, axis)), axis=1).reshape(x.shape)

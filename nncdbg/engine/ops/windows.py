@@ -15,6 +15,7 @@ from typing import Any
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import Dim
 from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.influence import probed
 from nncdbg.engine.ops.scratch import scratch
 from nncdbg.engine.ops.types import Attributes, Types, at, shape_at, typed
 
@@ -159,7 +160,7 @@ def windows_types(attributes: Attributes, inputs: Types) -> Types:
     return [typed(at(inputs, 0), (*shape[:lead], *counts, *kernel))]
 
 
-@op("nncdbg.Windows", infer=windows_types)
+@op("nncdbg.Windows", infer=windows_types, influence=probed(0))
 def windows(
     xp: ModuleType,
     x: Any,

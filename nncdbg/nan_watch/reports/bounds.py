@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import TypeVar
 
+from nncdbg.engine.escaping import printable_line
+
 T = TypeVar("T")
 
 NAME = 200
@@ -25,22 +27,6 @@ FINDINGS = 1_000
 NOTES = 50
 """Notes, and things that were not checked."""
 
-_INVISIBLE = (
-    *range(0x20),
-    *range(0x7F, 0xA0),
-    0x061C,
-    *range(0x200B, 0x2010),
-    *range(0x2028, 0x202F),
-    *range(0x2060, 0x2070),
-    0xFEFF,
-    *range(0xFFF9, 0xFFFC),
-    0xFFFE,
-    0xFFFF,
-    *range(0xD800, 0xE000),
-)
-_ESCAPES = {code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" for code in _INVISIBLE}
-_ESCAPES |= {ord("\n"): "\\n", ord("\r"): "\\r", ord("\t"): "\\t"}
-
 
 def visible(text: str, most: int = NAME) -> str:
     """One line of `most` characters at most, in which nothing is invisible or turns the direction of writing.
@@ -50,7 +36,7 @@ def visible(text: str, most: int = NAME) -> str:
     if len(text) > most:
         head = (most - 1) * 2 // 3
         text = f"{text[:head]}…{text[len(text) - (most - 1 - head) :]}"
-    return text if text.isprintable() else text.translate(_ESCAPES)
+    return printable_line(text)
 
 
 def sentence(text: str) -> str:

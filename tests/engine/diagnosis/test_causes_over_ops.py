@@ -22,7 +22,6 @@ from nncdbg.engine.diagnosis.causes.places import flat
 from nncdbg.engine.diagnosis.causes.recomputed import MOVES, POINTWISE
 from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.errors import NncdbgError
-from nncdbg.engine.memory.lean import is_foreign
 from nncdbg.engine.ops import lookup, names
 from nncdbg.engine.ops.declaration import declared
 from nncdbg.engine.ops.schema import complete, version_of
@@ -57,7 +56,7 @@ COMPUTED_AGAIN = frozenset(
 def test_no_op_of_the_table_is_forgotten() -> None:
     known = RULES.keys() | MOVES | POINTWISE | INTEGRAL | COMPUTED_AGAIN
     # Other tests have declared ops of their own in this process.
-    own = {name for name in names() if not all(map(is_foreign, declared(name)))}
+    own = {name for name in names() if not all(op.foreign for op in declared(name))}
     assert own - known == set()
     assert all(lookup(name, 1 if name.startswith("nncdbg.") else 26) for name in MOVES | POINTWISE)
 

@@ -60,7 +60,17 @@ CASES: dict[str, tuple[str, list[str]]] = {
 }""",
         ["birth nan Sqrt r"],
     ),
-    "a mask is meant": (
+    "an infinite constant is a mask": (
+        """graph @main() -> (%y: f32[2]) {
+  %mask: f32[2] = [0.0, -inf]
+  %x: f32[2] = [1.0, 4.0]
+  %z: f32[2] = Add(%x, %mask)
+  %y: f32[2] = Softmax(%z)
+  return %y
+}""",
+        [],
+    ),
+    "a masked score is an output": (
         """graph @main() -> (%y: f32[2], %z: f32[2]) {
   %mask: f32[2] = [0.0, -inf]
   %x: f32[2] = [1.0, 4.0]
@@ -68,7 +78,79 @@ CASES: dict[str, tuple[str, list[str]]] = {
   %y: f32[2] = Softmax(%z)
   return %y, %z
 }""",
-        [],
+        ["propagated inf - mask*"],
+    ),
+    "an infinite constant is data": (
+        """graph @main() -> (%y: f32[2]) {
+  %scale: f32[2] = [1.0, inf]
+  %x: f32[2] = [1.0, 4.0]
+  %z: f32[2] = Mul(%x, %scale)
+  %y: f32[2] = Div(1.0, %z)
+  return %y
+}""",
+        ["propagated inf - scale*", "propagated inf Mul z*", "healed inf Div y*"],
+    ),
+    "a NaN decides an ArgMax": (
+        """graph @main() -> (%i: i64[], %y: f32[]) {
+  %x: f32[3] = [-1.0, 4.0, 1.0]
+  %r: f32[3] = Sqrt(%x)
+  %i: i64[] = ArgMax(%r, axis=0, keepdims=0)
+  %y: f32[] = Gather(%x, %i)
+  return %i, %y
+}""",
+        ["birth nan Sqrt r*", "healed nan ArgMax i*"],
+    ),
+    "a NaN decides a branch": (
+        """graph @main() -> (%y: f32[2]) {
+  %x: f32[] = -1.0
+  %r: f32[] = Sqrt(%x)
+  %large: bool[] = Greater(%r, 0.5)
+  if %large @then {
+    %p: f32[2] = [1.0, 2.0]
+    yield %p
+  } else @otherwise {
+    %q: f32[2] = [3.0, 4.0]
+    yield %q
+  } -> (%y: f32[2])
+  return %y
+}""",
+        ["birth nan Sqrt r*", "healed nan Greater large*"],
+    ),
+    "a check for NaN handles it": (
+        """graph @main() -> (%y: f32[2]) {
+  %x: f32[2] = [-1.0, 4.0]
+  %r: f32[2] = Sqrt(%x)
+  %bad: bool[2] = IsNaN(%r)
+  %y: f32[2] = Where(%bad, 0.0, %r)
+  return %y
+}""",
+        ["birth nan Sqrt r", "healed nan Where y"],
+    ),
+    "an Inf that Div turns into 0": (
+        """graph @main() -> (%y: f32[2]) {
+  %x: f32[2] = [100.0, 4.0]
+  %e: f32[2] = Exp(%x)
+  %y: f32[2] = Div(1.0, %e)
+  return %y
+}""",
+        ["birth inf Exp e*", "healed inf Div y*"],
+    ),
+    "a second birth beside a bad element": (
+        """graph @main() -> (%y: f32[1]) {
+  %x: f32[3] = [-1.0, -3.0, 4.0]
+  %r: f32[3] = Sqrt(%x)
+  %part: f32[3] = Where([true, false, false], %r, %x)
+  %s: f32[3] = Log(%part)
+  %y: f32[1] = Slice(%s, [1], [2])
+  return %y
+}""",
+        [
+            "birth nan Sqrt r",
+            "propagated nan Where part",
+            "birth nan Log s*",
+            "propagated nan Log s",
+            "propagated nan Slice y*",
+        ],
     ),
     "a parameter is bad": (
         """graph @main() -> (%y: f32[2]) {

@@ -1,0 +1,71 @@
+"""The namespace that a user's kernel gets as `xp` where memory is watched: NumPy, but for fresh buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from nncdbg.engine.graph import Array
+
+Fresh = Callable[[Array], Array]
+
+
+class KernelNamespace(ModuleType):
+    """`module` with `empty`, `empty_like` and `ndarray` that hand each new buffer to `fresh` first.
+
+    Every other attribute is the module's own, and so are all arrays: `isinstance(x, xp.ndarray)` and
+    `class Mine(xp.ndarray)` work as with the module itself.
+    """
+
+    def __init__(self, module: ModuleType, fresh: Fresh) -> None:
+        super().__init__(module.__name__, module.__doc__)
+        # What ModuleType sets to None would hide the module's own.
+        for name in ("__loader__", "__package__", "__spec__"):
+            setattr(self, name, getattr(module, name, None))
+        self._module = module
+        for name in ("empty", "empty_like"):
+            setattr(self, name, _fresh(getattr(module, name), fresh))
+        self.ndarray = _array_type(module.ndarray, fresh)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+    def __dir__(self) -> list[str]:
+        return dir(self._module)
+
+    def __reduce__(self) -> Any:
+        from importlib import import_module
+
+        return import_module, (self._module.__name__,)
+
+
+def _fresh(function: Callable[..., Any], fresh: Fresh) -> Callable[..., Any]:
+    def allocate(*arguments: Any, **keywords: Any) -> Any:
+        return fresh(function(*arguments, **keywords))
+
+    allocate.__name__ = function.__name__
+    allocate.__doc__ = function.__doc__
+    return allocate
+
+
+def _array_type(own: Any, fresh: Fresh) -> Any:
+    """A class in the place of `own`: an array that it makes without a buffer given is fresh."""
+
+    class ArrayType(type(own)):  # type: ignore[misc]
+        def __instancecheck__(cls, value: Any) -> bool:
+            return isinstance(value, own) if cls is ndarray else super().__instancecheck__(value)
+
+        def __subclasscheck__(cls, other: Any) -> bool:
+            return issubclass(other, own) if cls is ndarray else super().__subclasscheck__(other)
+
+        def __call__(cls, *arguments: Any, **keywords: Any) -> Any:
+            if cls is not ndarray:
+                return super().__call__(*arguments, **keywords)
+            made = own(*arguments, **keywords)
+            return fresh(made) if made.base is None else made
+
+    class ndarray(own, metaclass=ArrayType):  # type: ignore[misc]  # noqa: N801  its name in NumPy
+        pass
+
+    return ndarray

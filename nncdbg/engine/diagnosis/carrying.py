@@ -1,0 +1,105 @@
+"""Carries marks through a statement, from its operands to its results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.code import Statement
+from nncdbg.engine.diagnosis.intentional import consumed, role_of
+from nncdbg.engine.diagnosis.marks import MarkedTensors, Stage, groups_of, influenced, masks_of, shaped
+from nncdbg.engine.diagnosis.register import NONE, Origins
+from nncdbg.engine.diagnosis.sightings import Sightings
+from nncdbg.engine.diagnosis.step import Step
+from nncdbg.engine.ops.influence import NOTHING, Infinities, Marked, whole
+
+
+@dataclass(slots=True)
+class Carrier:
+    """`rounded` has the origins of infinities that are no exact results: overflows, constants used as data.
+
+    `problems` says what could not be followed exactly, and why.
+    """
+
+    marks: MarkedTensors
+    seen: Sightings
+    rounded: set[int] = field(default_factory=set)
+    problems: list[str] = field(default_factory=list)
+
+    def carry(self, step: Step) -> None:
+        """Mark the results of a statement by the marks of its operands."""
+        for origins in groups_of(step.known, "real"):
+            exact = not origins & self.rounded
+            carried = self.influenced(step, masks_of(step.known, "real", origins), exact=exact)
+            for result, marks in zip(step.results, carried, strict=False):
+                self.marks.add(result, "real", origins, marks)
+                if marks is not None:
+                    self.tell(origins)
+        self._carry_shapes(step)
+        for number, stage in groups_of(step.known, "meant"):
+            self._consume(step, number, stage)
+        row, latest = step.binding.op.influence, NONE.union(*(each.latest for each in step.known if each))
+        role = role_of(step.binding.op.name, row, step.known)
+        for result in step.results:
+            self.marks.note(result, latest, role)
+
+    def _carry_shapes(self, step: Step) -> None:
+        """The shapes of results depend on those of the operands; all of a result on an empty operand's."""
+        origins = NONE.union(*(each.shape for each in step.known if each))
+        if not origins:
+            return
+        empty = any(
+            each is not None and each.shape and np.size(value) == 0
+            for each, value in zip(step.known, step.application.operands, strict=True)
+        )
+        for result in step.results:
+            if empty or step.binding.op.influence.find is NOTHING.find:
+                self.marks.add(result, "real", origins, whole(result))
+            if np.ndim(result):
+                self.marks.add_shape(result, origins)
+
+    def tell(self, origins: Origins, other: Statement | None = None) -> None:
+        """Report origins that were held back; `other` is the statement that used them as data."""
+        for number in origins:
+            self.seen.tell(number, other)
+
+    def _consume(self, step: Step, number: int, stage: Stage) -> None:
+        given = masks_of(step.known, "meant", (number, stage))
+        row = step.binding.op.influence
+        if row.masks is not None and any(m is not None for i, m in enumerate(given) if i not in row.masks):
+            row = row.taking(Infinities.SPOILED)
+        carried = self.influenced(step, given)
+        pairs = zip(step.results, step.application.results, carried, strict=False)
+        for result, host, marks in pairs:
+            if marks is None:
+                continue
+            now = consumed(row, stage, step.known, shaped(host, marks), host)
+            self.marks.add(result, "meant", (number, now.stage), now.meant)
+            self._spoil(step, number, result, now.spoiled)
+
+    def _spoil(self, step: Step, number: int, result: Any, spoiled: Marked) -> None:
+        """An intentional infinity is data from here on, except where the element is bad anyway."""
+        known = self.marks.of(result)
+        if spoiled is None or isinstance(spoiled, list):
+            self.marks.add(result, "real", frozenset({number}), spoiled)
+        else:
+            for marks in known.real.values() if known else ():
+                spoiled = spoiled & ~marks
+            if not spoiled.any():
+                return
+            self.marks.add(result, "real", frozenset({number}), spoiled)
+        if spoiled is not None:
+            self.rounded.add(number)
+            self.tell(frozenset({number}), step.binding)
+
+    def influenced(self, step: Step, marked: Sequence[Marked], *, exact: bool = True) -> Sequence[Marked]:
+        """The elements of each result that depend on the marked elements of the operands."""
+        return influenced(step.application, marked, self.complain, exact=exact)
+
+    def complain(self, problem: str) -> None:
+        """Note what could not be followed exactly."""
+        if problem not in self.problems:
+            self.problems.append(problem)

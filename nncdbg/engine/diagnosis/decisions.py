@@ -1,0 +1,87 @@
+"""Marks through control flow: a condition influences all that its branch or loop gives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.diagnosis.marks import MarkedTensors, groups_of
+from nncdbg.engine.diagnosis.register import NONE, Origins
+from nncdbg.engine.events import Event, Iterated, Popped, Pushed, Skipped
+from nncdbg.engine.machine import Frame, Machine
+from nncdbg.engine.memory.lifetimes import target_slots
+from nncdbg.engine.ops.influence import Marked, whole
+
+
+@dataclass(slots=True)
+class Decisions:
+    """Per frame the origins that decided whether, or how often, it runs."""
+
+    marks: MarkedTensors
+    _decided: dict[int, tuple[Origins, Origins]] = field(default_factory=dict)
+    """By frame the origins, and the sightings nearest to the condition."""
+
+    def hear(self, event: Event, machine: Machine) -> None:
+        """Note what decided on a frame; at its end, mark what it gives."""
+        if not self.marks:
+            return
+        if isinstance(event, Pushed):
+            outer = machine.frames[-2]
+            node = outer.code.nodes[outer.pc]
+            if node.op in ("if", "while"):
+                self._decide(event.frame, outer.code.instructions[outer.pc][1](outer.slots)[:1])
+        elif isinstance(event, Skipped):
+            outer = machine.frames[-1]
+            self._decide(event.frame, outer.code.instructions[outer.pc - 1][1](outer.slots)[:1])
+            self._end(event.frame, outer)
+        elif isinstance(event, Iterated):
+            self._breaks(event.frame, event.before)
+        elif isinstance(event, Popped):
+            self._end(event.frame, machine.frames[-1])
+
+    def _breaks(self, frame: Frame, slots: Sequence[Any]) -> None:
+        """The conditions of `break` in an iteration that has run."""
+        code = frame.code
+        for pc, node in enumerate(code.nodes):
+            if node.op == "break":
+                self._decide(frame, [slots[code.operands[pc][0]]])
+
+    def _decide(self, frame: Frame, conditions: Sequence[Any]) -> None:
+        known = [marks for marks in map(self.marks.of, conditions) if marks is not None]
+        origins = NONE.union(*(marks.origins for marks in known))
+        if origins:
+            before, nearest = self._decided.get(id(frame), (NONE, NONE))
+            self._decided[id(frame)] = before | origins, nearest.union(*(marks.latest for marks in known))
+
+    def _end(self, frame: Frame, outer: Frame) -> None:
+        targets = target_slots(outer.code.targets[outer.pc - 1])
+        if frame.is_loop:
+            if frame.pc:
+                self._breaks(frame, frame.slots)
+            self._stack(frame, [outer.slots[slot] for slot in targets])
+        origins, nearest = self._decided.pop(id(frame), (NONE, NONE))
+        for slot in targets if origins else ():
+            self.marks.add(outer.slots[slot], "real", origins, True)
+            self.marks.note(outer.slots[slot], nearest)
+
+    def _stack(self, loop: Frame, results: Sequence[Any]) -> None:
+        """The values that a loop has collected are stacked when it is over."""
+        carried = len(loop.code.graph.inputs) - 1
+        latest = loop.code.operands[len(loop.code.nodes)][carried:]
+        for result, items, last in zip(results[carried:], loop.collected, latest, strict=False):
+            # A loop that ends by `break` does not collect in its last iteration.
+            values = [*items, loop.slots[last]][: len(result)]
+            known = [self.marks.of(value) for value in values]
+            for name in ("real", "meant"):
+                for key in groups_of(known, name):
+                    masks = [getattr(each, name).get(key) if each else None for each in known]
+                    self.marks.add(result, name, key, _stacked(masks, values))
+            self.marks.note(result, NONE.union(*(each.latest for each in known if each)))
+
+
+def _stacked(masks: Sequence[Marked], values: Sequence[Any]) -> Marked:
+    pairs = zip(masks, values, strict=True)
+    return np.stack([whole(value, False) if marks is None else marks for marks, value in pairs])

@@ -1,0 +1,99 @@
+"""The NaN and Inf that a program is given: its inputs, its constants, numbers written in place.
+
+A block's constants are inspected when a frame of it begins for the first time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.code import Code, Statement
+from nncdbg.engine.diagnosis.cause import Cause
+from nncdbg.engine.diagnosis.causes.places import bad
+from nncdbg.engine.diagnosis.entrance import cause_in_place, cause_of_constant, cause_of_input
+from nncdbg.engine.diagnosis.marks import MarkedTensors, Stage
+from nncdbg.engine.diagnosis.sightings import ENTRANCE, Sightings
+from nncdbg.engine.events import Event, Pushed
+from nncdbg.stats import summarize
+from nncdbg.stats.finiteness import is_finite
+
+
+@dataclass(slots=True)
+class Entrances:
+    """Marks what a program is given with NaN or Inf; each is reported once it influences something."""
+
+    seen: Sightings
+    marks: MarkedTensors
+    to_host: Callable[[Any], Any]
+    _inspected: set[int] = field(default_factory=set)
+
+    def hear(self, event: Event) -> bool:
+        """Whether a block begins that has NaN or Inf among its constants."""
+        return isinstance(event, Pushed) and self.of_constants(event.frame.code)
+
+    def of_inputs(self, code: Code, inputs: Mapping[str, Any]) -> bool:
+        """Mark the inputs of the entry graph; whether any is not finite."""
+        found = False
+        for name, value in inputs.items():
+            for item in value if isinstance(value, (list, tuple)) else (value,):
+                found |= self._enter(item, partial(cause_of_input, name), code, name)
+        return found
+
+    def of_constants(self, code: Code) -> bool:
+        """Mark the constants of a block; whether any is not finite.  A second time nothing is done."""
+        if id(code) in self._inspected:
+            return False
+        self._inspected.add(id(code))
+        found = False
+        for slot, value in enumerate(code.template):
+            if isinstance(value, np.ndarray) and not is_finite(value) and self.marks.of(value) is None:
+                found |= self._constant(code, slot, value)
+        return found
+
+    def _constant(self, code: Code, slot: int, value: Any) -> bool:
+        name = code.names[slot]
+        if name:
+            return self._enter(value, partial(cause_of_constant, name), code, name)
+        pc, index = next((pc, slots.index(slot)) for pc, slots in enumerate(code.operands) if slot in slots)
+        node = code.nodes[pc]
+        result = node.outputs[0].name if node.outputs else ""
+        return self._enter(value, partial(cause_in_place, index, node.op), code, result, pc)
+
+    def of_operand(self, value: Any, statement: Statement, index: int) -> bool:
+        """Mark an operand that nothing is known of, such as one set by hand; whether it is not finite."""
+        slots = statement.code.operands[statement.pc]
+        name = statement.code.names[slots[index]] if index < len(slots) else ""
+        return self._enter(value, partial(cause_of_constant, name), statement.code, name)
+
+    def _enter(
+        self, value: Any, cause: Callable[[Any, str], Cause], code: Code, name: str, pc: int = ENTRANCE
+    ) -> bool:
+        host = self.to_host(value)
+        if is_finite(host) or not isinstance(host, (np.ndarray, np.generic)):
+            return False
+        for kind in ("nan", "inf"):
+            there = bad(np.asarray(host), kind)
+            if not there.any():
+                continue
+            number = self.seen.add(
+                None,
+                tell=False,
+                kind=kind,
+                role="propagated" if pc == ENTRANCE else "birth",
+                statement=Statement(code, pc),
+                value=name,
+                stats=summarize(np.asarray(host)),
+                cause=cause(np.asarray(host), kind),
+                tick=-1,
+            ).number
+            if kind == "nan":
+                self.marks.add(value, "real", frozenset({number}), there)
+                self.marks.note(value, frozenset({number}))
+            else:
+                self.marks.add(value, "meant", (number, Stage.RAW), there)
+        return True

@@ -1,0 +1,180 @@
+"""Which elements of a tensor depend on which bad values: boolean masks by tensor and origin.
+
+A finite element can be marked too: an index that a NaN decided, a 0 that was 1 / Inf.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum, Flag, auto
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.diagnosis.register import NONE, ByIdentity, Origins
+from nncdbg.engine.graph import Array
+from nncdbg.engine.ops.influence import Application, Marked, everything_in, whole
+
+MOST_GROUPS = 8
+"""Sets of origins that are kept apart in one tensor; more are followed as one."""
+
+
+class Stage(Enum):
+    """What became of an intentional infinity so far."""
+
+    RAW = "as it was given"
+    SCORES = "among scores"
+    SHARE = "a 0, the exponential of -inf"
+
+
+class Role(Flag):
+    """What a tensor is in a softmax that is written out."""
+
+    NONE = 0
+    MAXIMUM = auto()
+    CENTRED = auto()
+    TOTAL = auto()
+
+
+@dataclass(slots=True)
+class Marks:
+    """What one tensor depends on.
+
+    `real` has the elements that depend on each set of origins, `meant` those that come from an intentional
+    infinity and were only used as a mask so far.  `latest` are the sightings nearest to this tensor.
+    """
+
+    real: dict[Origins, Array] = field(default_factory=dict)
+    meant: dict[tuple[int, Stage], Array] = field(default_factory=dict)
+    shape: Origins = NONE
+    """The origins that the shape depends on too."""
+    latest: Origins = NONE
+    role: Role = Role.NONE
+
+    @property
+    def origins(self) -> Origins:
+        return self.shape.union(*self.real)
+
+    def __bool__(self) -> bool:
+        return bool(self.real or self.meant or self.shape or self.role)
+
+
+class MarkedTensors:
+    """The marks of tensors.  A list means what it holds."""
+
+    def __init__(self) -> None:
+        self._known: ByIdentity[Marks] = ByIdentity()
+
+    def __bool__(self) -> bool:
+        return bool(self._known)
+
+    def of(self, value: Any) -> Marks | None:
+        """The marks of a tensor, or of a sequence: then each mask is a list."""
+        if not isinstance(value, (list, tuple)):
+            return self._known.get(value)
+        items = [self.of(item) for item in value]
+        if not any(items):
+            return None
+        found = Marks(
+            latest=NONE.union(*(each.latest for each in items if each)),
+            shape=NONE.union(*(each.shape for each in items if each)),
+        )
+        for name in ("real", "meant"):
+            for key in {key for each in items if each for key in getattr(each, name)}:
+                masks = [getattr(each, name).get(key) if each else None for each in items]
+                getattr(found, name)[key] = _complete(masks, value)
+        return found
+
+    def add(self, value: Any, name: str, key: Any, marked: Marked) -> None:
+        """Mark elements of a tensor (for a sequence: of what it holds) in `real` or `meant`."""
+        if value is None or marked is None:
+            return
+        if marked is True:
+            self.add_shape(value, key)
+            marked = whole(value)
+        if isinstance(value, (list, tuple)):
+            for item, marks in zip(value, marked, strict=True):
+                self.add(item, name, key, marks)
+            return
+        if not marked.any():
+            return
+        groups = getattr(self._entry(value), name)
+        groups[key] = groups[key] | marked if key in groups else marked
+        if name == "real" and len(groups) > MOST_GROUPS:
+            every, masks = NONE.union(*groups), [*groups.values()]
+            groups.clear()
+            groups[every] = np.logical_or.reduce(masks)
+
+    def add_shape(self, value: Any, origins: Origins) -> None:
+        """Note what the shape of a tensor depends on."""
+        for item in value if isinstance(value, (list, tuple)) else (value,):
+            self._entry(item).shape |= origins
+
+    def note(self, value: Any, latest: Origins = NONE, role: Role = Role.NONE) -> None:
+        """Note the nearest sightings of a marked tensor, or its role."""
+        if isinstance(value, (list, tuple)):
+            for item in value:
+                self.note(item, latest, role)
+        elif value is not None and (role or self._known.get(value) is not None):
+            entry = self._entry(value)
+            entry.latest |= latest
+            entry.role |= role
+
+    def _entry(self, value: Any) -> Marks:
+        known = self._known.get(value)
+        if known is None:
+            known = Marks()
+            self._known.set(value, known)
+        return known
+
+
+def _complete(masks: Sequence[Marked], value: Sequence[Any]) -> Marked:
+    return [whole(item, False) if marks is None else marks for marks, item in zip(masks, value, strict=True)]
+
+
+def groups_of(known: Iterable[Marks | None], name: str) -> Sequence[Any]:
+    """The keys of the groups among some marks, in a fixed order."""
+    keys = {key: None for each in known if each is not None for key in getattr(each, name)}
+    return [*keys]
+
+
+def influenced(
+    application: Application, marked: Sequence[Marked], complain: Callable[[str], None], *, exact: bool = True
+) -> Sequence[Marked]:
+    """The elements of each result that depend on the marked operand elements, by the op's row.
+
+    `exact` is that of `Application`; True in place of a mask marks the shape of a result too.  A row that
+    fails is reported to `complain`, and everything is marked.
+    """
+    results = application.results
+    if not any(marks is not None for marks in marked):
+        return [None] * len(results)
+    given = replace(application, marked=marked, exact=exact)
+    try:
+        found = application.op.influence.find(given)
+        return [_fitting(marks, result) for marks, result in zip(found, results, strict=False)]
+    except Exception as error:  # noqa: BLE001 - a kernel over marks may raise anything, and must not stop the run
+        complain(f"what influences the results of {application.op.name} is not known: {error}")
+        return everything_in(results)
+
+
+def _fitting(marks: Marked, result: Any) -> Marked:
+    if marks is None or marks is True or isinstance(result, (list, tuple)):
+        return marks
+    return np.broadcast_to(marks, np.shape(result))
+
+
+def masks_of(known: Sequence[Marks | None], name: str, key: Any) -> Sequence[Marked]:
+    """Per operand the elements of one group."""
+    return [getattr(each, name).get(key) if each is not None else None for each in known]
+
+
+def shaped(value: Any, marks: Marked) -> Marked:
+    """Marks with True spelled out as every element of a value."""
+    return whole(value) if marks is True else marks
+
+
+def hits(groups: Mapping[Any, Marked], place: Array) -> list[Any]:
+    """The keys of the groups that have an element of `place`."""
+    return [key for key, marks in groups.items() if marks is not None and bool((marks & place).any())]

@@ -1,0 +1,68 @@
+"""One executed statement as the NaN tracker sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.diagnosis.causes.places import bad
+from nncdbg.engine.diagnosis.marks import Marks
+from nncdbg.engine.findings import Finding
+from nncdbg.engine.linking import Binding
+from nncdbg.engine.ops.influence import Application, Marked, whole
+from nncdbg.stats.finiteness import is_finite
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One executed statement: its operands and results, on the host too, and the marks of the operands."""
+
+    binding: Binding
+    inputs: Sequence[Any]
+    results: Sequence[Any]
+    application: Application
+    known: Sequence[Marks | None]
+
+
+def array_of(value: Any) -> Any:
+    """NumPy gives an element for some tensors of no axes."""
+    return np.asarray(value) if isinstance(value, np.generic) else value
+
+
+def bad_in(value: Any, kind: str) -> Marked:
+    """The elements of an operand that are NaN or Inf; None where none is."""
+    if isinstance(value, (list, tuple)):
+        items = [bad_in(item, kind) for item in value]
+        if all(item is None for item in items):
+            return None
+        return [whole(v, False) if i is None else i for v, i in zip(value, items, strict=True)]
+    if not isinstance(value, (np.ndarray, np.generic)) or is_finite(value):
+        return None
+    found = bad(np.asarray(value), kind)
+    return found if found.any() else None
+
+
+def either(a: Marked, b: Marked) -> Marked:
+    if isinstance(a, list):
+        return [either(x, y) for x, y in zip(a, b, strict=True)]
+    return a | b
+
+
+def alone(finding: Finding, application: Application, born: Any) -> Finding:
+    """The finding without what came in bad: operands and result with finite numbers in its place."""
+    kind = finding.kind
+    operands = [_finite(value, bad_in(value, kind)) for value in application.operands]
+    host = application.results[finding.output or 0]
+    result = _finite(host, bad(host, kind) & ~born)
+    return Finding(kind, finding.binding, "", operands, finding.output, result=result)
+
+
+def _finite(value: Any, there: Marked) -> Any:
+    if there is None or isinstance(value, (list, tuple)) or not there.any():
+        return value
+    cleaned = np.array(value)
+    cleaned[there] = 1
+    return cleaned

@@ -1,0 +1,126 @@
+"""What a user's kernel leaves unwritten in the buffers that it allocates through `xp`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.graph import Array
+from nncdbg.engine.linking import Binding, Execute
+from nncdbg.engine.memory.proof import OTHER_FILL, UNWRITTEN, bytes_of, words
+from nncdbg.stats.inspection import fill, is_pattern
+
+_READ_SCRATCH = (
+    "read a buffer of xp.empty before it wrote there, so that {count} of {size} elements of %{name} are wrong"
+)
+
+
+class KernelBuffers:
+    """Every buffer of the kernel that runs, filled with the pattern of fresh memory.
+
+    If the kernel leaves some of it unwritten, it runs once more over another fill: results that differ were
+    computed from what was not written, and elements that hold both fills are unwritten themselves.
+    """
+
+    def __init__(self) -> None:
+        self._made: list[Array] = []
+        self._second = False
+
+    def fresh(self, array: Array) -> Array:
+        """Fill a buffer that a kernel has just allocated, and keep it until `forget`."""
+        if not array.dtype.hasobject and array.flags.writeable:
+            if self._second:
+                array.reshape(-1, order="A").view(np.uint8)[...] = _other_fill(array)
+            else:
+                fill(array)
+                self._made.append(array)
+        return array
+
+    def forget(self) -> None:
+        """A kernel begins."""
+        self._made.clear()
+
+    def misuse(
+        self, binding: Binding, results: Sequence[Any], again: Callable[[], Sequence[Any]]
+    ) -> dict[int, str]:
+        """What is wrong with each result of the kernel that has just run, by its number, in words.
+
+        `again` runs the kernel once more over the same operands.
+        """
+        left = any(is_pattern(each).any() for each in self._made)
+        self.forget()
+        if not left:
+            return {}
+        second = self._again(again)
+        found = {}
+        for index, result in enumerate(results):
+            if isinstance(result, np.ndarray) and not result.dtype.hasobject:
+                told = _compared(binding, index, result, second[index] if second is not None else None)
+                if told is not None:
+                    found[index] = told
+        # A kernel that gives something else each time proves nothing.
+        return found if found and (second is None or self._repeats(results, again)) else {}
+
+    def watched_into(
+        self, binding: Binding, found: Callable[[Binding, Sequence[Any], Array, str], None]
+    ) -> Execute:
+        """The kernel that writes into the buffer given last; misuse of what it allocates goes to `found`."""
+        kernel = binding.kernel_into
+        assert kernel is not None
+
+        def into(*arguments: Any) -> Any:
+            self.forget()
+            kernel(*arguments)
+            *inputs, buffer = arguments
+
+            def again() -> Sequence[Any]:
+                second = np.empty(buffer.shape, buffer.dtype)
+                fill(second)
+                kernel(*inputs, second)
+                return (second,)
+
+            for told in self.misuse(binding, (buffer,), again).values():
+                found(binding, inputs, buffer, told)
+            return buffer
+
+        return into
+
+    def _again(self, again: Callable[[], Sequence[Any]]) -> Sequence[Any] | None:
+        """The results over the other fill; None if the kernel fails there: it read what it did not write."""
+        self._second = True
+        try:
+            return again()
+        except Exception:  # noqa: BLE001  a user's kernel may raise anything
+            return None
+        finally:
+            self._second = False
+
+    def _repeats(self, results: Sequence[Any], again: Callable[[], Sequence[Any]]) -> bool:
+        third = again()
+        self.forget()
+        pairs = zip(results, third, strict=True)
+        return all(_same(one, other) for one, other in pairs if isinstance(one, np.ndarray))
+
+
+def _other_fill(array: Array) -> int:
+    """The byte of the second fill: a bool of the first one is true, so that of the second is false."""
+    return 0 if array.dtype == np.bool_ else OTHER_FILL
+
+
+def _same(one: Array, other: Any) -> bool:
+    alike = isinstance(other, np.ndarray) and one.shape == other.shape and one.dtype == other.dtype
+    return alike and (one.dtype.hasobject or bool((bytes_of(one) == bytes_of(other)).all()))
+
+
+def _compared(binding: Binding, index: int, first: Array, second: Any) -> str | None:
+    everything = np.ones(first.size, bool)
+    if not isinstance(second, np.ndarray) or (first.shape, first.dtype) != (second.shape, second.dtype):
+        return words(binding, index, first, everything, _READ_SCRATCH)
+    one, two = bytes_of(first), bytes_of(second)
+    left = is_pattern(first).reshape(-1) & (two == _other_fill(first)).all(axis=1)
+    depends = (one != two).any(axis=1) & ~left
+    if left.any():
+        return words(binding, index, first, left, UNWRITTEN)
+    return words(binding, index, first, depends, _READ_SCRATCH) if depends.any() else None

@@ -1,0 +1,265 @@
+"""Which elements of an op's operands influence which elements of its results.
+
+Every op declares a row (`Op.influence`).  The NaN tracker gives it boolean masks of the operand elements that
+come from a bad value, and gets masks of the result elements that depend on them.  A row may name too many
+elements (`exact` is False), never too few.  `tests/engine/ops/test_influence.py` compares each row with
+an experiment.
+
+A row may depend on values: `Where` discards the branch that it does not take, `Max` an infinity that loses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from nncdbg.engine.graph import Array
+
+if TYPE_CHECKING:
+    from nncdbg.engine.ops.declaration import Op
+
+Marked: TypeAlias = Any
+"""A boolean array of the value's shape; for a sequence a list of these; None where no element is marked.
+
+In what a row gives, True marks every element and the shape of the result too.
+"""
+
+CALM = 1e4
+"""Largest magnitude that a probe leaves in an operand, so that no kernel overflows over it."""
+
+
+class Infinities(Enum):
+    """What an op does with an intentional infinity among its operands."""
+
+    SPOILED = "consumed as data"
+    KEPT = "moved"
+    MIXED = "put among scores"
+    SCALED = "scores scaled by a finite number"
+    ABSORBED = "consumed as a mask"
+    EXPONENTIAL = "consumed as a mask where a maximum was subtracted before"
+    SUMMED = "added up after the exponential"
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """One executed statement on the host: its op, attributes, operands, results, and the marked operands."""
+
+    op: Op
+    attributes: Mapping[str, Any]
+    operands: Sequence[Any]
+    results: Sequence[Any]
+    marked: Sequence[Marked]
+    exact: bool = True
+    """Whether infinities among the marked elements are exact, such as log(0), so that one may lose to a
+    number.
+
+    One that was rounded to infinity, or was consumed as data, decides even where it loses.
+    """
+
+    def run(self, operands: Sequence[Any], **attributes: Any) -> Sequence[Any]:
+        """The op's own kernel over other operands, on NumPy; always a sequence of results."""
+        with np.errstate(all="ignore"):
+            found = self.op.bind(np, {**self.attributes, **attributes})(*operands)
+        return found if isinstance(found, tuple) else (found,)
+
+    def marks(self, index: int) -> Marked:
+        """The marks of one operand, None also where it is not given."""
+        return self.marked[index] if index < len(self.marked) else None
+
+    def operand(self, index: int) -> Any:
+        return self.operands[index] if index < len(self.operands) else None
+
+
+Find: TypeAlias = Callable[[Application], Sequence[Marked]]
+
+
+@dataclass(frozen=True, slots=True)
+class Influence:
+    """A row of the table: `find` gives the influenced elements of each result, `words` describe it.
+
+    `exact` is False where more elements may be named than depend on the operand.  `discards` says which
+    values of an operand have no effect although the op reads them, "" if there are none.
+    """
+
+    words: str
+    find: Find
+    exact: bool = True
+    discards: str = ""
+    infinities: Infinities = Infinities.SPOILED
+    masks: tuple[int, ...] | None = None
+    """The operands that `infinities` is about; None: all.  In others an infinity is data."""
+    greatest: bool = False
+    """Whether the results are maxima, which a softmax written out subtracts."""
+
+    def taking(self, infinities: Infinities, masks: tuple[int, ...] | None = None) -> Influence:
+        """The same row for an op that treats intentional infinities, in operands `masks`, like this."""
+        return replace(self, infinities=infinities, masks=masks)
+
+
+def whole(value: Any, marked: bool = True) -> Marked:
+    """Marks on every element of a value, or on none."""
+    if value is None:
+        return None
+    if isinstance(value, (list, tuple)):
+        return [whole(item, marked) for item in value]
+    return np.full(np.shape(value), marked)
+
+
+def everything_in(results: Sequence[Any]) -> Sequence[Marked]:
+    return [whole(result) for result in results]
+
+
+def resized(results: Sequence[Any]) -> Sequence[Marked]:
+    """Marks on all results and their shapes."""
+    return [None if result is None else True for result in results]
+
+
+def _everything(application: Application) -> Sequence[Marked]:
+    return everything_in(application.results)
+
+
+def _resized(application: Application) -> Sequence[Marked]:
+    return resized(application.results)
+
+
+def _nothing(application: Application) -> Sequence[Marked]:
+    return [None] * len(application.results)
+
+
+def _checked(application: Application) -> Sequence[Marked]:
+    return [None] * len(application.results)
+
+
+EVERYTHING = Influence("every element influences every result", _everything, exact=False)
+RESIZED = Influence("every element influences every result, and their sizes", _resized, exact=False)
+NOTHING = Influence("only the shape is read", _nothing)
+CHECK = Influence(
+    "a check for such values: what depends on it handles them",
+    _checked,
+    discards="NaN and Inf, which the op tests for",
+    infinities=Infinities.ABSORBED,
+)
+
+
+# -- element by element ------------------------------------------------------------------------
+
+
+def aligned(application: Application, values: Sequence[Any]) -> Sequence[Any]:
+    """Values as they broadcast by NumPy's rules; before opset 7 `axis` says where the second belongs."""
+    axis = application.attributes.get("axis")
+    if not application.attributes.get("broadcast") or axis is None or values[1] is None:
+        return values
+    first = np.ndim(application.operands[0])
+    second = values[1]
+    return [values[0], second.reshape(second.shape + (1,) * (first - axis % max(first, 1) - second.ndim))]
+
+
+def _pointwise(application: Application) -> Sequence[Marked]:
+    found = np.zeros(np.shape(application.results[0]), bool)
+    for marks in aligned(application, application.marked):
+        if marks is not None:
+            found |= marks
+    return [found for _ in application.results]
+
+
+POINTWISE = Influence("element by element, with broadcasting", _pointwise)
+
+
+def of_first(row: Influence) -> Influence:
+    """The same row, where the operands after the first give only a type or a shape."""
+
+    def find(application: Application) -> Sequence[Marked]:
+        return row.find(replace(application, marked=application.marked[:1]))
+
+    return replace(row, words=f"the first operand: {row.words}", find=find)
+
+
+# -- elements moved ----------------------------------------------------------------------------
+
+
+def moved(*data: int, every: bool = False) -> Influence:
+    """The op run on the marks themselves: operands `data` (all with `every`) are moved, others say where."""
+
+    def find(application: Application) -> Sequence[Marked]:
+        chosen = range(len(application.operands)) if every else data
+        if any(marks is not None for i, marks in enumerate(application.marked) if i not in chosen):
+            return resized(application.results)
+        operands = [
+            (application.marks(i) if application.marks(i) is not None else whole(value, False))
+            if i in chosen
+            else value
+            for i, value in enumerate(application.operands)
+        ]
+        return [as_marks(found) for found in application.run(operands)]
+
+    return Influence(
+        "each element to where it is moved; a shape, size or index to everything",
+        find,
+        infinities=Infinities.KEPT,
+    )
+
+
+def as_marks(value: Any) -> Marked:
+    if value is None:
+        return None
+    if isinstance(value, (list, tuple)):
+        return [as_marks(item) for item in value]
+    return np.asarray(value).astype(bool)
+
+
+MOVED = moved(0)
+ALL_MOVED = moved(every=True)
+
+
+# -- arithmetic over many elements -------------------------------------------------------------
+
+
+def probed(*data: int, every: bool = False) -> Influence:
+    """The op's own kernel with NaN in the marked elements of operands `data`: NaN results depend on them.
+
+    The other elements are finite and of moderate size, so that no NaN has another cause.
+    """
+
+    def find(application: Application) -> Sequence[Marked]:
+        chosen = range(len(application.operands)) if every else data
+        read = [i for i in chosen if _is_number(application.operand(i))]
+        if any(marks is not None for i, marks in enumerate(application.marked) if i not in read):
+            return resized(application.results)
+        floats = [value for value in application.operands if getattr(value, "dtype", None) is not None]
+        dtype = np.dtype(np.float64 if any(v.dtype == np.float64 for v in floats) else np.float32)
+        operands = [
+            _probe(value, application.marks(i), dtype) if i in read else value
+            for i, value in enumerate(application.operands)
+        ]
+        found = application.run(operands)
+        return [
+            _probed_marks(each, found[0], own) for each, own in zip(found, application.results, strict=False)
+        ]
+
+    return Influence("all that is computed from the element, found by a NaN in its place", find, exact=False)
+
+
+def _is_number(value: Any) -> bool:
+    """Whether NaN can take the place of an element: a mask of bools has no such place."""
+    return getattr(value, "dtype", None) is not None and value.dtype != np.bool_
+
+
+def _probe(value: Array, marks: Marked, dtype: np.dtype[Any]) -> Array:
+    calm: Array = np.nan_to_num(value.astype(dtype), nan=1.0, posinf=1.0, neginf=-1.0)
+    np.clip(calm, -CALM, CALM, out=calm)
+    if marks is not None:
+        calm[marks] = np.nan
+    return calm
+
+
+def _probed_marks(found: Any, first: Any, own: Any) -> Marked:
+    """Where a probe's result is NaN; indices have no NaN, so they go with the values beside them."""
+    if found is None or own is None:
+        return None
+    if np.asarray(found).dtype.kind in "fcV":
+        return np.isnan(found)
+    return np.isnan(first) if np.shape(first) == np.shape(found) else whole(own)

@@ -1,0 +1,201 @@
+"""Kernels of users that allocate through `xp`: what they leave unwritten is found, and nothing else."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import nncdbg
+from nncdbg.engine.backends.kernel_namespace import KernelNamespace
+from nncdbg.engine.ops import declaration
+from nncdbg.engine.ops.declaration import declared_together
+
+
+def whole(xp: Any, x: Any) -> Any:
+    out = xp.empty_like(x)
+    out[...] = x * 2
+    return out
+
+
+def without_the_tail(xp: Any, x: Any) -> Any:
+    out = xp.empty_like(x)
+    out[:-1] = x[:-1] * 2
+    return out
+
+
+def without_the_tail_scaled(xp: Any, x: Any) -> Any:
+    out = xp.empty(x.shape, x.dtype)
+    out[:-1] = x[:-1]
+    return out * 2
+
+
+def sum_over_scratch(xp: Any, x: Any) -> Any:
+    scratch = xp.ndarray(x.shape, x.dtype)
+    scratch[1:] = x[1:]
+    return xp.asarray(scratch.sum())
+
+
+def scratch_that_is_read_where_it_was_written(xp: Any, x: Any) -> Any:
+    scratch = xp.empty((2 * x.size,), x.dtype)
+    scratch[: x.size] = x.reshape(-1)
+    return scratch[: x.size].reshape(x.shape) + 1
+
+
+def integers_without_the_tail(xp: Any, x: Any) -> Any:
+    out = xp.empty(x.shape, np.int64)
+    out[:-1] = 7
+    return out
+
+
+def decision_by_scratch(xp: Any, x: Any) -> Any:
+    flags = xp.empty(x.shape, bool)
+    flags[1:] = True
+    return xp.where(flags, x, 0.0).astype(x.dtype)
+
+
+def laundered(xp: Any, x: Any) -> Any:
+    out = xp.empty_like(x)
+    out[:-1] = x[:-1]
+    return xp.nan_to_num(out)
+
+
+def fails_over_another_fill(xp: Any, x: Any) -> Any:
+    sizes = xp.empty((2,), np.float32)
+    sizes[0] = 1
+    if not xp.isnan(sizes[1]):
+        raise ValueError("a size")
+    return x + 0
+
+
+def different_each_time(xp: Any, x: Any, _calls: Any = [0]) -> Any:  # noqa: B006  on purpose
+    xp.empty((3,), np.float32)
+    _calls[0] += 1
+    return x + _calls[0]
+
+
+def read_only_buffer(xp: Any, x: Any) -> Any:
+    return x + xp.ndarray(x.shape, x.dtype, buffer=np.ones(x.size, x.dtype).data)
+
+
+READ = "read a buffer of xp.empty before it wrote there"
+
+CASES: list[tuple[Any, str | None]] = [
+    (whole, None),
+    (without_the_tail, "left 1 of 4 elements of %y unwritten, the first at [3]"),
+    (without_the_tail_scaled, f"{READ}, so that 1 of 4 elements of %y are wrong, the first at [3]"),
+    (sum_over_scratch, f"{READ}, so that 1 of 1 elements"),
+    (scratch_that_is_read_where_it_was_written, None),
+    (integers_without_the_tail, "left 1 of 4 elements of %y unwritten, the first at [3]"),
+    (decision_by_scratch, READ),
+    (laundered, f"{READ}, so that 1 of 4 elements of %y are wrong"),
+    (fails_over_another_fill, f"{READ}, so that 4 of 4 elements"),
+    (different_each_time, None),
+    (read_only_buffer, None),
+]  # fmt: skip
+
+TEXT = """#nncdbg 1
+graph @main(%x: f32[4]) -> (%y) {
+  %y = mine.Kernel(%x)
+  return %y
+}
+"""
+X = np.arange(1, 5, dtype=np.float32)
+
+
+@pytest.fixture
+def kernel(request: pytest.FixtureRequest) -> Iterator[str | None]:
+    function, expected = request.param
+    with declared_together() as found:
+        nncdbg.op("mine.Kernel")(function)
+    yield expected
+    for entry in found:
+        declaration._DECLARED.pop(entry.name)
+
+
+@pytest.mark.parametrize("kernel", CASES, indirect=True, ids=lambda case: case[0].__name__)
+@pytest.mark.parametrize("allocator", [None, "debug", "arena"])
+def test_a_watch_finds_what_a_kernel_leaves_unwritten(kernel: str | None, allocator: str | None) -> None:
+    report = nncdbg.watch(nncdbg.parse(TEXT), {"x": X}, allocator=allocator)
+    assert report.error is None
+    found = [each for each in report.tripping if each.kind == "uninitialized"]
+    if kernel is None:
+        assert report.findings == []
+        return
+    assert found[0].first
+    assert found[0].evidence.startswith(f"mine.Kernel {kernel}")
+    # Its NaN is explained by that, and is no finding of its own.
+    assert {each.kind for each in report.findings} == {"uninitialized"}
+
+
+@pytest.mark.parametrize("allocator", ["debug", "poison"])
+def test_scratch_of_a_kernel_that_writes_into_a_buffer_given_to_it(allocator: str) -> None:
+    def scaled(xp: Any, x: Any, *, out: Any) -> Any:
+        scratch = xp.empty_like(x)
+        scratch[1:] = x[1:]
+        return xp.multiply(scratch, 2, out=out)
+
+    with declared_together() as found:
+        nncdbg.op("mine.Kernel", infer=lambda attributes, types: [types[0]], accepts_out=True)(scaled)
+    try:
+        stop = nncdbg.Debugger(nncdbg.parse(TEXT), {"x": X}, allocator=allocator).run()
+    finally:
+        declaration._DECLARED.pop(found[0].name)
+    assert stop.detail == f"mine.Kernel {READ}, so that 1 of 4 elements of %y are wrong, the first at [0]"
+
+
+@pytest.mark.parametrize("kernel", [CASES[1]], indirect=True)
+def test_the_debugger_stops_at_the_kernel(kernel: str) -> None:
+    debugger = nncdbg.Debugger(nncdbg.parse(TEXT), {"x": X})
+    stop = debugger.run()
+    assert (stop.reason, stop.detail) == ("exception", f"mine.Kernel {kernel}")
+
+
+@pytest.mark.parametrize("kernel", CASES[:1], indirect=True)
+def test_without_a_watch_over_memory_a_kernel_gets_the_module_itself(kernel: None) -> None:
+    seen: list[Any] = []
+    declaration._DECLARED.pop("mine.Kernel")
+    nncdbg.op("mine.Kernel")(lambda xp, x: seen.append(xp) or x + 0)
+    for allocator, own in (("plain", True), ("debug", False)):
+        debugger = nncdbg.Debugger(nncdbg.parse(TEXT), {"x": X}, allocator=allocator)
+        debugger.run()
+        assert (seen[-1] is np) == own
+    assert isinstance(seen[-1], KernelNamespace)
+
+
+def test_the_namespace_is_numpy_in_all_else() -> None:
+    made: list[Any] = []
+
+    def fresh(array: Any) -> Any:
+        made.append(array)
+        return array
+
+    xp = KernelNamespace(np, fresh)
+    assert isinstance(xp, ModuleType)
+    assert inspect.ismodule(xp)
+    assert xp.__name__ == "numpy"
+    assert (xp.sin, xp.float32, xp.linalg, xp.__version__) == (np.sin, np.float32, np.linalg, np.__version__)
+    assert {"empty", "einsum", "ndarray"} <= set(dir(xp))
+    assert pickle.loads(pickle.dumps(xp)) is np
+    array = np.ones(3)
+    assert isinstance(array, xp.ndarray)
+    assert not isinstance([1.0], xp.ndarray)
+    assert issubclass(np.ma.MaskedArray, xp.ndarray)
+
+    class Mine(xp.ndarray):  # type: ignore[misc, name-defined]
+        pass
+
+    assert isinstance(array.view(Mine), xp.ndarray)
+    assert not isinstance(array, Mine)
+    assert made == []
+    for array in (xp.empty(3), xp.empty_like([1, 2]), xp.ndarray((2, 2)), xp.empty((2,), order="F")):
+        assert type(array) is np.ndarray
+        assert made.pop(0) is array
+    assert pickle.loads(pickle.dumps(xp.empty((2,), np.int8))).shape == (2,)
+    with pytest.raises(AttributeError):
+        xp.nothing_of_this_name  # noqa: B018  the attribute is what is tried

@@ -1,0 +1,169 @@
+"""A model whose every name is an attack on the terminal goes through every command, and none gets through."""
+
+from __future__ import annotations
+
+import os
+import re
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import nncdbg
+from nncdbg.engine.errors import NncdbgError, RunError
+from nncdbg.engine.escaping import printable, printable_line, printable_styled
+from nncdbg.terminal.commands import TABLE
+from nncdbg.terminal.completion import candidates
+from nncdbg.terminal.main import COMMANDS, main
+from nncdbg.terminal.screen import Screen
+from nncdbg.terminal.session import Session
+from tests.hostile import ATTACK, RAW, hostile, hostile_model
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return hostile_model(tmp_path)
+
+
+def lines_for(name: str) -> list[str]:
+    """What is typed of a command: bare, with what is there, and with what is not."""
+    value = '%"' + printable_line(hostile("h")) + '"'
+    missing = '%"' + printable_line(hostile("gone")) + '"'
+    arguments = ["", value, missing, "1", "3", hostile("argument"), f"{value} = 5", f"@{missing[1:]}", "nan"]
+    return [f"{name} {argument}" for argument in arguments]
+
+
+def session_of(model: Path) -> tuple[Session, StringIO]:
+    written = StringIO()
+    debugger = nncdbg.Debugger(nncdbg.load(model), {hostile("x"): np.ones(3, np.float32)})
+    return Session(debugger, str(model), Screen(written, written)), written
+
+
+LEAVING = {"quit"}
+
+
+@pytest.mark.parametrize("name", [name for name in TABLE if name not in LEAVING])
+def test_no_command_of_the_prompt_shows_a_raw_control(
+    name: str, model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for advance in (["next", "step"], ["catch nan", "continue"]):
+        session, written = session_of(model)
+        for line in [*advance, *lines_for(name), "where", "list"]:
+            session.execute(line, typed=True)
+        text = written.getvalue()
+        assert "owned" in text or not text, "the names are there"
+        assert not RAW.findall(text), text
+
+
+ONE_SHOT = {
+    "run": [
+        ["{model}"],
+        ["{model}", "--json"],
+        ["{model}", "--dim", "bad=3"],
+        ["{model}", "--input", "x=zeros"],
+    ],
+    "watch": [
+        ["{model}"],
+        ["{model}", "--json"],
+        ["{model}", "--github"],
+        ["{model}", "--strict", "--runs", "2"],
+    ],
+    "diff": [["{model}", "{model}"], ["{model}", "{model}", "--json"], ["{model}", "{text}"]],
+    "reduce": [["{model}", "-o", "reduced"], ["{model}", "--json", "-o", "again"]],
+    "bisect": [["{model}"], ["{model}", "--json"]],
+    "print": [["{model}"], ["{model}", "--flat"]],
+    "listing": [["{model}"]],
+    "ops": [[hostile("Op")], [], ["Softmax"]],
+    "dap": [["--listen", hostile("host") + ":1"], ["--socket", hostile("/nowhere/s")]],
+    "lsp": [[hostile("argument")]],
+    "repl": [["--connect", hostile("/nowhere/socket")]],
+}
+
+
+def test_every_one_shot_command_is_tried() -> None:
+    assert {*ONE_SHOT} == {*COMMANDS}
+
+
+@pytest.mark.parametrize("command", ONE_SHOT)
+def test_no_one_shot_command_shows_a_raw_control(
+    command: str,
+    model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["print", str(model), "-o", "text.nnc"]) == 0
+    assert main(["run", str(model)]) == 0, "it is a good model"
+    for arguments in ONE_SHOT[command]:
+        filled = [each.replace("{model}", str(model)).replace("{text}", "text.nnc") for each in arguments]
+        main([command, *filled])
+        out, err = capfd.readouterr()
+        assert out + err, filled
+        assert not RAW.findall(out + err), (filled, out + err)
+
+
+def test_no_error_about_the_file_shows_a_raw_control(
+    model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for damaged in (b"", b"no model at all", model.read_bytes()[:-20]):
+        path = tmp_path / f"damaged{ATTACK}.onnx"
+        path.write_bytes(damaged)
+        main(["run", str(path)])
+    main(["run", str(tmp_path / hostile("missing.onnx"))])
+    main([str(tmp_path / hostile("missing.onnx"))])
+    main(["run", str(model), "--input", f"{hostile('x')}={hostile('file')}.npy"])
+    out, err = capfd.readouterr()
+    assert err.count("error: ") == 6
+    assert not RAW.findall(out + err), out + err
+
+
+def test_a_terminal_with_colour_gets_styles_and_nothing_else(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = StringIO()
+    monkeypatch.setattr(written, "isatty", lambda: True, raising=False)
+    debugger = nncdbg.Debugger(nncdbg.load(model), {hostile("x"): np.ones(3, np.float32)})
+    session = Session(debugger, str(model), Screen(written, written, width=60, color=True))
+    for line in ("list", "next", "next", "where", "info values", "why", "stats", "show"):
+        session.execute(line)
+    text = re.sub(r"\x1b\[[\d;]*m", "", written.getvalue())
+    assert "owned" in text
+    assert not RAW.findall(text)
+
+
+def test_completion_offers_no_raw_control(
+    model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / hostile("commands")).touch()
+    (tmp_path / "plain").touch()
+    session, _ = session_of(model)
+    offered = []
+    for line in ("p %", "p ", "break @", "break ", "source ", "goto ", "list @", "set %", "watch %", "mean("):
+        offered += candidates(session, line)[1]
+    assert any("owned" in each for each in offered)
+    assert "plain" in offered
+    assert not RAW.findall("".join(offered))
+
+
+def test_python_gets_escaped_errors_and_reports(model: Path) -> None:
+    program = nncdbg.load(model)
+    debugger = nncdbg.Debugger(program, {hostile("x"): np.ones(3, np.float32)})
+    with pytest.raises(NncdbgError) as caught:
+        debugger.value(hostile("last"))
+    assert not RAW.findall(str(caught.value))
+    report = nncdbg.watch(program, inputs={hostile("x"): np.ones(3, np.float32)})
+    assert not RAW.findall(str(program))
+    assert not report.ok
+
+
+def test_what_is_escaped() -> None:
+    assert printable("a\tb\nc\x1b[31m\x9b\u202e") == "a\tb\nc\\x1b[31m\\x9b\\u202e"
+    assert printable_line("a\tb\nc\r") == "a\\tb\\nc\\r"
+    assert printable_styled("\x1b[1;31mred\x1b[0m \x1b]0;t\x07") == "\x1b[1;31mred\x1b[0m \\x1b]0;t\\x07"
+    assert printable("é𝄞 ‘…’ 漢字 🙂") == "é𝄞 ‘…’ 漢字 🙂"
+    assert str(RunError("\x1b", hint="\x07")) == "\\x1b\n  hint: \\x07"
+    assert os.linesep not in printable_line("\u2028\u2029")
