@@ -14,7 +14,7 @@ from nncdbg.terminal.options import (
     Parser,
     add_machine,
     add_prompt,
-    load_program,
+    chosen_program,
     make_debugger,
     make_debugger_of,
     say_notes,
@@ -74,7 +74,7 @@ def _diff(options: Namespace, screen: Screen, arguments: Sequence[str]) -> int:
     from nncdbg.engine.divergence.tolerance import Tolerance
 
     tolerance = Tolerance(options.rtol, options.atol, options.ulp)
-    program = load_program(options.model, flat=options.flat)
+    program = chosen_program(options)
     start = time.perf_counter()
     a = make_debugger(options, program, statistics=False)
     say_notes(screen, a)
@@ -100,7 +100,7 @@ def _side_b(options: Namespace, program: Program, a: Debugger) -> tuple[Debugger
     """Side B with the inputs of side A, and what a person should know of them."""
     from nncdbg.engine.divergence.door import counterpart
 
-    other = program if options.other is None else load_program(options.other, flat=options.flat)
+    other = program if options.other is None else chosen_program(options, options.other)
     other, inputs, notes = counterpart(other, a.inputs, options.dtype_b)
     given = {
         **vars(options),

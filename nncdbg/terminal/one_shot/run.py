@@ -18,7 +18,7 @@ from nncdbg.terminal.options import (
     add_check,
     add_machine,
     add_model,
-    load_program,
+    chosen_program,
     make_debugger,
     say_notes,
 )
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
 def _run(options: Namespace, screen: Screen) -> int:
     from nncdbg.terminal.stops import fallbacks
 
-    debugger = make_debugger(options, load_program(options.model, flat=options.flat), statistics=False)
+    debugger = make_debugger(options, chosen_program(options), statistics=False)
     say_notes(screen, debugger)
     start = time.perf_counter()
     with under_way(debugger, screen):

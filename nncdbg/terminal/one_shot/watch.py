@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.errors import NncdbgError, RunError
 from nncdbg.terminal.one_shot.failure import told_in_json
-from nncdbg.terminal.options import Parser, add_machine, add_model, given_inputs, load_program
+from nncdbg.terminal.options import Parser, add_machine, add_model, chosen_program, given_inputs
 from nncdbg.terminal.running import hearing, under_way
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def _watch(options: Namespace, screen: Screen) -> int:
     from nncdbg.nan_watch.gates import Gates
     from nncdbg.nan_watch.reports import Watched
 
-    program = load_program(options.model, flat=options.flat)
+    program = chosen_program(options)
     inputs, dims = given_inputs(options)
     # A bundle has gates of its own.
     gates = Gates.of(options.fail_on, strict=options.strict)
@@ -274,6 +274,7 @@ def _corpus(
         options.model,
         gates,
         flat=options.flat,
+        stores=tuple(options.allow_store),
         libraries=tuple(options.op_library),
         max_findings=_most(options),
         good=_good(options),
