@@ -85,6 +85,15 @@ def data_file(text: str, folder: Path | None = None) -> DataFile | None:
     return DataFile(folder / path if folder else Path(path), key)
 
 
+def split_data(text: str) -> tuple[str, str] | None:
+    """The target and the data of ``%v = zeros[2,3]`` or ``%v = x.npy``; None for any other assignment."""
+    for place, character in enumerate(text):
+        data = text[place + 1 :].strip().strip("\"'")
+        if character == "=" and (_GENERATED.fullmatch(data) or _FILE.search(data)):
+            return text[:place].strip(), data
+    return None
+
+
 def read_spec(text: str, folder: Path | None = None) -> Generated | DataFile | Plain:
     """What a text gives.  Raises UsageError for a text in none of the forms."""
     found = generated(text) or data_file(text, folder)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nncdbg.stats.summary import Summary
+
+if TYPE_CHECKING:
+    from nncdbg.engine.divergence.observers import Verification
 
 ROLES = ("birth", "masked", "healed", "propagated")
 """A non-finite value is born; is born and never reaches an output; becomes a number again; is handed on."""
@@ -145,6 +148,8 @@ class Report:
     cases: list[Case] = field(default_factory=list)
     interrupted: bool = False
     """Whether somebody ended it before all was done."""
+    observers: Verification | None = None
+    """Whether observers change the outputs, if that was verified."""
 
     def limit(self, most: int) -> None:
         """List at most so many findings, in their order; those that trip, then births, before all others."""
@@ -189,6 +194,8 @@ class Report:
             found["error"] = str(self.error)
         if self.interrupted:
             found["interrupted"] = True
+        if self.observers is not None:
+            found["observers"] = self.observers.as_dict()
         if self.cases:
             found["cases"] = [case.as_dict() for case in self.cases]
         return found

@@ -186,4 +186,5 @@ def remarks(report: Report) -> list[str]:
     lines += [f"not checked: {sentence(words)}" for words in first(report.unchecked, NOTES)]
     lines += left_out(report.unchecked, NOTES, "things not checked")
     lines += [f"note: {sentence(words)}" for words in first(report.notes, NOTES)]
+    lines += [] if report.observers is None else [f"note: {report.observers}"]
     return lines + left_out(report.notes, NOTES, "notes")

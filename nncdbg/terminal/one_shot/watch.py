@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.errors import NncdbgError, RunError
 from nncdbg.terminal.one_shot.failure import told_in_json
-from nncdbg.terminal.options import Parser, add_machine, add_model, chosen_program, given_inputs
+from nncdbg.terminal.options import (
+    Parser,
+    add_machine,
+    add_model,
+    add_verification,
+    chosen_program,
+    given_inputs,
+    verify_observers,
+)
 from nncdbg.terminal.running import hearing, under_way
 
 if TYPE_CHECKING:
@@ -58,6 +66,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     )
     add_model(parser)
     add_machine(parser)
+    add_verification(parser)
     add = parser.add_argument
     add("--fail-on", default=",".join(USUAL), metavar="GATES", help=f"what it fails on ({','.join(USUAL)})")
     add("--strict", action="store_true", help="fail on a NaN too that never reaches an output")
@@ -113,6 +122,7 @@ def _watch(options: Namespace, screen: Screen) -> int:
     # A bundle has gates of its own.
     gates = Gates.of(options.fail_on, strict=options.strict)
     known = _known(options, program)
+    verified = verify_observers(options, program, inputs, dims, screen) if options.verify_observers else None
     if options.memory:
         report = _in_memories(options, program, inputs, dims)
     elif options.inputs_dir or options.runs > 1:
@@ -120,6 +130,7 @@ def _watch(options: Namespace, screen: Screen) -> int:
     else:
         report, inputs = _once(options, screen, program, gates, inputs, dims)
     report.model = options.model
+    report.observers = verified
     if known is not None:
         from nncdbg.nan_watch.baseline import compare
 
@@ -158,7 +169,8 @@ def _exit_code(options: Namespace, report: Report, problems: list[NncdbgError]) 
         return problems[0].exit_code
     if report.error is not None and report.status == "failed" and not report.interrupted:
         return report.error.exit_code if isinstance(report.error, NncdbgError) else RunError.exit_code
-    return 0 if options.write_baseline and report.status == "tripped" else exit_code(report)
+    code = 0 if options.write_baseline and report.status == "tripped" else exit_code(report)
+    return code or int(report.observers is not None and not report.observers.ok)
 
 
 # -- running -----------------------------------------------------------------------------------------
