@@ -51,6 +51,11 @@ def add_model(parser: Parser) -> None:
     parser.add_argument(
         "model", metavar="MODEL", help="a graph: FILE.onnx, FILE.nnc (graph text), or a repro bundle"
     )
+    add_opening(parser)
+
+
+def add_opening(parser: Parser) -> None:
+    """How a graph is opened."""
     parser.add_argument("--flat", action="store_true", help="one graph, instead of layers that are called")
     parser.add_argument(
         "--allow-store",
@@ -140,7 +145,7 @@ def load_program(path: str, *, flat: bool = False, stores: Sequence[str] = ()) -
 
 
 def chosen_program(options: argparse.Namespace, path: str | None = None) -> Program:
-    """Return the program of `path` (default: the model), as the options of `add_model` have it opened."""
+    """Return the program of `path` (default: the model), opened as the options of `add_opening` say."""
     return load_program(path or options.model, flat=options.flat, stores=options.allow_store)
 
 

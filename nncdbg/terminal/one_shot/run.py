@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nncdbg.engine.errors import MemoryFault, NncdbgError, RunError, UnsupportedOp, UsageError
+from nncdbg.engine.errors import MemoryFault, NncdbgError, RunError, UsageError, failure_code
 from nncdbg.terminal.one_shot.failure import error_document
 from nncdbg.terminal.options import (
     Parser,
@@ -82,7 +82,7 @@ def _run(options: Namespace, screen: Screen) -> int:
     if error is None:
         return 0 if verified is None or verified.ok else 1
     screen.complain(error)
-    return UnsupportedOp.exit_code if isinstance(error, UnsupportedOp) else RunError.exit_code
+    return failure_code(error)
 
 
 def _options(arguments: Sequence[str]) -> Namespace:
