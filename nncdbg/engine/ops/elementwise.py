@@ -89,7 +89,7 @@ ARITHMETIC_ROWS = {
     "Sub": POINTWISE.taking(Infinities.MIXED),
     "Mul": MULTIPLIED,
     "Div": POINTWISE.taking(Infinities.SCALED),
-    "Pow": POINTWISE,
+    "Pow": POINTWISE.roughly,
 }
 """How the binary arithmetic of all opsets carries influence."""
 
@@ -141,7 +141,7 @@ def divide(xp: Any, a: Any, b: Any, *, out: Any = None) -> Any:
     accepts_out=True,
     integers=valid.divisor,
     integer_fault=divides_by_zero,
-    influence=POINTWISE,
+    influence=POINTWISE.roughly,
 )
 def modulo(xp: Any, a: Any, b: Any, *, fmod: int, out: Any = None) -> Any:
     """The remainder with the sign of `b`, or with `fmod` that of `a`.  ONNX Mod since 10."""
