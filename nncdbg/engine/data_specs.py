@@ -17,7 +17,7 @@ from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import evaluate, parse
 from nncdbg.engine.generated import GENERATED
 from nncdbg.engine.graph import Array
-from nncdbg.engine.npy import load_array, load_from_archive
+from nncdbg.engine.npy import Check, accept, load_array, load_from_archive
 
 FORMS = (
     f"FILE.npy, FILE.npz:KEY, a number or list, or {'|'.join(GENERATED)} with sizes if needed: normal[1,512]"
@@ -43,10 +43,13 @@ class DataFile:
     path: Path
     key: str | None = None
 
-    def read(self) -> Array:
-        """The array.  Raises LoadError for a file that cannot be read."""
+    def read(self, check: Check = accept) -> Array:
+        """Return the array.  Raises LoadError for a file that cannot be read.
+
+        `check` may refuse the array of an archive by its type and shape, before it is unpacked.
+        """
         if self.path.suffix.lower() == ".npz":
-            return load_from_archive(self.path, self.key)
+            return load_from_archive(self.path, self.key, check)
         return load_array(self.path)
 
 
@@ -80,6 +83,15 @@ def data_file(text: str, folder: Path | None = None) -> DataFile | None:
         cut = lower.rindex(".npz:") + len(".npz")
         path, key = text[:cut], text[cut + 1 :]
     return DataFile(folder / path if folder else Path(path), key)
+
+
+def split_data(text: str) -> tuple[str, str] | None:
+    """The target and the data of ``%v = zeros[2,3]`` or ``%v = x.npy``; None for any other assignment."""
+    for place, character in enumerate(text):
+        data = text[place + 1 :].strip().strip("\"'")
+        if character == "=" and (_GENERATED.fullmatch(data) or _FILE.search(data)):
+            return text[:place].strip(), data
+    return None
 
 
 def read_spec(text: str, folder: Path | None = None) -> Generated | DataFile | Plain:

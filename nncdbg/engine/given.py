@@ -13,7 +13,7 @@ import numpy as np
 from nncdbg.engine import dtypes
 from nncdbg.engine.data_specs import DataFile, Generated, Plain, read_spec
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.graph import Array, OptionalType, SequenceType, TensorType, Value, tensor_only
+from nncdbg.engine.graph import Array, Dim, OptionalType, SequenceType, TensorType, Value, tensor_only
 from nncdbg.engine.npy import load_archive
 
 
@@ -65,7 +65,8 @@ def _from_text(value: Value, text: str, folder: Path | None) -> Array:
         raise
     match spec:
         case DataFile():
-            return _fitting(value, _viewed(value, spec.read()), "convert it before numpy.save")
+            read = spec.read(lambda header: _check_header(value, header))
+            return _fitting(value, _viewed(value, read), _SAVED)
         case Plain(data):
             return _converted(value, data)
         case Generated():
@@ -76,7 +77,9 @@ def _from_text(value: Value, text: str, folder: Path | None) -> Array:
 
 def _sequence(value: Value, type_: SequenceType, data: Any, folder: Path | None) -> list[Any]:
     if isinstance(data, str) and data.lower().endswith(".npz"):
-        data = load_archive(folder / data if folder else Path(data))
+        element = Value(value.name, type_.element)
+        path = folder / data if folder else Path(data)
+        data = load_archive(path, lambda header: _check_header(element, header))
     if not isinstance(data, (list, tuple)):
         raise UsageError(
             f"input %{value.name} {type_} needs a list of arrays", hint="FILE.npz gives all that it holds"
@@ -87,13 +90,39 @@ def _sequence(value: Value, type_: SequenceType, data: Any, folder: Path | None)
     ]
 
 
+_SAVED = "convert it before numpy.save"
+
+
+def check_shape(value: Value, shape: tuple[Dim, ...], array: Array) -> None:
+    """Raise UsageError unless the array has as many axes as `shape`, and its fixed sizes."""
+    if len(shape) != array.ndim:
+        raise misfit(value, array, f"it needs {len(shape)} axes, not {array.ndim}")
+    for axis, (dim, size) in enumerate(zip(shape, array.shape, strict=True)):
+        if isinstance(dim, int) and dim != size:
+            raise misfit(value, array, f"axis {axis} must have size {dim}, not {size}")
+
+
+def _check_header(value: Value, header: Array) -> None:
+    """Raise UsageError for a type or shape that the input cannot have."""
+    viewed = _viewed(value, header)
+    _check_dtype(value, viewed, _SAVED)
+    known = tensor_only(value.type)
+    if known is not None and known.shape is not None:
+        check_shape(value, known.shape, viewed)
+
+
 def _fitting(value: Value, array: Array, what: str) -> Array:
-    name = _name_of(array, value)
-    if name == "str":
+    if _name_of(array, value) == "str":
         array = _strings(value, array)
+    _check_dtype(value, array, what)
+    return array
+
+
+def _check_dtype(value: Value, array: Array, what: str) -> None:
+    name = _name_of(array, value)
     known = tensor_only(value.type)
     if known is None or name == known.dtype:
-        return array
+        return
     wanted = dtypes.NUMPY[known.dtype]
     # NumPy knows the names of ml_dtypes only where that is imported.
     target = f"ml_dtypes.{wanted.name}" if wanted.isbuiltin == 2 else f'"{wanted.name}"'

@@ -18,7 +18,7 @@ from nncdbg.engine.consumers import Chosen, Consumers, Size, is_integer
 from nncdbg.engine.data_specs import FORMS, Generated, generated
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.generated import generate
-from nncdbg.engine.given import given_array, misfit, title
+from nncdbg.engine.given import check_shape, given_array, misfit, title
 from nncdbg.engine.graph import Array, Dim, Graph, OptionalType, SequenceType, TensorType, Value, tensor_only
 from nncdbg.engine.npy import choice
 from nncdbg.engine.ops.valid_integers import Integers
@@ -220,11 +220,8 @@ class _Sizes:
             self._match_tensor(value, value.type.shape, data)
 
     def _match_tensor(self, value: Value, shape: tuple[Dim, ...], array: Array) -> None:
-        if len(shape) != array.ndim:
-            raise misfit(value, array, f"it needs {len(shape)} axes, not {array.ndim}")
+        check_shape(value, shape, array)
         for axis, (dim, size) in enumerate(zip(shape, array.shape, strict=True)):
-            if isinstance(dim, int) and dim != size:
-                raise misfit(value, array, f"axis {axis} must have size {dim}, not {size}")
             if isinstance(dim, str):
                 if self.known.setdefault(dim, size) != size:
                     fact = f"axis {axis} is {dim}={size}, but {dim}={self.known[dim]} in {self._from[dim]}"

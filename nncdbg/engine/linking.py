@@ -17,6 +17,7 @@ from nncdbg.engine.backends.fallback import Fallback
 from nncdbg.engine.code import CONTROL, Code, Instruction, Path, Statement, gatherer
 from nncdbg.engine.graph import Node
 from nncdbg.engine.ops import Op
+from nncdbg.engine.supplied import SuppliedResults
 
 if TYPE_CHECKING:
     from nncdbg.engine.findings import Report
@@ -102,6 +103,8 @@ class Linker:
     generator: Callable[[Path, int], Any]
     fallback: Fallback | None = None
     """What runs the ops that the backend has no kernel for; without it, they fail when they are executed."""
+    supplied: SuppliedResults | None = None
+    """Results that replace the kernels of statements."""
     observe: Callable[[Binding, Execute], Execute] | None = None
     integers: Callable[[Binding, Execute], Execute] | None = None
     """What checks integer operations (see `integer_checks`)."""
@@ -130,6 +133,15 @@ class Linker:
         for code in self.codes:
             code.instructions[:] = self._instructions(code)
             code.arm()
+
+    def link_statement(self, code: Code, pc: int) -> None:
+        """Rebuild the instruction of one statement after a change of its kernel."""
+        code.instructions[pc] = (
+            self._execute(code, pc, code.nodes[pc]),
+            self._gather(code, pc),
+            code.targets[pc],
+        )
+        code.arm()
 
     def _instructions(self, code: Code) -> list[Instruction]:
         linked: list[Instruction] = [
@@ -162,6 +174,8 @@ class Linker:
         kernels = self.backend.bind(call)
         if self.fallback is not None:
             kernels = self.fallback.cover(kernels, call, Statement(code, pc))
+        if self.supplied is not None:
+            kernels = self.supplied.cover(kernels, call, code, pc)
         if self.record is not None:
             kernels = self.record(kernels, call.op, code, pc)
         return Binding(

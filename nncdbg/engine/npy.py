@@ -5,15 +5,22 @@ from __future__ import annotations
 import difflib
 import mmap
 import os
-from collections.abc import Iterable, Iterator
+import stat
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeAlias
 
 import numpy as np
+from numpy.lib.npyio import NpzFile
 
 from nncdbg.engine.errors import LoadError, NncdbgError, UsageError
 from nncdbg.engine.graph import Array
+
+Check: TypeAlias = "Callable[[Array], object]"
+"""Raises for an array that cannot be used; its argument has the type and shape of that one, and no data."""
+
+_PICKLES = "nncdbg never unpickles; save a plain array: numpy.save(path, array)"
 
 MAPPED = 1 << 26
 """Bytes from which a .npy file is mapped into memory instead of read: only what is looked at is read then."""
@@ -57,44 +64,90 @@ def read_part(part: Array) -> Array:
         pages.madvise(mmap.MADV_NORMAL, *where)
 
 
-def load_from_archive(path: Path, key: str | None) -> Array:
-    """An array of a .npz file; `key` None takes the only one.  LoadError, or UsageError for the key."""
-    with _opened(path) as file:
-        archive = np.load(file, allow_pickle=False)
-        if isinstance(archive, np.ndarray):
-            raise LoadError(f"{path} is one array, not an archive", hint="give it the suffix .npy")
+def accept(header: Array) -> None:
+    """Take an array of any type and shape."""
+
+
+def load_from_archive(path: Path, key: str | None, check: Check = accept) -> Array:
+    """Return an array of a .npz file; `key` None takes the only one.
+
+    `check` raises for a type or shape that cannot be used, before any data is unpacked.  Raises
+    LoadError, UsageError for the key, and what `check` raises.
+    """
+    with _archive(path) as archive:
         names = list(archive.files)
         if key is None and len(names) == 1:
             key = names[0]
         if key not in names:
             what = "needs a key: FILE.npz:KEY" if key is None else f'has no array "{key}"'
             raise UsageError(f"{path} {what}", hint=choice(key or "", names))
-        array: Array = archive[key]
-        return array
+        return _unpacked(path, archive, key, check)
 
 
-def load_archive(path: Path) -> list[Array]:
-    """Every array of a .npz file in its order: a sequence; LoadError if there is none."""
-    with _opened(path) as file:
-        archive = np.load(file, allow_pickle=False)
-        if isinstance(archive, np.ndarray):
-            raise LoadError(f"{path} is one array, not an archive", hint="give it the suffix .npy")
-        return [archive[key] for key in archive.files]
+def load_archive(path: Path, check: Check = accept) -> list[Array]:
+    """Return every array of a .npz file in its order: a sequence; `check` and raises as for one array."""
+    with _archive(path) as archive:
+        return [_unpacked(path, archive, key, check) for key in archive.files]
 
 
 def archive_names(path: Path) -> list[str]:
     """The names of the arrays in a .npz file, in its order; LoadError if there is none."""
+    with _archive(path) as archive:
+        return list(archive.files)
+
+
+@contextmanager
+def _archive(path: Path) -> Iterator[NpzFile]:
     with _opened(path) as file:
         archive = np.load(file, allow_pickle=False)
         if isinstance(archive, np.ndarray):
             raise LoadError(f"{path} is one array, not an archive", hint="give it the suffix .npy")
-        return list(archive.files)
+        yield archive
+
+
+def _unpacked(path: Path, archive: NpzFile, key: str, check: Check) -> Array:
+    """Return an array of an archive whose header is right: a small file may unpack to any size."""
+    zipped = archive.zip
+    assert zipped is not None, "the archive is open"
+    name = key if key in zipped.namelist() else f"{key}.npy"
+    with zipped.open(name) as member:
+        header = _header(member)
+        there = zipped.getinfo(name).file_size - member.tell()
+    if header is None:
+        hint = "save plain arrays: numpy.savez(path, x=x)"
+        raise LoadError(f'"{key}" in {path} is no plain array', hint=hint)
+    if header.dtype.hasobject:
+        raise LoadError(f'"{key}" in {path} holds Python objects', hint=_PICKLES)
+    if header.nbytes > there:
+        fact = f"its header needs {header.nbytes} bytes, it has {there}"
+        raise LoadError(f'"{key}" in {path} is truncated: {fact}')
+    check(header)
+    array: Array = archive[key]
+    return array
+
+
+_READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+"""By version of the format.  Version 3 is for records, which no tensor can hold."""
+
+
+def _header(file: IO[bytes]) -> Array | None:
+    """Return an array of the type and shape of the one in a file, without data; None if there is none."""
+    start = file.read(np.lib.format.MAGIC_LEN)
+    reader = _READERS.get((start[-2], start[-1])) if start.startswith(np.lib.format.MAGIC_PREFIX) else None
+    if reader is None:
+        return None
+    shape, _, dtype = reader(file)
+    return np.broadcast_to(np.zeros((), dtype), shape)
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[IO[bytes]]:
     """The open file; what goes wrong while it is read is a LoadError in a user's words."""
     try:
+        # To open a pipe or a device might wait for ever.
+        kind = path.stat().st_mode
+        if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
+            raise LoadError(f"{path} is not a regular file", hint="give a .npy or .npz file")
         with path.open("rb") as file:
             yield file
     except NncdbgError:
@@ -105,12 +158,14 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
         raise LoadError(f"{path} is a directory") from None
     except OSError as error:
         raise LoadError(f"cannot read {path}: {error.strerror or error}") from error
+    except MemoryError as error:
+        raise LoadError(f"{path} does not fit into memory") from error
     except Exception as error:
         # numpy.load has no exception of its own for a damaged file: it may be any of a dozen.
         if "allow_pickle" in str(error) or "Python objects" in str(error):
             raise LoadError(
                 f"{path} holds Python objects, or is no NumPy file",
-                hint="nncdbg never unpickles; save a plain array: numpy.save(path, array)",
+                hint=_PICKLES,
             ) from error
         raise LoadError(f"{path} is damaged or no NumPy file: {error}") from error
 

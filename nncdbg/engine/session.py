@@ -16,14 +16,14 @@ from nncdbg.engine.backends import backend as backend_of
 from nncdbg.engine.backends.fallback import Fallback
 from nncdbg.engine.breakpoints import Breakpoint, Place
 from nncdbg.engine.budget import parse_bytes
-from nncdbg.engine.code import Code, Path, Statement
+from nncdbg.engine.code import UNSET, Code, Path, Statement
 from nncdbg.engine.collector import collector_paused
 from nncdbg.engine.consumers import Consumers
 from nncdbg.engine.control import Control, Journey, LogMessage, Stop
 from nncdbg.engine.deviations import Edit
-from nncdbg.engine.editing import change
-from nncdbg.engine.errors import NncdbgError, UsageError
-from nncdbg.engine.expression import Expression, evaluate, parse
+from nncdbg.engine.editing import change, edited
+from nncdbg.engine.errors import NncdbgError, UnsupportedOp, UsageError
+from nncdbg.engine.expression import Expression, evaluate, evaluate_index, parse, parse_index
 from nncdbg.engine.findings import Finding
 from nncdbg.engine.graph import Array, Program
 from nncdbg.engine.inputs import Note, bind
@@ -33,12 +33,14 @@ from nncdbg.engine.launch import Loaded, generator_of
 from nncdbg.engine.limit import Limit
 from nncdbg.engine.linking import Allocation, Binding, Execute, Linker
 from nncdbg.engine.machine import Frame, Machine, Running
+from nncdbg.engine.new_values import from_text, whole_result
 from nncdbg.engine.placement import Placement
 from nncdbg.engine.search import candidates, constant_names
 from nncdbg.engine.stopping import Stopping, bare
+from nncdbg.engine.supplied import SuppliedResults
 from nncdbg.engine.timeline import Branch, Mark, Timeline
 from nncdbg.engine.traps import Traps
-from nncdbg.engine.values import Values
+from nncdbg.engine.values import Values, type_of
 from nncdbg.engine.visits import last_visit, left_micro_program
 from nncdbg.stats import Summary, summarize
 from nncdbg.textual_repr.listing import Listing
@@ -101,13 +103,19 @@ class Debugger:
         entry_graph = program.graphs[program.entry]
         bound = bind(entry_graph, inputs, dims, seed, folder=folder, consumers=consumers)
         self.inputs = bound.arrays
+        self.given = {name.removeprefix("%"): data for name, data in (inputs or {}).items()}
+        """The inputs as they were given: texts, numbers, arrays."""
         self.dims = bound.dims
         self.notes = [*map(Note, program.notes), *bound.notes]
         self.backend = backend_of(backend)
         self.allocation = allocation_on(self.backend, allocator)
         running = Running()
         self._fallback = Fallback(self.backend) if fallback else None
-        linker = Linker(self.backend, self.allocation, generator_of(running, seed), self._fallback)
+        self._supplied = SuppliedResults(self.backend.to_device)
+        linker = Linker(
+            self.backend, self.allocation, generator_of(running, seed), self._fallback, self._supplied
+        )
+        self._folder = folder
         self._loaded = Loaded(program, self.listing, linker)
         self._instrumentation = Instrumentation(linker, self._found, statistics)
         if check is not None:
@@ -142,6 +150,7 @@ class Debugger:
             lambda frame: self.line_of(frame, frame.pc),
             frozenset(candidates(program, "value") | constant_names(program)),
             to_host=self.backend.to_host,
+            supplied=self._supplied_now,
         )
         self._judge = Judge(self._innermost, self.catches, self.listing_in, self.inputs)
         self.traps = Traps(codes)
@@ -476,12 +485,59 @@ class Debugger:
     def set_value(self, name: str, value: Any, index: Any = None, *, scope: Values | None = None) -> Branch:
         """Change a value, or the part at `index`, and compute again what depends on it.
 
-        `index` is a NumPy index, or text such as ``"0, 2:4"``; `scope` says from where the name is seen
-        (from the selected frame, if None).  The course of events without the edit stays: the branch
-        that is returned is the new one.
+        `value` is an array, a number, a list, or text: ``"zeros"``, ``"normal[2,3]"``, ``"x.npy"``.  `index`
+        is a NumPy index, or text such as ``"0, 2:4"``; `scope` says from which frame the name is seen (the
+        selected one, if None).  The run without the edit stays: the branch that is returned is the new one.
+
+        The results of the next statement can be set where its op has no kernel (see `awaited`): the statement
+        returns them from then on, in every iteration, and the branch is the current one.
         """
         scope = scope or self.values
-        return change(scope, bare(name, scope.has), value, index, self.backend.to_device)
+        name = bare(name, scope.has)
+        if name in self.awaited:
+            self._supply(name, value, index, scope)
+            return self.timeline.branches[self.timeline.branch]
+        if isinstance(value, str) and (now := type_of(scope.content(name))) and now.dtype != "str":
+            value = from_text(name, now, value, self._folder)
+        return change(scope, name, value, index, self.backend.to_device)
+
+    @property
+    def awaited(self) -> tuple[str, ...]:
+        """The results of the next statement, if its op has no kernel, so that they can be set."""
+        if self.machine.ended:
+            return ()
+        frame = self.machine.frames[-1]
+        code, pc = frame.code, frame.pc
+        if pc >= len(code.nodes) or code.instructions[pc][0] is None:
+            return ()
+        refused = isinstance(self.stop.error, UnsupportedOp) and self.stop.node is code.nodes[pc]
+        if not refused and not self._supplied.has(code, pc):
+            return ()
+        return tuple(value.name for value in code.nodes[pc].outputs if value.name)
+
+    def _supply(self, name: str, value: Any, index: Any, scope: Values) -> None:
+        frame = self.machine.frames[-1]
+        code, pc = frame.code, frame.pc
+        known = code.types.get(name)
+        if isinstance(value, str):
+            value = from_text(name, known, value, self._folder)
+        if index is None:
+            array = whole_result(name, known, value)
+        else:
+            if isinstance(index, str):
+                index = evaluate_index(parse_index(index, scope.has, scope.names), scope)
+            array = edited(name, scope.value(name), value, index)
+        output = [each.name for each in code.nodes[pc].outputs].index(name)
+        self._supplied.supply(code, pc, output, array)
+        self._loaded.linker.link_statement(code, pc)
+
+    def _supplied_now(self, frame: Frame, slot: int) -> Any:
+        """A result that was given for the next statement of a frame; UNSET if there is none."""
+        name = frame.code.names[slot]
+        if frame.code.definition[slot] != frame.pc or not self._supplied.has(frame.code, frame.pc):
+            return UNSET
+        outputs = [each.name for each in frame.code.nodes[frame.pc].outputs]
+        return self._supplied.result(frame.code, frame.pc, outputs.index(name))
 
     @property
     def outputs(self) -> dict[str, Array] | None:

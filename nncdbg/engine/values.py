@@ -37,6 +37,10 @@ def _go_on() -> None:
     pass
 
 
+def _not_supplied(frame: Frame, slot: int) -> Any:
+    return UNSET
+
+
 @dataclass(slots=True)
 class Values:
     """The values of a machine as seen from the frame at `depth` (-1: the innermost).
@@ -52,6 +56,8 @@ class Values:
     depth: int = -1
     to_host: Callable[[Any], Any] = _as_it_is
     """Brings a value of a device to where one can look at it."""
+    supplied: Callable[[Frame, int], Any] = _not_supplied
+    """(frame, slot) to the result that the user gave for the frame's next statement, or UNSET."""
     between: Callable[[], None] = _go_on
     """Called before each value that is looked up; what it raises ends what looks it up."""
 
@@ -63,6 +69,9 @@ class Values:
             slot = frame.code.slot_of.get(name)
             if slot is not None:
                 done = frame.code.definition[slot] < frame.pc or self.machine.ended
+                supplied = UNSET if done else self.supplied(frame, slot)
+                if supplied is not UNSET:
+                    yield Place([supplied], 0, frame.code, depth, True)
                 yield Place(frame.slots, slot, frame.code, depth, done)
         edited = self.timeline.last_edit
         for tick, kind, dropped in reversed(self.machine.journal):

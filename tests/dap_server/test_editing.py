@@ -277,3 +277,41 @@ def test_restart_of_a_changed_file_reports_the_edits_that_are_lost(client: Clien
     client.request("continue", {"threadId": 1})
     client.expect_stop("exit")
     assert client.evaluate("%probs") != EVEN
+
+
+WITHOUT_KERNEL = """#nncdbg 1
+opset 18
+opset acme 1
+
+graph @main(%x: f32[2,3]) -> (%y) {
+  %b: f32[2,3], %c: f32[2,3] = acme.Foo(%x)
+  %y = Add(%b, %c)
+  return %y
+}
+"""
+
+
+def test_the_results_of_an_op_without_a_kernel_are_set_where_it_stops(client: Client, tmp_path: Path) -> None:
+    (tmp_path / "foreign.nnc").write_text(WITHOUT_KERNEL)
+    client.start(str(tmp_path / "foreign.nnc"), inputs={"x": "ones"}, cwd=str(tmp_path))
+    client.expect_stop("exception")
+    outputs = scope_reference(client, "Outputs")
+    shown = client.request("variables", {"variablesReference": outputs})["variables"]
+    assert [(each["name"], each["value"]) for each in shown] == [
+        ("%b", "not set: its op has no kernel"),
+        ("%c", "not set: its op has no kernel"),
+    ]
+    assert set_variable(client, outputs, "%b", "2")["value"] == "f32[2,3] [[2. 2. 2.] [2. 2. 2.]]"
+    arguments = {"expression": "%c", "value": "ones[2,3]", "frameId": client.top_frame()["id"]}
+    assert client.request("setExpression", arguments)["value"] == "f32[2,3] [[1. 1. 1.] [1. 1. 1.]]"
+    assert client.evaluate("%b[0, 0]") == "2.0"
+    client.request("next", {"threadId": 1})
+    client.expect_stop("step")
+    assert client.evaluate("%c") == "f32[2,3] [[1. 1. 1.] [1. 1. 1.]]"
+    client.request("stepBack", {"threadId": 1})
+    client.expect_stop("step")
+    client.request("next", {"threadId": 1})
+    client.expect_stop("step")
+    client.request("next", {"threadId": 1})
+    client.expect_stop("step")
+    assert client.evaluate("%y") == "f32[2,3] [[3. 3. 3.] [3. 3. 3.]]"

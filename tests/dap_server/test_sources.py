@@ -6,10 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 from onnx import TensorProto, helper
 
 import nncdbg
 from nncdbg.dap_server.sources.listing_file import write_listing
+from nncdbg.textual_repr.listing import Listing
 from tests.dap_server.client import Client, stdio_client
 from tests.dap_server.test_moving import FIRST_STEPS, line
 
@@ -119,9 +121,51 @@ def test_two_models_of_one_name_have_two_files(tmp_path: Path) -> None:
         assert write_listing(paths[1], listings[1], tmp_path)[0] == second
     assert "Relu" in first.read_text(encoding="utf-8")
     assert "Neg" in second.read_text(encoding="utf-8")
-    assert sorted(each.name for each in first.parent.iterdir()) == sorted([first.name, second.name])
+    assert {each.name for each in first.parent.iterdir()} == {first.name, second.name, ".gitignore"}
     paths[0].unlink()  # its listing is nobody's now
     assert write_listing(paths[1], listings[1], tmp_path) == (first, None)
+
+
+@pytest.fixture
+def shown(tmp_path: Path) -> tuple[Path, Listing]:
+    """A model and its listing."""
+    path = model(tmp_path / "net.onnx", ["Relu"])
+    return path, nncdbg.Debugger(nncdbg.load(str(path)), {"x": np.ones(2, np.float32)}).listing
+
+
+def test_git_ignores_the_folder_of_listings(shown: tuple[Path, Listing], tmp_path: Path) -> None:
+    write_listing(*shown, tmp_path)
+    ignore = tmp_path / ".nncdbg" / ".gitignore"
+    assert ignore.read_text() == "*\n"
+    ignore.write_text("mine\n")
+    write_listing(*shown, tmp_path)
+    assert ignore.read_text() == "mine\n"
+
+
+def test_files_of_others_are_not_overwritten(shown: tuple[Path, Listing], tmp_path: Path) -> None:
+    folder = tmp_path / ".nncdbg"
+    folder.mkdir()
+    (folder / "net.nnc").write_text("notes of mine\n")
+    file, note = write_listing(*shown, tmp_path)
+    assert (folder / "net.nnc").read_text() == "notes of mine\n"
+    assert file.name.startswith("net-")
+    assert note == f"{folder}/net.nnc is no listing; the listing of net.onnx is in {file}"
+    file.unlink()
+    (tmp_path / "precious").write_text("precious")
+    file.symlink_to(tmp_path / "precious")
+    with pytest.raises(FileExistsError, match="is no listing"):
+        write_listing(*shown, tmp_path)
+    assert (tmp_path / "precious").read_text() == "precious"
+
+
+def test_a_folder_of_listings_that_is_a_link_is_not_followed(
+    shown: tuple[Path, Listing], tmp_path: Path
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / ".nncdbg").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="is a symbolic link"):
+        write_listing(*shown, tmp_path)
+    assert not [*(tmp_path / "elsewhere").iterdir()]
 
 
 def test_where_no_file_can_be_written_the_text_has_a_number(client: Client, tmp_path: Path) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
 import pickle
+import tracemalloc
+import zipfile
 
 import ml_dtypes
 import numpy as np
@@ -12,7 +15,7 @@ import pytest
 from nncdbg.engine import dtypes, npy
 from nncdbg.engine.errors import LoadError, NncdbgError, UsageError
 from nncdbg.engine.generated import GENERATED
-from nncdbg.engine.graph import Graph, TensorType, Value
+from nncdbg.engine.graph import Graph, SequenceType, TensorType, Value
 from nncdbg.engine.inputs import bind, parse_dim, parse_spec
 
 
@@ -248,6 +251,47 @@ def test_pickles_are_never_run(tmp_path):
     with pytest.raises(LoadError, match="Python objects"):
         bind(graph(x=F23), {"x": "trap.npy"}, folder=tmp_path)
     assert not (tmp_path / "sprung").exists()
+
+
+def test_an_archive_that_would_unpack_to_much_is_refused_by_its_header(tmp_path):
+    bomb = np.broadcast_to(np.float32(0), (50_000_000,))
+    np.savez_compressed(tmp_path / "bomb.npz", x=bomb)
+    assert (tmp_path / "bomb.npz").stat().st_size < 1_000_000
+    types = (F23, TensorType("i64", (50_000_000,)), TensorType("f32", ("N", 3)), SequenceType(F23))
+    tracemalloc.start()
+    try:
+        for type_ in types:
+            with pytest.raises(UsageError, match="does not fit"):
+                bind(graph(x=type_), {"x": "bomb.npz"}, folder=tmp_path)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 << 20, "nothing is unpacked"
+    fits = bind(graph(x=TensorType("f32", ("N",))), {"x": "bomb.npz:x"}, folder=tmp_path).arrays["x"]
+    assert fits.shape == (50_000_000,)
+
+
+def test_an_archive_whose_header_lies_is_refused(tmp_path):
+    claim = io.BytesIO()
+    header = {"descr": "<f4", "fortran_order": False, "shape": (10**9, 3)}
+    np.lib.format.write_array_header_1_0(claim, header)
+    with zipfile.ZipFile(tmp_path / "claim.npz", "w") as archive:
+        archive.writestr("x.npy", claim.getvalue() + b"few")
+        archive.writestr("text", "no array")
+    with pytest.raises(LoadError, match="its header needs 12000000000 bytes, it has 3"):
+        bind(graph(x=TensorType("f32", ("N", 3))), {"x": "claim.npz:x"}, folder=tmp_path)
+    with pytest.raises(LoadError, match="is no plain array"):
+        bind(graph(x=F23), {"x": "claim.npz:text"}, folder=tmp_path)
+
+
+@pytest.mark.parametrize("name", ["pipe.npy", "pipe.npz:x"])
+def test_a_pipe_or_device_is_refused_at_once(name, tmp_path):
+    for path in ("pipe.npy", "pipe.npz"):
+        os.mkfifo(tmp_path / path)
+    (tmp_path / "zero.npy").symlink_to("/dev/zero")
+    for given in (name, "zero.npy"):
+        with pytest.raises(LoadError, match="is not a regular file"):
+            bind(graph(x=F23), {"x": given}, folder=tmp_path)
 
 
 @pytest.mark.parametrize("text", ["x", "=x.npy", "x=", ""])

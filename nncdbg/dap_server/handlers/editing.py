@@ -21,6 +21,7 @@ from nncdbg.dap_server.presentation.places import (
 from nncdbg.dap_server.presentation.results import result_of
 from nncdbg.dap_server.protocol.requests import SetExpressionBody, SetVariableBody
 from nncdbg.dap_server.registry import LIVE, request
+from nncdbg.engine.data_specs import data_file, generated
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import evaluate, evaluate_index, parse, split_target
 
@@ -94,11 +95,12 @@ def set_expression(session: Session, arguments: SetExpressionArguments) -> SetEx
 
 
 def _set(session: Session, scope: Values, name: str, index: Any, text: str) -> None:
-    """Set a value, or the part at a NumPy index, to what an expression gives.
+    """Set a value, or the part at a NumPy index, to the result of an expression, generated data or a file.
 
     Raises ExpressionError, NotComputed, and UsageError where shape or type do not fit.
     """
-    given = evaluate(parse(text, scope.has, scope.names), scope)
+    is_data = (generated(text) or data_file(text)) and not scope.has(text)
+    given = text if is_data else evaluate(parse(text, scope.has, scope.names), scope)
     session.program.debugger.set_value(name, given, index, scope=scope)
     session.defer(lambda: report_change(session))
 

@@ -162,8 +162,10 @@ def _whole(session: Session, place: ContentPlace) -> Any:
     if place.kind == "expression":
         return _evaluated(values, place.text)
     known = frame.code.slot_of.get(place.text)
-    if known is None or not computed(frame, known, debugger.machine.ended):
+    if known is None:
         return UNSET
+    if not computed(frame, known, debugger.machine.ended):
+        return values.supplied(frame, known)
     return values.content(place.text) if place.kind == "value" else values.previous_content(place.text)
 
 

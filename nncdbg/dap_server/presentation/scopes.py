@@ -18,6 +18,7 @@ from nncdbg.dap_server.presentation.places import (
     standing,
 )
 from nncdbg.dap_server.presentation.sent import Sent
+from nncdbg.engine.code import UNSET
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.memory.buffers import address_of
 from nncdbg.terminal.look import type_of
@@ -114,7 +115,13 @@ def _inputs(here: Here) -> Children:
 
 
 def _outputs(here: Here) -> Children:
-    """What the statement that ran last in this frame wrote; at its beginning, what it was given."""
+    """The results of the last statement of this frame, at its beginning its inputs.
+
+    Before a statement without a kernel: its results, which can be set.
+    """
+    debugger = here.view.session.program.debugger
+    if here.depth == len(debugger.machine.frames) - 1 and debugger.awaited:
+        return _awaited(here, debugger.awaited)
     if here.ended and here.depth == 0:
         return _listed(here, here.code.operands[-1])
     pc = here.pc if here.done else here.frame.pc - 1
@@ -124,6 +131,19 @@ def _outputs(here: Here) -> Children:
     target = here.code.targets[pc]
     slots = range(target.start, target.stop) if isinstance(target, slice) else [target or 0]
     return _listed(here, [slot for slot in slots if here.code.names[slot]])
+
+
+def _awaited(here: Here, names: Sequence[str]) -> Children:
+    """Results that the user gives, because their op has no kernel."""
+
+    def make(name: str) -> Listed:
+        title = spelled(name)
+        content = here.view.session.program.debugger.values.supplied(here.frame, here.code.slot_of[name])
+        if content is UNSET:
+            return here.view.variable(title, "not set: its op has no kernel", evaluate_name=title)
+        return here.view.content(title, ContentPlace(here.place, name), content)
+
+    return Children(len(names), lambda start, stop: map(make, names[start:stop]))
 
 
 def _values(here: Here) -> Children:

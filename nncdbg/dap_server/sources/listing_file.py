@@ -5,11 +5,14 @@ Its last line names the model, so that two models of one name do not overwrite e
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import os
 import tempfile
 from pathlib import Path
 
+from nncdbg.engine.escaping import printable_line
 from nncdbg.textual_repr.listing import Listing
 
 FOLDER = ".nncdbg"
@@ -19,30 +22,47 @@ _OWNER = "## the listing of "
 
 
 def write_listing(model: Path, listing: Listing, workspace: Path) -> tuple[Path, str | None]:
-    """The file with the listing of a model, written if need be, and what the user should know of it.
+    """Write the file with the listing of a model if need be; return it, and a note for the user or None.
 
-    Raises OSError if it cannot be written.
+    Raises OSError if it cannot be written: its folder is a symbolic link, or another file has its name.
     """
     workspace = workspace.resolve()
-    owner = Path(os.path.relpath(model.resolve(), workspace)).as_posix()
-    file = workspace / FOLDER / f"{model.stem}.nnc"
-    note = None
-    other = _owner_of(file)
-    if other is not None and other != owner and (workspace / other).exists():
+    folder = _made(workspace / FOLDER)
+    # A newline in the name of a file would end the last line.
+    owner = printable_line(Path(os.path.relpath(model.resolve(), workspace)).as_posix())
+    file, note = folder / f"{model.stem}.nnc", None
+    taken = _taken(file, owner, workspace)
+    if taken is not None:
         digest = hashlib.blake2b(owner.encode(), digest_size=4).hexdigest()
-        file, taken = file.with_name(f"{model.stem}-{digest}.nnc"), file
-        note = f"{taken} shows {other}; the listing of {owner} is in {file}"
+        file, first = file.with_name(f"{model.stem}-{digest}.nnc"), file
+        note = f"{first} {taken}; the listing of {owner} is in {file}"
+        if (taken := _taken(file, owner, workspace)) is not None:
+            raise FileExistsError(errno.EEXIST, f"{file} {taken}")
     _write(file, "\n".join((*listing.lines, f"{_OWNER}{owner}", "")))
     return file, note
 
 
-def _owner_of(file: Path) -> str | None:
-    """The model whose listing a file has; None where nobody says."""
-    try:
-        last = file.read_text(encoding="utf-8", errors="replace").rstrip("\n").rpartition("\n")[2]
-    except FileNotFoundError:
+def _made(folder: Path) -> Path:
+    """Return the folder, with a `.gitignore` for all in it; a link may lead to files of others."""
+    if folder.is_symlink():
+        raise OSError(errno.ELOOP, f"{folder} is a symbolic link")
+    folder.mkdir(exist_ok=True)
+    with contextlib.suppress(FileExistsError), (folder / ".gitignore").open("x", encoding="utf-8") as file:
+        file.write("*\n")
+    return folder
+
+
+def _taken(file: Path, owner: str, workspace: Path) -> str | None:
+    """Return what a file is that must not be overwritten; None if it is free, or a listing of `owner`."""
+    if not file.is_symlink() and not file.exists():
         return None
-    return last.removeprefix(_OWNER) if last.startswith(_OWNER) else None
+    if file.is_symlink() or not file.is_file():
+        return "is no listing"
+    last = file.read_text(encoding="utf-8", errors="replace").rstrip("\n").rpartition("\n")[2]
+    if not last.startswith(_OWNER):
+        return "is no listing"
+    other = last.removeprefix(_OWNER)
+    return f"shows {other}" if other != owner and (workspace / other).exists() else None
 
 
 def _write(file: Path, text: str) -> None:
@@ -50,7 +70,6 @@ def _write(file: Path, text: str) -> None:
     data = text.encode()
     if file.is_file() and file.read_bytes() == data:
         return
-    file.parent.mkdir(exist_ok=True)
     handle, name = tempfile.mkstemp(dir=file.parent, prefix=file.stem, suffix=".part")
     try:
         with os.fdopen(handle, "wb") as stream:

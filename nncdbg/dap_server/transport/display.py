@@ -14,10 +14,13 @@ from typing import Any
 
 import msgspec
 
-from nncdbg.engine.escaping import printable
+from nncdbg.engine.escaping import printable, printable_styled
 
 _EXACT = frozenset({"path", "uri", "file", "command", "content"})
 """Fields that name a file, repeat the client's word, or hold a whole text."""
+
+_STYLED = frozenset({"result"})
+"""What the console prints: the terminal's own commands have escaped it, and may have styled it."""
 
 _SUSPECT = re.compile(
     rb"\\(?:u|[bfr])|\x7f|\xc2[\x80-\x9f]|\xd8\x9c"
@@ -39,5 +42,13 @@ def _escaped(content: Any) -> Any:
     if isinstance(content, list):
         return [_escaped(each) for each in content]
     if isinstance(content, dict):
-        return {key: each if key in _EXACT else _escaped(each) for key, each in content.items()}
+        return {key: _field(key, each) for key, each in content.items()}
     return content
+
+
+def _field(key: str, content: Any) -> Any:
+    if key in _EXACT:
+        return content
+    if key in _STYLED and isinstance(content, str):
+        return printable_styled(content)
+    return _escaped(content)

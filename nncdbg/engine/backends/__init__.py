@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any, Protocol, TypeAlias
 
 from nncdbg.engine.errors import UnsupportedOp, UsageError
-from nncdbg.engine.graph import Node
+from nncdbg.engine.graph import Node, tensor_only
 from nncdbg.engine.ops import Op
 
 Execute: TypeAlias = Callable[..., Any]
@@ -96,10 +96,23 @@ def backend(chosen: str | Backend) -> Backend:
     return made
 
 
-def refusal(message: str, hint: str | None = None) -> Kernels:
-    """The kernel of an op that a backend has not: it says so when the statement is executed."""
+def refusal(message: str, hint: str | Callable[[], str] | None = None) -> Kernels:
+    """The kernel of an op without one: executing it raises UnsupportedOp."""
 
     def refuse(*inputs: Any) -> Any:
-        raise UnsupportedOp(message, hint=hint)
+        raise UnsupportedOp(message, hint=hint() if callable(hint) else hint)
 
     return Kernels(refuse)
+
+
+def way_past(node: Node, first: str) -> str:
+    """The hint for a statement whose op has no kernel: what to try `first`, or to give its results."""
+    results = [value for value in node.outputs if value.name]
+    if not results:
+        return first
+    known = tensor_only(results[0].type)
+    sizes = "SIZES"
+    if known is not None and known.shape is not None:
+        sizes = ",".join(str(size) if isinstance(size, int) else "N" for size in known.shape)
+    set_it = f"set %{results[0].name} = zeros[{sizes}]"
+    return f"{first}; or give its results in the debugger: `{set_it}` or `= FILE.npy`"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from nncdbg.engine.backends import Call, Execute, Kernels, refusal
+from nncdbg.engine.backends import Call, Execute, Kernels, refusal, way_past
 from nncdbg.engine.ops.schema import schema, split, versions_of
 
 
@@ -15,7 +15,8 @@ def bind_over(xp: ModuleType, call: Call) -> Kernels:
     if op.kernel is None and op.ufunc is None:
         if op.formula is not None:
             return _by_formula(xp, call)
-        return refusal(f"{node.op} has no kernel in opset {call.version}", _way_out(node.op, call.version))
+        fact = f"{node.op} has no kernel in opset {call.version}"
+        return refusal(fact, lambda: way_past(node, _way_out(node.op, call.version)))
     kernel = _bound(xp, call, out=False)
     found = schema(node.op, call.version)
     if found is None or len(found.outputs) != 1 or found.outputs[0].variadic:
@@ -33,12 +34,16 @@ def _by_formula(xp: ModuleType, call: Call) -> Kernels:
 
 def _way_out(op: str, version: int) -> str:
     """What a user can do about an op without a kernel."""
+    from nncdbg.engine.backends.onnxruntime import has_kernel
+
+    if has_kernel(op, version):
+        return "onnxruntime has it: --backend onnxruntime"
     later = [since for since in versions_of(op) if since > version]
     if later:
         return f"ONNX has it since opset {later[0]}: import that, or export the model for it"
     if split(op)[0]:
-        return "give it one with --op-library FILE.py; it can be stepped up to all the same"
-    return "`nncdbg ops` lists the ops that run; a statement can be stepped up to all the same"
+        return "give it a kernel: --op-library FILE.py"
+    return "`nncdbg ops` lists the ops that run"
 
 
 def _bound(xp: ModuleType, call: Call, *, out: bool) -> Execute:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.backends import Call, Kernels, refusal
+from nncdbg.engine.backends import Call, Kernels, refusal, way_past
 from nncdbg.engine.backends.numpy import NumPy
 from nncdbg.engine.backends.one_node import (
     TEXT,
@@ -32,6 +32,7 @@ from nncdbg.engine.backends.one_node import (
 from nncdbg.engine.dtypes import FROM_ONNX, NUMPY, ONNX, name_of
 from nncdbg.engine.errors import NncdbgError, RunError, UnsupportedOp, UsageError
 from nncdbg.engine.ops.planning import measure_of, result_of
+from nncdbg.engine.ops.schema import split
 
 
 class OnnxRuntime:
@@ -70,9 +71,8 @@ class OnnxRuntime:
             return self._own.bind(call)  # The debugger's own ops are no part of any model.
         reason = why_not(call)
         if reason is not None:
-            return refusal(
-                f"{call.node.op} has no kernel on onnxruntime: {reason}", "--fallback runs it on NumPy"
-            )
+            fact = f"{call.node.op} has no kernel on onnxruntime: {reason}"
+            return refusal(fact, lambda: way_past(call.node, _OTHER))
         statement = _Statement(self, call)
         return Kernels(statement.run, statement.into if _has_one_tensor(call) else None)
 
@@ -101,11 +101,13 @@ class OnnxRuntime:
                 raise UnsupportedOp(
                     f"{call.node.op} has no kernel on onnxruntime for these operands: {fact(error)}",
                     operands=[str(type_of(kind)) for kind in kinds if kind is not None],
-                    hint="--fallback runs it on NumPy",
+                    hint=way_past(call.node, _OTHER),
                 ) from error
             self.sessions[key] = made
         return self.sessions[key]
 
+
+_OTHER = "--fallback runs it on NumPy"
 
 _NUMBERS = {NUMPY[name]: number for name, number in ONNX.items()}
 """NumPy dtype to ONNX's number for it."""
@@ -287,7 +289,7 @@ class _Statement:
         op = self._call.node.op
         if type(error).__name__ == "NotImplemented":
             return UnsupportedOp(
-                f"{op} has no kernel on onnxruntime: {fact(error)}", hint="--fallback runs it on NumPy"
+                f"{op} has no kernel on onnxruntime: {fact(error)}", hint=way_past(self._call.node, _OTHER)
             )
         return RunError(f"{op} failed in onnxruntime: {fact(error)}")
 
@@ -341,3 +343,19 @@ def _plain(result: Any) -> Any:
         return None if result is None else [_plain(item) for item in result]
     array = np.asarray(result)
     return array.astype(object) if array.dtype.kind in "US" else array
+
+
+def has_kernel(op: str, version: int) -> bool:
+    """Whether onnxruntime, if it is installed, has a CPU kernel for an op in an opset of its domain."""
+    try:
+        from onnxruntime.capi import onnxruntime_pybind11_state as native
+    except ImportError:
+        return False
+    domain, local = split(op)
+    return any(
+        kernel.op_name == local
+        and kernel.domain == domain
+        and kernel.provider == "CPUExecutionProvider"
+        and kernel.version_range[0] <= version <= kernel.version_range[1]
+        for kernel in native.get_all_opkernel_def()
+    )

@@ -200,6 +200,9 @@ class Trail:
 
         def followed(*inputs: Any) -> Any:
             results = execute(*inputs)
+            if isinstance(results, np.bool_):
+                # NumPy has one object for each of the two, so they could not be told apart.
+                results = np.asarray(results)
             reported, self._reported = self._reported, False
             if (self._marks or reported) and not self.quiet():
                 self._trace(binding, inputs, results if binding.several else (results,), reported=reported)

@@ -7,18 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nncdbg.engine import dtypes
+from nncdbg.engine.data_specs import split_data
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.expression import evaluate, resolve_name, spelled, split_assignment
+from nncdbg.engine.expression import evaluate, evaluate_index, resolve_name, split_assignment, split_target
 from nncdbg.terminal.commands.table import command, needs, no_arguments, whole_number
 from nncdbg.terminal.places import split_value
 from nncdbg.terminal.stops import value_or_reason
 
 if TYPE_CHECKING:
     from nncdbg.engine.control import Stop
-    from nncdbg.engine.graph import Array
     from nncdbg.engine.session import Debugger
-    from nncdbg.engine.timeline import Branch
     from nncdbg.terminal.session import Session
 
 
@@ -27,55 +25,44 @@ def set_(session: Session, text: str) -> None:
     """Change a value, or a part of it, and compute again what depends on it.
 
       set %h[0, 3] = 0        set %h = %h * 2        set %h[isnan(%h)] = 0
+      set %h = zeros          set %h = normal[2,3]   set %h = FILE.npy
     The run without the change stays as a branch (see `branches`, `diff`).  After `back` or
-    `restart` the change is made again when the run reaches this point.
+    `restart` the change is made again when the run reaches this point.  At a stop at an op without a
+    kernel, set its results; the run then goes on with them.
     """
     debugger = session.debugger
     scope = debugger.values
-    target, index, value = split_assignment(needs("set", text), scope.has, scope.names)
-    place = None
-    if index is not None:
-        from nncdbg.engine.expression import evaluate_index
+    data = split_data(needs("set", text))
+    if data is not None and not scope.has(data[1]):
+        target, index = split_target(data[0], scope.has, scope.names)
+        _set(session, target, data[1], None if index is None else evaluate_index(index, scope))
+        return
+    target, index, value = split_assignment(text, scope.has, scope.names)
+    place = None if index is None else evaluate_index(index, scope)
+    _set(session, target, evaluate(value, scope), place)
 
-        place = evaluate_index(index, scope)
-    _changed(session, target, debugger.set_value(target, evaluate(value, scope), place))
 
-
-def _changed(session: Session, name: str, branch: Branch) -> None:
-    session.screen.put_line(value_or_reason(session.debugger, name, session.screen))
-    session.screen.put(f"this is branch {branch.number}; branch {branch.parent} stays as it was")
+def _set(session: Session, name: str, value: Any, index: Any = None) -> None:
+    debugger = session.debugger
+    awaited = name in debugger.awaited
+    branch = debugger.set_value(name, value, index)
+    session.screen.put_line(value_or_reason(debugger, name, session.screen))
+    if awaited:
+        line = debugger.line_of(debugger.frames[0], debugger.frames[0].pc)
+        session.screen.put(f"line {line} gives this from now on, instead of running its op")
+    else:
+        session.screen.put(f"this is branch {branch.number}; branch {branch.parent} stays as it was")
 
 
 @command("load", group="changing", arguments="%value = FILE.npy", completes=("value", "file"))
 def load(session: Session, text: str) -> None:
-    """Set a value to what a NumPy file holds, which is never unpickled."""
-    from nncdbg.engine.npy import load_array
-
+    """Set a value to the array of a `.npy` file (pickles are refused)."""
     name, equals, path = needs("load", text).partition("=")
     if not equals or not path.strip():
         raise UsageError("there is no file to load", hint="load %h = FILE.npy")
     scope = session.debugger.values
     target = resolve_name(name.strip(), scope.has, scope.names)
-    given = _same_dtype(target, scope.value(target), load_array(Path(_unquoted(path))))
-    _changed(session, target, session.debugger.set_value(target, given))
-
-
-def _same_dtype(name: str, now: Array, given: Array) -> Array:
-    if given.dtype.type is np.void and not given.dtype.names and now.dtype.itemsize == given.dtype.itemsize:
-        # NumPy files keep bf16 and its kin as raw bytes.
-        given = given.view(now.dtype)
-    if given.dtype != now.dtype:
-        raise UsageError(
-            f"{spelled(name)} is {_type_text(now)}, the file holds {_type_text(given)}",
-            hint=f"convert it before numpy.save: x.astype({now.dtype.name!r})",
-        )
-    return given
-
-
-def _type_text(array: Array) -> str:
-    known = dtypes.NUMPY.values()
-    name = dtypes.name_of(array.dtype) if array.dtype in known else str(array.dtype)
-    return f"{name}[{','.join(map(str, array.shape))}]"
+    _set(session, target, _unquoted(path))
 
 
 @command("save", group="changing", arguments="%value FILE.npy", completes=("value", "file"))

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.ops import Op, declared, lookup, names
+from nncdbg.engine.ops.influence import EVERYTHING
 from nncdbg.engine.ops.schema import complete
 from tests.engine.ops.onnx_cases import all_cases
 
@@ -121,9 +122,6 @@ OWN: list[tuple[Any, ...]] = [
 ]  # fmt: skip
 """(op, version, attributes, operands, outputs): versions that ONNX has no case for, and ops of our own."""
 
-NEVER_RUN = frozenset({"nncdbg.NoGradientRule"})
-"""Its kernel always raises."""
-
 
 def _has_kernel(op: Op) -> bool:
     return op.kernel is not None or op.ufunc is not None
@@ -163,9 +161,12 @@ def by_entry(most: int) -> dict[tuple[str, int], list[Sample]]:
 
 
 def entries() -> list[tuple[str, int]]:
-    """Every declaration with a kernel of its own; tests of op libraries declare others in this process."""
+    """Every declaration with a kernel, and a row that says more than "everything".
+
+    Tests of op libraries declare others in this process.
+    """
     own = [op for name in names() for op in declared(name) if not op.foreign]
-    return [(op.name, op.since) for op in own if _has_kernel(op) and op.name not in NEVER_RUN]
+    return [(op.name, op.since) for op in own if _has_kernel(op) and op.influence is not EVERYTHING]
 
 
 def composed() -> list[str]:
