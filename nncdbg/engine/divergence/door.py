@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nncdbg.engine.backends import Backend
-from nncdbg.engine.divergence.casting import cast_program
+from nncdbg.engine.divergence.casting import cast_program, same_places
 from nncdbg.engine.divergence.inputs import inputs_like
 from nncdbg.engine.divergence.lockstep import Lockstep
 from nncdbg.engine.divergence.report import Report
@@ -58,4 +58,5 @@ def diff(
         statistics=False,
         **fields,
     )
-    return Lockstep(first, second, Tolerance(rtol, atol, ulp), same_places=True if b is None else None).run()
+    same = True if b is None and same_places(a, program) else None
+    return Lockstep(first, second, Tolerance(rtol, atol, ulp), same_places=same).run()

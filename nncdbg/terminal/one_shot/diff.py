@@ -70,6 +70,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
 
 
 def _diff(options: Namespace, screen: Screen, arguments: Sequence[str]) -> int:
+    from nncdbg.engine.divergence.casting import same_places
     from nncdbg.engine.divergence.lockstep import Lockstep
     from nncdbg.engine.divergence.tolerance import Tolerance
 
@@ -81,7 +82,8 @@ def _diff(options: Namespace, screen: Screen, arguments: Sequence[str]) -> int:
     b, notes = _side_b(options, program, a)
     for note in notes:
         screen.note(note)
-    lockstep = Lockstep(a, b, tolerance, same_places=True if options.other is None else None)
+    same = True if options.other is None and same_places(a.program, b.program) else None
+    lockstep = Lockstep(a, b, tolerance, same_places=same)
     with under_way(a, screen, lockstep.pause):
         report = lockstep.run()
     if options.json:
