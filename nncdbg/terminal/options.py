@@ -5,14 +5,17 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.terminal import opening
 
 if TYPE_CHECKING:
+    from nncdbg.engine.control import Stop
+    from nncdbg.engine.divergence.observers import Verification
     from nncdbg.engine.graph import Program
+    from nncdbg.engine.linking import Allocation
     from nncdbg.engine.session import Debugger
     from nncdbg.terminal.screen import Screen
 
@@ -48,7 +51,19 @@ def add_model(parser: Parser) -> None:
     parser.add_argument(
         "model", metavar="MODEL", help="a graph: FILE.onnx, FILE.nnc (graph text), or a repro bundle"
     )
+    add_opening(parser)
+
+
+def add_opening(parser: Parser) -> None:
+    """How a graph is opened."""
     parser.add_argument("--flat", action="store_true", help="one graph, instead of layers that are called")
+    parser.add_argument(
+        "--allow-store",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="let graph text read weights from this folder too (repeatable)",
+    )
 
 
 def add_machine(parser: Parser) -> None:
@@ -77,16 +92,46 @@ def add_check(parser: Parser) -> None:
     parser.add_argument("--check", choices=["micro"], help=words)
 
 
+def add_verification(parser: Parser) -> None:
+    """Whether observing changes the run."""
+    words = "check first that statistics, catches, guards and fills change no bit of an output"
+    parser.add_argument("--verify-observers", action="store_true", help=words)
+
+
+def verify_observers(
+    options: argparse.Namespace,
+    program: Program,
+    inputs: Mapping[str, Any],
+    dims: Mapping[str, int],
+    screen: Screen,
+) -> Verification:
+    """The outputs with and without observers, for the options of `add_machine`."""
+    from nncdbg.engine.divergence.observers import verify_observers
+    from nncdbg.terminal.running import under_way
+
+    def make(allocator: str | Allocation, statistics: bool, checks: bool) -> Debugger:
+        check = getattr(options, "check", None) if checks else None
+        fields = argparse.Namespace(**{**vars(options), "allocator": allocator, "check": check})
+        return make_debugger_of(fields, program, inputs, dims, statistics=statistics)
+
+    def move(debugger: Debugger) -> Stop:
+        with under_way(debugger, screen):
+            return debugger.run(heed=False)
+
+    return verify_observers(make, move, options.allocator)
+
+
 def add_prompt(parser: Parser) -> None:
     """Where the prompt's commands come from and go to."""
     add = parser.add_argument
     add("-x", "--source", action="append", default=[], metavar="FILE", help="do the commands in FILE first")
-    add("--record", metavar="FILE", help="write the commands typed to FILE")
-    add("--replay", metavar="FILE", help="play a recorded session, and leave")
+    add("--record", metavar="FILE", help="write setup and commands typed to FILE")
+    add("--force", action="store_true", help="overwrite a recording that exists")
+    add("--replay", metavar="FILE", help="play a recorded session with its inputs, and leave")
 
 
-def load_program(path: str, *, flat: bool = False) -> Program:
-    """The program in a file or repro bundle.  Raises what `nncdbg.load` raises."""
+def load_program(path: str, *, flat: bool = False, stores: Sequence[str] = ()) -> Program:
+    """Return the program in a file or repro bundle.  Options and errors are those of `nncdbg.load`."""
     if not os.path.exists(path):
         raise LoadError(
             f"there is no file {path}", hint=f"looked in {os.path.dirname(os.path.abspath(path))}"
@@ -96,7 +141,12 @@ def load_program(path: str, *, flat: bool = False) -> Program:
         return bundle.program
     from nncdbg.engine.frontends import load
 
-    return load(path, flat=flat)
+    return load(path, flat=flat, stores=stores)
+
+
+def chosen_program(options: argparse.Namespace, path: str | None = None) -> Program:
+    """Return the program of `path` (default: the model), opened as the options of `add_opening` say."""
+    return load_program(path or options.model, flat=options.flat, stores=options.allow_store)
 
 
 def make_debugger(options: argparse.Namespace, program: Program, *, statistics: bool = True) -> Debugger:

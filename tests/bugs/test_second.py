@@ -6,16 +6,38 @@ from collections import Counter
 
 import pytest
 
+from tests.bugs.judging import ASPECTS, complaints, figures, known
 from tests.bugs.labels import NOTHING, SECOND, Bug, corpus
 from tests.bugs.second.experiment import outputs_differ
 
 CORPUS = corpus(SECOND)
 BUGS = [bug for bug in CORPUS if not bug.label.innocent]
+KNOWN = known(SECOND)
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=str)
 def test_label_claims_the_effect_that_an_experiment_shows(bug: Bug) -> None:
     assert outputs_differ(bug) == (bug.label.reaches != NOTHING)
+
+
+@pytest.mark.parametrize("bug", CORPUS, ids=str)
+def test_watch_reports_what_the_label_says(bug: Bug) -> None:
+    found, excused = dict(complaints(bug)), KNOWN.get(bug.name, {})
+    assert {aspect: words for aspect, words in found.items() if aspect not in excused} == {}
+    assert [aspect for aspect in excused if aspect not in found] == [], "known.txt lists what is right now"
+
+
+def test_figures_meet_the_bars() -> None:
+    total = figures(CORPUS)
+    print(total)
+    assert total.origin >= 0.97, total
+    assert total.cause >= 0.95, total
+    assert total.alarms == 0, total
+
+
+def test_known_misses_are_of_programs_that_exist() -> None:
+    assert KNOWN.keys() <= {bug.name for bug in CORPUS}
+    assert {aspect for excused in KNOWN.values() for aspect in excused} <= {*ASPECTS}
 
 
 def test_corpus_is_wide() -> None:

@@ -100,7 +100,7 @@ def test_printed_text_finds_its_store_from_anywhere(
     monkeypatch.chdir(tmp_path)
     seen = []
     for path in ("out/m.nnc", "models/deep/m.onnx"):
-        assert main(["run", path, "--input", "x=arange"]) == 0
+        assert main(["run", path, "--input", "x=arange", "--allow-store", "models"]) == 0
         seen.append(capsys.readouterr().out)
     assert seen[0] == seen[1] != ""
     assert main(["print", "models/deep/m.onnx"]) == 0
@@ -195,7 +195,7 @@ def test_commands_at_the_start_then_the_pipe(
     assert "never" not in err
     lines = recorded.read_text().splitlines()
     assert lines[0] == f"# nncdbg session: {example('first_steps')}"
-    assert lines[1:] == ["continue", "continue", "next", "next", "log 18 x", "quit"]
+    assert lines[2:] == ["continue", "continue", "next", "next", "log 18 x", "quit"]
     assert (
         main([example("first_steps"), "-x", str(script), "--break", "@layer", "--replay", str(recorded)]) == 0
     )

@@ -52,7 +52,7 @@ def cast_program(program: Program, dtype: str) -> Program:
     return replace(program, graphs=graphs, readers=readers, listing=None)
 
 
-def same_places(program: Program, cast: Program) -> bool:
+def has_same_places(program: Program, cast: Program) -> bool:
     """Whether a cast program has the statements of the original at the same places: no cast was inserted."""
     return all(
         [len(block.nodes) for block in blocks(graph)]
