@@ -71,7 +71,7 @@ class Console(Terminal):
         if self.over:
             self.session.defer(self._quit)
 
-    def _watched(self, action: Callable[[], None]) -> None:
+    def _watched(self, action: Callable[[], object]) -> None:
         """Do something, and tell the client what that changed in values and breakpoints."""
         timeline = self.debugger.timeline
         branch, numbers = timeline.branch, {found.number for found in self.debugger.breakpoints}
@@ -116,14 +116,15 @@ class Console(Terminal):
         else:
             self._on_runner(several)
 
-    def play(self, path: str, *, echo: bool) -> None:
+    def play(self, path: str, *, echo: bool) -> int:
         if self._playing:
-            super().play(path, echo=echo)
-            return
+            return super().play(path, echo=echo)
         lines = read_commands(path)
         self._on_runner(lambda: self.play_lines(lines, path, echo=echo))
+        # Failed commands are printed when the runner comes to them.
+        return 0
 
-    def _on_runner(self, action: Callable[[], None]) -> None:
+    def _on_runner(self, action: Callable[[], object]) -> None:
         """Have something done by the runner, once the request at hand is answered."""
         state = self.session.state
         if state is not State.STOPPED:

@@ -103,6 +103,8 @@ class Debugger:
         entry_graph = program.graphs[program.entry]
         bound = bind(entry_graph, inputs, dims, seed, folder=folder, consumers=consumers)
         self.inputs = bound.arrays
+        self.given = {name.removeprefix("%"): data for name, data in (inputs or {}).items()}
+        """The inputs as they were given: texts, numbers, arrays."""
         self.dims = bound.dims
         self.notes = [*map(Note, program.notes), *bound.notes]
         self.backend = backend_of(backend)

@@ -12,7 +12,10 @@ from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.terminal import opening
 
 if TYPE_CHECKING:
+    from nncdbg.engine.control import Stop
+    from nncdbg.engine.divergence.observers import Verification
     from nncdbg.engine.graph import Program
+    from nncdbg.engine.linking import Allocation
     from nncdbg.engine.session import Debugger
     from nncdbg.terminal.screen import Screen
 
@@ -77,12 +80,42 @@ def add_check(parser: Parser) -> None:
     parser.add_argument("--check", choices=["micro"], help=words)
 
 
+def add_verification(parser: Parser) -> None:
+    """Whether observing changes the run."""
+    words = "check first that statistics, catches, guards and fills change no bit of an output"
+    parser.add_argument("--verify-observers", action="store_true", help=words)
+
+
+def verify_observers(
+    options: argparse.Namespace,
+    program: Program,
+    inputs: Mapping[str, Any],
+    dims: Mapping[str, int],
+    screen: Screen,
+) -> Verification:
+    """The outputs with and without observers, for the options of `add_machine`."""
+    from nncdbg.engine.divergence.observers import verify_observers
+    from nncdbg.terminal.running import under_way
+
+    def make(allocator: str | Allocation, statistics: bool, checks: bool) -> Debugger:
+        check = getattr(options, "check", None) if checks else None
+        fields = argparse.Namespace(**{**vars(options), "allocator": allocator, "check": check})
+        return make_debugger_of(fields, program, inputs, dims, statistics=statistics)
+
+    def move(debugger: Debugger) -> Stop:
+        with under_way(debugger, screen):
+            return debugger.run(heed=False)
+
+    return verify_observers(make, move, options.allocator)
+
+
 def add_prompt(parser: Parser) -> None:
     """Where the prompt's commands come from and go to."""
     add = parser.add_argument
     add("-x", "--source", action="append", default=[], metavar="FILE", help="do the commands in FILE first")
-    add("--record", metavar="FILE", help="write the commands typed to FILE")
-    add("--replay", metavar="FILE", help="play a recorded session, and leave")
+    add("--record", metavar="FILE", help="write setup and commands typed to FILE")
+    add("--force", action="store_true", help="overwrite a recording that exists")
+    add("--replay", metavar="FILE", help="play a recorded session with its inputs, and leave")
 
 
 def load_program(path: str, *, flat: bool = False) -> Program:

@@ -1,45 +1,66 @@
-"""Recorded sessions: the commands as typed, one a line, so that they can be played again."""
+"""Recorded sessions: the setup, then the commands and notes as typed, one a line, for `replay`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
+
+import msgspec
 
 from nncdbg.engine.errors import UsageError
 
+if TYPE_CHECKING:
+    from nncdbg.engine.session import Debugger
+
 _HEAD = "# nncdbg session"
 
+SETUP = "# setup: "
+"""The start of the line with the setup (see `recorded_setup`)."""
 
-def start_recording(path: str, title: str) -> TextIO:
-    """Open `path` for a session on the model `title`.
+Confirm = Callable[[str], bool]
+"""Asks the person at the terminal a question; whether the answer is yes."""
 
-    Raises UsageError if it cannot be written, or is a file of something else, which is not overwritten.
+
+def start_recording(
+    path: str, debugger: Debugger, title: str, *, force: bool = False, confirm: Confirm | None = None
+) -> TextIO:
+    """Open `path` for a session on the model `title`, and write its setup.
+
+    A recording that is there is overwritten with `force`, or if `confirm` says so.  Raises UsageError if
+    neither does, if the file is something else than a recording, or if it cannot be written.
     """
+    from nncdbg.terminal.recorded_setup import setup_of
+
     try:
-        if Path(path).is_file() and not _is_recording(Path(path)):
-            raise UsageError(
-                f"{path} exists and is no recorded session", hint="choose another name; it was not changed"
-            )
+        _check_free(Path(path), force, confirm)
+        setup = msgspec.json.encode(setup_of(debugger, title)).decode()
         file = open(path, "w", encoding="utf-8")  # noqa: SIM115  it stays open for the session
     except OSError as error:
         raise UsageError(f"cannot record to {path}: {error.strerror}") from None
-    _write(file, f"{_HEAD}: {title}")
+    write_line(file, f"{_HEAD}: {' '.join(title.split())}\n{SETUP}{setup}")
     return file
 
 
-def _is_recording(path: Path) -> bool:
+def _check_free(path: Path, force: bool, confirm: Confirm | None) -> None:
+    if not path.is_file() or path.stat().st_size == 0:
+        return
     with path.open("rb") as file:
-        start = file.read(len(_HEAD))
-    return not start or start == _HEAD.encode()
+        ours = file.read(len(_HEAD)) == _HEAD.encode()
+    if not ours:
+        raise UsageError(
+            f"{path} exists and is not a recorded session", hint="choose another name; it was not changed"
+        )
+    if not force and (confirm is None or not confirm(f"overwrite the recording {path}?")):
+        raise UsageError(
+            f"the recording {path} exists, and was not changed",
+            hint="choose another name, or overwrite it with --force",
+        )
 
 
-def write_command(file: TextIO, text: str) -> None:
+def write_line(file: TextIO, text: str) -> None:
     """Add a line; UsageError, with the file closed, if it cannot be written."""
-    _write(file, text)
-
-
-def _write(file: TextIO, text: str) -> None:
     try:
         file.write(text + "\n")
         file.flush()

@@ -24,12 +24,22 @@ def start(options: argparse.Namespace) -> int:
     """Open the model, stop on entry, and read commands until there are no more; the exit code."""
     screen = Screen()
     _check_files(options)
+    _take_setup(options)
     specs = [parse_stop(spec) for spec in options.breaks]
     debugger = _open(options, screen)
     session = Session(debugger, options.model, screen)
     for spec in specs:
         spec.add_to(debugger)
     return converse(session, options, lambda: _banner(session))
+
+
+def _take_setup(options: argparse.Namespace) -> None:
+    """Replay a recording with the inputs and options that it was made with, where none are given."""
+    from nncdbg.terminal.recorded_setup import read_setup, settle
+
+    setup = read_setup(options.replay) if options.replay else None
+    if setup is not None:
+        settle(options, setup)
 
 
 def _open(options: argparse.Namespace, screen: Screen) -> Debugger:
@@ -42,14 +52,24 @@ def _open(options: argparse.Namespace, screen: Screen) -> Debugger:
 def converse(session: Session, options: argparse.Namespace, greet: Callable[[], None]) -> int:
     """Record as the options of `add_prompt` say, greet, and read commands until there are no more."""
     _check_files(options)
+    if sys.stdin.isatty():
+        session.confirm = confirmed
     if options.record:
-        session.recording = start_recording(options.record, options.model)
+        session.recording = start_recording(
+            options.record, session.debugger, session.title, force=options.force, confirm=session.confirm
+        )
     try:
         greet()
         return _read(session, options)
     finally:
         if session.recording is not None:
             close_recording(session.recording)
+
+
+def confirmed(question: str) -> bool:
+    """Ask a yes-or-no question at the terminal; anything but yes is no."""
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _check_files(options: argparse.Namespace) -> None:
@@ -82,8 +102,7 @@ def _read(session: Session, options: argparse.Namespace) -> int:
     for path in options.source:
         _play(session, path, echo=False)
     if options.replay:
-        _play(session, options.replay, echo=True)
-        return session.exit_code
+        return int(_replayed(session, options.replay) > 0) or session.exit_code
     if session.over:
         return session.exit_code
     if not sys.stdin.isatty():
@@ -96,6 +115,15 @@ def _read(session: Session, options: argparse.Namespace) -> int:
     else:
         _ask_for_lines(session)
     return 0
+
+
+def _replayed(session: Session, path: str) -> int:
+    """How many commands of a recording failed; one that cannot be played to its end counts too."""
+    try:
+        return session.replay(path)
+    except UsageError as error:
+        session.screen.complain(error)
+        return 1
 
 
 def _play(session: Session, path: str, *, echo: bool) -> None:

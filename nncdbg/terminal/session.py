@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TextIO
 
-from nncdbg.engine.errors import NncdbgError, RunError, UnsupportedOp, UsageError
+from nncdbg.engine.errors import NncdbgError, RunError, UsageError, failure_code
 from nncdbg.terminal.crash import report_crash
+from nncdbg.terminal.recording import SETUP
 from nncdbg.terminal.running import under_way
 from nncdbg.terminal.screen import Screen
 from nncdbg.terminal.stops import fallbacks, place_of, show_stop
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.control import Stop
     from nncdbg.engine.divergence.companion import Companion
     from nncdbg.engine.session import Debugger
+    from nncdbg.terminal.recording import Confirm
 
 PROMPT = "(nncdbg) "
 
@@ -36,6 +38,8 @@ class Session:
         self.companion: Companion | None = None
         """The other side of a comparison, where this is one."""
         self.recording: TextIO | None = None
+        self.confirm: Confirm | None = None
+        """Asks a yes-or-no question, where there is a person to answer it."""
         self.listed: int | None = None
         """The last line that `list` has shown since the last stop."""
         self._repeated = ""
@@ -53,10 +57,10 @@ class Session:
         text = line.strip()
         if not text and typed:
             text = self._repeated
+        if text and typed:
+            self._record(text)
         if not text or text.startswith("#"):
             return True
-        if typed:
-            self._record(text)
         try:
             self.dispatch(text)
         except NncdbgError as error:
@@ -88,15 +92,17 @@ class Session:
         self._repeated = text if found.repeats else ""
         found.run(self, arguments)
 
-    def play(self, path: str, *, echo: bool) -> None:
-        """Execute the lines of a command file.  Raises UsageError if it cannot be read."""
+    def play(self, path: str, *, echo: bool) -> int:
+        """Execute the lines of a command file; how many failed.  Raises UsageError if it cannot be read."""
         if self._depth >= _DEPTH:
             raise UsageError(f"command files call each other {_DEPTH} deep", hint=f"does {path} call itself?")
-        self.play_lines(read_commands(path), path, echo=echo)
+        lines = [line for line in read_commands(path) if not line.startswith(SETUP)]
+        return self.play_lines(lines, path, echo=echo)
 
-    def play_lines(self, lines: Iterable[str], title: str, *, echo: bool) -> None:
-        """Execute lines as if typed.  Raises UsageError where somebody pauses the program meanwhile."""
+    def play_lines(self, lines: Iterable[str], title: str, *, echo: bool) -> int:
+        """Execute lines as if typed; how many failed.  Raises UsageError if a pause comes between."""
         self._depth += 1
+        failed = 0
         try:
             for line in lines:
                 if self.over:
@@ -104,11 +110,22 @@ class Session:
                 if echo and line.strip():
                     self.screen.put(f"{PROMPT}{line.strip()}")
                 before = self.debugger.stop
-                self.execute(line)
+                failed += not self.execute(line)
                 if self.debugger.stop is not before and self._paused():
                     raise UsageError(f"interrupted: the rest of {title} is not played")
         finally:
             self._depth -= 1
+        return failed
+
+    def replay(self, path: str) -> int:
+        """Play a recorded session, after what is different from then; how many commands failed."""
+        from nncdbg.terminal.recorded_setup import changes, read_setup
+
+        setup = read_setup(path)
+        if setup is not None:
+            for words in changes(setup, self.debugger, self.title):
+                self.screen.note(words)
+        return self.play(path, echo=True)
 
     def _paused(self) -> bool:
         """Whether somebody has stopped the program by hand."""
@@ -117,12 +134,12 @@ class Session:
     # -- recording -----------------------------------------------------------------------------
 
     def _record(self, text: str) -> None:
-        from nncdbg.terminal.recording import is_about_recording, write_command
+        from nncdbg.terminal.recording import is_about_recording, write_line
 
         if self.recording is None or is_about_recording(text):
             return
         try:
-            write_command(self.recording, text)
+            write_line(self.recording, text)
         except NncdbgError as error:
             self.recording = None
             self.screen.complain(error)
@@ -166,7 +183,7 @@ class Session:
         error = self.debugger.stop.error
         if error is None:
             return 0
-        return UnsupportedOp.exit_code if isinstance(error, UnsupportedOp) else RunError.exit_code
+        return failure_code(error)
 
 
 def split_command(text: str) -> tuple[str, str]:

@@ -195,7 +195,7 @@ def test_commands_at_the_start_then_the_pipe(
     assert "never" not in err
     lines = recorded.read_text().splitlines()
     assert lines[0] == f"# nncdbg session: {example('first_steps')}"
-    assert lines[1:] == ["continue", "continue", "next", "next", "log 18 x", "quit"]
+    assert lines[2:] == ["continue", "continue", "next", "next", "log 18 x", "quit"]
     assert (
         main([example("first_steps"), "-x", str(script), "--break", "@layer", "--replay", str(recorded)]) == 0
     )

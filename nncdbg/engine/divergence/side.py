@@ -24,7 +24,7 @@ class Side:
 
     def step(self) -> Outcome | None:
         """Execute the next statement, and keep the history within its budget."""
-        outcome = self.debugger.machine.step()
+        outcome = self.debugger.timeline.step()
         if self.debugger.control.service:
             self.debugger.control.service = False
             self.debugger.timeline.enforce()

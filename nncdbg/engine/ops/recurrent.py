@@ -264,7 +264,7 @@ def lstm(
     def cell_of(d: int) -> tuple[Any, Cell]:
         of_input, of_state = biases(xp, bias, d, x, 4 * hidden)
         looks = None if peepholes is None else widened(xp, peepholes[d]).reshape(3, hidden)
-        cell = _lstm_cell(xp, gates[d], widened(xp, again[d]).T, looks, coupled=bool(input_forget))
+        cell = lstm_cell(xp, gates[d], widened(xp, again[d]).T, looks, coupled=bool(input_forget))
         return of_input + of_state, cell
 
     return over_directions(
@@ -280,7 +280,7 @@ def lstm(
     )[:outputs_count]
 
 
-def _lstm_cell(xp: ModuleType, gates: Sequence[Gate], recurrent: Any, looks: Any, *, coupled: bool) -> Cell:
+def lstm_cell(xp: ModuleType, gates: Sequence[Gate], recurrent: Any, looks: Any, *, coupled: bool) -> Cell:
     """`looks` are the peepholes [3, hidden] of i, o and f, or None."""
     gate, candidate, final = gates
     hidden = recurrent.shape[0]

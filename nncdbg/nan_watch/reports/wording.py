@@ -170,7 +170,8 @@ def verdict(report: Report) -> str:
         statements += ", interrupted"
     tripping = sum(1 for _ in report.tripping)
     if tripping:
-        return f"tripped: {tripping} finding{'' if tripping == 1 else 's'} in {statements}"
+        failed = ", and the run did not come to its end" if report.error is not None else ""
+        return f"tripped: {tripping} finding{'' if tripping == 1 else 's'} in {statements}{failed}"
     return f"failed after {statements}" if report.status == FAILED else f"ok: nothing in {statements}"
 
 
@@ -186,4 +187,5 @@ def remarks(report: Report) -> list[str]:
     lines += [f"not checked: {sentence(words)}" for words in first(report.unchecked, NOTES)]
     lines += left_out(report.unchecked, NOTES, "things not checked")
     lines += [f"note: {sentence(words)}" for words in first(report.notes, NOTES)]
+    lines += [] if report.observers is None else [f"note: {report.observers}"]
     return lines + left_out(report.notes, NOTES, "notes")

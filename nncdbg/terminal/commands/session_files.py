@@ -18,28 +18,46 @@ def source(session: Session, text: str) -> None:
     session.play(needs("source", text), echo=False)
 
 
-@command("record", "rec", group="session", arguments="FILE | off", completes=("file",))
+@command("record", "rec", group="session", arguments="[--force] FILE | off", completes=("file",))
 def record(session: Session, text: str) -> None:
-    """Write the commands typed from now on to a file, for `replay`; `record off` ends it."""
+    """Write the commands typed from now on to a file, for `replay`; `record off` ends it.
+
+    The file also keeps model, inputs, seed, sizes, backend, allocator and versions.  An existing recording
+    is overwritten only with --force, or after a question.
+    """
     from nncdbg.terminal.recording import close_recording, start_recording
 
     if not text:
         state = "off" if session.recording is None else f"to {session.recording.name}"
         session.screen.put(f"recording is {state}")
         return
-    started = None if text == "off" else start_recording(text, session.title)
+    force, path = text.startswith("--force "), text.removeprefix("--force ").strip()
+    started = None
+    if text != "off":
+        started = start_recording(path, session.debugger, session.title, force=force, confirm=session.confirm)
     if session.recording is not None:
         close_recording(session.recording)
     elif started is None:
         raise UsageError("nothing is being recorded", hint="record FILE")
     session.recording = started
-    session.screen.put("recording is off" if started is None else f"recording to {text}")
+    session.screen.put("recording is off" if started is None else f"recording to {path}")
 
 
 @command("replay", group="session", arguments="FILE", completes=("file",))
 def replay(session: Session, text: str) -> None:
-    """Play a recorded session from here: each command is shown as if typed."""
-    session.play(needs("replay", text), echo=True)
+    """Play a recorded session from here: each command is shown as if typed.
+
+    Model, inputs, options and versions that differ from the recorded ones are reported first.
+    """
+    failed = session.replay(needs("replay", text))
+    if failed:
+        raise UsageError(f"{failed} of the commands in {text} failed")
+
+
+@command("note", group="session", arguments="TEXT")
+def note(session: Session, text: str) -> None:
+    """Keep a remark in the recording."""
+    needs("note", text)
 
 
 @command("help", "h", "?", group="session", arguments="[COMMAND | keys]", completes=("command",))

@@ -11,16 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nncdbg.engine.errors import MemoryFault, NncdbgError, RunError, UnsupportedOp, UsageError
+from nncdbg.engine.errors import MemoryFault, NncdbgError, RunError, UsageError, failure_code
 from nncdbg.terminal.one_shot.failure import error_document
 from nncdbg.terminal.options import (
     Parser,
     add_check,
     add_machine,
     add_model,
+    add_verification,
+    given_inputs,
     load_program,
-    make_debugger,
+    make_debugger_of,
     say_notes,
+    verify_observers,
 )
 from nncdbg.terminal.running import under_way
 
@@ -31,7 +34,10 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """0 if the graph ran to its end, 4 if it failed, 3 if an op that was needed has no kernel."""
+    """0 if the graph ran to its end, 4 if it failed, 3 if an op that was needed has no kernel.
+
+    1 if --verify-observers found a difference.
+    """
     from nncdbg.terminal.screen import Screen
 
     options = _options(arguments)
@@ -47,7 +53,10 @@ def main(arguments: Sequence[str]) -> int:
 def _run(options: Namespace, screen: Screen) -> int:
     from nncdbg.terminal.stops import fallbacks
 
-    debugger = make_debugger(options, load_program(options.model, flat=options.flat), statistics=False)
+    program = load_program(options.model, flat=options.flat)
+    inputs, dims = given_inputs(options)
+    verified = verify_observers(options, program, inputs, dims, screen) if options.verify_observers else None
+    debugger = make_debugger_of(options, program, inputs, dims, statistics=False)
     say_notes(screen, debugger)
     start = time.perf_counter()
     with under_way(debugger, screen):
@@ -62,13 +71,18 @@ def _run(options: Namespace, screen: Screen) -> int:
     for _, words in fallbacks(debugger):
         screen.note(words)
     if options.json:
-        print(json.dumps(_document(debugger, seconds, error, files)))
+        document = _document(debugger, seconds, error, files)
+        if verified is not None:
+            document["observers"] = verified.as_dict()
+        print(json.dumps(document))
     elif error is None:
         _print_outputs(screen, debugger, files)
+    if verified is not None:
+        screen.note(str(verified))
     if error is None:
-        return 0
+        return 0 if verified is None or verified.ok else 1
     screen.complain(error)
-    return UnsupportedOp.exit_code if isinstance(error, UnsupportedOp) else RunError.exit_code
+    return failure_code(error)
 
 
 def _options(arguments: Sequence[str]) -> Namespace:
@@ -76,6 +90,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add_model(parser)
     add_machine(parser)
     add_check(parser)
+    add_verification(parser)
     parser.add_argument("--save-outputs", metavar="DIR", help="write each output to a .npy file in DIR")
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
     return parser.parse_args(arguments)

@@ -11,9 +11,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nncdbg.engine.errors import NncdbgError, RunError
+from nncdbg.engine.errors import NncdbgError, StoppedRun
 from nncdbg.terminal.one_shot.failure import told_in_json
-from nncdbg.terminal.options import Parser, add_machine, add_model, given_inputs, load_program
+from nncdbg.terminal.options import (
+    Parser,
+    add_machine,
+    add_model,
+    add_verification,
+    given_inputs,
+    load_program,
+    verify_observers,
+)
 from nncdbg.terminal.running import hearing, under_way
 
 if TYPE_CHECKING:
@@ -34,11 +42,14 @@ _ALL = 1 << 20
 """More findings than there are."""
 
 _EXIT_CODES = """exit code: 0 fine, 1 a gate tripped, 2 wrong usage, 3 a file could not be read or written,
-           4 the graph failed while running, 130 interrupted"""
+           4 the graph failed while running, 130 interrupted; the highest of several"""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """0 if no gate tripped, 1 if one did, 4 if the graph failed, 3 if a file could not be read or written."""
+    """0 if no gate tripped, 1 if one did, 3 if a file could not be read or written, 4 if the graph failed.
+
+    If several of these happened, the highest.
+    """
     from nncdbg.terminal.screen import Screen
 
     options = _options(arguments)
@@ -58,6 +69,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     )
     add_model(parser)
     add_machine(parser)
+    add_verification(parser)
     add = parser.add_argument
     add("--fail-on", default=",".join(USUAL), metavar="GATES", help=f"what it fails on ({','.join(USUAL)})")
     add("--strict", action="store_true", help="fail on a NaN too that never reaches an output")
@@ -113,6 +125,7 @@ def _watch(options: Namespace, screen: Screen) -> int:
     # A bundle has gates of its own.
     gates = Gates.of(options.fail_on, strict=options.strict)
     known = _known(options, program)
+    verified = verify_observers(options, program, inputs, dims, screen) if options.verify_observers else None
     if options.memory:
         report = _in_memories(options, program, inputs, dims)
     elif options.inputs_dir or options.runs > 1:
@@ -120,6 +133,7 @@ def _watch(options: Namespace, screen: Screen) -> int:
     else:
         report, inputs = _once(options, screen, program, gates, inputs, dims)
     report.model = options.model
+    report.observers = verified
     if known is not None:
         from nncdbg.nan_watch.baseline import compare
 
@@ -152,13 +166,12 @@ def _most(options: Namespace) -> int:
 
 
 def _exit_code(options: Namespace, report: Report, problems: list[NncdbgError]) -> int:
-    from nncdbg.nan_watch.corpus import exit_code
-
-    if problems and not report.interrupted:
-        return problems[0].exit_code
-    if report.error is not None and report.status == "failed" and not report.interrupted:
-        return report.error.exit_code if isinstance(report.error, NncdbgError) else RunError.exit_code
-    return 0 if options.write_baseline and report.status == "tripped" else exit_code(report)
+    """The highest of the report's, of a file that could not be written, and of observers that changed bits."""
+    code = report.exit_code
+    if code == 1 and options.write_baseline:
+        code = 0
+    changed = int(report.observers is not None and not report.observers.ok)
+    return code if report.interrupted else max([code, changed, *(each.exit_code for each in problems)])
 
 
 # -- running -----------------------------------------------------------------------------------------
@@ -215,7 +228,7 @@ def _once(
     )
     report.interrupted = stopped.heard
     if stopped.why:
-        report.error = RunError(stopped.why)
+        report.error = StoppedRun(stopped.why)
     return report, dict(made[-1].inputs)
 
 

@@ -79,6 +79,25 @@ for kind in (np.uint8, np.int8, np.uint16, np.int16):
     ROWS.append(row("DequantizeLinear", whole(kind, 4, 50), one(0.01), one(3, kind)))
     ROWS.append(row("DequantizeLinear", whole(kind, 4, 50), scales(50), np.full(50, 3, kind), axis=1))
 ROWS.append(row("QuantizeLinear", f(4, 5), one(0.01)))
+for segments, mask in ((True, True), (False, False)):
+    tables = [whole(np.uint8, 10, 8), whole(np.uint8, 6, 8), whole(np.uint8, 2, 8) if segments else None]
+    scale, zero = one(0.02), one(120, np.uint8)
+    ROWS.append(
+        replace(
+            row(
+                "QEmbedLayerNormalization",
+                GENERATOR.integers(0, 10, (2, 5)).astype(np.int32),
+                GENERATOR.integers(0, 2, (2, 5)).astype(np.int32) if segments else None,
+                *tables,
+                whole(np.uint8, 8),
+                whole(np.uint8, 8),
+                np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], np.int32) if mask else None,
+                *(scale, scale, scale if segments else None, scale, scale),
+                *(zero, zero, zero if segments else None, zero, zero),
+            ),
+            outputs=2,
+        )
+    )
 
 
 @pytest.mark.parametrize("row", ROWS, ids=str)

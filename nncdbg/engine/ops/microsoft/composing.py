@@ -49,6 +49,16 @@ def _text(value: Any) -> str:
     return f'"{value}"' if isinstance(value, str) else str(list(value) if isinstance(value, tuple) else value)
 
 
+def channels_first(rank: int) -> list[int]:
+    """The order of the axes that brings the last one behind the batch."""
+    return [0, rank - 1, *range(1, rank - 1)]
+
+
+def channels_last(rank: int) -> list[int]:
+    """The order of the axes that brings the second one to the end."""
+    return [0, *range(2, rank), 1]
+
+
 _ACTIVATIONS: dict[str, tuple[str, ...]] = {
     "Relu": ("{y} = Relu({x})",),
     "Tanh": ("{y} = Tanh({x})",),

@@ -7,9 +7,9 @@ from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops.declaration import composite, op
 from nncdbg.engine.ops.formula import cast, sizes_at, type_at, wide_name
-from nncdbg.engine.ops.microsoft.composing import wide_formula
+from nncdbg.engine.ops.microsoft.composing import formula, wide_formula
 from nncdbg.engine.ops.normalization import layer_formula, layer_normalization, layer_types, need_last
-from nncdbg.engine.ops.types import Attributes, Types, at, broadcast_shapes, normal_axis, shape_at
+from nncdbg.engine.ops.types import Attributes, Types, at, broadcast_shapes, normal_axis, shape_at, typed
 
 # onnxruntime fuses a LayerNormalization of ONNX's domain into models older than opset 17, too.
 op(
@@ -181,3 +181,32 @@ def _mask_lines(types: Types) -> list[str]:
         cast("ones", "set", "i32"),
         "%counts = ReduceSum(%ones, [1], keepdims=0)",
     ]
+
+
+_QUANTIZED = ["words", "places", "kinds", "gamma", "beta"]
+
+
+def _quantized_types(attributes: Attributes, types: Types) -> Types:
+    """As EmbedLayerNormalization, in f32."""
+    found = embedding_types(attributes, [at(types, 0), None, at(types, 2)])[0]
+    scale, counts = at(types, 8), shape_at(types, 0)
+    shape = found.shape if found is not None else None
+    return [typed(scale, shape), TensorType("i32", None if counts is None else counts[:1])]
+
+
+@composite("com.microsoft.QEmbedLayerNormalization", infer=_quantized_types)
+def quantized_embed_layer_normalization(attributes: Attributes, types: Types) -> str:
+    """EmbedLayerNormalization with tables, gamma and beta in 8 bits, each with a scale and a zero point."""
+    operands = ["ids", "segments", *_QUANTIZED, "mask"]
+    operands += [f"{name}_scale" for name in _QUANTIZED] + [f"{name}_zero" for name in _QUANTIZED]
+    given = [name for name in _QUANTIZED if at(types, operands.index(name)) is not None]
+    tables = ", ".join(f"%{name}_real" if name in given else "_" for name in _QUANTIZED)
+    mask = "%mask" if at(types, 7) is not None else "_"
+    segments = "%segments" if at(types, 1) is not None else "_"
+    epsilon = attributes["epsilon"]
+    lines = [f"%{name}_real = DequantizeLinear(%{name}, %{name}_scale, %{name}_zero)" for name in given]
+    lines.append(
+        "%y, %counts = com.microsoft.EmbedLayerNormalization"
+        f"(%ids, {segments}, {tables}, {mask}, epsilon={epsilon})"
+    )
+    return formula("QEmbedLayerNormalization", operands, types, lines, ["y", "counts"])

@@ -10,9 +10,9 @@ from nncdbg.engine.ops.convolution import conv_types
 from nncdbg.engine.ops.declaration import composite
 from nncdbg.engine.ops.formula import cast, sizes_at, type_at
 from nncdbg.engine.ops.matrix import gemm_types, matmul_shape
-from nncdbg.engine.ops.microsoft.composing import formula, stated
+from nncdbg.engine.ops.microsoft.composing import channels_first, channels_last, formula, stated
 from nncdbg.engine.ops.microsoft.convolution import WINDOWS
-from nncdbg.engine.ops.microsoft.quantized import channels_first, channels_last, in_channels_first
+from nncdbg.engine.ops.microsoft.quantized_pools import in_channels_first
 from nncdbg.engine.ops.microsoft.quantizing import element_of, given, requantized, scalar
 from nncdbg.engine.ops.types import Attributes, Shape, Types, at, shape_at, typed
 
