@@ -85,6 +85,11 @@ def looped_lines(shape: list[Dim]) -> list[str]:
     ]
 
 
+def _inner(shapes: Sequence[Sequence[int]], result: Sequence[int]) -> int:
+    """The axis that two matrices share: of [M, K] and [K, N], transposed or not, with result [M, N]."""
+    return round(math.sqrt(math.prod(shapes[0]) * math.prod(shapes[1]) / max(1, math.prod(result))))
+
+
 @op(
     "MatMul",
     since=1,
@@ -93,6 +98,7 @@ def looped_lines(shape: list[Dim]) -> list[str]:
     accepts_out=True,
     vjp=gradients.matmul,
     influence=PRODUCT,
+    terms=lambda shapes, result: int(shapes[0][-1]),
 )
 def matmul(xp: ModuleType, a: Any, b: Any, *, out: Any = None) -> Any:
     """The product of matrices in the last two axes, broadcast over the others.
@@ -182,6 +188,7 @@ def gemm_formula(attributes: Attributes, inputs: Types) -> str:
     accepts_out=True,
     vjp=gradients.gemm,
     influence=PRODUCT_AND_SUM,
+    terms=_inner,
 )
 def gemm(
     xp: ModuleType,
@@ -226,6 +233,7 @@ def _gemm_of_integers(xp: ModuleType, a: Any, b: Any, c: Any, alpha: float, beta
     accepts_out=True,
     vjp=gradients.gemm,
     influence=PRODUCT_AND_SUM,
+    terms=_inner,
 )
 def gemm_with_broadcast(xp: ModuleType, a: Any, b: Any, c: Any, *, broadcast: int, **attributes: Any) -> Any:
     """Gemm before opset 7, where `broadcast` says whether C may be smaller than the product."""
