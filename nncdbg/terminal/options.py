@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+from nncdbg.engine.address_space import check_address_space
 from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.terminal import opening
 
@@ -131,7 +132,11 @@ def add_prompt(parser: Parser) -> None:
 
 
 def load_program(path: str, *, flat: bool = False, stores: Sequence[str] = ()) -> Program:
-    """Return the program in a file or repro bundle.  Options and errors are those of `nncdbg.load`."""
+    """Return the program in a file or repro bundle.  Options and errors are those of `nncdbg.load`.
+
+    Raises RunError where this process may not use the memory that it takes.
+    """
+    check_address_space()
     if not os.path.exists(path):
         raise LoadError(
             f"there is no file {path}", hint=f"looked in {os.path.dirname(os.path.abspath(path))}"

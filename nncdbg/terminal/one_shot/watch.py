@@ -166,7 +166,7 @@ def _most(options: Namespace) -> int:
 
 
 def _exit_code(options: Namespace, report: Report, problems: list[NncdbgError]) -> int:
-    """The highest of the report's, of a file that could not be written, and of observers that changed bits."""
+    """The highest of the report's, of files that could not be written, and of observers that changed bits."""
     code = report.exit_code
     if code == 1 and options.write_baseline:
         code = 0
