@@ -12,7 +12,7 @@ from nncdbg.engine.graph import Dim, TensorType
 from nncdbg.engine.ops import gradient_matrix as gradients
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.formula import LARGE, formula_text, in_precision, sizes_at, type_at
-from nncdbg.engine.ops.influence import probed
+from nncdbg.engine.ops.influence import Application, Influence, Marked, probed
 from nncdbg.engine.ops.influence_products import PRODUCT, PRODUCT_AND_SUM
 from nncdbg.engine.ops.precision import settled, widened
 from nncdbg.engine.ops.rules import agree, need_rank
@@ -311,6 +311,13 @@ def einsum(xp: ModuleType, *inputs: Any, equation: str) -> Any:
     return settled(xp, xp.einsum(explicit, *wide, optimize=len(inputs) > 1), inputs[0].dtype)
 
 
+def _matrix_influence(application: Application) -> Sequence[Marked]:
+    return [application.marked[0].any(axis=(-2, -1))]
+
+
+_MATRIX = Influence("all elements of the matrix", _matrix_influence)
+
+
 def det_types(attributes: Attributes, inputs: Types) -> Types:
     """The leading axes of x; the last two are square."""
     need_rank(at(inputs, 0), "input", 2)
@@ -320,7 +327,7 @@ def det_types(attributes: Attributes, inputs: Types) -> Types:
     return [typed(at(inputs, 0), None if x is None else x[:-2])]
 
 
-@op("Det", since=11, infer=det_types, influence=probed(0))
+@op("Det", since=11, infer=det_types, influence=_MATRIX)
 def det(xp: ModuleType, x: Any) -> Any:
     """The determinant of the matrices in the last two axes."""
     return settled(xp, xp.linalg.det(widened(xp, x)), x.dtype)

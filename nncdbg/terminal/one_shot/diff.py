@@ -14,9 +14,10 @@ from nncdbg.terminal.one_shot.failure import told_in_json
 from nncdbg.terminal.options import (
     Parser,
     add_machine,
+    add_opening,
     add_prompt,
+    chosen_program,
     given_inputs,
-    load_program,
     make_debugger,
     make_debugger_of,
     say_notes,
@@ -55,7 +56,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add("other", metavar="B", nargs="?", help="another graph; without it, A again with the --...-b options")
     add("--golden", metavar="FILE.npz", help="compare with recorded values instead of a side B")
     add("--names", metavar="FILE", help="JSON, or lines of GOLDEN VALUE: names in the golden file to values")
-    add("--flat", action="store_true", help="graphs without layers that are called")
+    add_opening(parser)
     add_machine(parser)
     add("--backend-b", metavar="BACKEND", help="side B's backend (that of side A)")
     add("--allocator-b", metavar="ALLOCATOR", help="side B's allocator (that of side A)")
@@ -90,7 +91,7 @@ def _diff(options: Namespace, screen: Screen, arguments: Sequence[str]) -> int:
     from nncdbg.engine.divergence.tolerance import Tolerance
 
     tolerance = Tolerance(options.rtol, options.atol, options.ulp)
-    program = load_program(options.model, flat=options.flat)
+    program = chosen_program(options)
     start = time.perf_counter()
     comparison: Lockstep | PairedRuns | GoldenRun
     if options.golden is not None:
@@ -134,7 +135,7 @@ def _side_b(options: Namespace, program: Program, a: Debugger) -> tuple[Debugger
     """Side B with the inputs of side A, and notes on these."""
     from nncdbg.engine.divergence.door import counterpart
 
-    other = program if options.other is None else load_program(options.other, flat=options.flat)
+    other = program if options.other is None else chosen_program(options, options.other)
     other, inputs, notes = counterpart(other, a.inputs, options.dtype_b)
     given = {
         **vars(options),

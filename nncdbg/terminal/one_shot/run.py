@@ -19,8 +19,8 @@ from nncdbg.terminal.options import (
     add_machine,
     add_model,
     add_verification,
+    chosen_program,
     given_inputs,
-    load_program,
     make_debugger_of,
     say_notes,
     verify_observers,
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
 def _run(options: Namespace, screen: Screen) -> int:
     from nncdbg.terminal.stops import fallbacks
 
-    program = load_program(options.model, flat=options.flat)
+    program = chosen_program(options)
     inputs, dims = given_inputs(options)
     verified = verify_observers(options, program, inputs, dims, screen) if options.verify_observers else None
     debugger = make_debugger_of(options, program, inputs, dims, statistics=False)

@@ -18,8 +18,8 @@ from nncdbg.terminal.options import (
     add_machine,
     add_model,
     add_verification,
+    chosen_program,
     given_inputs,
-    load_program,
     verify_observers,
 )
 from nncdbg.terminal.running import hearing, under_way
@@ -120,7 +120,7 @@ def _watch(options: Namespace, screen: Screen) -> int:
     from nncdbg.nan_watch.gates import Gates
     from nncdbg.nan_watch.reports import Watched
 
-    program = load_program(options.model, flat=options.flat)
+    program = chosen_program(options)
     inputs, dims = given_inputs(options)
     # A bundle has gates of its own.
     gates = Gates.of(options.fail_on, strict=options.strict)
@@ -166,7 +166,7 @@ def _most(options: Namespace) -> int:
 
 
 def _exit_code(options: Namespace, report: Report, problems: list[NncdbgError]) -> int:
-    """The highest of the report's, of a file that could not be written, and of observers that changed bits."""
+    """The highest of the report's, of files that could not be written, and of observers that changed bits."""
     code = report.exit_code
     if code == 1 and options.write_baseline:
         code = 0
@@ -287,6 +287,7 @@ def _corpus(
         options.model,
         gates,
         flat=options.flat,
+        stores=tuple(options.allow_store),
         libraries=tuple(options.op_library),
         max_findings=_most(options),
         good=_good(options),
