@@ -146,7 +146,7 @@ class ReusingAllocation(InspectedAllocation):
         run, kernel = super().wrap(binding), binding.kernel
         names = [value.name for value in binding.node.outputs]
         owner = Owner(names[0] if names else "_", binding)
-        made, lifetimes, blocks = self._made, self.lifetimes, self._blocks
+        made, blocks = self._made, self._blocks
         target = binding.code.targets[binding.pc]
         slot = target if isinstance(target, int) else None
         settles = self.settles
@@ -175,10 +175,22 @@ class ReusingAllocation(InspectedAllocation):
             for block in made:
                 if block.holders == 0 and block.freed is None:
                     self._free(block, binding)
-            lifetimes.complete(scope, binding)
             return results
 
         return execute
+
+    def completing(self, binding: Binding, execute: Execute) -> Execute:
+        """Free what the statement was the last to read; an observer still finds it in place."""
+        lifetimes = self.lifetimes
+
+        def completed(*inputs: Any) -> Any:
+            scope = self._current
+            results = execute(*inputs)
+            if scope is not None:
+                lifetimes.complete(scope, binding)
+            return results
+
+        return completed
 
     def _settled(self, binding: Binding, inputs: Sequence[Any], results: Any) -> Any:
         """The results of a statement where they are to stand, where the allocation `settles` them."""
