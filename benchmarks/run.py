@@ -8,6 +8,7 @@ import sys
 import bench_backends
 import bench_corpus
 import bench_dap
+import bench_diff
 import bench_lsp
 import bench_machine
 import bench_models
@@ -36,6 +37,7 @@ def main() -> int:
         bench_mutants,
         bench_corpus,
         bench_reduce,
+        bench_diff,
     ):
         figures = module.measure()
         for figure in figures if isinstance(figures, list) else [figures]:

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from nncdbg.engine.address_space import check_address_space
 from nncdbg.engine.errors import UsageError
 from nncdbg.terminal.options import Parser
 
@@ -25,6 +26,7 @@ def main(arguments: Sequence[str]) -> int:
     words = f"what clients must give as `connect.token`; default: the variable {TOKEN}"
     parser.add_argument("--token", help=words)
     options = parser.parse_args(arguments)
+    check_address_space()
     sys.setswitchinterval(SWITCH)
     if options.token == "":
         raise UsageError("--token is empty", hint="give a token, or leave --token away")

@@ -25,9 +25,9 @@ class LaunchArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     Files are relative to `cwd`, which is the folder that the server was started in if it is not
     given; the listing of a model that is no text is written below it.  A leading `~` is the home
     folder.  `seed`, `dims`, `inputs`, `backend`, `fallback`, `allocator`, `history`, `check` and
-    `max_ops` are as in `Debugger`, `flat` and `op_library` as on the command line.  `console` may ask
-    for a terminal with a prompt beside the client's windows.  `program` may be a repro bundle: then what
-    is not given here comes from that.
+    `max_ops` are as in `Debugger`; `flat`, `op_library` and `allow_stores` as on the command line.
+    `console` may ask for a terminal with a prompt beside the client's windows.  `program` may be a
+    repro bundle: then what is not given here comes from that.
     """
 
     program: str
@@ -45,6 +45,7 @@ class LaunchArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     check: str | None = None
     max_ops: int | None = None
     op_library: list[str] = []
+    allow_stores: list[str] = []
     cwd: str | None = None
     console: Literal["internalConsole", "integratedTerminal", "externalTerminal"] = "internalConsole"
 
@@ -70,7 +71,11 @@ def launch(arguments: LaunchArguments, runner: Runner, check: Callable[[], None]
         raise LoadError(f"{path} is a folder", hint="`program` is a file, such as model.onnx or graph.nnc")
     if bundle is not None:
         opening.check_libraries(bundle, arguments.op_library)
-    program = load_program(str(path), flat=arguments.flat) if bundle is None else bundle.program
+    if bundle is None:
+        allowed = [str(_file(each, folder)) for each in arguments.allow_stores]
+        program = load_program(str(path), flat=arguments.flat, stores=allowed)
+    else:
+        program = bundle.program
     bundled = bundle.inputs if bundle is not None else {}
     settings = bundle.settings if bundle is not None else None
     check()

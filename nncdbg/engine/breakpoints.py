@@ -11,6 +11,7 @@ from typing import TypeAlias
 from nncdbg.engine.code import Code, Path
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import Expression
+from nncdbg.engine.graph import Node
 from nncdbg.textual_repr.listing import Listing
 
 Hits = Callable[[int], bool]
@@ -26,8 +27,8 @@ class Breakpoint:
 
     `target` is the line number (as text), ``file:line`` of the user's model, op name, graph name or
     value name; of a site, which `place` gives, it is what people read.  A data breakpoint stops
-    after the value was written, the others before the statement runs; but a condition that names
-    what the statement itself computes is tested after it.
+    after the value was written, the others before the statement runs.  If the condition or the log
+    message reads a result of the statement itself (`reads` has all names), both are evaluated after it.
     """
 
     number: int
@@ -36,6 +37,7 @@ class Breakpoint:
     condition: Expression | None = None
     hits: str | None = None
     log: str | None = None
+    reads: frozenset[str] = frozenset()
     temporary: bool = False
     place: Place | None = None
     enabled: bool = True
@@ -111,16 +113,18 @@ def matching(breakpoint: Breakpoint, code: Code) -> Iterable[tuple[int, bool]]:
         yield 0, False
     for pc, node in enumerate(code.nodes):
         if breakpoint.kind == "op" and node.op == breakpoint.target:
-            yield pc, False
+            after = reads_result(breakpoint, node)
+            yield pc + after, after
         elif breakpoint.kind in ("value", "data"):
             for value in node.outputs:
                 if value.name == breakpoint.target:
-                    after = breakpoint.kind == "data" or _names(breakpoint, value.name)
+                    after = breakpoint.kind == "data" or reads_result(breakpoint, node)
                     yield pc + after, after
     if breakpoint.kind in ("value", "data") and any(v.name == breakpoint.target for v in code.graph.inputs):
         # What the block is given, a loop's carried value above all, is written as it begins.
         yield 0, True
 
 
-def _names(breakpoint: Breakpoint, name: str) -> bool:
-    return breakpoint.condition is not None and name in breakpoint.condition.names
+def reads_result(breakpoint: Breakpoint, node: Node) -> bool:
+    """Whether the condition or the log message reads what this statement computes."""
+    return any(value.name in breakpoint.reads for value in node.outputs if value.name)

@@ -341,10 +341,8 @@ class Control:
         for judged in due:
             if judged.breakpoint.temporary:
                 self.traps.remove(judged.breakpoint.number)
-        detail = "; ".join(
-            f"breakpoint {j.breakpoint.number}, {j.breakpoint}" + (f": {j.detail}" if j.detail else "")
-            for j in due
-        )
+        begins = frame.pc == 0
+        detail = "; ".join(": ".join(filter(None, (_headline(j), _words(j, begins)))) for j in due)
         reason = "data" if first.breakpoint.kind == "data" else "breakpoint"
         pc = frame.pc - 1 if first.after and frame.pc > 0 else frame.pc
         return self.describe(
@@ -433,6 +431,18 @@ class Control:
             raise UsageError(
                 "this is the start of the program", hint="there is nothing before it; step forward"
             )
+
+
+def _headline(judged: Judged) -> str:
+    return f"breakpoint {judged.breakpoint.number}, {judged.breakpoint}"
+
+
+def _words(judged: Judged, begins: bool) -> str:
+    """What is said of a breakpoint besides its place and condition; `begins`: its block is about to begin."""
+    found = judged.breakpoint
+    behind = judged.after and not begins and found.kind != "data" and found.condition is not None
+    after = "after the statement, as the condition reads its result" if behind else ""
+    return "; ".join(filter(None, (after, judged.detail)))
 
 
 def _places(sites: Iterable[tuple[Code, int]]) -> list[tuple[int, int]]:

@@ -9,6 +9,7 @@
     │   ├── ExpressionError  an expression does not parse or resolve   exit code 2
     │   └── NotComputed      a value is asked for before it exists     exit code 2
     └── RunError             the graph failed while running            exit code 4
+        ├── StoppedRun       a budget or a limit ended the run early   exit code 4
         └── MemoryFault      a guard, a double free, a stale read      exit code 4
 
 One shape: what failed, in the user's words / the statement underlined / where it came
@@ -143,6 +144,15 @@ class NotComputed(UsageError):
 
 class RunError(NncdbgError):
     """The graph failed while running."""
+
+
+class StoppedRun(RunError):
+    """The run was stopped before its end: a budget, a limit of statements."""
+
+
+def failure_code(error: BaseException) -> int:
+    """The exit code of a run that ended with this error: 3 for an op without a kernel, else 4."""
+    return UnsupportedOp.exit_code if isinstance(error, UnsupportedOp) else RunError.exit_code
 
 
 class MemoryFault(RunError):

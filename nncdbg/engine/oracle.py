@@ -149,7 +149,7 @@ class MicroCheck:
                 continue
             host = self.to_host(given)
             site = Site(value.name, binding.node.op, str(type_of(host)), None, "", (), "", 0)
-            match = measure(site, site, "place", (host, wanted), _tolerance(wanted))
+            match = measure(site, site, "place", (host, wanted), Tolerance())
             if match.diverges:
                 detail = _words(match)
                 # In memory of its own: the buffer may be used again.
@@ -159,19 +159,6 @@ class MicroCheck:
                 )
                 self.report(Finding("micro", binding, detail, inputs, index))
                 return
-
-
-def _tolerance(wanted: Any) -> Tolerance:
-    """The usual tolerance, but absolutely as much of the largest element: sums cancel in other orders."""
-    if not isinstance(wanted, np.ndarray) or wanted.dtype.hasobject or not wanted.size:
-        return Tolerance()
-    _, atol = Tolerance().between(wanted.dtype, wanted.dtype)
-    if not atol:
-        return Tolerance()
-    with np.errstate(all="ignore"):
-        sizes = np.abs(wanted.astype(np.complex128 if wanted.dtype.kind == "c" else np.float64))
-    finite = sizes[np.isfinite(sizes)]
-    return Tolerance(atol=atol * max(1.0, float(finite.max(initial=0.0))))
 
 
 def _words(match: Match) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from nncdbg.engine.breakpoints import Breakpoint, matching
+from nncdbg.engine.breakpoints import Breakpoint, matching, reads_result
 from nncdbg.engine.code import Code, Path
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.graph import Program
@@ -41,6 +41,10 @@ class Placement:
             self._bind_target(found)
         for code in codes:
             self.bind_in(found, code)
+        if found.kind != "data" and any(after and pc for _, pc, after in found.sites):
+            what = "the condition" if found.log is None else "the message"
+            words = f"{what} reads the result, so it is evaluated after the statement"
+            found.note = f"{found.note}; {words}" if found.note else words
 
     def _bind_line(self, found: Breakpoint) -> None:
         line = int(found.target)
@@ -110,7 +114,7 @@ class Placement:
             found.sites.extend((code, pc, after) for pc, after in matching(found, code))
             return
         for pc in self._statements(found, code):
-            after = _tests_result(found, code, pc)
+            after = pc < len(code.nodes) and reads_result(found, code.nodes[pc])
             found.sites.append((code, pc + after, after))
 
     def _statements(self, found: Breakpoint, code: Code) -> Iterator[int]:
@@ -140,13 +144,6 @@ class Placement:
             f"the program has no {kind} {sigil}{found.target}",
             hint=f"did you mean {sigil}{near[0]}?" if near else None,
         )
-
-
-def _tests_result(found: Breakpoint, code: Code, pc: int) -> bool:
-    """Whether the condition names what the statement computes, so that it is tested after it."""
-    if found.condition is None or pc >= len(code.nodes):
-        return False
-    return any(value.name in found.condition.names for value in code.nodes[pc].outputs if value.name)
 
 
 def braced(text: str) -> list[str]:

@@ -48,8 +48,8 @@ class Stopping:
         rule = str(hits) if hits is not None else None
         if rule is not None:
             hit_rule(rule)
-        for part in braced(log or ""):
-            parse(part, scope.has, scope.names)
+        read = [expression] if expression is not None else []
+        read += [parse(part, scope.has, scope.names) for part in braced(log or "")]
         found = Breakpoint(
             self._numbers + 1,
             kind,
@@ -57,6 +57,7 @@ class Stopping:
             expression,
             rule,
             log,
+            frozenset().union(*(each.names for each in read)),
             temporary,
             place if kind == "site" else None,
         )

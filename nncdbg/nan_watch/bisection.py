@@ -16,7 +16,7 @@ import numpy as np
 from nncdbg.engine.catching import holds_any
 from nncdbg.engine.divergence.measure import measure
 from nncdbg.engine.divergence.mixing import NARROW, Place, is_wide, mixed_program
-from nncdbg.engine.divergence.report import Match
+from nncdbg.engine.divergence.report import NOWHERE, Match
 from nncdbg.engine.divergence.tolerance import DEFAULTS, Tolerance
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.events import Failed
@@ -28,7 +28,7 @@ from nncdbg.engine.ops.schema import version_of
 from nncdbg.engine.session import Debugger
 from nncdbg.engine.values import type_of
 from nncdbg.nan_watch.minimizing import minimized
-from nncdbg.nan_watch.narrow_trial import NOWHERE, Alone, Kept, Outcome, Trial
+from nncdbg.nan_watch.narrow_trial import Alone, Kept, Outcome, Trial
 from nncdbg.nan_watch.records import Site
 from nncdbg.nan_watch.sameness import Settings
 from nncdbg.nan_watch.watching import site_of

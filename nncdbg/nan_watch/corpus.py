@@ -26,7 +26,7 @@ from nncdbg.nan_watch.corpus_report import CorpusReport, Result
 from nncdbg.nan_watch.corpus_worker import Job, Ready, Refused, Task
 from nncdbg.nan_watch.measuring import check_good
 from nncdbg.nan_watch.recording import record, write
-from nncdbg.nan_watch.records import FAILED, Case, Report
+from nncdbg.nan_watch.records import Case, Report
 
 NOT_RUN = "not run"
 
@@ -86,20 +86,6 @@ def run_corpus(
     if record_to is not None:
         write(record(pool.fingerprint, task.model, whole.tracks.ordered()), record_to)
     return report
-
-
-def exit_code(report: Report) -> int:
-    """130 if it was interrupted; 1 if a gate tripped; else what is worst of the cases that could not be run.
-
-    That is 4 if a run failed or crashed, 3 if a case could not be read, 2 if its inputs did not fit.
-    """
-    if report.interrupted:
-        return 130
-    if any(True for _ in report.tripping):
-        return 1
-    statuses = {case.status for case in report.cases}
-    codes = ((4, {FAILED, "crashed"}), (3, {"unreadable"}), (2, {"unfit"}))
-    return next((code for code, bad in codes if statuses & bad), 0)
 
 
 def cores() -> int:

@@ -48,6 +48,7 @@ class Task:
     model: str
     gates: Gates
     flat: bool = False
+    stores: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ()
     max_findings: int = 20
     keep: bool = False
@@ -126,7 +127,7 @@ def _loaded(task: Task) -> Program:
     for library in task.libraries:
         load_op_library(library)
     allocation_on(backend_of(task.backend), _allocator(task))
-    program = load(task.model, flat=task.flat)
+    program = load(task.model, flat=task.flat, stores=task.stores)
     # Every debugger of it shows the same text.
     return replace(program, listing=program.listing or listing(program, locations=False))
 

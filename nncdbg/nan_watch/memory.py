@@ -18,7 +18,7 @@ import numpy as np
 
 from nncdbg.engine.divergence.memory_reuse import Start, who_changed, who_is_still_read
 from nncdbg.engine.divergence.played import Played, Player, digest
-from nncdbg.engine.errors import RunError, UsageError
+from nncdbg.engine.errors import StoppedRun, UsageError
 from nncdbg.engine.findings import Finding
 from nncdbg.engine.graph import Program
 from nncdbg.engine.linking import Allocation
@@ -140,7 +140,7 @@ class _Watch:
         if base.played.failed is not None:
             report.error = debugger.explain(base.played.failed[1], frame, frame.pc)
         else:
-            report.error = RunError("the run was stopped")
+            report.error = StoppedRun("the run was stopped")
         line = debugger.line_of(frame, frame.pc)
         report.unchecked.append(f"what comes after line {line}: the run did not come to its end")
         report.unchecked.append("reuse of memory: there is no whole run to compare with")

@@ -15,7 +15,7 @@ from nncdbg.engine.code import Code
 from nncdbg.engine.divergence.casting import cast_array
 from nncdbg.engine.divergence.measure import measure
 from nncdbg.engine.divergence.mixing import Place, fixed, is_wide, narrow_node
-from nncdbg.engine.divergence.report import Site as ValueSite
+from nncdbg.engine.divergence.report import NOWHERE
 from nncdbg.engine.divergence.tolerance import Tolerance
 from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.errors import NncdbgError
@@ -28,9 +28,6 @@ from nncdbg.nan_watch.case import Case
 from nncdbg.nan_watch.records import Site
 from nncdbg.nan_watch.sameness import Settings
 from nncdbg.stats import summarize
-
-NOWHERE = ValueSite("", "", "", None, "", (), "", 0)
-"""For `measure`, which is asked for the distance alone."""
 
 
 @dataclass(frozen=True, slots=True)

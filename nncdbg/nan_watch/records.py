@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from nncdbg.engine.errors import StoppedRun, failure_code
 from nncdbg.stats.summary import Summary
 
 if TYPE_CHECKING:
@@ -15,6 +16,12 @@ ROLES = ("birth", "masked", "healed", "propagated")
 """A non-finite value is born; is born and never reaches an output; becomes a number again; is handed on."""
 
 OK, TRIPPED, FAILED = "ok", "tripped", "failed"
+
+UNSUPPORTED = "unsupported"
+"""The status of a case that came to an op without a kernel."""
+
+_CODES = {"unfit": 2, "unreadable": 3, UNSUPPORTED: 3, FAILED: 4, "crashed": 4}
+"""Exit codes of cases that did not come to their end, by status."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +183,22 @@ class Report:
     @property
     def ok(self) -> bool:
         return self.status == OK
+
+    @property
+    def exit_code(self) -> int:
+        """130 if it was interrupted; else the highest of all that happened.
+
+        1 if a gate tripped, 2 if inputs did not fit, 3 for a file that cannot be read or an op without a
+        kernel, 4 if a run failed.  A run that was stopped by a budget is as good as what was found up to
+        there, and 4 if that is nothing.
+        """
+        if self.interrupted:
+            return 130
+        tripped = int(any(True for _ in self.tripping))
+        codes = [tripped, *(_CODES.get(case.status, 0) for case in self.cases)]
+        if self.error is not None and not (tripped and isinstance(self.error, StoppedRun)):
+            codes.append(failure_code(self.error))
+        return max(codes)
 
     def as_dict(self) -> dict[str, Any]:
         """Fit for JSON."""

@@ -6,10 +6,10 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from nncdbg.engine.errors import UsageError
+from nncdbg.engine.errors import UnsupportedOp, UsageError
 from nncdbg.engine.session import Debugger
 from nncdbg.nan_watch.gates import Gates
-from nncdbg.nan_watch.records import FAILED, OK, TRIPPED, Case, Report
+from nncdbg.nan_watch.records import FAILED, OK, TRIPPED, UNSUPPORTED, Case, Report
 from nncdbg.nan_watch.watching import MAX_FINDINGS, watch_run
 
 if TYPE_CHECKING:
@@ -74,4 +74,6 @@ def case_of(name: str, report: Report) -> Case:
     """How a run went, as a case of many."""
     words = str(report.error) if report.error is not None else ""
     status = FAILED if words else OK if report.ok else TRIPPED
+    if isinstance(report.error, UnsupportedOp):
+        status = UNSUPPORTED
     return Case(name, status, report.ops, report.seconds, words)

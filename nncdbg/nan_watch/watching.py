@@ -11,7 +11,7 @@ from nncdbg.engine.backends import Backend
 from nncdbg.engine.backends import backend as backend_of
 from nncdbg.engine.code import Code
 from nncdbg.engine.diagnosis.sightings import ENTRANCE, Sighting
-from nncdbg.engine.errors import RunError
+from nncdbg.engine.errors import StoppedRun
 from nncdbg.engine.findings import NUMERIC
 from nncdbg.engine.linking import Allocation
 from nncdbg.engine.memory.lean import LeanAllocation
@@ -73,7 +73,7 @@ def watch_run(
 def _failure(stop: Stop) -> Exception:
     if isinstance(stop.error, Exception):
         return stop.error
-    return RunError(f"the run was stopped: {stop.detail or stop.reason}")
+    return StoppedRun(f"the run was stopped: {stop.detail or stop.reason}")
 
 
 def _unchecked(debugger: Debugger, gates: Gates) -> list[str]:

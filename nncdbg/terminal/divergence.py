@@ -1,4 +1,4 @@
-"""What a person reads of a comparison: the verdict, the first divergence, the worst, how the error grows."""
+"""The text of a comparison: the verdict, the statement that differs, the worst value, how the error grows."""
 
 from __future__ import annotations
 
@@ -21,29 +21,38 @@ _NARROW = 50
 """Columns below which the table shows one figure."""
 
 
+_LISTED = 6
+"""Further causes, differences and names that are shown."""
+
+_HEADLINES = {
+    "equal": ("the sides agree", "bold green"),
+    "intermediate": ("the outputs agree, intermediate values differ", "bold yellow"),
+    "rounding": ("the outputs differ by rounding only: a tie fell the other way", "bold yellow"),
+    "diverged": ("the outputs differ", "bold red"),
+}
+
+
 def print_report(screen: Screen, report: Report) -> None:
     """Print a report; long names are cropped on a terminal, whole in a pipe."""
     _verdict(screen, report)
-    if report.first is not None:
-        _divergence(screen, "first", report.first)
+    _causes(screen, report)
     if report.worst is not None and report.worst is not report.first:
         _divergence(screen, "worst", report.worst)
+    _ties(screen, report)
+    _differences(screen, report)
     _growth(screen, report.growth)
     _outputs(screen, report)
 
 
 def _verdict(screen: Screen, report: Report) -> None:
-    if report.equal:
-        screen.put(Text("the sides agree", "bold green"))
-    else:
-        screen.put(Text("the sides diverge", "bold red"))
+    screen.put(Text(*_HEADLINES[report.status]))
     total = sum(report.matched.values())
-    ways = ", ".join(f"{count} by {way}" for way, count in report.matched.items())
-    screen.put(
-        f"{total} values matched{f' ({ways})' if ways else ''}, {report.diverging} beyond the tolerance"
-    )
+    ways = ", ".join(f"{count} by {way}" for way, count in report.matched.items() if count)
+    marginal = f", {report.marginal} marginal" if report.marginal else ""
+    counts = f"{report.diverging} beyond the tolerance{marginal}"
+    screen.put(f"{total} values paired{f' ({ways})' if ways else ''}, {counts}")
     if report.gone:
-        screen.put_line(Text(f"{report.gone} that nobody reads did not stand long enough to compare", "dim"))
+        screen.put_line(Text(f"{report.gone} never read were freed before they could be compared", "dim"))
     for side, count, names in (
         ("A", report.unmatched_a, report.only_a),
         ("B", report.unmatched_b, report.only_b),
@@ -55,11 +64,49 @@ def _verdict(screen: Screen, report: Report) -> None:
             )
 
 
-def _divergence(screen: Screen, rank: str, match: Match) -> None:
+def _causes(screen: Screen, report: Report) -> None:
+    """The first statement that differs by itself, and its value; then the others."""
+    cause, first = report.cause, report.first
+    if cause is None:
+        if first is not None:
+            _divergence(screen, "first", first)
+            screen.put("  no statement differs by itself: from equal operands each gives equal results")
+        return
+    if cause.a is not None and cause.a == cause.match.a:
+        _divergence(screen, "first", cause.match, cause.text)
+    else:
+        side = "" if cause.a is not None else " of side B"
+        screen.put_line(Text("cause: ", "bold").append_text(_site(cause.site)).append(side))
+        screen.put(f"  {cause.text}")
+        _divergence(screen, "first", cause.match)
+    for other in report.causes[1:_LISTED]:
+        screen.put_line(Text("also: ", "bold").append_text(_site(other.site)).append(f": {other.text}"))
+    if len(report.causes) > _LISTED:
+        screen.put(f"and {len(report.causes) - _LISTED} more; --json has all")
+
+
+def _ties(screen: Screen, report: Report) -> None:
+    for match in report.ties[:_LISTED]:
+        total = f" of {match.comparison.count}" if match.comparison is not None else ""
+        count = f"{match.excess.count}{total} elements"
+        screen.put_line(Text("tie: ", "bold").append_text(_site(match.a)).append(f": {count}"))
+
+
+def _differences(screen: Screen, report: Report) -> None:
+    """Attributes and parameters that differ, besides the causes."""
+    named = {cause.text for cause in report.causes}
+    rest = [each for each in report.differences if each.text not in named]
+    for each in rest[:_LISTED]:
+        screen.put_line(Text("differs: ", "bold").append(each.text).append(f", {_place(each.a)}", "dim"))
+    if len(rest) > _LISTED:
+        screen.put(f"and {len(rest) - _LISTED} more attributes and parameters; --json has all")
+
+
+def _divergence(screen: Screen, rank: str, match: Match, text: str = "") -> None:
     screen.put_line(Text(f"{rank}: ", "bold").append_text(_site(match.a)))
     if (match.a.value, match.a.line) != (match.b.value, match.b.line) or match.a.type != match.b.type:
         screen.put_line(Text("side B: ", "bold").append_text(_site(match.b)))
-    for line in _facts(match):
+    for line in [*([text] if text else []), *_facts(match)]:
         screen.put(f"  {line}")
 
 
@@ -68,11 +115,15 @@ def _site(site: Site) -> Text:
     words = f"{spelled(site.value)} {site.type}"
     if site.op:
         words += f" = {site.op}"
-    if site.line is not None:
-        words += f", line {site.line} of @{site.graph}"
+    place = _place(site)
+    return Text(f"{words}, {place}" if place else words)
+
+
+def _place(site: Site) -> str:
+    words = [] if site.line is None else [f"line {site.line} of @{site.graph}"]
     if site.iteration:
-        words += f", iteration {' '.join(map(str, site.iteration))}"
-    return Text(words)
+        words.append(f"iteration {' '.join(map(str, site.iteration))}")
+    return ", ".join(words)
 
 
 def _facts(match: Match) -> list[str]:
@@ -82,7 +133,8 @@ def _facts(match: Match) -> list[str]:
     if match.elements is not None:
         a, b = (element(value, 6) for value in match.elements)
         where = list(match.excess.where or ())
-        facts.append(f"worst at {where}: {a} against {b}, {_times(match.excess.factor)}")
+        ulps = f", {match.ulps} ulp" if match.ulps is not None else ""
+        facts.append(f"worst at {where}: {a} against {b}, {_times(match.excess.factor)}{ulps}")
     comparison = match.comparison
     if comparison is not None:
         facts.append(f"{match.excess.count} of {comparison.count} elements beyond the tolerance")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+from nncdbg.engine.address_space import check_address_space
 from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.terminal import opening
 
@@ -51,7 +52,19 @@ def add_model(parser: Parser) -> None:
     parser.add_argument(
         "model", metavar="MODEL", help="a graph: FILE.onnx, FILE.nnc (graph text), or a repro bundle"
     )
+    add_opening(parser)
+
+
+def add_opening(parser: Parser) -> None:
+    """How a graph is opened."""
     parser.add_argument("--flat", action="store_true", help="one graph, instead of layers that are called")
+    parser.add_argument(
+        "--allow-store",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="let graph text read weights from this folder too (repeatable)",
+    )
 
 
 def add_machine(parser: Parser) -> None:
@@ -118,8 +131,12 @@ def add_prompt(parser: Parser) -> None:
     add("--replay", metavar="FILE", help="play a recorded session with its inputs, and leave")
 
 
-def load_program(path: str, *, flat: bool = False) -> Program:
-    """The program in a file or repro bundle.  Raises what `nncdbg.load` raises."""
+def load_program(path: str, *, flat: bool = False, stores: Sequence[str] = ()) -> Program:
+    """Return the program in a file or repro bundle.  Options and errors are those of `nncdbg.load`.
+
+    Raises RunError where this process may not use the memory that it takes.
+    """
+    check_address_space()
     if not os.path.exists(path):
         raise LoadError(
             f"there is no file {path}", hint=f"looked in {os.path.dirname(os.path.abspath(path))}"
@@ -129,7 +146,12 @@ def load_program(path: str, *, flat: bool = False) -> Program:
         return bundle.program
     from nncdbg.engine.frontends import load
 
-    return load(path, flat=flat)
+    return load(path, flat=flat, stores=stores)
+
+
+def chosen_program(options: argparse.Namespace, path: str | None = None) -> Program:
+    """Return the program of `path` (default: the model), opened as the options of `add_opening` say."""
+    return load_program(path or options.model, flat=options.flat, stores=options.allow_store)
 
 
 def make_debugger(options: argparse.Namespace, program: Program, *, statistics: bool = True) -> Debugger:

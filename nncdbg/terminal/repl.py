@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.terminal import opening
-from nncdbg.terminal.options import load_program, make_debugger, say_notes
+from nncdbg.terminal.options import chosen_program, make_debugger, say_notes
 from nncdbg.terminal.places import parse_stop
 from nncdbg.terminal.recording import close_recording, start_recording
 from nncdbg.terminal.screen import Screen
@@ -44,7 +44,7 @@ def _take_setup(options: argparse.Namespace) -> None:
 
 def _open(options: argparse.Namespace, screen: Screen) -> Debugger:
     """A debugger on entry, or at the finding of a bundle."""
-    debugger = make_debugger(options, load_program(options.model, flat=options.flat))
+    debugger = make_debugger(options, chosen_program(options))
     opening.go_to_finding(debugger, options.model, screen)
     return debugger
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TextIO
 
-from nncdbg.engine.errors import NncdbgError, RunError, UnsupportedOp, UsageError
+from nncdbg.engine.errors import NncdbgError, RunError, UsageError, failure_code
 from nncdbg.terminal.crash import report_crash
 from nncdbg.terminal.recording import SETUP
 from nncdbg.terminal.running import under_way
@@ -183,7 +183,7 @@ class Session:
         error = self.debugger.stop.error
         if error is None:
             return 0
-        return UnsupportedOp.exit_code if isinstance(error, UnsupportedOp) else RunError.exit_code
+        return failure_code(error)
 
 
 def split_command(text: str) -> tuple[str, str]:

@@ -234,6 +234,19 @@ def test_log_messages_come_in_order_with_their_place_and_nothing_stops(client: C
     client.none_of("stopped")
 
 
+def test_a_log_message_reads_the_result_of_its_line(client: Client) -> None:
+    client.launch(NEWTON)
+    (told,) = set_lines(client, NEWTON, {"line": 13, "logMessage": "better {$iter}: {count(%better)}"})
+    assert told["message"] == "the message reads the result, so it is evaluated after the statement"
+    client.request("configurationDone")
+    said = client.expect_event("output", category="console")
+    while "better" not in said["output"]:
+        said = client.expect_event("output", category="console")
+    assert (said["output"].strip(), said["line"]) == ("better 0: 4", 13)
+    client.expect_event("exited", exitCode=0)
+    client.none_of("stopped")
+
+
 def test_log_messages_are_sent_while_the_program_runs(client: Client, tmp_path: Path) -> None:
     program = written(tmp_path, ENDLESS)
     client.launch(program)

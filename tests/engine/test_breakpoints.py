@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 
 import nncdbg
@@ -109,3 +112,77 @@ def test_what_logpoints_say_is_heard_when_it_happens(debugger: nncdbg.Debugger) 
     assert {message.line for message, _ in heard} == {8}
     assert [tick for _, tick in heard] == sorted({tick for _, tick in heard})
     assert debugger.messages == []
+
+
+LOOP = """#nncdbg 1
+graph @main(%x: f32[]) -> (%y: f32[]) {
+  %h: f32[] = Add(%x, 1.0)
+  while @grow (%s: f32[] = %h) count %i: i64[] times 3 {
+    %t: f32[] = Mul(%s, 2.0)
+    next %s = %t
+  } -> (%y: f32[] = %s)
+  return %y
+}
+"""
+
+
+def grown(allocator: str = "debug") -> tuple[nncdbg.Debugger, list[str]]:
+    debugger = nncdbg.Debugger(nncdbg.parse(LOOP), {"x": np.float32(1)}, allocator=allocator)
+    said: list[str] = []
+    debugger.said = lambda message: said.append(f"{message.line}: {message.text}")
+    return debugger, said
+
+
+@pytest.mark.parametrize("allocator", ["debug", "plain", "arena", "poison"])
+@pytest.mark.parametrize(
+    ("place", "log", "expected"),
+    [
+        ({"line": 3}, "h={%h}", ["3: h=2.0"]),
+        ({"line": 5}, "{$iter}: {%t}", ["5: 0: 4.0", "5: 1: 8.0", "5: 2: 16.0"]),
+        ({"op": "Mul"}, "t={%t}", ["5: t=4.0", "5: t=8.0", "5: t=16.0"]),
+        ({"value": "t"}, "t={max(%t)}", ["5: t=4.0", "5: t=8.0", "5: t=16.0"]),
+        ({"line": 4}, "y={%y}", ["4: y=16.0"]),
+        ({"line": 5}, "{%s}", ["5: 2.0", "5: 4.0", "5: 8.0"]),
+        # `run` takes a program's first statement as seen: what stands before it is not said again.
+        ({"line": 3}, "no values", []),
+    ],
+)
+def test_a_message_that_reads_the_result_of_its_line_is_printed_after_it(
+    place: dict[str, Any], log: str, expected: list[str], allocator: str
+) -> None:
+    debugger, said = grown(allocator)
+    found = debugger.break_at(**place, log=log)
+    debugger.restart()
+    assert debugger.run().reason == "end"
+    assert said == expected
+    assert ("evaluated after the statement" in found.note) == (log not in ("{%s}", "no values"))
+
+
+@pytest.mark.parametrize("place", [{"line": 5}, {"op": "Mul"}, {"value": "t"}])
+def test_a_condition_on_the_result_stops_after_the_statement_both_ways(place: dict[str, Any]) -> None:
+    debugger, _ = grown()
+    found = debugger.break_at(**place, when="%t > 5")
+    assert found.note == "the condition reads the result, so it is evaluated after the statement"
+    stop = debugger.run()
+    assert (stop.line, stop.reason, debugger.evaluate("$iter")) == (5, "breakpoint", 1)
+    assert debugger.value("%t") == 8
+    assert stop.detail.endswith(": after the statement, as the condition reads its result")
+    tick = debugger.machine.tick
+    assert debugger.run().line == 5
+    back = debugger.reverse_continue()
+    assert (back.line, back.detail, debugger.machine.tick) == (5, stop.detail, tick)
+    assert debugger.reverse_continue().reason == "entry"
+
+
+def test_a_stop_without_such_a_condition_is_before_the_statement() -> None:
+    debugger, said = grown()
+    debugger.break_at(line=5, when="%s > 3")
+    debugger.break_at(line=5, log="{%t}")
+    stop = debugger.run()
+    assert (stop.line, debugger.evaluate("$iter")) == (5, 1)
+    with pytest.raises(nncdbg.NncdbgError, match="not computed"):
+        debugger.value("%t")
+    assert "after" not in stop.detail
+    assert said == ["5: 4.0"]
+    debugger.step_over()
+    assert said == ["5: 4.0", "5: 8.0"]

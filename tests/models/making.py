@@ -113,11 +113,11 @@ def convnet() -> Any:
     return make.model({"x": (2, 3, 16, 16)}, [_linear(make, h, 16, 10, "/head")])
 
 
-def residual() -> Any:
+def residual(blocks: int = 3) -> Any:
     """Residual blocks with a strided shortcut, f32[2,4,16,16] -> f32[2,6]."""
     make = Maker(3)
     h = _convolution(make, "x", (4, 8), "/stem", strides=[2, 2])
-    for block in range(3):
+    for block in range(blocks):
         scope = f"/blocks.{block}"
         inner = make.op(
             "Relu", _batch_norm(make, _convolution(make, h, (8, 8), scope), 8, scope), scope=scope
@@ -195,10 +195,10 @@ def _gelu(make: Maker, x: str, scope: str) -> str:
     return str(make.op("Mul", product, make.constant(np.float32(0.5)), scope=scope))
 
 
-def encoder() -> Any:
-    """Two pre-norm transformer blocks, f32[1,6,16] -> f32[1,6,16]."""
+def encoder(blocks: int = 2) -> Any:
+    """Pre-norm transformer blocks, f32[1,6,16] -> f32[1,6,16]."""
     make, h = Maker(5), "x"
-    for block in range(2):
+    for block in range(blocks):
         scope = f"/encoder/layer.{block}"
         normal = _layer_norm(make, h, 16, scope)
         h = make.op("Add", h, _attention(make, normal, 16, 4, scope + "/attention"), scope=scope)

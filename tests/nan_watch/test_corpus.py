@@ -19,7 +19,7 @@ from onnx import numpy_helper
 
 import nncdbg
 from nncdbg.nan_watch import corpus as corpus_module
-from nncdbg.nan_watch.corpus import exit_code, run_corpus
+from nncdbg.nan_watch.corpus import run_corpus
 from nncdbg.nan_watch.corpus_files import case_files, case_inputs
 from nncdbg.nan_watch.corpus_worker import Task
 from nncdbg.nan_watch.gates import Gates
@@ -94,7 +94,7 @@ def test_bad_cases_among_good_ones_cost_only_themselves(tmp_path: Path) -> None:
     assert report.notes == ["no cases are README.md"]
     assert report.ops == sum(case.ops for case in report.cases) == 5 * 4
     assert seen[-1] == (8, 8)
-    assert exit_code(report) == 1
+    assert report.exit_code == 3  # a damaged file is worse than a gate
     assert json.dumps(report.as_dict())
 
 
@@ -149,7 +149,7 @@ def test_a_crash_costs_its_own_case_and_tells_where(tmp_path: Path) -> None:
     assert "left with exit code 7 inside test.Crash" in errors["15.npz"]
     assert "no" in errors["16.npz"]
     assert report.status == "failed"
-    assert exit_code(report) == 4
+    assert report.exit_code == 4
 
 
 class Clock:
@@ -190,7 +190,7 @@ def test_a_watch_that_ran_nothing_has_failed(tmp_path: Path) -> None:
 def test_the_exit_code_tells_the_worst() -> None:
     def code(*statuses: str, interrupted: bool = False) -> int:
         cases = [Case(name, name, error="" if name in ("ok", "not run") else "why") for name in statuses]
-        return exit_code(Report(cases=cases, interrupted=interrupted))
+        return Report(cases=cases, interrupted=interrupted).exit_code
 
     assert code("ok", "not run") == 0
     assert code("ok", "unfit") == 2
@@ -207,7 +207,7 @@ def test_a_signal_ends_it_with_what_was_done(tmp_path: Path, number: int) -> Non
     script = f"""
 import json, sys
 from pathlib import Path
-from nncdbg.nan_watch.corpus import exit_code, run_corpus
+from nncdbg.nan_watch.corpus import run_corpus
 from nncdbg.nan_watch.corpus_worker import Task
 from nncdbg.nan_watch.gates import Gates
 def progress(done, total):
@@ -216,7 +216,7 @@ def progress(done, total):
 task = Task({path!r}, Gates.of("nan"), libraries=({library!r},))
 report = run_corpus(task, {str(cases)!r}, jobs=1, progress=progress)
 print(json.dumps(report.as_dict()))
-sys.exit(exit_code(report))
+sys.exit(report.exit_code)
 """
     process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+import nncdbg
 from nncdbg.terminal.main import main
+from tests.engine.planted import bumped
 
 Capture = pytest.CaptureFixture[str]
 
@@ -56,14 +58,14 @@ def test_what_agrees_is_0_and_what_diverges_is_1(model: Callable[..., str], caps
     out, err = capsys.readouterr()
     assert out.splitlines()[:2] == [
         "the sides agree",
-        "3 values matched (3 by place), 0 beyond the tolerance",
+        "3 values paired (3 by place), 0 beyond the tolerance",
     ]
     assert "note: input %x" in err
     assert main(["diff", a, c]) == 1
     out, err = capsys.readouterr()
     lines = out.splitlines()
-    assert lines[0] == "the sides diverge"
-    assert lines[2] == "first: %b f32[2,3] = Mul, line 6 of @main"
+    assert lines[0] == "the outputs differ"
+    assert lines[2:4] == ["first: %b f32[2,3] = Mul, line 6 of @main", "  B of Mul differs: 2 / 2.5"]
     assert "6 of 6 elements beyond the tolerance" in out
     assert [line.split()[-4:] for line in lines if "(line " in line] == [
         ["Softmax", "%a", "(line", "5)"],
@@ -85,6 +87,10 @@ def test_what_agrees_is_0_and_what_diverges_is_1(model: Callable[..., str], caps
         (["--dtype-b", "f16", "--stop", "--json"], 2, "choose one"),
         (["--dtype-b", "f16", "--replay", "x"], 2, "--stop opens"),
         (["missing.onnx"], 3, "there is no file missing.onnx"),
+        (["--golden", "missing.npz"], 3, "missing.npz does not exist"),
+        (["--golden", "x.npz", "--dtype-b", "f16"], 2, "give one of the two"),
+        (["--golden", "x.npz", "--stop"], 2, "which --golden has not"),
+        (["--names", "x"], 2, "give --golden too"),
     ],
 )
 def test_wrong_usage(
@@ -110,18 +116,25 @@ def test_json_has_one_shape_whatever_is_found(model: Callable[..., str], capsys:
         main(["diff", model("a"), *arguments, "--json"])
         documents.append(json.loads(capsys.readouterr().out))
     keys = [
-        "status", "first", "worst", "diverging", "matched", "unmatched", "gone", "only", "growth", "outputs",
-        "lacking", "ops", "sides", "tolerance", "seconds", "notes",
+        "status", "cause", "causes", "differences", "first", "worst", "diverging", "marginal", "ties",
+        "matched", "unmatched", "gone", "only", "growth", "outputs", "lacking", "ops", "sides", "tolerance",
+        "seconds", "notes",
     ]  # fmt: skip
     assert [list(document) for document in documents] == [keys] * 3
     equal, diverged, narrow = documents
     assert (equal["status"], equal["first"], diverged["status"]) == ("equal", None, "diverged")
-    assert equal["matched"] == {"place": 3, "name": 0, "position": 0}
-    assert diverged["matched"] == {"place": 0, "name": 3, "position": 0}
+    assert equal["matched"] == {"place": 3, "structure": 0, "value": 0, "name": 0, "position": 0}
+    assert diverged["matched"] == {"place": 0, "structure": 3, "value": 0, "name": 0, "position": 0}
+    assert (diverged["cause"]["kind"], diverged["cause"]["text"]) == (
+        "parameter",
+        "B of Mul differs: 2 / 2.5",
+    )
+    assert diverged["cause"]["match"] == diverged["first"]
+    assert [each["kind"] for each in diverged["differences"]] == ["parameter"]
     first = diverged["first"]
     assert list(first) == [
-        "a", "b", "matched_by", "diverges", "beyond", "times_tolerance", "where", "elements", "comparison",
-        "detail",
+        "a", "b", "matched_by", "diverges", "marginal", "beyond", "times_tolerance", "where", "elements",
+        "ulps", "comparison", "detail",
     ]  # fmt: skip
     assert list(first["a"]) == ["value", "op", "type", "line", "graph", "iteration", "node", "tick"]
     assert (first["a"]["value"], first["a"]["line"], first["b"]["line"]) == ("b", 6, 6)
@@ -130,6 +143,105 @@ def test_json_has_one_shape_whatever_is_found(model: Callable[..., str], capsys:
     assert [row["value"] for row in diverged["growth"]] == ["a", "b", "y"]
     assert narrow["sides"]["b"] == {**narrow["sides"]["a"], "dtype": "bf16"}
     assert narrow["outputs"][0]["b"]["type"] == "bf16[2,3]"
+
+
+# The input is in the middle of its range, so that a wider Clip shows in %c alone.
+INTERMEDIATE = NET.replace(
+    "%y = Add(%b, %x)", "%c = Clip(%b, -0.001, FACTOR)\n  %d = Sign(%c)\n  %y = Add(%d, %x)"
+)
+
+
+def test_intermediate_differences_fail_only_with_strict(model: Callable[..., str], capsys: Capture) -> None:
+    text = INTERMEDIATE.replace("Mul(%a, FACTOR)", "Mul(%a, 2.0)")
+    a, c = model("a", text, "0.1"), model("c", text, "0.2")
+    assert main(["diff", a, c]) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[0] == "the outputs agree, intermediate values differ"
+    assert "max of Clip differs: 0.1 / 0.2" in out
+    assert main(["diff", a, c, "--strict"]) == 1
+    capsys.readouterr()
+    assert main(["diff", a, c, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["status"] == "intermediate"
+
+
+@pytest.fixture
+def golden(model: Callable[..., str], tmp_path: Path) -> Callable[..., str]:
+    """A golden file with all values of NET, under other names if given; its path."""
+
+    def save(names: dict[str, str], **changed: Any) -> str:
+        debugger = nncdbg.Debugger(nncdbg.load(model("golden")), {"x": "normal"})
+        debugger.run()
+        arrays = {name: np.array(debugger.value(name)) for name in ("x", "a", "b", "y")}
+        for name, change in changed.items():
+            arrays[name] = change(arrays[name])
+        np.savez(tmp_path / "ref.npz", **{names.get(name, name): array for name, array in arrays.items()})
+        return str(tmp_path / "ref.npz")
+
+    return save
+
+
+def test_golden_values_take_the_place_of_side_b(
+    model: Callable[..., str], golden: Callable[..., str], capsys: Capture, tmp_path: Path
+) -> None:
+    a = model("a")
+    assert main(["diff", a, "--golden", golden({})]) == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines()[1] == "3 values paired (3 by name), 0 beyond the tolerance"
+    assert "input %x comes from the golden file" in err
+    wrong = golden({}, b=bumped)
+    assert main(["diff", a, "--golden", wrong, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["status"], document["cause"]["a"]["value"]) == ("intermediate", "b")
+    assert [cause["a"]["value"] for cause in document["causes"]] == ["b"]
+    assert document["sides"]["b"] == {"golden": wrong, "names": None}
+
+
+def test_golden_names_come_from_a_file_or_from_shape_and_order(
+    model: Callable[..., str], golden: Callable[..., str], capsys: Capture, tmp_path: Path
+) -> None:
+    other = {"a": "softmax", "b": "scaled", "y": "result"}
+    path = golden(other, y=lambda y: y + 1)
+    names = tmp_path / "names.txt"
+    names.write_text("softmax %a  # comment\n\nresult y\n")
+    arguments = ["diff", model("a"), "--golden", path, "--json"]
+    assert main([*arguments, "--names", str(names)]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert (document["matched"]["name"], document["matched"]["position"]) == (2, 1)
+    assert document["cause"]["a"]["value"] == "y"
+    names.write_text(json.dumps({"softmax": "a", "scaled": "b", "result": "y"}))
+    assert main([*arguments, "--names", str(names)]) == 1
+    assert json.loads(capsys.readouterr().out)["matched"]["name"] == 3
+    assert main(arguments) == 1
+    assert json.loads(capsys.readouterr().out)["matched"]["position"] == 3
+    with np.load(path) as archive:
+        np.savez(path, **archive, extra=np.zeros(7))
+    assert main(["diff", model("a"), "--golden", path]) == 1
+    assert "1 of side B have no counterpart: %extra" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("names", "code", "words"),
+    [
+        ("a b c", 3, "line 1: 3 names instead of 2"),
+        ('{"a": 1}', 3, "every name must map to a name"),
+        ("{", 3, "is not JSON"),
+        ("a nothing", 2, "no statement computes %nothing"),
+        ("nothing a", 2, 'has no array "nothing"'),
+    ],
+)
+def test_wrong_golden_names(
+    model: Callable[..., str],
+    golden: Callable[..., str],
+    capsys: Capture,
+    tmp_path: Path,
+    names: str,
+    code: int,
+    words: str,
+) -> None:
+    path = tmp_path / "names"
+    path.write_text(names)
+    assert main(["diff", model("a"), "--golden", golden({}), "--names", str(path)]) == code
+    assert words in capsys.readouterr().err
 
 
 def test_stop_opens_the_prompt_there_with_both_values(
@@ -157,7 +269,7 @@ def test_a_narrow_terminal_still_says_where(
     assert main(["diff", model("a"), model("c", factor="2.5")]) == 1
     lines = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
     assert max(map(len, lines)) <= 20
-    assert "the sides diverge" in lines
+    assert "the outputs differ" in lines
 
 
 # -- micro programs beside kernels ---------------------------------------------------------------
@@ -178,7 +290,7 @@ def test_a_wrong_kernel_fails_the_run_and_stops_the_prompt(
 ) -> None:
     from nncdbg.engine.backends import BACKENDS
     from nncdbg.engine.backends.numpy import NumPy
-    from tests.engine.planted import Planted, bumped
+    from tests.engine.planted import Planted
 
     assert "numpy" in BACKENDS
 

@@ -100,7 +100,7 @@ def test_printed_text_finds_its_store_from_anywhere(
     monkeypatch.chdir(tmp_path)
     seen = []
     for path in ("out/m.nnc", "models/deep/m.onnx"):
-        assert main(["run", path, "--input", "x=arange"]) == 0
+        assert main(["run", path, "--input", "x=arange", "--allow-store", "models"]) == 0
         seen.append(capsys.readouterr().out)
     assert seen[0] == seen[1] != ""
     assert main(["print", "models/deep/m.onnx"]) == 0

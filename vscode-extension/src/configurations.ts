@@ -4,6 +4,7 @@ import * as path from "node:path";
 import * as vscode from "vscode";
 import { modelOfListing } from "./listing";
 import { Missing, offer, pythonWithNncdbg } from "./python";
+import { tokenOf } from "./token";
 
 const MODELS = /\.(onnx|nnc)$/;
 
@@ -34,7 +35,7 @@ export class Configurations implements vscode.DebugConfigurationProvider {
     configuration: vscode.DebugConfiguration,
   ): Promise<vscode.DebugConfiguration | undefined> {
     if (configuration.request !== "launch") {
-      return configuration;
+      return withToken(configuration);
     }
     try {
       await pythonWithNncdbg(folder?.uri);
@@ -48,6 +49,16 @@ export class Configurations implements vscode.DebugConfigurationProvider {
     const program = await asModel(String(configuration.program));
     return { ...configuration, program, cwd: configuration.cwd ?? folder?.uri.fsPath };
   }
+}
+
+/** An attach to a server of this user shows the token that the server has written, if there is one. */
+async function withToken(configuration: vscode.DebugConfiguration): Promise<vscode.DebugConfiguration> {
+  const { connect } = configuration;
+  if (typeof connect?.port !== "number" || connect.token || configuration.token) {
+    return configuration;
+  }
+  const token = await tokenOf(connect.host ?? "127.0.0.1", connect.port);
+  return token ? { ...configuration, connect: { ...connect, token } } : configuration;
 }
 
 /** Debugs a file, by default the one that is open.  A code lens of the language server gives the URI as text. */

@@ -4,6 +4,7 @@
 import { execFile } from "node:child_process";
 import { promisify } from "node:util";
 import * as vscode from "vscode";
+import { installTerminal, requirementOf } from "./install";
 
 const execute = promisify(execFile);
 
@@ -78,7 +79,7 @@ async function versionOf(python: string): Promise<string> {
       throw new Missing(`there is no Python at ${python}`, python, undefined);
     }
     if (stderr?.includes("No module named 'nncdbg'")) {
-      throw new Missing(`nncdbg is not installed for ${python}`, python, "nncdbg");
+      throw new Missing(`nncdbg is not installed for ${python}`, python, packageSetting());
     }
     const why = stderr?.trim().split("\n").at(-1) || String(error);
     throw new Missing(`nncdbg does not start with ${python}: ${why}`, python, undefined);
@@ -100,7 +101,11 @@ function warnOfOtherVersion(python: string, found: string): void {
   }
   warned.add(key);
   const words = `nncdbg ${found} is installed for ${python}, and this extension is made for ${mine}; some of it may not work.`;
-  void offer(vscode.window.showWarningMessage, new Missing(words, python, `nncdbg==${mine}`));
+  void offer(vscode.window.showWarningMessage, new Missing(words, python, packageSetting()));
+}
+
+function packageSetting(): string | undefined {
+  return requirementOf(vscode.workspace.getConfiguration("nncdbg").get<string>("package"));
 }
 
 function extensionVersion(): string {
@@ -109,20 +114,14 @@ function extensionVersion(): string {
 
 /** Says what is missing, with what can be done about it. */
 export async function offer(show: typeof vscode.window.showErrorMessage, missing: Missing): Promise<void> {
-  const install = missing.install && `Install ${missing.install.replace("==", " ")}`;
+  const install = missing.install && `Install ${missing.install}`;
   const select = missing.python && "Select Python";
   const chosen = await show(missing.message, ...[install, select].filter((each) => !!each).map(String));
   if (chosen && chosen === install) {
-    installInTerminal(missing.python, missing.install as string);
+    vscode.window.createTerminal(installTerminal(missing.python, missing.install as string)).show();
   } else if (chosen) {
     await selectPython();
   }
-}
-
-function installInTerminal(python: string, requirement: string): void {
-  const shellArgs = ["-m", "pip", "install", requirement];
-  const terminal = vscode.window.createTerminal({ name: `Install ${requirement}`, shellPath: python, shellArgs });
-  terminal.show();
 }
 
 export async function selectPython(): Promise<void> {

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.escaping import printable
-from nncdbg.terminal.options import Parser, add_model, load_program
+from nncdbg.terminal.options import Parser, add_model, chosen_program
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -21,7 +21,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--workspace", metavar="FOLDER", default=".", help="the editor's folder (.)")
     options = parser.parse_args(arguments)
     model, workspace = Path(options.model), Path(options.workspace)
-    program = load_program(options.model, flat=options.flat)
+    program = chosen_program(options)
     file, note = model.resolve(), None
     if program.listing is None:
         try:

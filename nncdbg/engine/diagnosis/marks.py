@@ -106,6 +106,18 @@ class MarkedTensors:
             groups.clear()
             groups[every] = np.logical_or.reduce(masks)
 
+    def copy(self, source: Any, target: Any) -> None:
+        """Give a tensor the marks of another one of the same shape."""
+        known = self.of(source)
+        if known is None or target is None or source is target:
+            return
+        for name in ("real", "meant"):
+            for key, marked in getattr(known, name).items():
+                self.add(target, name, key, marked)
+        if known.shape:
+            self.add_shape(target, known.shape)
+        self.note(target, known.latest, known.role)
+
     def add_shape(self, value: Any, origins: Origins) -> None:
         """Note what the shape of a tensor depends on."""
         for item in value if isinstance(value, (list, tuple)) else (value,):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,20 @@ class Step:
     results: Sequence[Any]
     application: Application
     known: Sequence[Marks | None]
+
+
+def step_of(
+    binding: Binding,
+    inputs: Sequence[Any],
+    results: Sequence[Any],
+    known: Sequence[Marks | None],
+    to_host: Callable[[Any], Any] = lambda value: value,
+) -> Step:
+    """A statement that has run; `to_host` gives operands and results as NumPy arrays."""
+    operands = [array_of(to_host(value)) for value in inputs]
+    hosts = [array_of(to_host(value)) for value in results]
+    application = Application(binding.op, binding.attributes, operands, hosts, [None] * len(operands))
+    return Step(binding, inputs, results, application, known)
 
 
 def array_of(value: Any) -> Any:

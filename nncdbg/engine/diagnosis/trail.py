@@ -31,7 +31,7 @@ from nncdbg.engine.diagnosis.marks import (
 from nncdbg.engine.diagnosis.noting import Notes, key_of
 from nncdbg.engine.diagnosis.register import NONE, Origins
 from nncdbg.engine.diagnosis.sightings import Sighting, Sightings
-from nncdbg.engine.diagnosis.step import Step, alone, array_of, bad_in, either
+from nncdbg.engine.diagnosis.step import Step, alone, array_of, bad_in, either, step_of
 from nncdbg.engine.events import Event
 from nncdbg.engine.findings import Finding
 from nncdbg.engine.integer_checks import fault_of
@@ -83,7 +83,7 @@ class Trail:
     """Statements that read what nobody wrote before they were followed."""
 
     def __post_init__(self) -> None:
-        self._carrier = Carrier(self._marks, self._seen)
+        self._carrier = Carrier(self._marks, self._seen, self.diagnosing.loaded)
         self._notes = Notes(self.machine, self.to_host, self._seen, self._marks)
         self._entrances = Entrances(self._seen, self._marks, self.to_host)
         self._decisions = Decisions(self._marks)
@@ -95,6 +95,10 @@ class Trail:
         if self._entrances.of_inputs(frame.code, self.inputs) | self._entrances.of_constants(frame.code):
             self._asked = self._followed = True
         return self._followed
+
+    def marks_of(self, value: Any) -> Marks | None:
+        """What a tensor depends on, as far as it is followed."""
+        return self._marks.of(value)
 
     @property
     def problems(self) -> list[str]:
@@ -196,6 +200,9 @@ class Trail:
 
         def followed(*inputs: Any) -> Any:
             results = execute(*inputs)
+            if isinstance(results, np.bool_):
+                # NumPy has one object for each of the two, so they could not be told apart.
+                results = np.asarray(results)
             reported, self._reported = self._reported, False
             if (self._marks or reported) and not self.quiet():
                 self._trace(binding, inputs, results if binding.several else (results,), reported=reported)
@@ -223,19 +230,16 @@ class Trail:
         known = [self._marks.of(value) for value in inputs]
         if not reported and not any(known):
             return
-        hosts = [array_of(self.to_host(value)) for value in results]
-        operands = [array_of(self.to_host(value)) for value in inputs]
         for index, each in enumerate(known):
             if each is None and self._entrances.of_operand(inputs[index], binding, index):
                 known[index] = self._marks.of(inputs[index])
         marked = any(known)
-        application = Application(binding.op, binding.attributes, operands, hosts, [None] * len(operands))
-        step = Step(binding, inputs, results, application, known)
+        step = step_of(binding, inputs, results, known, self.to_host)
         if marked:
             self._carrier.carry(step)
         noted = [
             self._note_kind(step, index, kind)
-            for index, host in enumerate(hosts)
+            for index, host in enumerate(step.application.results)
             for kind in kinds
             if not isinstance(host, (list, tuple)) and not is_finite(host)
         ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nncdbg.engine.divergence.lockstep import Lockstep
+from nncdbg.engine.divergence.paired_runs import PairedRuns
 from nncdbg.engine.divergence.written import Key, Written, key_of
 from nncdbg.engine.errors import NotComputed
 from nncdbg.engine.expression import spelled
@@ -18,9 +19,9 @@ class Companion:
     What a user changes on side A does not change side B.
     """
 
-    def __init__(self, lockstep: Lockstep) -> None:
-        self._lockstep = lockstep
-        self._side = lockstep.b
+    def __init__(self, comparison: Lockstep | PairedRuns) -> None:
+        self._comparison = comparison
+        self._side = comparison.b
         self._latest: tuple[Key, Written] | None = None
 
     def value(self, debugger: Debugger, name: str) -> tuple[str, Any]:
@@ -38,7 +39,7 @@ class Companion:
         pc = code.definition[slot]
         if pc < 0:
             return self._given(code.names[slot], frames, slot)
-        key = self._lockstep.counterpart(key_of(frames, pc))
+        key = self._comparison.counterpart(key_of(frames, pc))
         if key is None:
             raise NotComputed(f"{spelled(name)} has no counterpart on side B")
         written = self._seek(key)

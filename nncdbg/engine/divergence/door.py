@@ -1,16 +1,21 @@
-"""`nncdbg.diff`: the comparison of two runs as one call."""
+"""`nncdbg.diff`: the comparison of two runs, or of a run and golden values, as one call."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from nncdbg.engine.backends import Backend
 from nncdbg.engine.divergence.casting import cast_program
+from nncdbg.engine.divergence.golden import GoldenRun, golden_inputs, load_golden, load_names
 from nncdbg.engine.divergence.inputs import inputs_like
-from nncdbg.engine.divergence.lockstep import Lockstep
+from nncdbg.engine.divergence.lockstep import BUDGET, compared
 from nncdbg.engine.divergence.report import Report
 from nncdbg.engine.divergence.tolerance import Tolerance
+from nncdbg.engine.errors import UsageError
+from nncdbg.engine.frontends import load
 from nncdbg.engine.graph import Program
 from nncdbg.engine.linking import Allocation
 from nncdbg.engine.session import Debugger
@@ -26,8 +31,8 @@ def counterpart(
 
 
 def diff(
-    a: Program,
-    b: Program | None = None,
+    a: Any,
+    b: Any = None,
     inputs: Mapping[str, Any] | None = None,
     *,
     backend: str | Backend = "numpy",
@@ -35,20 +40,36 @@ def diff(
     allocator: str | Allocation | None = None,
     allocator_b: str | Allocation | None = None,
     dtype_b: str | None = None,
+    golden: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    names: str | os.PathLike[str] | Mapping[str, str] | None = None,
     rtol: float | None = None,
     atol: float | None = None,
     ulp: int | None = None,
     **fields: Any,
 ) -> Report:
-    """Run `a` and `b` (default: `a` again, with what the `_b` arguments say) in lockstep and compare.
+    """Run `a` and `b` (default: `a` again, with the `_b` arguments) and compare every value.
 
-    `inputs` and `fields` (dims, seed, fallback, history, max_ops) are as for Debugger; side B gets
-    the inputs of side A.  `dtype_b` casts B's float weights and inputs.  Tolerances that are None
-    follow from the element types.  Raises what Debugger raises, and the error of a side that fails.
+    Both are programs or what `nncdbg.load` takes, such as paths.  `inputs` and `fields` (dims, seed,
+    fallback, history, max_ops) are as for Debugger; side B gets the inputs of side A.  `dtype_b` casts
+    B's float weights and inputs.  `golden` takes the place of side B: a `.npz` file or arrays by name,
+    those of `a`'s inputs used as such; `names` maps its names to names of values, or is a file that
+    does.  Tolerances that are None follow from the element types.
+
+    Raises what `nncdbg.load` and Debugger raise, and the error of a side that fails.
     """
+    a = load(a)
+    tolerance = Tolerance(rtol, atol, ulp)
+    if golden is not None:
+        if b is not None or backend_b or allocator_b or dtype_b:
+            raise UsageError("golden values take the place of side B", hint="give one of the two")
+        arrays = golden if isinstance(golden, Mapping) else load_golden(Path(golden))
+        mapped = names if isinstance(names, Mapping) else load_names(Path(names)) if names else {}
+        given = {**golden_inputs(a.graphs[a.entry], arrays, mapped), **(inputs or {})}
+        run = Debugger(a, given, backend=backend, allocator=allocator, statistics=False, **fields)
+        return GoldenRun(run, arrays, mapped, tolerance, BUDGET).run()
     first = Debugger(a, inputs, backend=backend, allocator=allocator, statistics=False, **fields)
-    program, given, _ = counterpart(b or a, first.inputs, dtype_b)
-    # What the inputs bind needs no saying again.
+    program, given, _ = counterpart(a if b is None else load(b), first.inputs, dtype_b)
+    # The inputs give the sizes.
     fields.pop("dims", None)
     second = Debugger(
         program,
@@ -58,4 +79,4 @@ def diff(
         statistics=False,
         **fields,
     )
-    return Lockstep(first, second, Tolerance(rtol, atol, ulp), same_places=True if b is None else None).run()
+    return compared(first, second, tolerance, same_places=True if b is None else None).run()

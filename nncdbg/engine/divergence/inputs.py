@@ -1,8 +1,8 @@
-"""What side B is given: the same arrays as side A, found by name and then by position."""
+"""The inputs of side B: the arrays of side A, paired by name and then by position."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from nncdbg.engine.divergence.casting import WIDTHS, cast_array
@@ -15,18 +15,30 @@ def inputs_like(graph: Graph, given: Mapping[str, Any]) -> tuple[dict[str, Any],
     An input of the same name gets the same array; those left over are paired in order.  Floats
     are cast to what the input is declared as; an input for which nothing is left is not in the result.
     """
-    notes: list[str] = []
-    left = [name for name in given if name not in {value.name for value in graph.inputs}]
-    taken: dict[str, Any] = {}
+    pairs = input_pairs(graph, given)
+    taken = {
+        value.name: _cast(value, given[pairs[value.name]]) for value in graph.inputs if value.name in pairs
+    }
+    notes = [
+        f"input %{name} of side B gets what %{source} of side A has"
+        for name, source in pairs.items()
+        if name != source
+    ]
+    left = [name for name in given if name not in pairs.values()]
+    return taken, [*notes, *(f"input %{name} of side A has no counterpart" for name in left)]
+
+
+def input_pairs(graph: Graph, given: Iterable[str]) -> dict[str, str]:
+    """Inputs of `graph` to those of the other graph that are `given`: by name, then in order."""
+    names = list(given)
+    left = [name for name in names if name not in {value.name for value in graph.inputs}]
+    pairs: dict[str, str] = {}
     for value in graph.inputs:
-        source = value.name if value.name in given else left.pop(0) if left else None
-        if source is None:
-            continue
-        taken[value.name] = _cast(value, given[source])
-        if source != value.name:
-            notes.append(f"input %{value.name} of side B gets what %{source} of side A has")
-    notes += [f"input %{name} of side A has no counterpart" for name in left]
-    return taken, notes
+        if value.name in names:
+            pairs[value.name] = value.name
+        elif left:
+            pairs[value.name] = left.pop(0)
+    return pairs
 
 
 def _cast(value: Value, array: Any) -> Any:

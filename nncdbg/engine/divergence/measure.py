@@ -7,33 +7,49 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.divergence.report import Match, Site
-from nncdbg.engine.divergence.tolerance import SAME, Excess, Tolerance, excess
+from nncdbg.engine.divergence.tolerance import DEFAULTS, SAME, Excess, Tolerance, excess
+from nncdbg.engine.dtypes import COMPLEX, NUMPY, name_of
 from nncdbg.engine.values import type_of
 from nncdbg.stats import Comparison, compare
+from nncdbg.stats.comparison import ulps_between
 
 
-def measure(a: Site, b: Site, way: str, pair: tuple[Any, Any], tolerance: Tolerance) -> Match:
-    """The distance of two contents of slots."""
+def measure(a: Site, b: Site, way: str, pair: tuple[Any, Any], tolerance: Tolerance, terms: int = 1) -> Match:
+    """The distance of two contents of slots; `terms` is how many numbers the op adds up per element."""
     x, y = pair
     if _is_tensor(x) and _is_tensor(y):
-        return _tensors(a, b, way, np.asarray(x), np.asarray(y), tolerance)
+        return _tensors(a, b, way, np.asarray(x), np.asarray(y), tolerance, terms)
     if isinstance(x, (list, tuple)) and isinstance(y, (list, tuple)) and len(x) == len(y):
-        items = [measure(a, b, way, item, tolerance) for item in zip(x, y, strict=True)]
+        items = [measure(a, b, way, item, tolerance, terms) for item in zip(x, y, strict=True)]
         return max(items, key=lambda match: match.excess.factor, default=_equal(a, b, way))
     if x is None and y is None:
         return _equal(a, b, way)
     return _apart(a, b, way, f"{_kind(x)} against {_kind(y)}")
 
 
-def _tensors(a: Site, b: Site, way: str, x: Any, y: Any, tolerance: Tolerance) -> Match:
+def _tensors(a: Site, b: Site, way: str, x: Any, y: Any, tolerance: Tolerance, terms: int) -> Match:
     if x.shape != y.shape:
         return _apart(a, b, way, f"shape {list(x.shape)} against {list(y.shape)}", x.size)
     if (x.dtype.kind in "OUS") != (y.dtype.kind in "OUS"):
         return _apart(a, b, way, f"{_kind(x)} against {_kind(y)}", x.size)
-    found = excess(x, y, tolerance)
+    found = excess(x, y, tolerance, terms)
     if found.where is None:
         return Match(a, b, way, found, _no_distance(x.size), "")
-    return Match(a, b, way, found, compare(x, y), "", (x[found.where], y[found.where]))
+    elements = (x[found.where], y[found.where])
+    return Match(a, b, way, found, compare(x, y), "", elements, _ulps(*elements))
+
+
+def _ulps(x: Any, y: Any) -> int | None:
+    """Representable numbers between two finite floats, of the coarser dtype; None for all else."""
+    names = [name_of(np.asarray(each).dtype) for each in (x, y)]
+    if any(name not in DEFAULTS or name in COMPLEX for name in names):
+        return None
+    coarser = NUMPY[max(names, key=lambda name: DEFAULTS[name])]
+    with np.errstate(all="ignore"):
+        pair = [np.asarray(each).astype(coarser).reshape(1) for each in (x, y)]
+    if not all(np.isfinite(each.astype(np.float64)).all() for each in pair):
+        return None
+    return int(ulps_between(pair[0], pair[1])[0])
 
 
 def _equal(a: Site, b: Site, way: str) -> Match:

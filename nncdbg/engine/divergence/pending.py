@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,11 +49,12 @@ class Pending:
     def rest(self) -> Iterator[Written]:
         """All that waits, without its contents."""
         for each in self._waiting.values():
-            yield Written(each.key, each.code, each.pc, each.tick, ())
+            yield replace(each, contents=())
 
     def put(self, written: Written) -> None:
         contents = tuple(map(self._kept, written.contents))
-        self._waiting[written.key] = Written(written.key, written.code, written.pc, written.tick, contents)
+        # Operands may be of any size, and are of use only while both sides are at the statement.
+        self._waiting[written.key] = replace(written, contents=contents, operands=None)
 
     def _kept(self, content: Any) -> Any:
         if not isinstance(content, np.ndarray) or content.dtype.hasobject:
@@ -81,4 +82,4 @@ class Pending:
                 if isinstance(content, np.ndarray) and not content.dtype.hasobject:
                     self.held -= content.nbytes
                 contents.append(content)
-        return Written(found.key, found.code, found.pc, found.tick, tuple(contents))
+        return replace(found, contents=tuple(contents))

@@ -1,14 +1,25 @@
-"""What a comparison of two runs has found, as records that print to JSON."""
+"""What a comparison of two runs has found: records, with a form for JSON."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
+from nncdbg.engine.code import Path
 from nncdbg.engine.divergence.tolerance import Excess
-from nncdbg.engine.divergence.written import Key
 from nncdbg.stats import Comparison
+
+Place: TypeAlias = "tuple[tuple[Path, int], ...]"
+"""A statement with the statements that called its block, outermost first, each as (block, pc)."""
+
+Visit: TypeAlias = "tuple[int, ...]"
+"""The iterations of the loops on the stack, outermost first."""
+
+Key: TypeAlias = "tuple[Place, Visit]"
+
+WAYS = ("place", "structure", "value", "name", "position")
+"""How statements are paired."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +49,17 @@ class Site:
         }
 
 
+NOWHERE = Site("", "", "", None, "", (), "", 0)
+"""For a measurement of which only the distance is of interest."""
+
+
 @dataclass(frozen=True, slots=True)
 class Match:
     """A value of side A beside its counterpart.
 
-    `way` is place, name or position.  `comparison` is None where the two cannot be compared
-    element by element, as `detail` says.  `elements` are A's and B's at the worst index.
+    `way` is how they were paired: place, structure, value, name or position.  `comparison` is None
+    where the two cannot be compared element by element, as `detail` says.  `elements` are A's and
+    B's at the worst index, `ulps` the representable numbers between these two.
     """
 
     a: Site
@@ -53,10 +69,12 @@ class Match:
     comparison: Comparison | None
     detail: str
     elements: tuple[Any, Any] | None = None
+    ulps: int | None = None
 
     @property
     def diverges(self) -> bool:
-        return self.excess.factor > 1
+        """Whether they differ by more than rounding explains."""
+        return self.excess.significant
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -64,10 +82,12 @@ class Match:
             "b": self.b.as_dict(),
             "matched_by": self.way,
             "diverges": self.diverges,
+            "marginal": self.excess.marginal,
             "beyond": self.excess.count,
             "times_tolerance": _finite(self.excess.factor),
             "where": None if self.excess.where is None else list(self.excess.where),
             "elements": None if self.elements is None else [_plain(value) for value in self.elements],
+            "ulps": self.ulps,
             "comparison": None if self.comparison is None else self.comparison.as_dict(),
             "detail": self.detail,
         }
@@ -98,23 +118,98 @@ class Growth:
         }
 
 
-@dataclass(slots=True)
-class Report:
-    """`equal` if every matched value and every output agrees, and every output has a counterpart.
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """An attribute or a constant operand that differs between two paired statements.
 
-    `first` is the first divergence in A's order of execution, `worst` the one most tolerances
-    away.  `matched` counts values by the way they were matched; `unmatched_a` and `unmatched_b`
-    the values without a counterpart.
+    `kind` is attribute or parameter, `name` the attribute's or the operand's; `text` shows both sides.
+    `times_tolerance` is how far two parameters are apart, None for attributes and other shapes.
     """
 
+    a: Site
+    b: Site
+    kind: str
+    name: str
+    text: str
+    times_tolerance: float | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "a": self.a.as_dict(),
+            "b": self.b.as_dict(),
+            "kind": self.kind,
+            "name": self.name,
+            "text": self.text,
+            "times_tolerance": _finite(self.times_tolerance),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A statement whose own computation differs: with equal operands it gives another result.
+
+    `kind` is attribute, parameter, operands (it reads other values), replaced (another op), only_a or
+    only_b (an op without a counterpart), kernel (the same statement, another result), or between (one of
+    the statements from golden values to this one).  The statement is at `a`, or at `b` if only side B has
+    it.  `text` says what differs.  `match` is the value by which it was found: its result, or that of
+    the statement that reads it.
+    """
+
+    kind: str
+    a: Site | None
+    b: Site | None
+    text: str
+    match: Match
+
+    @property
+    def site(self) -> Site:
+        """The statement: side A's, or side B's if only that has it."""
+        found = self.a or self.b
+        assert found is not None
+        return found
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "a": None if self.a is None else self.a.as_dict(),
+            "b": None if self.b is None else self.b.as_dict(),
+            "text": self.text,
+            "match": self.match.as_dict(),
+        }
+
+
+@dataclass(slots=True)
+class Report:
+    """What was compared, and what differs.
+
+    `status` is
+
+    * ``equal``: every output and every paired value agrees;
+    * ``intermediate``: the outputs agree, some intermediate values do not;
+    * ``rounding``: outputs differ, but every statement computes the same from the same operands, and
+      a discrete op (a cast, a comparison, a quantization) fell the other way at a tie;
+    * ``diverged``: outputs differ, or an output has no counterpart.
+
+    `causes` are the statements whose own computation differs, in A's order of execution.  `first`
+    is the value of the first of them, or without any the first value that differs; `worst` the
+    value most tolerances away.  `matched` counts values by the way they were paired.
+    """
+
+    causes: list[Cause] = field(default_factory=list)
     first: Match | None = None
     worst: Match | None = None
     diverging: int = 0
+    marginal: int = 0
+    """Values of which so few elements are beyond the tolerance, by so little, that rounding explains it."""
+    ties: list[Match] = field(default_factory=list)
+    """Discrete results that differ although their operands agree: a tie fell the other way (a few)."""
+    differences: list[Difference] = field(default_factory=list)
+    """Attributes and parameters that differ between paired statements."""
     matched: dict[str, int] = field(default_factory=dict)
     unmatched_a: int = 0
     unmatched_b: int = 0
     gone: int = 0
-    """Values that nobody reads, whose memory was free again before they could be compared."""
+    """Values that are never read, whose memory was free again before they could be compared."""
     only_a: list[str] = field(default_factory=list)
     only_b: list[str] = field(default_factory=list)
     """The first few names without a counterpart."""
@@ -128,16 +223,41 @@ class Report:
     """Values that had to wait in files."""
 
     @property
+    def cause(self) -> Cause | None:
+        """The first statement whose own computation differs."""
+        return self.causes[0] if self.causes else None
+
+    @property
+    def outputs_agree(self) -> bool:
+        return not self.lacking and not any(match.diverges for match in self.outputs)
+
+    @property
+    def status(self) -> str:
+        if self.outputs_agree:
+            return "intermediate" if self.diverging else "equal"
+        return "rounding" if self.ties and not self.causes and not self.lacking else "diverged"
+
+    @property
     def equal(self) -> bool:
-        return self.first is None and not self.lacking and not any(match.diverges for match in self.outputs)
+        """Whether nothing differs, intermediate values included."""
+        return self.status == "equal"
+
+    def trips(self, *, strict: bool = False) -> bool:
+        """Whether `nncdbg diff` fails: if outputs differ, with `strict` if anything does."""
+        return self.status == "diverged" or (strict and not self.equal)
 
     def as_dict(self) -> dict[str, Any]:
         return {
-            "status": "equal" if self.equal else "diverged",
+            "status": self.status,
+            "cause": None if self.cause is None else self.cause.as_dict(),
+            "causes": [cause.as_dict() for cause in self.causes],
+            "differences": [difference.as_dict() for difference in self.differences],
             "first": None if self.first is None else self.first.as_dict(),
             "worst": None if self.worst is None else self.worst.as_dict(),
             "diverging": self.diverging,
-            "matched": {way: self.matched.get(way, 0) for way in ("place", "name", "position")},
+            "marginal": self.marginal,
+            "ties": [match.as_dict() for match in self.ties],
+            "matched": {way: self.matched.get(way, 0) for way in WAYS},
             "unmatched": {"a": self.unmatched_a, "b": self.unmatched_b},
             "gone": self.gone,
             "only": {"a": self.only_a, "b": self.only_b},

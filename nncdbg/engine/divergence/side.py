@@ -1,12 +1,14 @@
-"""One of two runs that are compared: taken statement by statement, it says what each has written."""
+"""One of two runs that are compared: executed statement by statement, each with what it read and wrote."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from nncdbg.engine.divergence.written import GONE, Written, key_of, written_slots
+from nncdbg.engine.divergence.origins import Origins
+from nncdbg.engine.divergence.written import GONE, Result, Source, Written, key_of, written_slots
 from nncdbg.engine.events import Failed, Outcome
+from nncdbg.engine.graph import Graph
 from nncdbg.engine.machine import Frame
 from nncdbg.engine.values import copied
 
@@ -15,12 +17,19 @@ if TYPE_CHECKING:
 
 
 class Side:
-    """A debugger that is stepped through; nothing stops it but its end or its failure."""
+    """A debugger that is stepped to its end; with `origins` it also records where operands come from."""
 
-    def __init__(self, debugger: Debugger, title: str) -> None:
+    def __init__(self, debugger: Debugger, title: str, *, origins: bool = False) -> None:
         self.debugger = debugger
         self.title = title
+        self._origins = Origins(debugger) if origins else None
         debugger.uncatch()
+
+    @property
+    def graph(self) -> Graph:
+        """The entry graph of the program."""
+        program = self.debugger.program
+        return program.graphs[program.entry]
 
     def step(self) -> Outcome | None:
         """Execute the next statement, and keep the history within its budget."""
@@ -37,11 +46,19 @@ class Side:
         """
         machine = self.debugger.machine
         while not machine.ended:
+            frame = machine.frames[-1]
+            executes = frame.pc < len(frame.code.nodes) and frame.code.instructions[frame.pc][0] is not None
+            operands = self._operands(frame) if executes else None
+            sources = self._origins.operands(frame) if executes and self._origins is not None else ()
             self._heed(self.step())
             frame = machine.frames[-1]
             if not machine.ended and frame.pc and frame.code.nodes[frame.pc - 1].outputs:
-                return self._written(frame)
+                return self._written(frame, operands, sources)
         return None
+
+    def _operands(self, frame: Frame) -> tuple[Any, ...]:
+        contents = [frame.slots[slot] for slot in frame.code.operands[frame.pc]]
+        return tuple(contents if self.debugger.timeline.retains else map(copied, contents))
 
     def _heed(self, outcome: Outcome | None) -> None:
         debugger, control = self.debugger, self.debugger.control
@@ -56,23 +73,35 @@ class Side:
         if control.limit is not None and (words := control.limit.taken()) is not None:
             raise control.limit.failure(f"{self.title}: {words}")
 
-    def _written(self, frame: Frame) -> Written:
+    def _written(
+        self, frame: Frame, operands: tuple[Any, ...] | None, sources: tuple[Source, ...]
+    ) -> Written:
         debugger = self.debugger
         pc, to_host = frame.pc - 1, debugger.backend.to_host
+        key = key_of(debugger.machine.frames, pc)
         contents = [frame.slots[slot] for slot in written_slots(frame) if frame.code.names[slot]]
+        if self._origins is not None:
+            self._origins.results(key, contents)
         if debugger.timeline.retains:
             contents = [to_host(content) for content in contents]
         else:
-            standing = debugger.timeline.standing
-            contents = [GONE if standing(content) else copied(content) for content in contents]
-        return Written(
-            key_of(debugger.machine.frames, pc), frame.code, pc, debugger.machine.tick, tuple(contents)
-        )
+            freed = debugger.timeline.standing
+            contents = [GONE if freed(content) else copied(content) for content in contents]
+        return Written(key, frame.code, pc, debugger.machine.tick, tuple(contents), operands, sources)
 
     def all(self) -> Iterator[Written]:
-        """Everything that is still to be written."""
+        """The remaining statements that write a value."""
         while (found := self.advance()) is not None:
             yield found
+
+    def origin_of(self, result: Result) -> Result:
+        """The result of the statement that computed it, if calls and blocks only passed it on."""
+        return result if self._origins is None else self._origins.passed_on.get(result, result)
+
+    def output_sources(self) -> tuple[Source, ...]:
+        """Where the program's results come from; it must have ended."""
+        frame = self.debugger.machine.frames[0]
+        return () if self._origins is None else self._origins.operands(frame)
 
     def outputs(self) -> dict[str, Any]:
         """The program's results, on the host; it must have ended."""

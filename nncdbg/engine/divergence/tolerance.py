@@ -34,8 +34,10 @@ _COARSE = (0.25, 0.1)
 class Tolerance:
     """Two elements agree if ``|a - b| <= atol + rtol * max(|a|, |b|)`` or at most `ulp` numbers lie between.
 
-    What is None follows from the dtypes; with `ulp` alone nothing else is tolerated.  Integers,
-    bools and strings agree if they are equal.  NaN agrees with NaN, an infinity with itself.
+    What is None follows from the dtypes; an `atol` that does is scaled by the largest element of the
+    tensor and by the length of the op's sums (see `excess`).  With `ulp` alone nothing else is
+    tolerated.  Integers, bools and strings agree if they are equal.  NaN agrees with NaN, an
+    infinity with itself.
     """
 
     rtol: float | None = None
@@ -48,8 +50,13 @@ class Tolerance:
             if given is not None and not (0 <= given < float("inf")):
                 raise UsageError(f"{name} cannot be {given}", hint="a tolerance is a number from 0 on")
 
+    @property
+    def explicit(self) -> bool:
+        """True if a user gave a number: then a single element beyond it counts."""
+        return (self.rtol, self.atol, self.ulp) != (None, None, None)
+
     def between(self, a: np.dtype[Any], b: np.dtype[Any]) -> tuple[float, float]:
-        """The relative and the absolute tolerance for elements of two dtypes."""
+        """The relative and the unscaled absolute tolerance for elements of two dtypes."""
         names = [name_of(dtype) for dtype in (a, b)]
         if not all(name in FLOATS or name in COMPLEX for name in names):
             return 0.0, 0.0
@@ -65,24 +72,44 @@ class Excess:
     """`count` elements are beyond the tolerance; the worst, at `where`, is `factor` times the tolerance away.
 
     `factor` is infinite where nothing is tolerated, and for a NaN or infinity on one side only;
-    with nothing beyond the tolerance it is that of the worst element, at most 1.
+    with nothing beyond the tolerance it is that of the worst element, at most 1.  `marginal` is True
+    if so few elements are beyond it, by so little, that rounding explains them.
     """
 
     count: int
     factor: float
     where: tuple[int, ...] | None
+    marginal: bool = False
+
+    @property
+    def significant(self) -> bool:
+        """Whether the two are different."""
+        return self.factor > 1 and not self.marginal
 
 
 SAME = Excess(0, 0.0, None)
 
+_FEW, _LITTLE = 0.005, 4.0
+"""Beyond the tolerance, a smaller share of elements than `_FEW` by less than `_LITTLE` times is marginal."""
 
-def excess(a: Array, b: Array, tolerance: Tolerance) -> Excess:
-    """How far `a` and `b`, of one shape, are apart in terms of the tolerance."""
+_LONG = 1024
+"""Terms of a sum up to which the absolute tolerance stays as it is; beyond, it grows with the square root."""
+
+
+def excess(a: Array, b: Array, tolerance: Tolerance, terms: int = 1) -> Excess:
+    """How far `a` and `b`, of one shape, are apart in terms of the tolerance.
+
+    An absolute tolerance that follows from the dtypes is multiplied by the largest finite element,
+    if that is above 1, and by ``sqrt(terms / 1024)``, if that is above 1: `terms` is how many
+    numbers the op adds up per element.
+    """
     if a.dtype.hasobject or b.dtype.hasobject:
         return _odd(np.asarray(a != b).reshape(-1), a.shape)
     if a.dtype == b.dtype and bool(np.all(a == b)):
         return SAME
     rtol, atol = tolerance.between(a.dtype, b.dtype)
+    if tolerance.atol is None and atol:
+        atol *= max(1.0, min(_largest(a), _largest(b))) * max(1.0, terms / _LONG) ** 0.5
     counted = tolerance.ulp if a.dtype == b.dtype and name_of(a.dtype) in FLOATS else None
     count, worst, where = 0, 0.0, None
     with np.errstate(all="ignore"):
@@ -92,7 +119,19 @@ def excess(a: Array, b: Array, tolerance: Tolerance) -> Excess:
             place = int(np.argmax(factors))
             if factors[place] > worst:
                 worst, where = float(factors[place]), start + place
-    return Excess(count, worst, _index(where, a.shape))
+    marginal = not tolerance.explicit and 1 < worst < _LITTLE and count < _FEW * a.size
+    return Excess(count, worst, _index(where, a.shape), marginal)
+
+
+def _largest(array: Array) -> float:
+    """The largest magnitude of the finite elements; 0 if there are none."""
+    largest = 0.0
+    with np.errstate(all="ignore"):
+        for start in range(0, array.size, _BLOCK):
+            block = array.reshape(-1)[start : start + _BLOCK]
+            sizes = np.abs(block.astype(np.complex128 if block.dtype.kind == "c" else np.float64))
+            largest = max(largest, float(sizes.max(initial=0.0, where=np.isfinite(sizes))))
+    return largest
 
 
 def _odd(differ: Array, shape: tuple[int, ...]) -> Excess:

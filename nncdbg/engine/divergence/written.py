@@ -1,22 +1,34 @@
-"""What a statement has written in one of two runs, and the key by which the other run's is found."""
+"""What a statement has read and written in one of two runs, and the key that finds it in the other."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from nncdbg.engine.code import Code, Path
+from nncdbg.engine.code import Code
+from nncdbg.engine.divergence.report import Key, Place, Site, Visit
 from nncdbg.engine.graph import Node
 from nncdbg.engine.machine import Frame
 from nncdbg.engine.memory.lifetimes import target_slots
+from nncdbg.engine.values import type_of
 
-Place: TypeAlias = "tuple[tuple[Path, int], ...]"
-"""A statement with the statements that called its block, outermost first, each as (block, pc)."""
+if TYPE_CHECKING:
+    from nncdbg.engine.session import Debugger
 
-Visit: TypeAlias = "tuple[int, ...]"
-"""The iterations of the loops on the stack, outermost first."""
-
-Key: TypeAlias = "tuple[Place, Visit]"
+__all__ = [
+    "GONE",
+    "Fixed",
+    "Given",
+    "Key",
+    "Place",
+    "Result",
+    "Source",
+    "Visit",
+    "Written",
+    "key_of",
+    "site_of",
+    "written_slots",
+]
 
 
 def written_slots(frame: Frame) -> range:
@@ -42,15 +54,45 @@ GONE = _Gone()
 
 
 @dataclass(frozen=True, slots=True)
+class Result:
+    """Output number `index` of the statement and visit `key`, among those that have a name."""
+
+    key: Key
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """An input of the program."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fixed:
+    """A constant."""
+
+    content: Any
+
+
+Source: TypeAlias = "Result | Given | Fixed | None"
+"""Where an operand comes from; None for one that is not given, or of unknown origin."""
+
+
+@dataclass(frozen=True, slots=True)
 class Written:
-    """What a statement has just written, by the time of `tick` statements."""
+    """What a statement has just written, after `tick` statements."""
 
     key: Key
     code: Code
     pc: int
     tick: int
     contents: tuple[Any, ...]
-    """One per output of the statement that has a name, on the host; GONE where nothing stands."""
+    """One per output of the statement that has a name, on the host; GONE where its memory is free again."""
+    operands: tuple[Any, ...] | None = None
+    """What its kernel was given, as the machine holds it; None for control flow and calls."""
+    sources: tuple[Source, ...] = ()
+    """Where the operands come from, if that is recorded."""
 
     @property
     def node(self) -> Node:
@@ -59,3 +101,20 @@ class Written:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(value.name for value in self.node.outputs if value.name)
+
+
+def site_of(debugger: Debugger, written: Written, index: int, key: Key | None = None) -> Site:
+    """Where a result was written; `key` is the statement's own, if a comparison uses another."""
+    node, location = written.node, written.node.location
+    content = written.contents[index] if written.contents else None
+    return Site(
+        written.names[index] if written.names else "",
+        node.op,
+        str(type_of(content) or type(content).__name__),
+        debugger.line_in(written.code, written.pc),
+        str(written.code.path[0]),
+        written.key[1],
+        location.name if location is not None and location.name else "",
+        written.tick,
+        key or written.key,
+    )

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import importlib
 import os
+import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from nncdbg.engine.errors import LoadError, UsageError
+from nncdbg.engine.frontends.confinement import path_inside
 from nncdbg.engine.graph import Program
 from nncdbg.engine.stores import Store
 
@@ -18,7 +20,7 @@ _FRONTENDS = {
     ".onnx": "nncdbg.engine.frontends.onnx:load",
     ".nnc": "nncdbg.engine.frontends.text:load",
 }
-"""Suffix to ``module:function`` of `(path, *, flat) -> Program`."""
+"""Suffix to ``module:function`` of `(path, *, flat, stores) -> Program`."""
 
 _STORES = {
     ".onnx": "nncdbg.engine.frontends.onnx:open_store",
@@ -27,18 +29,20 @@ _STORES = {
 """Suffix to ``module:function`` of `(path) -> Store`."""
 
 
-def load(source: Any, *, flat: bool = False) -> Program:
+def load(source: Any, *, flat: bool = False, stores: Iterable[str | os.PathLike[str]] = ()) -> Program:
     """The program in a file (`.onnx`, `.nnc`) or in an `onnx.ModelProto`.
 
     `flat` leaves module scopes as one graph instead of layers that are called; graph text is
-    taken as it is.  Raises LoadError for what cannot be read, GraphError for a wrong graph,
+    taken as it is.  The stores that a text names are below its folder, or below one of `stores`.
+
+    Raises LoadError for what cannot be read, GraphError for a wrong graph,
     ParseError for wrong text, UsageError for a source of an unknown kind.
     """
     if isinstance(source, Program):
         return source
     if isinstance(source, (str, os.PathLike)):
         path = Path(os.fsdecode(source))
-        program: Program = _find(_FRONTENDS, path, "model")(path, flat=flat)
+        program: Program = _find(_FRONTENDS, path, "model")(path, flat=flat, stores=tuple(map(Path, stores)))
         return program
     onnx = sys.modules.get("onnx")
     if onnx is not None and isinstance(source, onnx.ModelProto):
@@ -51,18 +55,38 @@ def load(source: Any, *, flat: bool = False) -> Program:
     )
 
 
-def open_stores(paths: Sequence[str], folder: Path) -> tuple[Store, ...]:
-    """The stores that a program text names, relative to `folder`; LoadError if one cannot be opened."""
-    return tuple(_open(path, folder) for path in paths)
+def open_stores(names: Sequence[str], folder: Path, allowed: Sequence[Path] = ()) -> tuple[Store, ...]:
+    """Return the stores that a program text names, relative to `folder`.
+
+    Raises LoadError if one cannot be opened, or is neither below `folder` nor below a folder that
+    is `allowed`: a text of somebody else must not make files of the user part of a run.
+    """
+    return tuple(_open(_confined(name, folder, allowed)) for name in names)
 
 
-def attach_stores(program: Program, folder: str | os.PathLike[str] = ".") -> Program:
-    """The program with its stores opened, relative to `folder`; LoadError if one cannot be."""
-    return replace(program, readers=open_stores(program.stores, Path(folder)))
+def attach_stores(
+    program: Program, folder: str | os.PathLike[str] = ".", allowed: Sequence[Path] = ()
+) -> Program:
+    """Return the program with its stores opened; options and errors are those of `open_stores`."""
+    return replace(program, readers=open_stores(program.stores, Path(folder), allowed))
 
 
-def _open(name: str, folder: Path) -> Store:
-    path = folder / name
+def _confined(name: str, folder: Path, allowed: Sequence[Path]) -> Path:
+    try:
+        inside, path = path_inside(name, folder), (folder / name).resolve()
+    except (OSError, ValueError, RuntimeError) as error:
+        raise LoadError(f"the store {name!r} has a bad file name: {error}") from error
+    if inside is None and not any(path.is_relative_to(each.resolve()) for each in allowed):
+        flag = f"--allow-store {shlex.quote(str(path.parent))}"
+        raise LoadError(
+            f'the store "{name}" is outside the folder of the text, {folder.resolve()}',
+            hint=f'if you trust the text, give {flag} ("allowStores" in a launch, `stores` in Python)',
+        )
+    # As the user wrote it, for errors.
+    return folder / name
+
+
+def _open(path: Path) -> Store:
     store: Store = _find(_STORES, path, "store")(path)
     return store
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from nncdbg.engine.errors import LoadError
+from nncdbg.engine.frontends.confinement import path_inside
 from nncdbg.engine.graph import Array
 
 
@@ -79,16 +80,11 @@ class ExternalData:
                 f'tensor "{key}" lies in the file "{location}", and a model in memory has no folder',
                 hint="load the model by its path",
             )
-        # Both flavours, since a model made on one system is read on the other.
-        flavours = (PurePosixPath(location), PureWindowsPath(location))
-        if any(flavour.anchor or ".." in flavour.parts for flavour in flavours):
-            raise _outside(key, location, self.folder)
         try:
-            path = (self.folder / location).resolve()
-            inside = path.is_relative_to(self.folder.resolve())
+            path = path_inside(location, self.folder)
         except (OSError, ValueError, RuntimeError) as error:
             raise LoadError(f'tensor "{key}" has the bad file name "{location!r}": {error}') from error
-        if not inside:
+        if path is None:
             raise _outside(key, location, self.folder)
         return path
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ MEMORY = "<memory>"
 """The store of a model that has no file."""
 
 
-def load(path: Path, *, flat: bool = False) -> Program:
-    """The program in an .onnx file; its weights stay there and are read when they are needed.
+def load(path: Path, *, flat: bool = False, stores: Sequence[Path] = ()) -> Program:
+    """Return the program in an .onnx file; its weights stay there and are read when they are needed.
+
+    `stores` are for graph text: external data is always below the model's folder.
 
     Raises LoadError for a file that is no whole model or whose external data is missing, and
     GraphError for a cycle, an undefined or a twice defined value.

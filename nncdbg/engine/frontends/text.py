@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +12,10 @@ from nncdbg.engine.frontends.onnx_file import file_size
 from nncdbg.engine.graph import Program
 
 
-def load(path: Path, *, flat: bool = False) -> Program:
-    """The program in a .nnc file.  `flat` has no say here: the text is what the user wrote.
+def load(path: Path, *, flat: bool = False, stores: Sequence[Path] = ()) -> Program:
+    """Return the program in a .nnc file.  `flat` changes nothing: the text is what the user wrote.
+
+    Its stores are below its folder, or below one of `stores`.
 
     Raises LoadError if the file or a store cannot be read, ParseError if the text is wrong.
     """
@@ -28,4 +31,4 @@ def load(path: Path, *, flat: bool = False) -> Program:
         ) from error
     except OSError as error:
         raise LoadError(f"cannot read {path}: {error.strerror or error}") from error
-    return replace(attach_stores(parse(text, file=str(path)), path.parent), source=str(path))
+    return replace(attach_stores(parse(text, file=str(path)), path.parent, stores), source=str(path))

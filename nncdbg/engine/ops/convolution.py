@@ -149,7 +149,25 @@ def windows_line(axes: Sequence[Axis]) -> str:
     )
 
 
-@op("Conv", since=1, infer=conv_types, formula=conv_formula, accepts_out=True, influence=probed(0, 1, 2))
+def _weighted(shapes: Sequence[Sequence[int]], result: Sequence[int]) -> int:
+    """The products per element of a Conv with weight [M, C / group, *kernel]."""
+    return math.prod(shapes[1][1:])
+
+
+def _spread(shapes: Sequence[Sequence[int]], result: Sequence[int]) -> int:
+    """At most the products per element of a ConvTranspose with weight [C, M / group, *kernel]."""
+    return math.prod(shapes[1]) // max(1, shapes[1][1])
+
+
+@op(
+    "Conv",
+    since=1,
+    infer=conv_types,
+    formula=conv_formula,
+    accepts_out=True,
+    influence=probed(0, 1, 2),
+    terms=_weighted,
+)
 def conv(
     xp: ModuleType, x: Any, weight: Any, bias: Any = None, *, group: int, out: Any = None, **attributes: Any
 ) -> Any:
@@ -252,7 +270,7 @@ def _only(attributes: Attributes, place: int) -> Attributes:
     }
 
 
-@op("ConvTranspose", since=1, infer=conv_transpose_types, influence=probed(0, 1, 2))
+@op("ConvTranspose", since=1, infer=conv_transpose_types, influence=probed(0, 1, 2), terms=_spread)
 def conv_transpose(
     xp: ModuleType, x: Any, weight: Any, bias: Any = None, *, group: int, **attributes: Any
 ) -> Any:

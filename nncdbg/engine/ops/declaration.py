@@ -49,6 +49,9 @@ Raises GraphError with a short fact ("2 and 3 do not broadcast") where the types
 Measure: TypeAlias = Callable[..., Sequence[int]]
 """`measure(*inputs) -> sizes` of the one output."""
 
+Terms: TypeAlias = Callable[[Sequence[Sequence[int]], Sequence[int]], int]
+"""`terms(operand_shapes, result_shape)`: how many numbers are added up per element of the result."""
+
 Formula: TypeAlias = Callable[[Mapping[str, Any], Sequence[TensorType | None]], str]
 """`formula(attributes, input_types) -> graph text` of one graph, whose inputs are the inputs given."""
 
@@ -82,6 +85,12 @@ class Op:
     accepts_out: bool = False
     measure: Measure | None = None
     """For an op that `accepts_out` whose sizes follow from what its inputs hold, not from their types."""
+    terms: Terms | None = None
+    """For an op that adds up many numbers: how many; a tolerance for its rounding errors grows with them."""
+    commutative: bool = False
+    """The order of the operands does not matter."""
+    jumps: bool = False
+    """A float result may jump where an operand changes a little, as that of Round does."""
     view: bool = False
     """The kernel gives a view of its first input, so that running it tells the result's sizes for nothing."""
     ufunc: str | None = None

@@ -40,6 +40,8 @@ def elementwise(
     *,
     vjp: Vjp | None = None,
     influence: Influence = POINTWISE,
+    commutative: bool = False,
+    jumps: bool = False,
 ) -> None:
     """Declare `name` as the function `ufunc` of the array namespace."""
     declare(
@@ -51,6 +53,8 @@ def elementwise(
             vjp=vjp,
             influence=influence,
             accepts_out=True,
+            commutative=commutative,
+            jumps=jumps,
             ufunc=ufunc,
             doc=doc,
         )
@@ -82,6 +86,7 @@ for _name, _ufunc, _since in _UNARY:
         _doc,
         vjp=gradients.UNARY[_name],
         influence=UNARY_ROWS.get(_name, POINTWISE),
+        jumps=_name in ("Floor", "Ceil", "Sign", "Round"),
     )
 
 ARITHMETIC_ROWS = {
@@ -89,7 +94,7 @@ ARITHMETIC_ROWS = {
     "Sub": POINTWISE.taking(Infinities.MIXED),
     "Mul": MULTIPLIED,
     "Div": POINTWISE.taking(Infinities.SCALED),
-    "Pow": POINTWISE,
+    "Pow": POINTWISE.roughly,
 }
 """How the binary arithmetic of all opsets carries influence."""
 
@@ -99,7 +104,16 @@ for _name, _ufunc, _vjp in (
     ("Mul", "multiply", gradients.multiply),
 ):
     _doc = f"{_name} with broadcasting."
-    elementwise(_name, _ufunc, 7, broadcast(), _doc, vjp=_vjp, influence=ARITHMETIC_ROWS[_name])
+    elementwise(
+        _name,
+        _ufunc,
+        7,
+        broadcast(),
+        _doc,
+        vjp=_vjp,
+        influence=ARITHMETIC_ROWS[_name],
+        commutative=_name != "Sub",
+    )
 
 
 def _integral(x: Any) -> bool:
@@ -141,7 +155,8 @@ def divide(xp: Any, a: Any, b: Any, *, out: Any = None) -> Any:
     accepts_out=True,
     integers=valid.divisor,
     integer_fault=divides_by_zero,
-    influence=POINTWISE,
+    influence=POINTWISE.roughly,
+    jumps=True,
 )
 def modulo(xp: Any, a: Any, b: Any, *, fmod: int, out: Any = None) -> Any:
     """The remainder with the sign of `b`, or with `fmod` that of `a`.  ONNX Mod since 10."""
@@ -227,13 +242,29 @@ def _folded(name: str, step: str, mean: bool = False) -> Formula:
     return formula
 
 
-@op("Max", since=1, infer=broadcast(), accepts_out=True, vjp=gradients.extreme, influence=MAXIMUM)
+@op(
+    "Max",
+    since=1,
+    infer=broadcast(),
+    accepts_out=True,
+    vjp=gradients.extreme,
+    influence=MAXIMUM,
+    commutative=True,
+)
 def maximum(xp: Any, *arrays: Any, out: Any = None, consumed_inputs: Any = None) -> Any:
     """The greatest of any number of inputs, NaN if one is NaN.  ONNX Max since 1."""
     return _n_ary(xp, xp.maximum, arrays, out)
 
 
-@op("Min", since=1, infer=broadcast(), accepts_out=True, vjp=gradients.extreme, influence=MINIMUM)
+@op(
+    "Min",
+    since=1,
+    infer=broadcast(),
+    accepts_out=True,
+    vjp=gradients.extreme,
+    influence=MINIMUM,
+    commutative=True,
+)
 def minimum(xp: Any, *arrays: Any, out: Any = None, consumed_inputs: Any = None) -> Any:
     """The least of any number of inputs, NaN if one is NaN.  ONNX Min since 1."""
     return _n_ary(xp, xp.minimum, arrays, out)
@@ -247,6 +278,7 @@ def minimum(xp: Any, *arrays: Any, out: Any = None, consumed_inputs: Any = None)
     formula=_folded("Sum", "Add"),
     vjp=gradients.add,
     influence=POINTWISE.taking(Infinities.MIXED),
+    commutative=True,
 )
 def sum_all(xp: Any, *arrays: Any, out: Any = None, consumed_inputs: Any = None) -> Any:
     """The sum of any number of inputs.  ONNX Sum since 1."""
@@ -260,6 +292,7 @@ def sum_all(xp: Any, *arrays: Any, out: Any = None, consumed_inputs: Any = None)
     accepts_out=True,
     formula=_folded("Mean", "Add", mean=True),
     influence=POINTWISE,
+    commutative=True,
 )
 def mean_all(xp: Any, *arrays: Any, out: Any = None, consumed_inputs: Any = None) -> Any:
     """The mean of any number of inputs.  ONNX Mean since 1."""

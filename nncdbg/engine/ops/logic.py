@@ -20,7 +20,7 @@ _TO_BOOL = (
     ("GreaterOrEqual", "greater_equal", 12),
 )  # fmt: skip
 
-_COMPARED = POINTWISE.taking(Infinities.ABSORBED)
+_COMPARED = POINTWISE.roughly.taking(Infinities.ABSORBED)
 LOGIC_ROWS = {
     "And": AND,
     "Or": OR,
@@ -35,14 +35,24 @@ LOGIC_ROWS = {
 
 for _name, _ufunc, _since in _TO_BOOL:
     _doc = f"{_name} with broadcasting, to bool."
-    elementwise(_name, _ufunc, _since, broadcast("bool"), _doc, influence=LOGIC_ROWS[_name])
+    _commutative = _name in ("And", "Or", "Xor", "Equal")
+    elementwise(
+        _name,
+        _ufunc,
+        _since,
+        broadcast("bool"),
+        _doc,
+        influence=LOGIC_ROWS[_name],
+        commutative=_commutative,
+    )
 
 for _name, _ufunc in (
     ("BitwiseAnd", "bitwise_and"),
     ("BitwiseOr", "bitwise_or"),
     ("BitwiseXor", "bitwise_xor"),
 ):
-    elementwise(_name, _ufunc, 18, broadcast(), f"{_name} of integers with broadcasting.")
+    _doc = f"{_name} of integers with broadcasting."
+    elementwise(_name, _ufunc, 18, broadcast(), _doc, commutative=True)
 
 elementwise("Not", "logical_not", 1, same_as(0), "Not, element by element.")
 elementwise("BitwiseNot", "invert", 18, same_as(0), "BitwiseNot, element by element.")

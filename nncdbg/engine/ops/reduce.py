@@ -7,7 +7,8 @@ wrap-around as NumPy and ONNX Runtime have it.  An empty reduction gives the neu
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -180,6 +181,10 @@ def _mean_formula(attributes: Attributes, types: Types) -> str:
     return formula_text("ReduceMean", inputs, in_precision(given.dtype, ["x"], lines, ["mean"]), ["mean"])
 
 
+def _reduced_over(shapes: Sequence[Sequence[int]], result: Sequence[int]) -> int:
+    return math.prod(shapes[0]) // max(1, math.prod(result))
+
+
 def _declare(name: str, reduction: Reduction, by_input: int, what: str) -> None:
     def kernel_by_attribute(xp: Any, x: Any, *, axes: Any, keepdims: int) -> Any:
         return _reduced(xp, reduction, x, axes or None, keepdims)
@@ -195,17 +200,14 @@ def _declare(name: str, reduction: Reduction, by_input: int, what: str) -> None:
     kernel_by_attribute.__doc__ = f"{what} over `axes` (an attribute).  ONNX {name} 1 to {by_input - 1}."
     kernel_by_input.__doc__ = f"{what} over `axes` (an input).  ONNX {name} since {by_input}."
     formula = _mean_formula if name == "ReduceMean" else None
-    vjp, row = GRADIENTS.get(name), _ROWS.get(name, REDUCED)
-    op(name, since=1, infer=_types_by_attribute, formula=formula, vjp=vjp, influence=row)(kernel_by_attribute)
-    op(
-        name,
-        since=by_input,
-        infer=_types_by_input,
-        formula=formula,
-        vjp=vjp,
-        influence=row,
-        integers=valid.axes(),
-    )(kernel_by_input)
+    fields = {
+        "formula": formula,
+        "vjp": GRADIENTS.get(name),
+        "influence": _ROWS.get(name, REDUCED),
+        "terms": _reduced_over,
+    }
+    op(name, since=1, infer=_types_by_attribute, **fields)(kernel_by_attribute)
+    op(name, since=by_input, infer=_types_by_input, integers=valid.axes(), **fields)(kernel_by_input)
 
 
 for _entry in _REDUCTIONS:

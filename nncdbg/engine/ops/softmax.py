@@ -139,7 +139,7 @@ def log_softmax_of_rows(xp: ModuleType, x: Any, *, axis: int) -> Any:
     return log_softmax(xp, x.reshape(rows_of(x.shape, axis)), axis=1).reshape(x.shape)
 
 
-@op("Hardmax", since=13, infer=along_axis_types, influence=along().taking(Infinities.ABSORBED))
+@op("Hardmax", since=13, infer=along_axis_types, influence=along().taking(Infinities.ABSORBED), jumps=True)
 def hardmax(xp: ModuleType, x: Any, *, axis: int) -> Any:
     """1 at the first maximum along `axis`, 0 elsewhere; NaN throughout a line that holds a NaN."""
     if not x.size:
@@ -150,7 +150,13 @@ def hardmax(xp: ModuleType, x: Any, *, axis: int) -> Any:
     return xp.where(spoiled, x.dtype.type(math.nan), (places == best).astype(x.dtype))
 
 
-@op("Hardmax", since=1, infer=flattening_types, influence=along(rest=True).taking(Infinities.ABSORBED))
+@op(
+    "Hardmax",
+    since=1,
+    infer=flattening_types,
+    influence=along(rest=True).taking(Infinities.ABSORBED),
+    jumps=True,
+)
 def hardmax_of_rows(xp: ModuleType, x: Any, *, axis: int) -> Any:
     """Hardmax of the matrix that has all axes from `axis` on in its rows."""
     return hardmax(xp, x.reshape(rows_of(x.shape, axis)), axis=1).reshape(x.shape)

@@ -170,7 +170,8 @@ def verdict(report: Report) -> str:
         statements += ", interrupted"
     tripping = sum(1 for _ in report.tripping)
     if tripping:
-        return f"tripped: {tripping} finding{'' if tripping == 1 else 's'} in {statements}"
+        failed = ", and the run did not come to its end" if report.error is not None else ""
+        return f"tripped: {tripping} finding{'' if tripping == 1 else 's'} in {statements}{failed}"
     return f"failed after {statements}" if report.status == FAILED else f"ok: nothing in {statements}"
 
 

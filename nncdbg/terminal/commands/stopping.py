@@ -53,6 +53,7 @@ def log(session: Session, text: str) -> None:
 
     Expressions in braces are filled in:
       log 14 iteration {$iter}: mean {mean(%s)}
+    A message that reads the result of its own line is printed after that statement.
     """
     kind, name, message = split_place(needs("log", text))
     if not message:

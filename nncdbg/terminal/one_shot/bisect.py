@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from nncdbg.engine.errors import UsageError
 from nncdbg.terminal.one_shot.failure import told_in_json
 from nncdbg.terminal.one_shot.reduce import INTERRUPTED, terminable
-from nncdbg.terminal.options import Parser, add_machine, add_model, given_inputs, load_program, say_notes
+from nncdbg.terminal.options import Parser, add_machine, add_model, chosen_program, given_inputs, say_notes
 
 if TYPE_CHECKING:
     from nncdbg.engine.divergence.mixing import Place
@@ -56,7 +56,7 @@ def _bisect(options: Namespace, screen: Screen) -> int:
     started = time.perf_counter()
     if options.output and not Path(options.output).absolute().parent.is_dir():
         raise UsageError(f"cannot write {options.output}: there is no such folder")
-    program = load_program(options.model, flat=options.flat)
+    program = chosen_program(options)
     inputs, dims = given_inputs(options)
     settings = Settings(
         backend=options.backend,

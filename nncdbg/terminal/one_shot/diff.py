@@ -1,4 +1,4 @@
-"""`nncdbg diff`: two models, backends, allocators or element types, value by value."""
+"""`nncdbg diff`: two models, backends, allocators or element types, or golden values, value by value."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ import shlex
 import time
 from argparse import Namespace
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.terminal.one_shot.failure import told_in_json
 from nncdbg.terminal.options import (
     Parser,
     add_machine,
+    add_opening,
     add_prompt,
-    load_program,
+    chosen_program,
+    given_inputs,
     make_debugger,
     make_debugger_of,
     say_notes,
@@ -22,15 +25,18 @@ from nncdbg.terminal.options import (
 from nncdbg.terminal.running import under_way
 
 if TYPE_CHECKING:
+    from nncdbg.engine.divergence.golden import GoldenRun
     from nncdbg.engine.divergence.lockstep import Lockstep
+    from nncdbg.engine.divergence.paired_runs import PairedRuns
     from nncdbg.engine.divergence.report import Report
+    from nncdbg.engine.divergence.tolerance import Tolerance
     from nncdbg.engine.graph import Program
     from nncdbg.engine.session import Debugger
     from nncdbg.terminal.screen import Screen
 
 
 def main(arguments: Sequence[str]) -> int:
-    """0 if the runs agree, 1 if they diverge, else what the failure of a side is worth."""
+    """Return 0 if the outputs agree, 1 if they differ, else the exit code of a side's failure."""
     from nncdbg.terminal.screen import Screen
 
     options = _options(arguments)
@@ -41,26 +47,36 @@ def main(arguments: Sequence[str]) -> int:
 def _options(arguments: Sequence[str]) -> Namespace:
     parser = Parser(
         "nncdbg diff",
-        "Run two sides in lockstep: the first divergence, the worst, and how the error grows.",
+        "Compare two runs value by value: the statement that differs, and how the error grows.",
         usage="nncdbg diff A [B] [options]",
-        epilog="exit code: 0 if they agree, 1 if they diverge",
+        epilog="exit code: 0 if the outputs agree, 1 if they differ (--strict: if any value does)",
     )
     add = parser.add_argument
     add("model", metavar="A", help="a graph: FILE.onnx or FILE.nnc (graph text)")
-    add("other", metavar="B", nargs="?", help="another graph; without it, A again with what --...-b say")
-    add("--flat", action="store_true", help="graphs without layers that are called")
+    add("other", metavar="B", nargs="?", help="another graph; without it, A again with the --...-b options")
+    add("--golden", metavar="FILE.npz", help="compare with recorded values instead of a side B")
+    add("--names", metavar="FILE", help="JSON, or lines of GOLDEN VALUE: names in the golden file to values")
+    add_opening(parser)
     add_machine(parser)
-    add("--backend-b", metavar="BACKEND", help="of side B, if another than side A's")
-    add("--allocator-b", metavar="ALLOCATOR", help="of side B, if another than side A's")
+    add("--backend-b", metavar="BACKEND", help="side B's backend (that of side A)")
+    add("--allocator-b", metavar="ALLOCATOR", help="side B's allocator (that of side A)")
     add("--dtype-b", metavar="DTYPE", help="f16, bf16, f32 or f64: cast side B's float weights and inputs")
     add("--rtol", type=float, help="relative tolerance (f32 1e-4, f64 1e-7, f16 2e-2, bf16 1e-1)")
-    add("--atol", type=float, help="absolute tolerance (f32 1e-5, f64 1e-9, f16 5e-3, bf16 3e-2)")
-    add("--ulp", type=int, help="so many representable numbers apart is equal too; alone, nothing else is")
+    add("--atol", type=float, help="absolute tolerance (f32 1e-5 x largest element, f64 1e-9, f16 5e-3, ...)")
+    add("--ulp", type=int, help="accept N representable numbers apart; alone, accept nothing else")
+    add("--strict", action="store_true", help="exit 1 also if only intermediate values differ")
     add("--json", action="store_true", help="one JSON document on standard output")
     add("--stop", action="store_true", help="go to the prompt on side A, just after the first divergence")
     add_prompt(parser)
     options = parser.parse_args(arguments)
-    if options.other is None and not (options.backend_b or options.allocator_b or options.dtype_b):
+    another = options.other or options.backend_b or options.allocator_b or options.dtype_b
+    if options.golden is not None and another:
+        parser.error("--golden takes the place of side B: give one of the two")
+    if options.names is not None and options.golden is None:
+        parser.error("--names maps the names of a golden file: give --golden too")
+    if options.golden is not None and options.stop:
+        parser.error("--stop shows the values of a side B, which --golden has not")
+    if options.golden is None and not another:
         parser.error("both sides are the same: give a second model, --backend-b, --allocator-b or --dtype-b")
     if options.stop and options.json:
         parser.error("--stop opens a prompt, --json prints one document: choose one of them")
@@ -70,37 +86,56 @@ def _options(arguments: Sequence[str]) -> Namespace:
 
 
 def _diff(options: Namespace, screen: Screen, arguments: Sequence[str]) -> int:
-    from nncdbg.engine.divergence.lockstep import Lockstep
+    from nncdbg.engine.divergence.golden import GoldenRun
+    from nncdbg.engine.divergence.lockstep import compared
     from nncdbg.engine.divergence.tolerance import Tolerance
 
     tolerance = Tolerance(options.rtol, options.atol, options.ulp)
-    program = load_program(options.model, flat=options.flat)
+    program = chosen_program(options)
     start = time.perf_counter()
-    a = make_debugger(options, program, statistics=False)
+    comparison: Lockstep | PairedRuns | GoldenRun
+    if options.golden is not None:
+        a, comparison, notes = _golden(options, program, tolerance)
+    else:
+        a = make_debugger(options, program, statistics=False)
+        b, notes = _side_b(options, program, a)
+        comparison = compared(a, b, tolerance, same_places=True if options.other is None else None)
     say_notes(screen, a)
-    b, notes = _side_b(options, program, a)
     for note in notes:
         screen.note(note)
-    lockstep = Lockstep(a, b, tolerance, same_places=True if options.other is None else None)
-    with under_way(a, screen, lockstep.pause):
-        report = lockstep.run()
+    with under_way(a, screen, comparison.pause):
+        report = comparison.run()
     if options.json:
         notes = [*map(str, a.notes), *notes]
         print(json.dumps(_document(options, report, time.perf_counter() - start, notes)))
     else:
         _print(screen, options, report, arguments)
-    if report.equal:
-        return 0
-    if options.stop:
-        _converse(options, screen, program, lockstep)
-    return 1
+    if options.stop and not report.equal and not isinstance(comparison, GoldenRun):
+        _converse(options, screen, program, comparison)
+    return int(report.trips(strict=options.strict))
+
+
+def _golden(
+    options: Namespace, program: Program, tolerance: Tolerance
+) -> tuple[Debugger, GoldenRun, list[str]]:
+    """The program at its entry, with inputs from the golden file; its comparison; notes on these inputs."""
+    from nncdbg.engine.divergence.golden import GoldenRun, golden_inputs, load_golden, load_names
+    from nncdbg.engine.divergence.lockstep import BUDGET
+
+    golden = load_golden(Path(options.golden))
+    names = load_names(Path(options.names)) if options.names is not None else {}
+    inputs, dims = given_inputs(options)
+    found = golden_inputs(program.graphs[program.entry], golden, names)
+    a = make_debugger_of(options, program, {**found, **inputs}, dims, statistics=False)
+    notes = [f"input %{name} comes from the golden file" for name in found if name not in inputs]
+    return a, GoldenRun(a, golden, names, tolerance, BUDGET), notes
 
 
 def _side_b(options: Namespace, program: Program, a: Debugger) -> tuple[Debugger, list[str]]:
-    """Side B with the inputs of side A, and what a person should know of them."""
+    """Side B with the inputs of side A, and notes on these."""
     from nncdbg.engine.divergence.door import counterpart
 
-    other = program if options.other is None else load_program(options.other, flat=options.flat)
+    other = program if options.other is None else chosen_program(options, options.other)
     other, inputs, notes = counterpart(other, a.inputs, options.dtype_b)
     given = {
         **vars(options),
@@ -111,21 +146,23 @@ def _side_b(options: Namespace, program: Program, a: Debugger) -> tuple[Debugger
     return b, [*notes, *(f"side B: {note}" for note in b.notes)]
 
 
-def _converse(options: Namespace, screen: Screen, program: Program, lockstep: Lockstep) -> None:
+def _converse(
+    options: Namespace, screen: Screen, program: Program, comparison: Lockstep | PairedRuns
+) -> None:
     """The prompt on side A, at the first divergence, with side B at hand."""
     from nncdbg.engine.divergence.companion import Companion
     from nncdbg.terminal.repl import converse
     from nncdbg.terminal.session import Session
 
-    first = lockstep.report.first
+    first = comparison.report.first
     debugger = make_debugger(options, program)
     session = Session(debugger, options.model, screen)
-    session.companion = Companion(lockstep)
-    lockstep.b.debugger.restart()
+    session.companion = Companion(comparison)
+    comparison.b.debugger.restart()
 
     def greet() -> None:
-        stop = debugger.go_to(first.a.tick if first is not None else lockstep.report.ops[0])
-        screen.put("side A stands just after it; `diff %value` compares a value with side B's")
+        stop = debugger.go_to(first.a.tick if first is not None else comparison.report.ops[0])
+        screen.put("side A is just after it; `diff %value` compares a value with side B's")
         session.arrived(stop, written=stop.reason != "end")
 
     converse(session, options, greet)
@@ -149,6 +186,8 @@ def _document(options: Namespace, report: Report, seconds: float, notes: list[st
             "dtype": options.dtype_b,
         },
     }
+    if options.golden is not None:
+        sides["b"] = {"golden": options.golden, "names": options.names}
     tolerance = {name: getattr(options, name) for name in ("rtol", "atol", "ulp")}
     return {**report.as_dict(), "sides": sides, "tolerance": tolerance, "seconds": seconds, "notes": notes}
 
@@ -157,5 +196,5 @@ def _print(screen: Screen, options: Namespace, report: Report, arguments: Sequen
     from nncdbg.terminal.divergence import print_report
 
     print_report(screen, report)
-    if not report.equal and not options.stop:
+    if not report.equal and not options.stop and options.golden is None:
         screen.note(f"stop there with both values at hand: nncdbg diff {shlex.join(arguments)} --stop")

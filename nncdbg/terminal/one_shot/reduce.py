@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.terminal.one_shot.failure import told_in_json
-from nncdbg.terminal.options import Parser, add_machine, add_model, given_inputs, load_program, say_notes
+from nncdbg.terminal.options import Parser, add_machine, add_model, chosen_program, given_inputs, say_notes
 from nncdbg.terminal.running import hearing
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def _reduce(options: Namespace, screen: Screen) -> int:
     from nncdbg.nan_watch.reducing import Job, verify
 
     started = time.perf_counter()
-    program = load_program(options.model, flat=options.flat)
+    program = chosen_program(options)
     inputs, dims = given_inputs(options)
     settings = settings_of(options)
     # Inputs that are drawn are drawn once, here.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nncdbg.engine.errors import MemoryFault, NncdbgError, RunError, UnsupportedOp, UsageError
+from nncdbg.engine.errors import MemoryFault, NncdbgError, RunError, UsageError, failure_code
 from nncdbg.terminal.one_shot.failure import error_document
 from nncdbg.terminal.options import (
     Parser,
@@ -19,8 +19,8 @@ from nncdbg.terminal.options import (
     add_machine,
     add_model,
     add_verification,
+    chosen_program,
     given_inputs,
-    load_program,
     make_debugger_of,
     say_notes,
     verify_observers,
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
 def _run(options: Namespace, screen: Screen) -> int:
     from nncdbg.terminal.stops import fallbacks
 
-    program = load_program(options.model, flat=options.flat)
+    program = chosen_program(options)
     inputs, dims = given_inputs(options)
     verified = verify_observers(options, program, inputs, dims, screen) if options.verify_observers else None
     debugger = make_debugger_of(options, program, inputs, dims, statistics=False)
@@ -82,7 +82,7 @@ def _run(options: Namespace, screen: Screen) -> int:
     if error is None:
         return 0 if verified is None or verified.ok else 1
     screen.complain(error)
-    return UnsupportedOp.exit_code if isinstance(error, UnsupportedOp) else RunError.exit_code
+    return failure_code(error)
 
 
 def _options(arguments: Sequence[str]) -> Namespace:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nncdbg.engine.errors import UsageError
-from nncdbg.terminal.options import Parser, add_model, load_program
+from nncdbg.terminal.options import Parser, add_model, chosen_program
 from nncdbg.terminal.screen import Screen
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def main(arguments: Sequence[str]) -> int:
     from nncdbg.textual_repr.printer import print_program
 
     options = _options(arguments)
-    program = load_program(options.model, flat=options.flat)
+    program = chosen_program(options)
     folder = Path(options.output).parent if options.output else Path()
     screen = Screen()
     for note in program.notes:

@@ -11,15 +11,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nncdbg.engine.errors import NncdbgError, RunError
+from nncdbg.engine.errors import NncdbgError, StoppedRun
 from nncdbg.terminal.one_shot.failure import told_in_json
 from nncdbg.terminal.options import (
     Parser,
     add_machine,
     add_model,
     add_verification,
+    chosen_program,
     given_inputs,
-    load_program,
     verify_observers,
 )
 from nncdbg.terminal.running import hearing, under_way
@@ -42,11 +42,14 @@ _ALL = 1 << 20
 """More findings than there are."""
 
 _EXIT_CODES = """exit code: 0 fine, 1 a gate tripped, 2 wrong usage, 3 a file could not be read or written,
-           4 the graph failed while running, 130 interrupted"""
+           4 the graph failed while running, 130 interrupted; the highest of several"""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """0 if no gate tripped, 1 if one did, 4 if the graph failed, 3 if a file could not be read or written."""
+    """0 if no gate tripped, 1 if one did, 3 if a file could not be read or written, 4 if the graph failed.
+
+    If several of these happened, the highest.
+    """
     from nncdbg.terminal.screen import Screen
 
     options = _options(arguments)
@@ -117,7 +120,7 @@ def _watch(options: Namespace, screen: Screen) -> int:
     from nncdbg.nan_watch.gates import Gates
     from nncdbg.nan_watch.reports import Watched
 
-    program = load_program(options.model, flat=options.flat)
+    program = chosen_program(options)
     inputs, dims = given_inputs(options)
     # A bundle has gates of its own.
     gates = Gates.of(options.fail_on, strict=options.strict)
@@ -163,14 +166,12 @@ def _most(options: Namespace) -> int:
 
 
 def _exit_code(options: Namespace, report: Report, problems: list[NncdbgError]) -> int:
-    from nncdbg.nan_watch.corpus import exit_code
-
-    if problems and not report.interrupted:
-        return problems[0].exit_code
-    if report.error is not None and report.status == "failed" and not report.interrupted:
-        return report.error.exit_code if isinstance(report.error, NncdbgError) else RunError.exit_code
-    code = 0 if options.write_baseline and report.status == "tripped" else exit_code(report)
-    return code or int(report.observers is not None and not report.observers.ok)
+    """The highest of the report's, of files that could not be written, and of observers that changed bits."""
+    code = report.exit_code
+    if code == 1 and options.write_baseline:
+        code = 0
+    changed = int(report.observers is not None and not report.observers.ok)
+    return code if report.interrupted else max([code, changed, *(each.exit_code for each in problems)])
 
 
 # -- running -----------------------------------------------------------------------------------------
@@ -227,7 +228,7 @@ def _once(
     )
     report.interrupted = stopped.heard
     if stopped.why:
-        report.error = RunError(stopped.why)
+        report.error = StoppedRun(stopped.why)
     return report, dict(made[-1].inputs)
 
 
@@ -286,6 +287,7 @@ def _corpus(
         options.model,
         gates,
         flat=options.flat,
+        stores=tuple(options.allow_store),
         libraries=tuple(options.op_library),
         max_findings=_most(options),
         good=_good(options),

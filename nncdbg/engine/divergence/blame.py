@@ -1,0 +1,232 @@
+"""Whether a statement's own computation differs between two programs, and what about it.
+
+A statement whose results differ is executed once more, by side A's kernel, on side B's operands.  If
+that gives side B's results, the difference comes from the operands.  Else it is the statement's own, or
+that of ops without a counterpart between it and the values that both sides have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.divergence.declared import constant_operand, declared_differences, operand_name
+from nncdbg.engine.divergence.measure import measure
+from nncdbg.engine.divergence.recomputation import Recomputation
+from nncdbg.engine.divergence.report import NOWHERE, Cause, Match, Site
+from nncdbg.engine.divergence.substitution import MISSING, Substitution
+from nncdbg.engine.divergence.tolerance import Tolerance
+from nncdbg.engine.divergence.trace import Trace
+from nncdbg.engine.divergence.units import commutative
+from nncdbg.engine.divergence.written import Fixed, Given, Key, Result, Source, Written, site_of
+from nncdbg.engine.dtypes import COMPLEX, FLOATS, name_of
+from nncdbg.engine.ops import lookup
+from nncdbg.engine.ops.schema import version_of
+
+CounterpartOf = Callable[[Key], "Key | None"]
+
+
+class TraceCounterparts:
+    """The values of side B's trace, by the keys of side A's statements."""
+
+    def __init__(self, b: Trace, counterpart: CounterpartOf, inputs: Mapping[str, str]) -> None:
+        self._b = b
+        self._counterpart = counterpart
+        self._inputs = inputs
+
+    def result(self, result: Result) -> Any:
+        key = self._counterpart(result.key)
+        if key is None or key not in self._b or result.index >= len(self._b.at(key).contents):
+            return MISSING
+        return self._b.content(key, result.index)
+
+    def given(self, name: str) -> Any:
+        other = self._inputs.get(name)
+        return MISSING if other is None else self._b.side.debugger.inputs[other]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`cause` if the statement's own computation differs; `tie` if a discrete result fell the other way."""
+
+    cause: Cause | None = None
+    tie: bool = False
+
+
+PROPAGATED = Verdict()
+
+
+@dataclass(slots=True)
+class Blame:
+    """Judges statements of `a` whose results differ from those of their counterparts in `b`."""
+
+    a: Trace
+    b: Trace
+    counterpart: CounterpartOf
+    counterpart_in_a: CounterpartOf
+    substitution: Substitution
+    recomputation: Recomputation
+    tolerance: Tolerance
+
+    def judge(self, key: Key, match: Match) -> Verdict:
+        """The verdict on the statement of A at `key`, of which `match` is a result."""
+        other = self.counterpart(key)
+        assert other is not None
+        one, two = self.a.at(key), self.b.at(other)
+        if one.operands is None or two.operands is None:
+            return PROPAGATED
+        mine, like = self.substitution.operands(one), self.a.operands(one)
+        found = self.recomputation.results(one.code, one.pc, mine, like)
+        if found is not None and not self._apart(one, mine, found, two):
+            agree = all(self.same(*pair) for pair in zip(like, mine, strict=True))
+            return Verdict(tie=agree and is_discrete(one, two.contents))
+        return Verdict(self._located(one, two, mine, like, match))
+
+    def judge_output(self, source: Source, other: Source, match: Match) -> Verdict:
+        """The verdict on an output of the program whose last statements are no pair."""
+        mine, theirs = self.substitution.value(source), self.b.value(other)
+        if self.same(mine, theirs):
+            return PROPAGATED
+        return Verdict(self._wired(source, other, match))
+
+    def same(self, x: Any, y: Any) -> bool:
+        """Whether two contents agree within the tolerance."""
+        return not measure(NOWHERE, NOWHERE, "place", (x, y), self.tolerance).diverges
+
+    def _apart(self, one: Written, operands: Sequence[Any], found: Sequence[Any], two: Written) -> bool:
+        return self.recomputation.apart(one.code, one.pc, operands, found, two.contents).significant
+
+    # -- what about it -------------------------------------------------------------------------
+
+    def _located(
+        self, one: Written, two: Written, mine: Sequence[Any], like: Sequence[Any], match: Match
+    ) -> Cause:
+        a, b = match.a, match.b
+        if one.node.op != two.node.op:
+            return Cause("replaced", a, b, f"{one.node.op} / {two.node.op}", match)
+        sources, theirs = self._in_order(one, two)
+        if len(theirs) == len(mine):
+            constants = [constant_operand(one.code, one.pc, index) for index in range(len(mine))]
+            given = [
+                each if constant is None else constant
+                for each, constant in zip(theirs, constants, strict=True)
+            ]
+            found = self.recomputation.results(one.code, one.pc, given, like)
+            alike = found is not None and not self._apart(one, given, found, two)
+            if not alike:
+                declared = declared_differences(one, two, lambda: a, lambda: b)
+                if declared:
+                    worst = max(
+                        declared, key=lambda each: (each.kind == "attribute", each.times_tolerance or 0)
+                    )
+                    return Cause(worst.kind, a, b, worst.text, match)
+            for index, (x, y) in enumerate(zip(mine, theirs, strict=True)):
+                if not self.same(x, y):
+                    return self._operand(one, index, one.sources[index], sources[index], match)
+        elif len(one.sources) != len(two.sources):
+            text = f"{one.node.op} has {len(one.sources)} / {len(two.sources)} operands"
+            return Cause("operands", a, b, text, match)
+        return Cause("kernel", a, b, f"{one.node.op} gives another result from the same operands", match)
+
+    def _in_order(self, one: Written, two: Written) -> tuple[list[Source], list[Any]]:
+        """B's operands in A's order: those of a commutative op may be swapped."""
+        sources = list(two.sources)
+        if len(sources) == len(one.sources) == 2 and commutative(one):
+            swapped = sources[::-1]
+            if self._likeness(one, swapped) > self._likeness(one, sources):
+                sources = swapped
+        return sources, [self.b.value(source) for source in sources]
+
+    def _likeness(self, one: Written, sources: Sequence[Source]) -> int:
+        return sum(
+            type(mine) is type(other)
+            and (not isinstance(mine, Result) or self.counterpart(mine.key) == getattr(other, "key", None))
+            for mine, other in zip(one.sources, sources, strict=True)
+        )
+
+    def _operand(self, one: Written, index: int, mine: Source, other: Source, match: Match) -> Cause:
+        """The cause where two statements compute the same, but from another operand."""
+        if self._is_constant(self.a, mine) and self._is_constant(self.b, other):
+            text = f"{operand_name(one, index)} of {one.node.op} differs"
+            return Cause("parameter", match.a, match.b, f"{text}: {self._distance(mine, other)}", match)
+        return self._wired(mine, other, match)
+
+    def _wired(self, mine: Source, other: Source, match: Match) -> Cause:
+        """The cause where the operands, or outputs, `mine` and `other` should be the same."""
+        left = [self.a.at(key) for key in self.substitution.between(mine)]
+        right = self._between_b(other)
+        if left and right:
+            a, b = self._site(self.a, left[0]), self._site(self.b, right[0])
+            return Cause("replaced", a, b, f"{_ops(left)} / {_ops(right)}", match)
+        if left:
+            return Cause("only_a", self._site(self.a, left[0]), None, f"only side A has {_ops(left)}", match)
+        if right:
+            return Cause(
+                "only_b", None, self._site(self.b, right[0]), f"only side B has {_ops(right)}", match
+            )
+        text = f"{match.a.op or 'the output'} reads {_named(self.a, mine)} / {_named(self.b, other)}"
+        return Cause("operands", match.a, match.b, text, match)
+
+    def _between_b(self, source: Source) -> list[Written]:
+        """The statements of B without a counterpart that lie before an operand, in order of execution."""
+        found: dict[Key, Written] = {}
+        waiting = [source]
+        while waiting:
+            each = waiting.pop()
+            if not isinstance(each, Result) or each.key in found or each.key not in self.b:
+                continue
+            if self.counterpart_in_a(each.key) is None:
+                found[each.key] = self.b.at(each.key)
+                waiting.extend(found[each.key].sources)
+        return sorted(found.values(), key=lambda written: written.tick)
+
+    def _is_constant(self, trace: Trace, source: Source) -> bool:
+        """Whether an operand follows from constants alone."""
+        waiting, seen = [source], set()
+        while waiting:
+            each = waiting.pop()
+            if isinstance(each, Given):
+                return False
+            if isinstance(each, Result) and each.key not in seen:
+                seen.add(each.key)
+                written = trace.at(each.key) if each.key in trace else None
+                if written is None or written.operands is None:
+                    return False
+                waiting.extend(written.sources)
+        return isinstance(source, (Fixed, Result))
+
+    def _distance(self, mine: Source, other: Source) -> str:
+        x, y = self.a.value(mine), self.b.value(other)
+        match = measure(NOWHERE, NOWHERE, "place", (x, y), self.tolerance)
+        if match.comparison is None or match.comparison.max_abs is None:
+            return match.detail or "other elements"
+        return f"max {match.comparison.max_abs:.3g}, {match.comparison.mismatched} of {np.size(x)} elements"
+
+    def _site(self, trace: Trace, written: Written) -> Site:
+        return site_of(trace.side.debugger, written, 0)
+
+
+def is_discrete(written: Written, contents: Sequence[Any]) -> bool:
+    """Whether a small change of an operand may make a result jump."""
+    op = lookup(written.node.op, version_of(written.node.op, written.code.opsets))
+    if op is not None and op.jumps:
+        return True
+    tensors = [each for each in contents if isinstance(each, np.ndarray) and not each.dtype.hasobject]
+    return any(name_of(each.dtype) not in FLOATS and name_of(each.dtype) not in COMPLEX for each in tensors)
+
+
+def _ops(statements: Sequence[Written]) -> str:
+    names = [written.node.op for written in statements]
+    return ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
+
+
+def _named(trace: Trace, source: Source) -> str:
+    match source:
+        case Result(key, index):
+            return f"%{trace.at(key).names[index]}" if key in trace else "another value"
+        case Given(name):
+            return f"%{name}"
+    return "a constant"

@@ -1,0 +1,137 @@
+"""What differs between two paired statements before anything runs: attributes and constant operands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.code import Code
+from nncdbg.engine.divergence.report import Difference, Site
+from nncdbg.engine.divergence.tolerance import Tolerance, excess
+from nncdbg.engine.divergence.written import Written
+from nncdbg.engine.dtypes import FROM_ONNX, name_of
+from nncdbg.engine.graph import Inline
+from nncdbg.engine.ops.schema import complete, schema, version_of
+
+SiteOf = Callable[[], Site]
+
+_TYPES = frozenset({"to", "dtype", "output_datatype"})
+"""Attributes that hold the number of an element type."""
+
+_SHOWN = 60
+"""Characters of an attribute's value that are shown."""
+
+
+def declared_differences(a: Written, b: Written, site_a: SiteOf, site_b: SiteOf) -> list[Difference]:
+    """Attributes and constant operands that differ between two statements of one op, defaults included."""
+    found = [
+        Difference(
+            site_a(), site_b(), "attribute", name, f"{a.node.op} {name} {_shown(name, x)} / {_shown(name, y)}"
+        )
+        for name, x, y in _attributes(a, b)
+    ]
+    return [*found, *_parameters(a, b, site_a, site_b)]
+
+
+def attributes_of(written: Written) -> Mapping[str, Any]:
+    """The attributes of a statement with the defaults of its op's schema; None for one without a default."""
+    node = written.node
+    return complete(node.op, version_of(node.op, written.code.opsets), node.attributes)
+
+
+def _attributes(a: Written, b: Written) -> list[tuple[str, Any, Any]]:
+    if a.operands is None or b.operands is None:
+        return []
+    mine, other = attributes_of(a), attributes_of(b)
+    versions = {version_of(each.node.op, each.code.opsets) for each in (a, b)}
+    # Between opsets attributes become operands; one that only one version has says nothing.
+    names = mine.keys() & other.keys() if len(versions) > 1 else mine.keys() | other.keys()
+    pairs = [(name, mine.get(name), other.get(name)) for name in sorted(names)]
+    return [(name, x, y) for name, x, y in pairs if _plain(x) != _plain(y)]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Inline):
+        return (str(value.array.dtype), value.array.shape, value.array.tobytes())
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_plain, value))
+    return np.float32(value) if isinstance(value, float) else value
+
+
+def _shown(name: str, value: Any) -> str:
+    if value is None:
+        return "not given"
+    if name in _TYPES and value in FROM_ONNX:
+        return FROM_ONNX[value]
+    if isinstance(value, Inline):
+        value = value.array.tolist()
+    if isinstance(value, (list, tuple)):
+        value = list(value)
+    text = str(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def constant_operand(code: Code, pc: int, index: int) -> Any:
+    """The array of an operand that is a constant of the statement's own block; None for all others."""
+    if index >= len(code.operands[pc]):
+        return None
+    content = code.template[code.operands[pc][index]]
+    return content if isinstance(content, np.ndarray) else None
+
+
+def operand_name(written: Written, index: int) -> str:
+    """`%name`, or what the op's schema calls a constant without one."""
+    operands = written.node.inputs
+    if index < len(operands) and isinstance(operands[index], str):
+        return f"%{operands[index]}"
+    known = schema(written.node.op, version_of(written.node.op, written.code.opsets))
+    return known.inputs[index].name if known is not None and index < len(known.inputs) else f"operand {index}"
+
+
+def _parameters(a: Written, b: Written, site_a: SiteOf, site_b: SiteOf) -> list[Difference]:
+    if a.operands is None or b.operands is None:
+        return []
+    found = []
+    mine, other = ([_constants(each)] for each in (a, b))
+    for (i, x), (_, y) in zip(mine[0], other[0], strict=False):
+        words, factor = _apart(x, y)
+        if words:
+            text = f"{operand_name(a, i)} of {a.node.op} differs: {words}"
+            found.append(Difference(site_a(), site_b(), "parameter", operand_name(a, i), text, factor))
+    return found
+
+
+def _constants(written: Written) -> list[tuple[int, Any]]:
+    """Index and array of each constant operand, in order, so that `Add(%x, 1)` pairs with `Add(1, %x)`."""
+    contents = [
+        (index, constant_operand(written.code, written.pc, index))
+        for index in range(len(written.node.inputs))
+    ]
+    return [(index, content) for index, content in contents if content is not None]
+
+
+def _apart(x: Any, y: Any) -> tuple[str, float | None]:
+    """How two constants differ; nothing if they are equal."""
+    if x is y:
+        return "", None
+    if x.shape != y.shape:
+        return f"shape {list(x.shape)} / {list(y.shape)}", None
+    if x.dtype.hasobject or y.dtype.hasobject:
+        return ("other text", None) if bool(np.any(x != y)) else ("", None)
+    found = excess(x, y, Tolerance())
+    if found.where is None:
+        return "", None
+    if x.size == 1:
+        words = f"{x.item():.6g} / {y.item():.6g}"
+    elif x.size <= 8 and x.dtype.kind in "iub":
+        words = f"{x.tolist()} / {y.tolist()}"
+    else:
+        with np.errstate(all="ignore"):
+            most = float(np.max(np.abs(x.astype(np.complex128) - y.astype(np.complex128))))
+        count = int(np.count_nonzero(x != y))
+        words = f"max {most:.3g}, {count} of {x.size} elements"
+    if x.dtype != y.dtype:
+        words += f", {name_of(x.dtype)} / {name_of(y.dtype)}"
+    return words, found.factor

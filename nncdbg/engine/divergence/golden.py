@@ -1,0 +1,238 @@
+"""A run beside recorded values: the arrays of a `.npz` file, mapped to the program's values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from nncdbg.engine.divergence.blame import PROPAGATED, Verdict
+from nncdbg.engine.divergence.measure import measure
+from nncdbg.engine.divergence.recomputation import Recomputation
+from nncdbg.engine.divergence.report import NOWHERE, Cause, Match, Report, Site
+from nncdbg.engine.divergence.sequence import common_subsequence
+from nncdbg.engine.divergence.side import Side
+from nncdbg.engine.divergence.substitution import MISSING, Substitution
+from nncdbg.engine.divergence.tally import Tally
+from nncdbg.engine.divergence.tolerance import Tolerance
+from nncdbg.engine.divergence.trace import Trace, Values
+from nncdbg.engine.divergence.units import Unit, form_of
+from nncdbg.engine.divergence.written import GONE, Result, site_of
+from nncdbg.engine.errors import LoadError, UsageError
+from nncdbg.engine.graph import Array, Graph
+from nncdbg.engine.npy import archive_names, load_from_archive
+from nncdbg.engine.session import Debugger
+from nncdbg.engine.values import type_of
+
+
+def load_golden(path: Path) -> dict[str, Array]:
+    """The arrays of a `.npz` file by name.  Raises LoadError for what cannot be read."""
+    names = archive_names(path)
+    if not names:
+        raise LoadError(f"{path} holds no arrays", hint="save them with numpy.savez(path, name=array)")
+    return {name: load_from_archive(path, name) for name in names}
+
+
+def load_names(path: Path) -> dict[str, str]:
+    """Names in a golden file to names of values: a JSON object, or lines of `GOLDEN VALUE`.
+
+    `#` begins a comment.  Raises LoadError for a file that is neither.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise LoadError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+    if text.lstrip().startswith("{"):
+        try:
+            found = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise LoadError(f"{path} is not JSON: {error}") from error
+        if not all(isinstance(value, str) for value in found.values()):
+            raise LoadError(f"{path}: every name must map to a name", hint='{"golden name": "value name"}')
+        return {name: value.removeprefix("%") for name, value in found.items()}
+    names: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.partition("#")[0].split()
+        if words and len(words) != 2:
+            raise LoadError(
+                f"{path}, line {number}: {len(words)} names instead of 2", hint="a line is: GOLDEN VALUE"
+            )
+        if words:
+            names[words[0]] = words[1].removeprefix("%")
+    return names
+
+
+def golden_inputs(
+    graph: Graph, golden: Mapping[str, Array], names: Mapping[str, str] | None = None
+) -> dict[str, Array]:
+    """The arrays that are inputs of the graph, by the input's name."""
+    inputs = {value.name for value in graph.inputs}
+    mapped = {(names or {}).get(name, name): array for name, array in golden.items()}
+    return {name: array for name, array in mapped.items() if name in inputs}
+
+
+class GoldenRun:
+    """Compares a debugger at its entry with golden values; `names` maps some of them to values."""
+
+    def __init__(
+        self,
+        a: Debugger,
+        golden: Mapping[str, Array],
+        names: Mapping[str, str],
+        tolerance: Tolerance,
+        budget: int,
+    ) -> None:
+        self.a = Side(a, "the model", origins=True)
+        self.golden, self.names, self.tolerance = golden, names, tolerance
+        self.report = Report()
+        self._budget = budget
+        unknown = names.keys() - golden.keys()
+        if unknown:
+            raise UsageError(
+                f'the golden file has no array "{min(unknown)}"', hint=f"it has {', '.join(golden)}"
+            )
+
+    def pause(self) -> None:
+        """Leave the run, by a KeyboardInterrupt, before the next statement."""
+        self.a.debugger.pause()
+
+    def run(self) -> Report:
+        """Run to the end and compare.  Raises what the run fails with, and UsageError for a wrong name."""
+        with Values(self._budget) as values:
+            trace = Trace(self.a, values).record()
+            mapping = self._mapping(trace)
+            tally = Tally(self.a, self.a, self.tolerance)
+            self.report = tally.report
+            _Comparison(trace, mapping, self.golden, tally, self.tolerance).run()
+            self.report.spilled = values.spilled
+            used = {name for name, _ in mapping.values()}
+            left = [name for name in self.golden if name not in used and not self._is_input(name)]
+            self.report.only_b, self.report.unmatched_b = left, len(left)
+        return self.report
+
+    def _is_input(self, name: str) -> bool:
+        return self.names.get(name, name) in self.a.debugger.inputs
+
+    def _mapping(self, trace: Trace) -> dict[Result, tuple[str, str]]:
+        """Per value the name of its golden array, and how they were paired."""
+        places = _values_of(trace)
+        mapping: dict[Result, tuple[str, str]] = {}
+        for name, value in self.names.items():
+            if value in places:
+                mapping[places[value]] = name, "name"
+            elif value not in self.a.debugger.inputs:
+                raise UsageError(
+                    f"no statement computes %{value}", hint=f'the golden array "{name}" maps to it'
+                )
+        left = [name for name in self.golden if name not in self.names and not self._is_input(name)]
+        for name in left:
+            if name in places:
+                mapping.setdefault(places[name], (name, "name"))
+        used = {name for name, _ in mapping.values()}
+        free = {value: result for value, result in places.items() if result not in mapping}
+        mine = [_unit(number, value, trace.value(free[value])) for number, value in enumerate(free)]
+        rest = [name for name in left if name not in used]
+        other = [_unit(number, name, self.golden[name]) for number, name in enumerate(rest)]
+        for one, counterpart in common_subsequence(mine, other):
+            mapping[free[one.names[0]]] = counterpart.names[0], "position"
+        return mapping
+
+
+def _values_of(trace: Trace) -> dict[str, Result]:
+    """Results by name, in order of execution; in a loop, those of the last iteration."""
+    found: dict[str, Result] = {}
+    for key in trace.keys:
+        for index, name in enumerate(trace.at(key).names):
+            found.pop(name, None)
+            found[name] = trace.side.origin_of(Result(key, index))
+    return found
+
+
+def _unit(number: int, name: str, content: Any) -> Unit:
+    """What is compared to pair by shape and order."""
+    return Unit(number, (), "", (name,), ("", form_of(content)), None, (), kernel=True, commutative=False)
+
+
+class _Golden:
+    """Golden values by the program's places (see `substitution.Counterparts`)."""
+
+    def __init__(self, mapping: Mapping[Result, tuple[str, str]], golden: Mapping[str, Array]) -> None:
+        self._mapping, self._golden = mapping, golden
+
+    def result(self, result: Result) -> Any:
+        found = self._mapping.get(result)
+        return MISSING if found is None else self._golden[found[0]]
+
+    def given(self, name: str) -> Any:
+        return MISSING
+
+
+class _Comparison:
+    """Every value that has a golden one, then the statements whose own computation differs."""
+
+    def __init__(
+        self,
+        trace: Trace,
+        mapping: Mapping[Result, tuple[str, str]],
+        golden: Mapping[str, Array],
+        tally: Tally,
+        tolerance: Tolerance,
+    ) -> None:
+        self._trace, self._mapping, self._golden = trace, mapping, golden
+        self._tally, self._tolerance = tally, tolerance
+        self._recomputation = Recomputation(trace.side.debugger, tolerance)
+        self._substitution = Substitution(trace, _Golden(mapping, golden), self._recomputation)
+
+    def run(self) -> None:
+        matches = dict(self._matches())
+        for result, match in matches.items():
+            if match.diverges:
+                self._tally.judged([match], self._verdict(result, match))
+        # A file without any output is compared as a whole.
+        outputs = [source for source in self._trace.outputs if source in matches]
+        self._tally.report.outputs = [matches[each] for each in outputs] or list(matches.values())
+        self._tally.finish()
+
+    def _matches(self) -> Iterable[tuple[Result, Match]]:
+        for result, (name, way) in sorted(self._mapping.items(), key=lambda item: self._tick(item[0])):
+            written = self._trace.at(result.key)
+            content = written.contents[result.index]
+            if content is GONE:
+                self._tally.report.gone += 1
+                continue
+            site = site_of(self._trace.side.debugger, written, result.index)
+            there = replace(_NOT_RUN, value=name, type=str(type_of(self._golden[name])))
+            match = measure(site, there, way, (content, self._golden[name]), self._tolerance)
+            self._tally.add(written, match)
+            yield result, match
+
+    def _tick(self, result: Result) -> int:
+        return self._trace.at(result.key).tick
+
+    def _verdict(self, result: Result, match: Match) -> Verdict:
+        """The statement executed on golden operands, or on what follows from the nearest golden values."""
+        written = self._trace.at(result.key)
+        if written.operands is None:
+            return PROPAGATED
+        operands, like = self._substitution.operands(written), self._trace.operands(written)
+        found = self._recomputation.results(written.code, written.pc, operands, like)
+        wanted = self._golden[self._mapping[result][0]]
+        if found is not None:
+            same = measure(NOWHERE, NOWHERE, "place", (found[result.index], wanted), self._tolerance)
+            if not same.diverges:
+                return PROPAGATED
+        before = [key for source in written.sources for key in self._substitution.between(source)]
+        text = f"{written.node.op} gives another result from the golden operands"
+        if before:
+            first = self._trace.at(min(before, key=lambda key: self._trace.at(key).tick))
+            text = (
+                f"between the golden values and this one {len(set(before)) + 1} statements compute,"
+                f" from %{first.names[0]} = {first.node.op} on: one of them differs"
+            )
+        return Verdict(Cause("between" if before else "kernel", match.a, match.b, text, match))
+
+
+_NOT_RUN = Site("", "", "", None, "golden file", (), "", 0)
+"""A golden value: no statement of a program."""

@@ -1,0 +1,227 @@
+"""Two programs, each run to its end: their statements are paired, then every pair is compared."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.divergence.blame import Blame, TraceCounterparts
+from nncdbg.engine.divergence.declared import declared_differences
+from nncdbg.engine.divergence.inputs import input_pairs
+from nncdbg.engine.divergence.measure import measure
+from nncdbg.engine.divergence.pairing import Pairs, paired
+from nncdbg.engine.divergence.recomputation import Recomputation, terms_of
+from nncdbg.engine.divergence.report import NOWHERE, Match, Report
+from nncdbg.engine.divergence.side import Side
+from nncdbg.engine.divergence.substitution import Substitution
+from nncdbg.engine.divergence.tally import Tally
+from nncdbg.engine.divergence.tolerance import Tolerance
+from nncdbg.engine.divergence.trace import Trace, Values
+from nncdbg.engine.divergence.units import Units, units_of
+from nncdbg.engine.divergence.written import GONE, Key, Place, Result, Written, site_of
+from nncdbg.engine.session import Debugger
+
+_SAMPLES = 16
+"""Elements that are compared before two tensors are compared as a whole."""
+
+
+class PairedRuns:
+    """Compares two programs; `pairs` maps A's statements to B's once `run` has returned."""
+
+    def __init__(self, a: Debugger, b: Debugger, tolerance: Tolerance, budget: int) -> None:
+        self.a, self.b = Side(a, "side A", origins=True), Side(b, "side B", origins=True)
+        self.tolerance = tolerance
+        self.tally = Tally(self.a, self.b, tolerance)
+        self.report = self.tally.report
+        self.pairs: Pairs = {}
+        self._budget = budget
+        self._back: dict[Place, Place] = {}
+
+    def pause(self) -> None:
+        """Leave the run, by a KeyboardInterrupt, before the next statement."""
+        for side in (self.a, self.b):
+            side.debugger.pause()
+
+    def counterpart(self, key: Key) -> Key | None:
+        """B's key for a statement and visit of A; None if there is none."""
+        found = self.pairs.get(key[0])
+        return None if found is None else (found[0], key[1])
+
+    def run(self) -> Report:
+        """Run both sides to their ends and compare.
+
+        Raises the error of a side that fails, KeyboardInterrupt after a pause.
+        """
+        with Values(self._budget) as mine, Values(self._budget) as theirs:
+            one, other = Trace(self.a, mine).record(), Trace(self.b, theirs).record()
+            self.report.spilled = mine.spilled + theirs.spilled
+            inputs = input_pairs(other.side.graph, one.side.debugger.inputs)
+            units = units_of(one, {}), units_of(other, inputs)
+            self.pairs = paired(*units, _Agreement(one, other, self.tolerance))
+            self._back = {there: here for here, (there, _) in self.pairs.items()}
+            _Comparison(self, one, other, units[0], {here: there for there, here in inputs.items()}).run()
+        return self.report
+
+    def withdraw(self, place: Place) -> None:
+        """Give up the pair of a statement of A."""
+        there, _ = self.pairs.pop(place)
+        del self._back[there]
+
+    def counterpart_in_a(self, key: Key) -> Key | None:
+        """A's key for a statement and visit of B; None if there is none."""
+        here = self._back.get(key[0])
+        return None if here is None else (here, key[1])
+
+
+class _Agreement:
+    """Whether results of two statements agree, at their first visits; a few elements are compared first."""
+
+    def __init__(self, a: Trace, b: Trace, tolerance: Tolerance) -> None:
+        self._a, self._b, self._tolerance = a, b, tolerance
+        self._samples: dict[tuple[bool, Place], Any] = {}
+
+    def __call__(self, here: Place, there: Place) -> bool:
+        x, y = self._sample(self._a, here), self._sample(self._b, there)
+        if x is None or y is None or not self._same(x, y):
+            return False
+        one, other = (
+            trace.at(trace.first[place].key) for trace, place in ((self._a, here), (self._b, there))
+        )
+        return all(self._same(*pair) for pair in zip(one.contents, other.contents, strict=False))
+
+    def _same(self, x: Any, y: Any) -> bool:
+        match = measure(NOWHERE, NOWHERE, "value", (x, y), self._tolerance)
+        return not match.diverges and not match.excess.marginal
+
+    def _sample(self, trace: Trace, place: Place) -> Any:
+        key = (trace is self._a, place)
+        if key not in self._samples:
+            contents = trace.at(trace.first[place].key).contents
+            self._samples[key] = _sampled(contents[0]) if contents else None
+        return self._samples[key]
+
+
+def _sampled(content: Any) -> Any:
+    """A few elements of a tensor, its largest among them, so that the tolerance is that of the whole."""
+    if not isinstance(content, np.ndarray) or content.dtype.hasobject or not content.size:
+        return content if content is not GONE else None
+    flat = content.reshape(-1)
+    with np.errstate(all="ignore"):
+        largest = int(np.argmax(np.abs(flat.astype(np.complex128))))
+    step = max(1, flat.size // _SAMPLES)
+    return flat[np.sort([*range(0, flat.size, step), largest])] if flat.size > 4 * _SAMPLES else content
+
+
+class _Comparison:
+    """Every pair of two traces, then the statements whose own computation differs."""
+
+    def __init__(self, runs: PairedRuns, a: Trace, b: Trace, units: Units, inputs: dict[str, str]) -> None:
+        self._runs, self._a, self._b, self._units = runs, a, b, units
+        self._tally = runs.tally
+        recomputation = Recomputation(a.side.debugger, runs.tolerance)
+        counterparts = TraceCounterparts(b, runs.counterpart, inputs)
+        substitution = Substitution(a, counterparts, recomputation)
+        self._blame = Blame(
+            a, b, runs.counterpart, runs.counterpart_in_a, substitution, recomputation, runs.tolerance
+        )
+        self._differ: dict[Key, list[Match]] = {}
+
+    def run(self) -> None:
+        for key in self._a.keys:
+            other = self._runs.counterpart(key)
+            if other is None or other not in self._b:
+                self._tally.lonely(self._a.side, self._a.at(key))
+            else:
+                self._compare(key, self._a.at(key), self._b.at(other))
+        for key in self._b.keys:
+            if (here := self._runs.counterpart_in_a(key)) is None or here not in self._a:
+                self._tally.lonely(self._b.side, self._b.at(key))
+        self._withdraw()
+        self._declared()
+        for key, matches in self._differ.items():
+            verdict = self._blame.judge(key, max(matches, key=lambda match: match.excess.factor))
+            self._tally.judged(matches, verdict)
+        self._tally.outputs()
+        self._outputs()
+        self._tally.finish()
+
+    def _compare(self, key: Key, one: Written, other: Written) -> None:
+        way = self._runs.pairs[key[0]][1]
+        for index, pair in enumerate(zip(one.contents, other.contents, strict=False)):
+            if any(content is GONE for content in pair):
+                self._tally.report.gone += 1
+                continue
+            sites = [
+                site_of(side.debugger, written, index)
+                for side, written in ((self._a.side, one), (self._b.side, other))
+            ]
+            match = measure(sites[0], sites[1], way, pair, self._runs.tolerance)
+            if match.diverges and one.operands is not None:
+                terms = terms_of(one.code, one.pc, self._a.operands(one), one.contents)
+                match = measure(sites[0], sites[1], way, pair, self._runs.tolerance, terms)
+            self._tally.add(one, match)
+            if match.diverges:
+                self._differ.setdefault(key, []).append(match)
+
+    def _withdraw(self) -> None:
+        """Give up pairs that differ although everything after them agrees: other ways to one result.
+
+        Two values of one name, op and shape stay a pair.
+        """
+        differ = {key[0]: matches for key, matches in self._differ.items()}
+        without_effect: set[int] = set()
+        for unit in reversed(self._units.all):
+            after = {number for number, _ in unit.readers}
+            if unit.output is not None or not after:
+                continue
+            if all(number in without_effect or self._agrees(number, differ) for number in after):
+                without_effect.add(unit.number)
+        for number in without_effect:
+            place = self._units.all[number].place
+            if place in differ and not _is_one_value(differ[place][0]):
+                self._runs.withdraw(place)
+                for key in [key for key in self._differ if key[0] == place]:
+                    self._tally.withdrawn(self._differ.pop(key))
+
+    def _agrees(self, number: int, differ: Container[Place]) -> bool:
+        place = self._units.all[number].place
+        return place in self._runs.pairs and place not in differ
+
+    def _declared(self) -> None:
+        """Note attributes and parameters of pairs that differ."""
+        for place, (there, _) in self._runs.pairs.items():
+            one, other = self._a.first[place], self._b.first[there]
+            if one.node.op == other.node.op:
+                self._tally.report.differences += declared_differences(
+                    one,
+                    other,
+                    partial(site_of, self._a.side.debugger, one, 0),
+                    partial(site_of, self._b.side.debugger, other, 0),
+                )
+
+    def _outputs(self) -> None:
+        """Judge the outputs whose last statements are no pair."""
+        names = [value.name for value in self._a.side.graph.outputs]
+        others = [value.name for value in self._b.side.graph.outputs]
+        for match in self._tally.report.outputs:
+            if not match.diverges:
+                continue
+            mine = self._a.outputs[names.index(match.a.value)]
+            theirs = self._b.outputs[others.index(match.b.value)]
+            if not self._are_pair(mine, theirs):
+                self._tally.judged([match], self._blame.judge_output(mine, theirs, match))
+
+    def _are_pair(self, mine: Any, theirs: Any) -> bool:
+        return (
+            isinstance(mine, Result)
+            and isinstance(theirs, Result)
+            and self._runs.counterpart(mine.key) == theirs.key
+        )
+
+
+def _is_one_value(match: Match) -> bool:
+    """Whether two values have the same name, op and type, so that there is no doubt that they are a pair."""
+    return (match.a.value, match.a.op, match.a.type) == (match.b.value, match.b.op, match.b.type)

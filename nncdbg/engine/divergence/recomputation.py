@@ -1,0 +1,89 @@
+"""The own error of a statement: side A's statement, executed on side B's operands.
+
+If that gives side B's result, the statement computes the same on both sides, and a difference of
+its results comes from its operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.backends.fallback import Fallback
+from nncdbg.engine.code import Code
+from nncdbg.engine.divergence.casting import cast_array
+from nncdbg.engine.divergence.measure import measure
+from nncdbg.engine.divergence.report import NOWHERE
+from nncdbg.engine.divergence.tolerance import SAME, Excess, Tolerance
+from nncdbg.engine.dtypes import FLOATS, name_of
+from nncdbg.engine.launch import generator_of
+from nncdbg.engine.linking import Allocation, Binding, Linker
+from nncdbg.engine.ops import lookup
+from nncdbg.engine.ops.schema import version_of
+from nncdbg.engine.session import Debugger
+
+
+class Recomputation:
+    """Executes statements of the program that `debugger` runs, with operands from elsewhere."""
+
+    def __init__(self, debugger: Debugger, tolerance: Tolerance) -> None:
+        self._debugger = debugger
+        self._tolerance = tolerance
+        backend = debugger.backend
+        fallback = Fallback(backend) if not backend.on_host or backend.name != "numpy" else None
+        self._linker = Linker(
+            backend, Allocation(), generator_of(debugger.machine.running, debugger.seed), fallback
+        )
+        self._bindings: dict[tuple[int, int], Binding] = {}
+
+    def results(self, code: Code, pc: int, operands: Sequence[Any], like: Sequence[Any]) -> list[Any] | None:
+        """The results that have a name, on the host; None if the kernel fails or draws random numbers.
+
+        Floats in `operands` are cast to the element type of their counterpart in `like`.
+        """
+        key = (id(code), pc)
+        if key not in self._bindings:
+            self._bindings[key] = self._linker.bind(code, pc, code.nodes[pc])
+        binding = self._bindings[key]
+        if binding.op.random:
+            return None
+        backend = self._debugger.backend
+        given = [_as(each, other) for each, other in zip(operands, like, strict=True)]
+        try:
+            with np.errstate(all="ignore"):
+                found = binding.kernel(*(each if each is None else backend.to_device(each) for each in given))
+        except Exception:  # noqa: BLE001 - a kernel may raise anything on operands of other shapes
+            return None
+        results = [*found] if binding.several else [found]
+        named = zip(code.nodes[pc].outputs, results, strict=False)
+        return [backend.to_host(result) for value, result in named if value.name]
+
+    def apart(
+        self, code: Code, pc: int, operands: Sequence[Any], found: Sequence[Any], wanted: Sequence[Any]
+    ) -> Excess:
+        """How far the results from these operands are from those of side B; the worst of them."""
+        terms = terms_of(code, pc, operands, wanted)
+        excesses = [
+            measure(NOWHERE, NOWHERE, "place", pair, self._tolerance, terms).excess
+            for pair in zip(found, wanted, strict=False)
+        ]
+        return max(excesses, key=lambda each: (each.significant, each.factor), default=SAME)
+
+
+def terms_of(code: Code, pc: int, operands: Sequence[Any] | None, results: Sequence[Any]) -> int:
+    """How many numbers the op of a statement adds up per element of its result."""
+    node = code.nodes[pc]
+    op = lookup(node.op, version_of(node.op, code.opsets))
+    if op is None or op.terms is None or not operands or not results:
+        return 1
+    return op.terms([np.shape(operand) for operand in operands if operand is not None], np.shape(results[0]))
+
+
+def _as(operand: Any, like: Any) -> Any:
+    """The operand in the element type of its counterpart, if both are floats."""
+    if not isinstance(operand, np.ndarray) or not isinstance(like, np.ndarray) or operand.dtype == like.dtype:
+        return operand
+    names = [name_of(each.dtype) for each in (operand, like)]
+    return cast_array(operand, names[1]) if all(name in FLOATS for name in names) else operand

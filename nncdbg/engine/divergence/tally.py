@@ -1,0 +1,104 @@
+"""The report of a comparison while it is made: what was compared, what differs, and by how much."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from nncdbg.engine.divergence.blame import Verdict
+from nncdbg.engine.divergence.growth import GrowthTable
+from nncdbg.engine.divergence.measure import measure
+from nncdbg.engine.divergence.report import Match, Report, Site
+from nncdbg.engine.divergence.side import Side
+from nncdbg.engine.divergence.tolerance import Tolerance
+from nncdbg.engine.divergence.written import Written
+from nncdbg.engine.session import Debugger
+from nncdbg.engine.values import type_of
+
+_NAMED = 8
+"""Names listed of values without a counterpart."""
+
+_KEPT = 32
+"""Causes and ties that are listed."""
+
+
+class Tally:
+    """Collects a `Report` of sides `a` and `b`."""
+
+    def __init__(self, a: Side, b: Side, tolerance: Tolerance) -> None:
+        self.report = Report()
+        self._a, self._b, self._tolerance = a, b, tolerance
+        self._growth = GrowthTable()
+        self._differing: list[Match] = []
+        self._blamed: set[tuple[Any, ...]] = set()
+
+    def add(self, one: Written, match: Match) -> None:
+        """A pair of values that was compared."""
+        self.report.matched[match.way] = self.report.matched.get(match.way, 0) + 1
+        self._growth.add(one, match)
+        self.report.marginal += match.excess.marginal
+        if match.diverges:
+            self._differing.append(match)
+
+    def judged(self, matches: Sequence[Match], verdict: Verdict) -> None:
+        """The verdict on a statement whose results differ."""
+        cause = verdict.cause
+        # A tolerance that a user gave holds for the results of ties too.
+        if verdict.tie and not self._tolerance.explicit and len(self.report.ties) < _KEPT:
+            self.report.ties += matches
+        if cause is None or len(self.report.causes) >= _KEPT:
+            return
+        site = (cause.a is None, cause.site.graph, cause.site.line, cause.site.value)
+        if site not in self._blamed:
+            self._blamed.add(site)
+            self.report.causes.append(cause)
+
+    def withdrawn(self, matches: Sequence[Match]) -> None:
+        """Values that were compared but are no pair."""
+        for match in matches:
+            self._differing.remove(match)
+            self.report.matched[match.way] -= 1
+            self.report.unmatched_a += 1
+            self.report.unmatched_b += 1
+
+    def lonely(self, side: Side, written: Written) -> None:
+        """A statement without a counterpart."""
+        report, names = self.report, written.names
+        listed = report.only_a if side is self._a else report.only_b
+        listed.extend(names[: _NAMED - len(listed)])
+        if side is self._a:
+            report.unmatched_a += len(names)
+        else:
+            report.unmatched_b += len(names)
+
+    def outputs(self) -> None:
+        """Compare the programs' outputs, by name, then by position."""
+        here, there = self._a.outputs(), self._b.outputs()
+        names = [(name, name, "name") for name in here if name in there]
+        mine = [name for name in here if name not in there]
+        theirs = [name for name in there if name not in here]
+        names += [(a, b, "position") for a, b in zip(mine, theirs, strict=False)]
+        self.report.lacking = [f"%{name} of side A" for name in mine[len(theirs) :]]
+        self.report.lacking += [f"%{name} of side B" for name in theirs[len(mine) :]]
+        for a, b, way in names:
+            pair = (here[a], there[b])
+            sites = (_output(self._a.debugger, a, pair[0]), _output(self._b.debugger, b, pair[1]))
+            self.report.outputs.append(measure(*sites, way, pair, self._tolerance))
+
+    def finish(self) -> None:
+        """Settle which value is the first and the worst that differs."""
+        report = self.report
+        report.causes.sort(key=lambda cause: cause.match.a.tick)
+        report.diverging = len(self._differing)
+        if report.cause is not None:
+            report.first = report.cause.match
+        else:
+            report.first = min(self._differing, key=lambda match: match.a.tick, default=None)
+        report.worst = max(self._differing, key=lambda match: match.excess.factor, default=None)
+        report.growth = self._growth.rows
+        report.ops = (self._a.debugger.machine.tick, self._b.debugger.machine.tick)
+
+
+def _output(debugger: Debugger, name: str, content: Any) -> Site:
+    kind = str(type_of(content) or type(content).__name__)
+    return Site(name, "", kind, None, debugger.program.entry, (), "", debugger.machine.tick)

@@ -1,0 +1,45 @@
+"""The heaviest common subsequence of statements."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nncdbg.engine.divergence.sequence import common_subsequence
+from nncdbg.engine.divergence.units import Unit
+
+
+def units(*entries: tuple[str, str]) -> list[Unit]:
+    return [
+        Unit(index, ((("main",), index),), op, (name,), (op, (4,)), "", (), True, False)
+        for index, (op, name) in enumerate(entries)
+    ]
+
+
+def test_positions_follow_like_endings_of_names() -> None:
+    a = units(("Conv", "net/1/Conv"), ("Relu", "net/1/Relu"), ("Conv", "net/2/Conv"), ("Relu", "net/2/Relu"))
+    b = units(("Conv", "m.2.Conv"), ("Relu", "m.2.Relu"))
+    assert [(one.number, other.number) for one, other in common_subsequence(a, b)] == [(2, 0), (3, 1)]
+
+
+ops = st.lists(st.sampled_from(["Add", "Mul", "Relu"]), max_size=12)
+
+
+@given(ops, ops)
+@settings(max_examples=60, deadline=None)
+def test_alignment_is_one_to_one_in_order_and_of_equal_ops(left: list[str], right: list[str]) -> None:
+    a = units(*((op, f"a{i}") for i, op in enumerate(left)))
+    b = units(*((op, f"b{i}") for i, op in enumerate(right)))
+    pairs = [(one.number, other.number) for one, other in common_subsequence(a, b)]
+    assert pairs == sorted(pairs)
+    assert len({there for _, there in pairs}) == len(pairs)
+    assert all(left[i] == right[j] for i, j in pairs)
+    assert len(pairs) == _longest_common(left, right)
+
+
+def _longest_common(a: list[str], b: list[str]) -> int:
+    best = [[0] * (len(b) + 1) for _ in range(len(a) + 1)]
+    for i, x in enumerate(a):
+        for j, y in enumerate(b):
+            best[i + 1][j + 1] = best[i][j] + 1 if x == y else max(best[i][j + 1], best[i + 1][j])
+    return best[-1][-1]

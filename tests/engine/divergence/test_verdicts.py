@@ -1,0 +1,117 @@
+"""Whether two runs are called different, and at which statement: a sample of the corpora.
+
+`benchmarks/bench_diff.py` takes all.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import numpy as np
+import onnx
+import pytest
+
+import nncdbg
+from tests.engine.divergence.good import Good, architectures
+from tests.engine.divergence.planted import Planted, planted
+from tests.engine.planted import Planted as WrongKernel
+from tests.engine.planted import x_of
+from tests.models.forms import inputs_of
+
+SAMPLE = list(islice(architectures(), 0, None, 5))
+QUICK = [each for each in planted() if not each.name.startswith("deep")][::4]
+
+
+@pytest.mark.parametrize("good", SAMPLE, ids=lambda good: good.name)
+def test_good_models_are_not_called_different(good: Good) -> None:
+    pytest.importorskip("onnxruntime")
+    report = good.report()
+    assert not report.trips()
+    assert report.causes == []
+
+
+@pytest.mark.parametrize("difference", QUICK, ids=lambda difference: difference.name)
+def test_a_planted_difference_is_named_at_its_statement(difference: Planted) -> None:
+    a, b, truth = difference.sides()
+    report = nncdbg.diff(nncdbg.load(a), nncdbg.load(b), inputs_of(a))
+    assert report.cause is not None
+    assert report.cause.site.node == truth
+
+
+def test_paths_and_models_are_loaded(tmp_path: object) -> None:
+    a, b, truth = planted()[0].sides()
+    onnx.save(b, f"{tmp_path}/b.onnx")
+    report = nncdbg.diff(a, f"{tmp_path}/b.onnx", inputs_of(a))
+    assert (report.cause.kind, report.cause.text) == ("attribute", "Softmax axis -1 / 0")
+    assert (report.cause.a.node, report.status) == (truth, "diverged")
+
+
+ROUNDED = """#nncdbg 1
+opset 18
+
+graph @main(%x: f32[4]) -> (%y: f32[4]) {
+  %h = Tanh(%x)
+  %q = Round(%h)
+  %y = Mul(%q, 3.0)
+  return %y
+}
+"""
+
+
+def test_a_tie_that_falls_the_other_way_is_no_difference_of_the_outputs() -> None:
+    # tanh(x) is as near to 0.5 as f32 gets; side B gives the number above.
+    inputs = {"x": np.array([0.5493061, 1, 2, 3], np.float32)}
+
+    def nudged(array: np.ndarray) -> np.ndarray:
+        return np.where(np.abs(array - 0.5) < 1e-6, np.float32(0.5000001), array)
+
+    report = nncdbg.diff(
+        nncdbg.parse(ROUNDED), None, inputs, backend_b=WrongKernel("Tanh", nudged), allocator_b="plain"
+    )
+    assert (report.status, report.causes, report.trips()) == ("rounding", [], False)
+    assert [match.a.op for match in report.ties] == ["Round"]
+    assert report.trips(strict=True)
+    explicit = nncdbg.diff(
+        nncdbg.parse(ROUNDED), None, inputs, backend_b=WrongKernel("Tanh", nudged), allocator_b="plain", ulp=0
+    )
+    assert (explicit.status, explicit.first.a.op) == ("diverged", "Tanh")
+
+
+WIDE = """#nncdbg 1
+
+graph @main(%x: f32[2048]) -> (%y: f32[2048]) {
+  %h = Tanh(%x)
+  %y = Neg(%h)
+  return %y
+}
+"""
+
+
+@pytest.mark.parametrize(("elements", "times", "equal"), [(1, 1.2, True), (1, 6.0, False), (64, 1.2, False)])
+def test_few_elements_a_little_beyond_the_tolerance_are_marginal(
+    elements: int, times: float, equal: bool
+) -> None:
+    def moved(array: np.ndarray) -> np.ndarray:
+        array[:elements] += np.float32(times * (1e-5 + 1e-4 * np.abs(array[:elements]).max()))
+        return array
+
+    report = nncdbg.diff(
+        nncdbg.parse(WIDE), None, {"x": x_of(2048)}, backend_b=WrongKernel("Tanh", moved), allocator_b="plain"
+    )
+    assert report.equal == equal
+    assert bool(report.marginal) == equal
+    if not equal:
+        assert (report.first.a.op, report.cause.kind) == ("Tanh", "kernel")
+        assert report.first.ulps > 100
+
+
+def test_a_large_tensor_widens_the_absolute_tolerance() -> None:
+    text = WIDE.replace("Tanh(%x)", "Mul(%x, 1000.0)")
+
+    def moved(array: np.ndarray) -> np.ndarray:
+        return array + np.float32(1e-3)
+
+    report = nncdbg.diff(
+        nncdbg.parse(text), None, {"x": x_of(2048)}, backend_b=WrongKernel("Mul", moved), allocator_b="plain"
+    )
+    assert report.equal
