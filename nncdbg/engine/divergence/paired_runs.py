@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
 from functools import partial
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from nncdbg.engine.divergence.blame import Blame, TraceCounterparts
 from nncdbg.engine.divergence.declared import declared_differences
+from nncdbg.engine.divergence.doubt import doubtful
 from nncdbg.engine.divergence.inputs import input_pairs
 from nncdbg.engine.divergence.measure import measure
 from nncdbg.engine.divergence.pairing import Pairs, paired
@@ -62,7 +62,7 @@ class PairedRuns:
             units = units_of(one, {}), units_of(other, inputs)
             self.pairs = paired(*units, _Agreement(one, other, self.tolerance))
             self._back = {there: here for here, (there, _) in self.pairs.items()}
-            _Comparison(self, one, other, units[0], {here: there for there, here in inputs.items()}).run()
+            _Comparison(self, one, other, units, {here: there for there, here in inputs.items()}).run()
         return self.report
 
     def withdraw(self, place: Place) -> None:
@@ -118,7 +118,9 @@ def _sampled(content: Any) -> Any:
 class _Comparison:
     """Every pair of two traces, then the statements whose own computation differs."""
 
-    def __init__(self, runs: PairedRuns, a: Trace, b: Trace, units: Units, inputs: dict[str, str]) -> None:
+    def __init__(
+        self, runs: PairedRuns, a: Trace, b: Trace, units: tuple[Units, Units], inputs: dict[str, str]
+    ) -> None:
         self._runs, self._a, self._b, self._units = runs, a, b, units
         self._tally = runs.tally
         recomputation = Recomputation(a.side.debugger, runs.tolerance)
@@ -167,28 +169,11 @@ class _Comparison:
                 self._differ.setdefault(key, []).append(match)
 
     def _withdraw(self) -> None:
-        """Give up pairs that differ although everything after them agrees: other ways to one result.
-
-        Two values of one name, op and shape stay a pair.
-        """
-        differ = {key[0]: matches for key, matches in self._differ.items()}
-        without_effect: set[int] = set()
-        for unit in reversed(self._units.all):
-            after = {number for number, _ in unit.readers}
-            if unit.output is not None or not after:
-                continue
-            if all(number in without_effect or self._agrees(number, differ) for number in after):
-                without_effect.add(unit.number)
-        for number in without_effect:
-            place = self._units.all[number].place
-            if place in differ and not _is_one_value(differ[place][0]):
-                self._runs.withdraw(place)
-                for key in [key for key in self._differ if key[0] == place]:
-                    self._tally.withdrawn(self._differ.pop(key))
-
-    def _agrees(self, number: int, differ: Container[Place]) -> bool:
-        place = self._units.all[number].place
-        return place in self._runs.pairs and place not in differ
+        differ = {key[0] for key in self._differ}
+        for place in doubtful(*self._units, self._runs.pairs, differ):
+            self._runs.withdraw(place)
+            for key in [key for key in self._differ if key[0] == place]:
+                self._tally.withdrawn(self._differ.pop(key))
 
     def _declared(self) -> None:
         """Note attributes and parameters of pairs that differ."""
@@ -220,8 +205,3 @@ class _Comparison:
             and isinstance(theirs, Result)
             and self._runs.counterpart(mine.key) == theirs.key
         )
-
-
-def _is_one_value(match: Match) -> bool:
-    """Whether two values have the same name, op and type, so that there is no doubt that they are a pair."""
-    return (match.a.value, match.a.op, match.a.type) == (match.b.value, match.b.op, match.b.type)
