@@ -246,6 +246,7 @@ class Trail:
         there = bad(host, kind)
         if not there.any():
             return False
+        there &= ~self._misused_in(step, index)
         explained = self._explained(step, index, kind)
         born, given = there & ~explained, there & explained
         marks = self._marks.of(result) or Marks()
@@ -258,6 +259,18 @@ class Trail:
                 finding = Finding(kind, step.binding, "", step.inputs, index, result=result)
                 self._notes.hand_on("propagated", finding, origins, step.known, result)
         return True
+
+    def _misused_in(self, step: Step, index: int) -> Any:
+        """The elements of a result that a finding about the memory of this very statement explains."""
+        found, marks = (
+            np.zeros(step.application.results[index].shape, bool),
+            self._marks.of(step.results[index]),
+        )
+        given = NONE.union(*(known.origins for known in step.known if known))
+        for origins, mask in marks.real.items() if marks else ():
+            if origins & self._explaining and not origins & given:
+                found |= mask
+        return found
 
     def _explained(self, step: Step, index: int, kind: str) -> Any:
         """The result elements that depend on an operand element of the kind, or on misused memory."""

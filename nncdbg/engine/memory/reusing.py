@@ -144,7 +144,7 @@ class ReusingAllocation(InspectedAllocation):
         run, kernel = super().wrap(binding), binding.kernel
         names = [value.name for value in binding.node.outputs]
         owner = Owner(names[0] if names else "_", binding)
-        made, lifetimes = self._made, self.lifetimes
+        made = self._made
 
         def execute(*inputs: Any) -> Any:
             nonlocal owner
@@ -162,10 +162,22 @@ class ReusingAllocation(InspectedAllocation):
                 raise
             self._keep(scope, binding, results)
             self._discard(binding)
-            lifetimes.complete(scope, binding)
             return results
 
         return execute
+
+    def completing(self, binding: Binding, execute: Execute) -> Execute:
+        """Free what the statement was the last to read; an observer still finds it in place."""
+        lifetimes = self.lifetimes
+
+        def completed(*inputs: Any) -> Any:
+            scope = self._current
+            results = execute(*inputs)
+            if scope is not None:
+                lifetimes.complete(scope, binding)
+            return results
+
+        return completed
 
     def _settled(self, binding: Binding, inputs: Sequence[Any], results: Any) -> Any:
         """The results of a statement where they are to stand."""
