@@ -159,7 +159,7 @@ def test_a_constant_set_in_a_loop_stays_set_in_the_next_iterations() -> None:
         ("f16", 1e6),
         ("f32", 1e300),
         ("f32", 1j),
-        ("f32", "1"),
+        ("f32", "one"),
         ("f32", [[1.0], [2.0, 3.0]]),
         ("str", 5),
     ],
