@@ -12,14 +12,11 @@ from itertools import combinations
 from math import gcd
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from nncdbg.engine import dtypes
-from nncdbg.engine.abstract_run import SMALL, AbstractRun, Fact, Place, Use
+from nncdbg.engine.abstract_run import AbstractRun, Fact, Place, Use, known_content
 from nncdbg.engine.code import Path
 from nncdbg.engine.graph import Array, Program, TensorType
 from nncdbg.engine.ops.valid_integers import Integers
-from nncdbg.engine.values import type_of
 
 Size: TypeAlias = "str | tuple[str, int]"
 """A size that is not given: a symbol, or (input, axis) for ``?``."""
@@ -233,11 +230,7 @@ def _candidates(numbers: Iterable[int]) -> list[int]:
 
 
 def _facts_of(arrays: Mapping[str, Any]) -> dict[str, Fact]:
-    facts = {}
-    for name, array in arrays.items():
-        small = isinstance(array, np.ndarray) and array.size <= SMALL and array.dtype.kind in "iub"
-        facts[name] = Fact(type_of(array) if array is not None else None, array if small else None)
-    return facts
+    return {name: known_content(array) for name, array in arrays.items()}
 
 
 def _may_steer(type_: TensorType) -> bool:

@@ -9,11 +9,15 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.code import Statement
+from nncdbg.engine.diagnosis.inheriting import Formulas, inherits
 from nncdbg.engine.diagnosis.intentional import consumed, role_of
-from nncdbg.engine.diagnosis.marks import MarkedTensors, Stage, groups_of, influenced, masks_of, shaped
+from nncdbg.engine.diagnosis.marks import MarkedTensors, Stage, groups_of, masks_of
 from nncdbg.engine.diagnosis.register import NONE, Origins
-from nncdbg.engine.diagnosis.sightings import Sightings
+from nncdbg.engine.diagnosis.sightings import Sightings, Visit
 from nncdbg.engine.diagnosis.step import Step
+from nncdbg.engine.launch import Loaded
+from nncdbg.engine.machine import Machine
+from nncdbg.engine.nonfinite import influenced, shaped
 from nncdbg.engine.ops.influence import NOTHING, Infinities, Marked, whole
 
 
@@ -26,18 +30,26 @@ class Carrier:
 
     marks: MarkedTensors
     seen: Sightings
+    program: Loaded
+    machine: Machine
     rounded: set[int] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
+    _formulas: Formulas = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._formulas = Formulas(self.program, self.carry, self.marks.of)
 
     def carry(self, step: Step) -> None:
         """Mark the results of a statement by the marks of its operands."""
+        if inherits(step.binding.op) and self._inherited(step):
+            return
         for origins in groups_of(step.known, "real"):
             exact = not origins & self.rounded
             carried = self.influenced(step, masks_of(step.known, "real", origins), exact=exact)
             for result, marks in zip(step.results, carried, strict=False):
                 self.marks.add(result, "real", origins, marks)
                 if marks is not None:
-                    self.tell(origins)
+                    self.tell(origins, step.binding)
         self._carry_shapes(step)
         for number, stage in groups_of(step.known, "meant"):
             self._consume(step, number, stage)
@@ -45,6 +57,17 @@ class Carrier:
         role = role_of(step.binding.op.name, row, step.known)
         for result in step.results:
             self.marks.note(result, latest, role)
+
+    def _inherited(self, step: Step) -> bool:
+        """Carry the marks through the op's formula; whether it has one."""
+        operands = step.application.operands
+        for value, host, known in zip(step.inputs, operands, step.known, strict=True):
+            if known is not None and host is not value:
+                self.marks.copy(value, host)
+        found = self._formulas.run(step)
+        for inner, result in zip(found or (), step.results, strict=False):
+            self.marks.copy(inner, result)
+        return found is not None
 
     def _carry_shapes(self, step: Step) -> None:
         """The shapes of results depend on those of the operands; all of a result on an empty operand's."""
@@ -61,10 +84,11 @@ class Carrier:
             if np.ndim(result):
                 self.marks.add_shape(result, origins)
 
-    def tell(self, origins: Origins, other: Statement | None = None) -> None:
-        """Report origins that were held back; `other` is the statement that used them as data."""
+    def tell(self, origins: Origins, statement: Statement | None = None) -> None:
+        """Report origins that were held back; `statement` is the one that they influence now."""
+        used = None if statement is None else Visit.of(statement, self.machine.frames)
         for number in origins:
-            self.seen.tell(number, other)
+            self.seen.tell(number, used)
 
     def _consume(self, step: Step, number: int, stage: Stage) -> None:
         given = masks_of(step.known, "meant", (number, stage))

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.diagnosis.causes.places import bad
 from nncdbg.engine.diagnosis.marks import Marks
 from nncdbg.engine.findings import Finding
 from nncdbg.engine.linking import Binding
-from nncdbg.engine.ops.influence import Application, Marked, whole
-from nncdbg.stats.finiteness import is_finite
+from nncdbg.engine.nonfinite import array_of, bad, bad_in
+from nncdbg.engine.ops.influence import Application, Marked
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,22 +26,18 @@ class Step:
     known: Sequence[Marks | None]
 
 
-def array_of(value: Any) -> Any:
-    """NumPy gives an element for some tensors of no axes."""
-    return np.asarray(value) if isinstance(value, np.generic) else value
-
-
-def bad_in(value: Any, kind: str) -> Marked:
-    """The elements of an operand that are NaN or Inf; None where none is."""
-    if isinstance(value, (list, tuple)):
-        items = [bad_in(item, kind) for item in value]
-        if all(item is None for item in items):
-            return None
-        return [whole(v, False) if i is None else i for v, i in zip(value, items, strict=True)]
-    if not isinstance(value, (np.ndarray, np.generic)) or is_finite(value):
-        return None
-    found = bad(np.asarray(value), kind)
-    return found if found.any() else None
+def step_of(
+    binding: Binding,
+    inputs: Sequence[Any],
+    results: Sequence[Any],
+    known: Sequence[Marks | None],
+    to_host: Callable[[Any], Any] = lambda value: value,
+) -> Step:
+    """A statement that has run; `to_host` gives operands and results as NumPy arrays."""
+    operands = [array_of(to_host(value)) for value in inputs]
+    hosts = [array_of(to_host(value)) for value in results]
+    application = Application(binding.op, binding.attributes, operands, hosts, [None] * len(operands))
+    return Step(binding, inputs, results, application, known)
 
 
 def either(a: Marked, b: Marked) -> Marked:

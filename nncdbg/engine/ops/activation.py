@@ -89,7 +89,14 @@ def prelu_formula(attributes: Attributes, inputs: Types) -> str:
     )
 
 
-@op("PRelu", since=7, infer=prelu_types, formula=prelu_formula, vjp=gradients.prelu, influence=POINTWISE)
+@op(
+    "PRelu",
+    since=7,
+    infer=prelu_types,
+    formula=prelu_formula,
+    vjp=gradients.prelu,
+    influence=POINTWISE.roughly,
+)
 def prelu(xp: ModuleType, x: Any, slope: Any) -> Any:
     """x, scaled by a learned slope below 0; slope broadcasts to x."""
     wide = widened(xp, x)

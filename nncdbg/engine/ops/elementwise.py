@@ -94,7 +94,7 @@ ARITHMETIC_ROWS = {
     "Sub": POINTWISE.taking(Infinities.MIXED),
     "Mul": MULTIPLIED,
     "Div": POINTWISE.taking(Infinities.SCALED),
-    "Pow": POINTWISE,
+    "Pow": POINTWISE.roughly,
 }
 """How the binary arithmetic of all opsets carries influence."""
 
@@ -155,7 +155,7 @@ def divide(xp: Any, a: Any, b: Any, *, out: Any = None) -> Any:
     accepts_out=True,
     integers=valid.divisor,
     integer_fault=divides_by_zero,
-    influence=POINTWISE,
+    influence=POINTWISE.roughly,
     jumps=True,
 )
 def modulo(xp: Any, a: Any, b: Any, *, fmod: int, out: Any = None) -> Any:

@@ -95,6 +95,11 @@ class Influence:
     greatest: bool = False
     """Whether the results are maxima, which a softmax written out subtracts."""
 
+    @property
+    def roughly(self) -> Influence:
+        """The same row for an op whose result may stay the same although an element is named."""
+        return replace(self, exact=False)
+
     def taking(self, infinities: Infinities, masks: tuple[int, ...] | None = None) -> Influence:
         """The same row for an op that treats intentional infinities, in operands `masks`, like this."""
         return replace(self, infinities=infinities, masks=masks)

@@ -98,7 +98,7 @@ def _one_hot(application: Application) -> Sequence[Marked]:
     return [found]
 
 
-ONE_HOT = Influence("an index to its new axis; values to where they are written", _one_hot)
+ONE_HOT = Influence("an index to its new axis; values to where they are written", _one_hot, exact=False)
 
 
 # -- products ------------------------------------------------------------------------------------

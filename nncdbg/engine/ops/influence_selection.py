@@ -46,6 +46,7 @@ def _equal(application: Application) -> Sequence[Marked]:
 EQUAL = Influence(
     "element by element, with broadcasting",
     _equal,
+    exact=False,
     discards="NaN where a value is compared with itself, which is a check",
     infinities=Infinities.ABSORBED,
 )
@@ -173,6 +174,7 @@ def _reduced_extreme(lost: float) -> Influence:
     return Influence(
         "all elements of the reduced axes",
         find,
+        exact=False,
         discards=LOSING,
         infinities=Infinities.ABSORBED,
         greatest=lost < 0,

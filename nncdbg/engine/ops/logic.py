@@ -20,7 +20,7 @@ _TO_BOOL = (
     ("GreaterOrEqual", "greater_equal", 12),
 )  # fmt: skip
 
-_COMPARED = POINTWISE.taking(Infinities.ABSORBED)
+_COMPARED = POINTWISE.roughly.taking(Infinities.ABSORBED)
 LOGIC_ROWS = {
     "And": AND,
     "Or": OR,

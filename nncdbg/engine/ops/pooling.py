@@ -123,7 +123,11 @@ def _maxima_influence(application: Application) -> Sequence[Marked]:
 
 
 _MAXIMA = Influence(
-    "all elements of a window", _maxima_influence, discards=LOSING, infinities=Infinities.ABSORBED
+    "all elements of a window",
+    _maxima_influence,
+    exact=False,
+    discards=LOSING,
+    infinities=Infinities.ABSORBED,
 )
 
 

@@ -59,13 +59,13 @@ def _bad_scale(attributes: Attributes, inputs: Sequence[Any]) -> IntegerFault | 
 def _spread_influence(application: Application) -> Sequence[Marked]:
     """Values element by element, a scale or zero point all elements that it scales."""
     shape = np.shape(application.operands[0])
-    attributes = application.attributes
+    axis, size = application.attributes.get("axis", 1), application.attributes.get("block_size", 0)
     found = np.zeros(shape, bool)
     for index, marks in enumerate(application.marked):
         if marks is not None and index == 0:
             found |= marks
         elif marks is not None:
-            found |= _spread(np, marks, shape, attributes["axis"], attributes["block_size"])
+            found |= _spread(np, marks, shape, axis, size)
     return [found]
 
 

@@ -106,7 +106,7 @@ def _multinomial_types(attributes: Attributes, types: Types) -> Types:
     return (TensorType(element_type(attributes["dtype"]), (batch, attributes["sample_size"])),)
 
 
-@op("Multinomial", since=7, infer=_multinomial_types, random=True, influence=along(1))
+@op("Multinomial", since=7, infer=_multinomial_types, random=True, influence=along(1).roughly)
 def multinomial(xp: Any, x: Any, *, dtype: int, sample_size: int, seed: float | None, rng: Any) -> Any:
     """`sample_size` classes per row of x[batch, class], which holds unnormalised log-probabilities.
 
@@ -136,7 +136,7 @@ def _dropout_influence(application: Application) -> Sequence[Marked]:
     return [application.marked[0], *[None] * (len(application.results) - 1)]
 
 
-_DROPOUT = Influence("element by element; ratio and mode everything", _dropout_influence)
+_DROPOUT = Influence("element by element; ratio and mode everything", _dropout_influence, exact=False)
 
 
 def _dropped(
