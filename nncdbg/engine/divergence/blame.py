@@ -39,7 +39,7 @@ class TraceCounterparts:
 
     def result(self, result: Result) -> Any:
         key = self._counterpart(result.key)
-        if key is None or key not in self._b or result.index >= len(self._b.at(key).contents):
+        if key is None or not self._b.has(Result(key, result.index)):
             return MISSING
         return self._b.content(key, result.index)
 
