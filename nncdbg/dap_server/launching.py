@@ -56,6 +56,7 @@ def launch(arguments: LaunchArguments, runner: Runner, check: Callable[[], None]
     `check` is called between the parts of the work; what it raises abandons it.
     """
     from nncdbg.engine.black_box import BlackBox
+    from nncdbg.engine.frontends.listings import workspace_of
     from nncdbg.engine.ops.library import load_op_library
     from nncdbg.engine.session import Debugger
     from nncdbg.terminal import opening
@@ -103,10 +104,14 @@ def launch(arguments: LaunchArguments, runner: Runner, check: Callable[[], None]
     if bundle is not None:
         debugger.go_to(bundle.statements)
         path = bundle.folder / opening.PROGRAM
+    # A listing is launched as the model that it shows, and stays the file with the breakpoints.
+    workspace = workspace_of(path) if program.listing is None else None
+    if workspace is not None and program.source is not None:
+        path = Path(program.source)
     debuggee = Debuggee(
         debugger,
         runner,
-        sources_of(debugger, path, folder),
+        sources_of(debugger, path, workspace or folder),
         stop_on_exit=arguments.stop_on_exit,
         no_debug=arguments.no_debug,
         at_finding=bundle is not None,

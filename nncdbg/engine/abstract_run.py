@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from nncdbg.engine.code import Path, initial_data, literal_array, type_of_array
+from nncdbg.engine.code import Code, Path, initial_data, literal_array, type_of_array
 from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.graph import (
@@ -92,6 +92,10 @@ class _OverBudget(Exception):
     """More statements than the caller allows."""
 
 
+_WRONG_PROGRAM = (NncdbgError, KeyError)
+"""What ends the run early: compiling or running the program reports the error."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Made:
     """Results of a kernel; `exact` if their content is that of the real run, not only their sizes."""
@@ -128,6 +132,8 @@ class AbstractRun:
     """Statements after which the run ends."""
     uses: list[Use] = field(default_factory=list)
     failure: Failure | None = None
+    cut_short: bool = False
+    """True if the budget was spent before the end."""
     steps: int = 0
     _depth: int = 0
 
@@ -136,16 +142,19 @@ class AbstractRun:
         graph = self.program.graphs[self.program.entry]
         given = [inputs.get(value.name, Fact(value.type)) for value in graph.inputs]
         try:
-            self._graph(graph, (graph.name,), given, None)
+            self.block(graph, (graph.name,), given, None)
         except _Failed as failed:
             self.failure = failed.failure
         except _OverBudget:
+            self.cut_short = True
+        except _WRONG_PROGRAM:
             pass
         return self
 
     # -- blocks --------------------------------------------------------------------------------
 
-    def _graph(self, graph: Graph, path: Path, given: Sequence[Fact], outer: _Scope | None) -> list[Fact]:
+    def block(self, graph: Graph, path: Path, given: Sequence[Fact], outer: _Scope | None) -> list[Fact]:
+        """What is known of the results of a block."""
         self._depth += 1
         try:
             if self._depth > _DEEPEST:
@@ -180,7 +189,7 @@ class AbstractRun:
             results = self._loop(scope, pc, node, operands)
         elif node.op.startswith("@"):
             called = self.program.graphs[node.op[1:]]
-            results = self._graph(called, (called.name,), operands, None)
+            results = self.block(called, (called.name,), operands, None)
         else:
             results = self._op((scope.path, pc), node, operands)
         for value, fact in zip(node.outputs, results, strict=False):
@@ -217,12 +226,12 @@ class AbstractRun:
         paths = [(*scope.path, pc, index) for index in range(len(node.subgraphs))]
         if condition is not None and condition.size == 1:
             taken = 0 if condition.all() else 1
-            return self._graph(node.subgraphs[taken], paths[taken], (), scope)
+            return self.block(node.subgraphs[taken], paths[taken], (), scope)
         ends = []
         for path, branch in zip(paths, node.subgraphs, strict=True):
             depth = self._depth
             try:
-                ends.append(self._graph(branch, path, (), scope))
+                ends.append(self.block(branch, path, (), scope))
             except _Failed:  # The run may take the other branch.
                 self._depth = depth
         if not ends:
@@ -235,10 +244,10 @@ class AbstractRun:
         body, path = node.subgraphs[0], (*scope.path, pc, 0)
         counter = Fact(TensorType("i64", ()))
         carried = [Fact(fact.type, None, fact.origins) for fact in initial]
-        ends = self._graph(body, path, [counter, *carried], scope)
+        ends = self.block(body, path, [counter, *carried], scope)
         after = [_joined(pair) for pair in zip(carried, ends, strict=False)]
         if [fact.type for fact in after] != [fact.type for fact in carried]:
-            ends = self._graph(body, path, [counter, *after], scope)
+            ends = self.block(body, path, [counter, *after], scope)
         count = int(times.data.reshape(-1)[0]) if times.data is not None and times.data.size == 1 else None
         breaks = any(each.op == "break" for each in body.nodes)
         return [*after, *(_stacked(fact, None if breaks else count) for fact in ends[len(initial) :])]
@@ -325,6 +334,33 @@ class AbstractRun:
                 self.uses.append(Use(name, shifted, op, place))
             elif not offset:
                 self.uses.append(Use(name, accepted, op, place))
+
+
+def block_results(code: Code, seen: Mapping[str, Any]) -> list[Type | None]:
+    """The types of the results of a block, as far as they are known before it runs.
+
+    `seen` has the values around it that it reads; its own inputs have the types of all iterations.
+    """
+    program = Program(code.graphs, code.graph.name, opsets=code.opsets)
+    outer = _Scope(code.path[:-2])
+    for name, content in seen.items():
+        outer.values[name] = known_content(content)
+    given = [Fact(code.types.get(value.name)) for value in code.graph.inputs]
+    run = AbstractRun(program, {})
+    try:
+        facts = run.block(code.graph, code.path, given, outer)
+    except (_Failed, _OverBudget, *_WRONG_PROGRAM):
+        return [code.types.get(value.name) for value in code.graph.outputs]
+    names = [value.name for value in code.graph.outputs]
+    return [fact.type or code.types.get(name) for name, fact in zip(names, facts, strict=True)]
+
+
+def known_content(content: Any) -> Fact:
+    """A value of the run as a fact: its type, and its content if it is small and may decide sizes."""
+    if not isinstance(content, np.ndarray):
+        return Fact()
+    small = content.size <= SMALL and content.dtype.kind in "iub"
+    return Fact(type_of_array(content), content if small else None)
 
 
 def _moved(node: Node, op: Op, operands: Sequence[Fact]) -> frozenset[Origin]:

@@ -77,6 +77,8 @@ class Code:
     path: Path
     opsets: Mapping[str, int]
     parent: Code | None = None
+    graphs: Mapping[str, Graph] = field(default_factory=dict)
+    """The graphs of the program, which the statements may call."""
     slot_of: dict[str, int] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
     definition: list[int] = field(default_factory=list)
@@ -209,7 +211,7 @@ class Compiler:
 
     def compile(self, graph: Graph, types: Sequence[Type | None], path: Path | None = None) -> Code:
         """The code of a graph of the program, for inputs of these types (None: as declared)."""
-        code = Code(graph, path or (graph.name,), self.program.opsets)
+        code = Code(graph, path or (graph.name,), self.program.opsets, graphs=self.program.graphs)
         # Each entry fills one block and yields the blocks inside it, which come first.
         stack = [self._fill(code, types)]
         while stack:
@@ -272,7 +274,7 @@ class Compiler:
         operands = tuple(self._operand(code, operand) for operand in node.inputs)
         bodies = []
         for index, graph in enumerate(node.subgraphs):
-            body = Code(graph, (*code.path, pc, index), code.opsets, parent=code)
+            body = Code(graph, (*code.path, pc, index), code.opsets, parent=code, graphs=code.graphs)
             if node.op == "while":
                 yield body, self._carried_types(code, body.path, node, operands)
             else:

@@ -12,14 +12,11 @@ from itertools import combinations
 from math import gcd
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from nncdbg.engine import dtypes
-from nncdbg.engine.abstract_run import SMALL, AbstractRun, Fact, Place, Use
+from nncdbg.engine.abstract_run import AbstractRun, Fact, Place, Use, known_content
 from nncdbg.engine.code import Path
 from nncdbg.engine.graph import Array, Program, TensorType
 from nncdbg.engine.ops.valid_integers import Integers
-from nncdbg.engine.values import type_of
 
 Size: TypeAlias = "str | tuple[str, int]"
 """A size that is not given: a symbol, or (input, axis) for ``?``."""
@@ -37,7 +34,7 @@ _TRIED = 48
 """Sizes that are tried for one failing statement."""
 
 _BUDGET = 60_000
-"""Statements of abstract runs in one search."""
+"""Statements of abstract runs in one search: a few seconds."""
 
 _ROUNDS = 8
 _DRAWS = 3
@@ -176,12 +173,12 @@ class _Search:
                     continue
                 trial = {**sizes, **dict.fromkeys(group, number)}
                 made = self._run(trial)
+                if made.cut_short:
+                    return best
                 if made.failure is None:
                     return trial, made
                 if made.steps > (best[1] if best else run).steps:
                     best = trial, made
-                if self.spent > _BUDGET:
-                    return best
         return best
 
     def _run(self, sizes: Mapping[Size, int]) -> AbstractRun:
@@ -233,11 +230,7 @@ def _candidates(numbers: Iterable[int]) -> list[int]:
 
 
 def _facts_of(arrays: Mapping[str, Any]) -> dict[str, Fact]:
-    facts = {}
-    for name, array in arrays.items():
-        small = isinstance(array, np.ndarray) and array.size <= SMALL and array.dtype.kind in "iub"
-        facts[name] = Fact(type_of(array) if array is not None else None, array if small else None)
-    return facts
+    return {name: known_content(array) for name, array in arrays.items()}
 
 
 def _may_steer(type_: TensorType) -> bool:

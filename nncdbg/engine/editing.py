@@ -19,6 +19,7 @@ from nncdbg.engine.events import Ended, Failed
 from nncdbg.engine.expression import evaluate_index, parse_index
 from nncdbg.engine.graph import Array
 from nncdbg.engine.machine import Frame, Machine
+from nncdbg.engine.memory.shared_pages import note_change, writable_copy
 from nncdbg.engine.timeline import EVICTED, Branch
 from nncdbg.engine.values import Values, type_of
 
@@ -40,7 +41,7 @@ def change(scope: Values, name: str, value: Any, index: Any, to_device: Callable
         raise UsageError(f"%{name} belongs to a block that is over", hint="go back into it to change it")
     if isinstance(index, str):
         index = evaluate_index(parse_index(index, scope.has, scope.names), scope)
-    after = edited(name, scope.value(name), value, index)
+    after = edited(name, scope.to_host(scope.content(name)), value, index)
     depth, slot = _home(machine.frames, place.depth, place.slot)
     branch = timeline.fork(f"%{name} set")
     try:
@@ -69,18 +70,19 @@ def edited(name: str, before: Array, value: Any, index: Any) -> Array:
     """
     if not isinstance(before, (np.ndarray, np.generic)):
         raise UsageError(f"%{name} is not a tensor, and only tensors can be set")
-    after = np.array(before)
     given = _as_given(name, value)
-    if index is None and given.shape not in ((), after.shape):
+    if index is None and given.shape not in ((), before.shape):
         raise UsageError(
             f"%{name} is {type_of(before)}, the new value has shape {list(given.shape)}",
             hint="give a scalar or the same shape; set an index, as in `set %v[0] = 1`, for a part",
         )
+    after = np.array(before) if index is None else writable_copy(np.asarray(before))
     try:
         # `[()]` makes a text of an array of one, as text goes into the tensor as it is.
         after[... if index is None else index] = _fitting(given, after.dtype)[()]
         if after.dtype.kind == "O" and not _is_text(after):
             raise TypeError("one element takes one text")
+        note_change(after, ... if index is None else index)
     except (IndexError, ValueError, TypeError, OverflowError) as error:
         raise UsageError(
             f"%{name} of type {type_of(before)} cannot be set so: {error}",

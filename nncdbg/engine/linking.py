@@ -93,6 +93,10 @@ class Allocation:
         """The `execute` of an instruction."""
         return binding.kernel
 
+    def completing(self, binding: Binding, execute: Execute) -> Execute:
+        """Return `execute` with what ends a statement, once all observers have seen its operands."""
+        return execute
+
 
 @dataclass(slots=True)
 class Linker:
@@ -158,15 +162,10 @@ class Linker:
             return None
         binding = self.bind(code, pc, node)
         execute = self.allocation.wrap(binding)
-        if self.observe is not None:
-            execute = self.observe(binding, execute)
-        if self.integers is not None:
-            execute = self.integers(binding, execute)
-        if self.check is not None:
-            execute = self.check(binding, execute)
-        if self.measure is not None:
-            execute = self.measure(binding, execute)
-        return self.follow(binding, execute) if self.follow is not None else execute
+        for observing in (self.observe, self.integers, self.check, self.measure, self.follow):
+            if observing is not None:
+                execute = observing(binding, execute)
+        return self.allocation.completing(binding, execute)
 
     def bind(self, code: Code, pc: int, node: Node) -> Binding:
         """The statement bound to its kernel; where the backend has none, executing it says so."""

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import length_hint
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from nncdbg.engine.abstract_run import block_results
 from nncdbg.engine.code import TRAP, Code, Statement
 from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.errors import RunError
@@ -275,7 +276,8 @@ class Machine:
         loop = self._frame(body, (np.array(0, np.int64), *carried), limit)
         loop.collected = [[] for _ in range(len(body.graph.outputs) - len(carried))]
         if limit is not None and limit <= 0:
-            self._store(frame, self._loop_results(loop, carried))
+            seen = {body.names[inner]: frame.slots[outer] for outer, inner in body.captures}
+            self._store(frame, [*carried, *_none_collected(body, len(carried), seen)])
             self.emit(Skipped(loop))
             return
         self.push(loop)
@@ -285,6 +287,10 @@ class Machine:
             self._advance(frame, 1)
             return
         carried = frame.slots[2 : 1 + len(frame.code.graph.inputs)]
+        if not frame.iteration:
+            seen = {frame.code.names[inner]: frame.slots[inner] for _, inner in frame.code.captures}
+            self._pop(frame, [*carried, *_none_collected(frame.code, len(carried), seen)])
+            return
         self._pop(frame, self._loop_results(frame, carried))
 
     def _leave(self, frame: Frame) -> Outcome | None:
@@ -322,12 +328,10 @@ class Machine:
         self, loop: Frame, carried: Sequence[Any], latest: Sequence[Any] | None = None
     ) -> list[Any]:
         """The final carried values, and the collected ones stacked, those of the last iteration too."""
-        outputs = loop.code.graph.outputs[len(carried) :]
-        types = [tensor_only(loop.code.types.get(value.name)) for value in outputs]
         series = loop.collected
         if latest is not None:
             series = [[*items, value] for items, value in zip(series, latest, strict=True)]
-        return [*carried, *map(_stacked, series, types)]
+        return [*carried, *map(_stacked, series)]
 
     def _pop(self, frame: Frame, values: list[Any]) -> None:
         self.frames.pop()
@@ -439,11 +443,22 @@ def _truth(value: Any) -> bool:
     return bool(_scalar(value, "a condition"))
 
 
-def _stacked(items: list[Any], type: TensorType | None) -> Any:
-    """The collected values on a new first axis; of none, an empty array of the type that is known."""
-    if not items:
-        sizes = [size if isinstance(size, int) else 0 for size in (type.shape if type and type.shape else ())]
-        return np.empty((0, *sizes), NUMPY[type.dtype] if type else np.float32)
+def _none_collected(body: Code, carried: int, seen: Mapping[str, Any]) -> list[Any]:
+    """What a loop collects in no iteration: of each result no elements, with the sizes that are known.
+
+    `seen` has the values around the loop that the body reads.
+    """
+    return [_no_elements(tensor_only(known)) for known in block_results(body, seen)[carried:]]
+
+
+def _no_elements(type: TensorType | None) -> Any:
+    """An empty array on a new first axis; an unknown size is 0, as in onnxruntime."""
+    sizes = [size if isinstance(size, int) else 0 for size in (type.shape if type and type.shape else ())]
+    return np.empty((0, *sizes), NUMPY[type.dtype] if type else np.float32)
+
+
+def _stacked(items: list[Any]) -> Any:
+    """The collected values on a new first axis."""
     try:
         return np.stack(items)
     except ValueError as error:

@@ -64,6 +64,20 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True)
+class Use:
+    """One visit of a statement: in which iterations and calls, outermost first."""
+
+    site: Site
+    iteration: tuple[int, ...] = ()
+    calls: tuple[Site, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Fit for JSON."""
+        found = dict(_place(self.site) or {})
+        return {**found, "iteration": list(self.iteration), "calls": [*map(_place, self.calls)]}
+
+
+@dataclass(frozen=True, slots=True)
 class WatchFinding:
     """One thing found at one statement.
 
@@ -71,9 +85,10 @@ class WatchFinding:
     finding in which the trouble began.  `iteration` holds the iterations of the loops around it,
     outermost first.  `cause`, `evidence` and `hint` are those of `diagnosis.cause.Cause`, "" where
     nothing is to be said; `within` is the statement of the op's micro program where it happened.
-    `other` is another statement to blame: the culprit of wrong reuse, what freed the memory.
-    `actual` is the quantity that tripped a gate with a limit, `threshold` that limit.
-    `count` says how often the same was found, `case` in which case of a corpus.
+    `calls` are the statements that called the functions around it, outermost first.  `used` is the first
+    statement that an input or parameter influences.  `other` is another statement to blame: the culprit of
+    wrong reuse, what freed the memory. `actual` is the quantity that tripped a gate with a limit,
+    `threshold` that limit. `count` says how often the same was found, `case` in which case of a corpus.
     """
 
     kind: str
@@ -89,6 +104,8 @@ class WatchFinding:
     hint: str = ""
     within: Site | None = None
     other: Site | None = None
+    calls: tuple[Site, ...] = ()
+    used: Use | None = None
     actual: float | None = None
     threshold: float | None = None
     count: int = 1
@@ -118,6 +135,8 @@ class WatchFinding:
             "hint": self.hint,
             "within": _place(self.within),
             "other": _place(self.other),
+            "calls": [*map(_place, self.calls)],
+            "used": self.used.as_dict() if self.used is not None else None,
             "actual": self.actual,
             "threshold": self.threshold,
             "count": self.count,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 import nncdbg
 from nncdbg.nan_watch.gates import USUAL
@@ -21,20 +20,20 @@ ASPECTS = ("origin", "cause", "details", "alarm")
 
 
 @cache
-def complaints(bug: Bug) -> Mapping[str, str]:
-    """Per aspect what the watch gets wrong; empty if it is right throughout."""
+def complaints(bug: Bug, allocator: str | None = None) -> Mapping[str, str]:
+    """Return per aspect what the watch gets wrong; empty if it is right throughout."""
     with bug.kernels():
-        return _compared(bug.program, bug.inputs(), bug.label)
+        return _compared(bug.label, partial(nncdbg.watch, bug.program, bug.inputs(), allocator=allocator))
 
 
-def _compared(program: nncdbg.Program, inputs: Mapping[str, Any], label: Label) -> dict[str, str]:
+def _compared(label: Label, watch: Callable[..., Report]) -> dict[str, str]:
     if label.innocent:
-        return _false_alarm(nncdbg.watch(program, inputs, fail_on=CONTROL_GATES))
+        return _false_alarm(watch(fail_on=CONTROL_GATES))
     masked = label.reaches == NOTHING and "overflow" not in label.gates
-    report = nncdbg.watch(program, inputs, fail_on=label.gates, strict=masked)
+    report = watch(fail_on=label.gates, strict=masked)
     found = _misses(label, report)
     if masked:
-        found |= _false_alarm(nncdbg.watch(program, inputs, fail_on=label.gates))
+        found |= _false_alarm(watch(fail_on=label.gates))
     return found
 
 

@@ -27,6 +27,11 @@ def test_watch_reports_what_the_label_says(bug: Bug) -> None:
     assert [aspect for aspect in excused if aspect not in found] == [], "known.txt lists what is right now"
 
 
+@pytest.mark.parametrize("bug", [bug for bug in CORPUS if not bug.label.libraries], ids=str)
+def test_memory_that_is_poisoned_when_freed_changes_no_report(bug: Bug) -> None:
+    assert complaints(bug, "poison").keys() == complaints(bug).keys()
+
+
 def test_figures_meet_the_bars() -> None:
     total = figures(CORPUS)
     print(total)

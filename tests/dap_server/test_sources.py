@@ -262,3 +262,22 @@ def test_values_of_blocks_are_found_where_they_are_defined(client: Client) -> No
     client.move("continue", "breakpoint")
     wanted = {"s": 12, "i": 12, "p": 13, "s.1": 17, "limit": 8}
     assert {name: located(client, name)[0][1] for name in wanted} == wanted
+
+
+def test_a_listing_is_launched_as_its_model_and_its_breakpoints_bind(client: Client, tmp_path: Path) -> None:
+    path = model(tmp_path / "models" / "chain.onnx", ["Relu", "Neg", "Abs"])
+    file, _ = write_listing(path, nncdbg.Debugger(nncdbg.load(path)).listing, tmp_path)
+    text = file.read_text(encoding="utf-8")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    client.launch(file, cwd=str(elsewhere))
+    wanted = next(number for number, each in enumerate(text.splitlines(), 1) if "= Neg(" in each)
+    arguments = {"source": {"path": str(file)}, "breakpoints": [{"line": wanted}]}
+    (bound,) = client.request("setBreakpoints", arguments)["breakpoints"]
+    assert (bound["verified"], bound["line"]) == (True, wanted)
+    client.request("configurationDone")
+    client.expect_stop("breakpoint")
+    frame = client.top_frame()
+    assert (frame["source"]["path"], frame["line"]) == (str(file), wanted)
+    assert file.read_text(encoding="utf-8") == text
+    assert not (elsewhere / ".nncdbg").exists()

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.numpy_helper
 from onnx import helper
 
 
@@ -76,6 +77,64 @@ def quantized_dynamically(model: Any) -> Any:
         onnx.save(model, source)
         quantize_dynamic(source, path)
         return onnx.load(path)
+
+
+def halved(model: Any) -> Any:
+    """The model in f16, inputs and outputs too."""
+    from onnxruntime.transformers.float16 import convert_float_to_float16
+
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    return convert_float_to_float16(made, keep_io_types=False)
+
+
+def fused(model: Any, heads: int, hidden: int) -> Any:
+    """The model after onnxruntime's optimizer for transformers, which needs sympy."""
+    from onnxruntime.transformers.optimizer import optimize_model
+
+    with tempfile.TemporaryDirectory() as folder:
+        onnx.save(model, f"{folder}/model.onnx")
+        found = optimize_model(
+            f"{folder}/model.onnx", model_type="bert", num_heads=heads, hidden_size=hidden, opt_level=0
+        )
+    return found.model
+
+
+def packed(model: Any, *, symmetric: bool = True, block: int = 16) -> Any:
+    """The model with the weights of its MatMul in 4 bits, by onnxruntime's quantizer of one weight."""
+    from onnxruntime.capi import _pybind_state as native
+
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    weights = {weight.name: weight for weight in made.graph.initializer}
+    for index, node in enumerate(made.graph.node):
+        weight = weights.get(node.input[1]) if node.op_type == "MatMul" else None
+        if weight is None:
+            continue
+        values = onnx.numpy_helper.to_array(weight)
+        depth, rows = values.shape
+        blocks = -(-depth // block)
+        codes = np.zeros((rows, blocks, block // 2), np.uint8)
+        scales = np.zeros(rows * blocks, values.dtype)
+        zeros = np.zeros(rows * -(-blocks // 2), np.uint8)
+        native.quantize_matmul_4bits(codes, values, scales, zeros, block, rows, depth, symmetric)
+        parts = {"codes": codes, "scales": scales} | ({} if symmetric else {"zeros": zeros})
+        names = [f"{weight.name}_{key}_{index}" for key in parts]
+        for name, array in zip(names, parts.values(), strict=True):
+            made.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+        attributes = {"K": depth, "N": rows, "bits": 4, "block_size": block}
+        made.graph.node[index].CopyFrom(
+            helper.make_node(
+                "MatMulNBits",
+                [node.input[0], *names],
+                list(node.output),
+                node.name,
+                domain="com.microsoft",
+                **attributes,
+            )
+        )
+    made.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    return made
 
 
 def renamed(model: Any, prefix: str = "v") -> Any:

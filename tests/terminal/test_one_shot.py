@@ -104,7 +104,16 @@ def test_printed_text_finds_its_store_from_anywhere(
         seen.append(capsys.readouterr().out)
     assert seen[0] == seen[1] != ""
     assert main(["print", "models/deep/m.onnx"]) == 0
-    assert 'store "models/deep/m.onnx"' in capsys.readouterr().out
+    assert f'store "{model}"' in capsys.readouterr().out, "where a pipe ends is not known"
+    for target, store in (("out/g.nnc", "../models/deep/m.onnx"), ("models/g.nnc", "deep/m.onnx")):
+        with (tmp_path / target).open("w") as file:
+            command = [sys.executable, "-m", "nncdbg", "print", "models/deep/m.onnx"]
+            done = subprocess.run(command, stdout=file, stderr=subprocess.PIPE, text=True, check=True)
+        assert f'store "{store}"' in (tmp_path / target).read_text()
+        assert ("--allow-store" in done.stderr) == (target == "out/g.nnc")
+    capsys.readouterr()
+    assert main(["run", "models/g.nnc", "--input", "x=arange"]) == 0
+    assert capsys.readouterr().out == seen[0]
 
 
 def test_ops_table_and_one_op(capsys: Capture) -> None:

@@ -13,7 +13,8 @@ from nncdbg.terminal.options import Parser, add_model, chosen_program
 
 def main(arguments: Sequence[str]) -> int:
     """Write the listing where a debug session writes it, and print its path; a graph text is its own."""
-    from nncdbg.dap_server.sources.listing_file import FOLDER, write_listing
+    from nncdbg.dap_server.sources.listing_file import write_listing
+    from nncdbg.engine.frontends.listings import FOLDER
     from nncdbg.textual_repr.printer import listing
 
     parser = Parser("nncdbg listing", f"Write a model's text below {FOLDER} in a workspace; print its path.")

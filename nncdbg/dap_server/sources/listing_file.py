@@ -13,12 +13,8 @@ import tempfile
 from pathlib import Path
 
 from nncdbg.engine.escaping import printable_line
+from nncdbg.engine.frontends.listings import FOLDER, OWNER, owner_of
 from nncdbg.textual_repr.listing import Listing
-
-FOLDER = ".nncdbg"
-"""Where the listings are kept, below the workspace."""
-
-_OWNER = "## the listing of "
 
 
 def write_listing(model: Path, listing: Listing, workspace: Path) -> tuple[Path, str | None]:
@@ -38,7 +34,7 @@ def write_listing(model: Path, listing: Listing, workspace: Path) -> tuple[Path,
         note = f"{first} {taken}; the listing of {owner} is in {file}"
         if (taken := _taken(file, owner, workspace)) is not None:
             raise FileExistsError(errno.EEXIST, f"{file} {taken}")
-    _write(file, "\n".join((*listing.lines, f"{_OWNER}{owner}", "")))
+    _write(file, "\n".join((*listing.lines, f"{OWNER}{owner}", "")))
     return file, note
 
 
@@ -58,10 +54,9 @@ def _taken(file: Path, owner: str, workspace: Path) -> str | None:
         return None
     if file.is_symlink() or not file.is_file():
         return "is no listing"
-    last = file.read_text(encoding="utf-8", errors="replace").rstrip("\n").rpartition("\n")[2]
-    if not last.startswith(_OWNER):
+    other = owner_of(file.read_text(encoding="utf-8", errors="replace"))
+    if other is None:
         return "is no listing"
-    other = last.removeprefix(_OWNER)
     return f"shows {other}" if other != owner and (workspace / other).exists() else None
 
 

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 from nncdbg.engine.backends import Call, Execute, Kernels, refusal, way_past
 from nncdbg.engine.ops.schema import schema, split, versions_of
 
+Bind: TypeAlias = Callable[[Call], Kernels]
 
-def bind_over(xp: ModuleType, call: Call) -> Kernels:
-    """The declared kernel of an op, bound to the namespace `xp`."""
+
+def bind_over(xp: ModuleType, call: Call, inner: Bind | None = None) -> Kernels:
+    """The declared kernel of an op, bound to the namespace `xp`.
+
+    `inner` binds the statements of the formula of an op without a kernel; None for this function itself.
+    """
     op, node = call.op, call.node
     if op.kernel is None and op.ufunc is None:
         if op.formula is not None:
-            return _by_formula(xp, call)
+            return _by_formula(inner or partial(bind_over, xp), call)
         fact = f"{node.op} has no kernel in opset {call.version}"
         return refusal(fact, lambda: way_past(node, _way_out(node.op, call.version)))
     kernel = _bound(xp, call, out=False)
@@ -25,11 +32,11 @@ def bind_over(xp: ModuleType, call: Call) -> Kernels:
     return Kernels(kernel, _bound(xp, call, out=True) if writes else None)
 
 
-def _by_formula(xp: ModuleType, call: Call) -> Kernels:
+def _by_formula(inner: Bind, call: Call) -> Kernels:
     """The formula of a composite op that has no kernel of its own."""
     from nncdbg.engine.backends.composed import FormulaKernel
 
-    return Kernels(_first_results(FormulaKernel(xp, call).run, len(call.node.outputs), call.several))
+    return Kernels(_first_results(FormulaKernel(inner, call).run, len(call.node.outputs), call.several))
 
 
 def _way_out(op: str, version: int) -> str:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.backends import Call
-from nncdbg.engine.backends.arrays import bind_over
+from nncdbg.engine.backends import Call, Kernels
 from nncdbg.engine.code import CONTROL, Code, Compiler, Instruction, gatherer, initial_data, type_of_array
 from nncdbg.engine.errors import UnsupportedOp
 from nncdbg.engine.formula import formula_of
@@ -19,13 +17,13 @@ from nncdbg.engine.ops.schema import complete, split, version_of
 
 
 class FormulaKernel:
-    """The formula of a statement over the array namespace `xp`, compiled once per types of the operands.
+    """The formula of a statement, compiled once per types of the operands; `bind` gives its kernels.
 
     A formula is straight-line code.  Raises UnsupportedOp for one with a block or a call.
     """
 
-    def __init__(self, xp: ModuleType, call: Call) -> None:
-        self._xp = xp
+    def __init__(self, bind: Callable[[Call], Kernels], call: Call) -> None:
+        self._bind = bind
         self._call = call
         self._plans: dict[tuple[TensorType | None, ...], Callable[[Sequence[Any]], tuple[Any, ...]]] = {}
 
@@ -64,7 +62,7 @@ class FormulaKernel:
         node = code.nodes[pc]
         if node.op in CONTROL or node.op.startswith("@"):
             raise UnsupportedOp(f"the formula of {self._call.node.op} has a block, and no kernel replaces it")
-        kernels = bind_over(self._xp, call_of(code, pc, self._call.generator))
+        kernels = self._bind(call_of(code, pc, self._call.generator))
         return kernels.run, gatherer(code.operands[pc]), code.targets[pc]
 
 

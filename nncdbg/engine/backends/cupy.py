@@ -104,7 +104,7 @@ def moved(xp: Any, array: Any) -> Any:
 def bind_on_device(backend: CuPy, xp: Any, call: Call) -> Kernels:
     """The kernel of a statement with its operands where it needs them."""
     try:
-        kernels = bind_over(xp, call)
+        kernels = bind_over(xp, call, backend.bind)
     except AttributeError as error:
         return Kernels(_lacking(xp, call, error))
     on_device, on_host = kernels.run, bind_over(np, call).run

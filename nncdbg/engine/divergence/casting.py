@@ -1,12 +1,13 @@
 """A program in another element type: its float weights, inputs and casts, statement for statement the same.
 
-Integers, bools and strings stay.  So does a constant at an operand that the op takes in one float
-type only, such as the scales of Resize.
+Integers, bools and strings stay.  So does a constant that is read only where one float type is taken, such
+as the scales of Resize.  Around other operands and results of one float type, casts are inserted: %x.f32
+before a DynamicQuantizeLinear.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,12 +22,14 @@ from nncdbg.engine.graph import (
     Graph,
     Inline,
     Node,
+    Operand,
     Program,
+    Reference,
     TensorType,
     Type,
     Value,
 )
-from nncdbg.engine.ops.schema import schema, version_of
+from nncdbg.engine.ops.schema import only_float, schema, version_of
 from nncdbg.engine.stores import Store
 
 WIDTHS = ("f16", "bf16", "f32", "f64")
@@ -41,10 +44,21 @@ def cast_program(program: Program, dtype: str) -> Program:
     if dtype not in WIDTHS:
         raise UsageError(f"a program cannot be cast to {dtype!r}", hint=f"one of: {', '.join(WIDTHS)}")
     kept = _kept(program)
-    caster = _Caster(dtype, kept, program.opsets)
-    graphs = {name: caster.graph(graph) for name, graph in program.graphs.items()}
-    readers = tuple(_CastStore(reader, dtype, kept) for reader in program.readers)
+    graphs = {
+        name: _Caster(dtype, kept.names[name], program.opsets, _names(graph)).graph(graph)
+        for name, graph in program.graphs.items()
+    }
+    readers = tuple(_CastStore(reader, dtype, kept.keys) for reader in program.readers)
     return replace(program, graphs=graphs, readers=readers, listing=None)
+
+
+def has_same_places(program: Program, cast: Program) -> bool:
+    """Whether a cast program has the statements of the original at the same places: no cast was inserted."""
+    return all(
+        [len(block.nodes) for block in blocks(graph)]
+        == [len(block.nodes) for block in blocks(cast.graphs[name])]
+        for name, graph in program.graphs.items()
+    )
 
 
 def cast_array(array: Any, dtype: str) -> Any:
@@ -66,19 +80,61 @@ def blocks(graph: Graph) -> Iterator[Graph]:
         stack.extend(inner for node in each.nodes for inner in node.subgraphs)
 
 
-def _kept(program: Program) -> frozenset[str]:
-    """The values at operands that admit one float type only."""
+def _names(graph: Graph) -> set[str]:
+    """The names of all values of a graph."""
     found: set[str] = set()
-    for graph in program.graphs.values():
-        for node in (node for block in blocks(graph) for node in block.nodes):
-            known = schema(node.op, version_of(node.op, program.opsets))
-            for index, operand in enumerate(node.inputs):
-                if known is None or not known.inputs or not isinstance(operand, str):
-                    continue
-                formal = known.inputs[min(index, len(known.inputs) - 1)].type
-                if formal in ("tensor(float)", "tensor(double)", "tensor(float16)"):
-                    found.add(operand)
-    return frozenset(found)
+    for block in blocks(graph):
+        found.update(value.name for value in block.inputs)
+        found.update(constant.value.name for constant in block.constants)
+        found.update(value.name for node in block.nodes for value in node.outputs)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """Values that keep their float type, because each op that reads them takes this type only."""
+
+    names: Mapping[str, frozenset[str]]
+    """Per graph the values: constants, inputs of the entry, results of a type that an attribute gives."""
+    keys: frozenset[str]
+    """The stored data among them."""
+
+
+def _kept(program: Program) -> _Kept:
+    names: dict[str, frozenset[str]] = {}
+    keys: set[str] = set()
+    for name, graph in program.graphs.items():
+        inside = list(blocks(graph))
+        constants = {each.value.name: each.data for block in inside for each in block.constants}
+        sources = {*constants, *(value.name for value in graph.inputs if name == program.entry)}
+        for node in (node for block in inside for node in block.nodes):
+            if _TYPE_ATTRIBUTES & {*node.attributes, *_defaults(node, program.opsets)}:
+                sources.update(value.name for value in node.outputs)
+        fixed, free = _uses(inside, program.opsets)
+        names[name] = frozenset(sources & fixed - free)
+        found = (constants.get(each) for each in names[name])
+        keys.update(data.key for data in found if isinstance(data, Reference))
+    return _Kept(names, frozenset(keys))
+
+
+def _uses(inside: Sequence[Graph], opsets: Mapping[str, int]) -> tuple[set[str], set[str]]:
+    """The values that are read where one float type is taken, and those that are read elsewhere."""
+    fixed: set[str] = set()
+    free = {value.name for block in inside for value in block.outputs}
+    for node in (node for block in inside for node in block.nodes):
+        for index, operand in enumerate(node.inputs):
+            if isinstance(operand, str):
+                (fixed if only_float(node, index, opsets) else free).add(operand)
+    return fixed, free
+
+
+def _defaults(node: Node, opsets: Mapping[str, int]) -> dict[str, Attribute]:
+    """The attributes left out that stand for f32."""
+    if node.op == "ConstantOfShape":
+        return {"value": Inline(np.zeros(1, np.float32))}
+    known = schema(node.op, version_of(node.op, opsets))
+    defaults = {} if known is None else known.attributes
+    return {key: defaults[key] for key in _TYPE_ATTRIBUTES if isinstance(defaults.get(key), int)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,25 +161,38 @@ class _CastStore:
         return cast
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Caster:
+    """Casts one graph of the program, and the blocks inside it.
+
+    Where an op takes or gives one float type only, casts are inserted around it.
+    """
+
     dtype: str
     kept: frozenset[str]
     opsets: Mapping[str, int]
+    taken: set[str]
+    """Names of values, so that those of inserted casts are new."""
 
-    def graph(self, graph: Graph) -> Graph:
+    def graph(self, graph: Graph, narrow: Mapping[str, str] | None = None) -> Graph:
+        """The graph; `narrow` maps values that an op gives in its own float type to their casts."""
+        known = dict(narrow or {})
+        nodes = [made for node in graph.nodes for made in self._nodes(node, known)]
         return replace(
             graph,
             inputs=tuple(map(self._value, graph.inputs)),
-            outputs=tuple(map(self._value, graph.outputs)),
+            outputs=tuple(self._value(self._renamed(value, known)) for value in graph.outputs),
             constants=tuple(map(self._constant, graph.constants)),
-            nodes=tuple(map(self._node, graph.nodes)),
+            nodes=tuple(nodes),
         )
 
     def _value(self, value: Value) -> Value:
         if value.name in self.kept or value.type is None:
             return value
         return replace(value, type=self._type(value.type))
+
+    def _renamed(self, value: Value, narrow: Mapping[str, str]) -> Value:
+        return replace(value, name=narrow.get(value.name, value.name))
 
     def _type(self, type_: Type) -> Type:
         if isinstance(type_, TensorType):
@@ -136,28 +205,57 @@ class _Caster:
             return replace(constant, value=self._value(constant.value))
         return Constant(self._value(constant.value), Inline(cast_array(data.array, self.dtype)))
 
-    def _node(self, node: Node) -> Node:
-        return replace(
+    def _nodes(self, node: Node, narrow: dict[str, str]) -> list[Node]:
+        """The statement, after casts of its operands and before casts of its results."""
+        before: list[Node] = []
+        inputs: list[Operand] = []
+        for index, operand in enumerate(node.inputs):
+            wanted = only_float(node, index, self.opsets)
+            if not isinstance(operand, str) or operand in self.kept:
+                inputs.append(operand)
+            elif wanted is None or wanted == self.dtype:
+                inputs.append(narrow.get(operand, operand))
+            elif operand in narrow:
+                inputs.append(operand)
+            else:
+                inputs.append(self._fresh(f"{operand}.{wanted}"))
+                before.append(_cast(operand, str(inputs[-1]), wanted))
+        after = []
+        for value, wanted in zip(node.outputs, self._result_floats(node), strict=True):
+            if value.name and wanted not in (None, self.dtype) and value.name not in self.kept:
+                narrow[value.name] = self._fresh(f"{value.name}.{self.dtype}")
+                after.append(_cast(value.name, narrow[value.name], self.dtype))
+        made = replace(
             node,
-            # What a statement gives follows from its operands; an op may give one float type only.
+            inputs=tuple(inputs),
+            # The types of results follow from the operands; an op may give one float type only.
             outputs=tuple(Value(value.name) for value in node.outputs),
             attributes=self._attributes(node),
-            subgraphs=tuple(map(self.graph, node.subgraphs)),
+            subgraphs=tuple(self.graph(body, narrow) for body in node.subgraphs),
         )
+        return [*before, made, *after]
+
+    def _result_floats(self, node: Node) -> list[str | None]:
+        """Per result the only float type that the op gives, whatever its operands and attributes are."""
+        known = schema(node.op, version_of(node.op, self.opsets))
+        if known is None or not known.outputs:
+            return [None] * len(node.outputs)
+        last = len(known.outputs) - 1
+        return [known.outputs[min(index, last)].only_float for index in range(len(node.outputs))]
+
+    def _fresh(self, name: str) -> str:
+        found, number = name, 1
+        while found in self.taken:
+            number += 1
+            found = f"{name}.{number}"
+        self.taken.add(found)
+        return found
 
     def _attributes(self, node: Node) -> Mapping[str, Attribute]:
         if any(value.name in self.kept for value in node.outputs):
             return node.attributes
-        given = {**self._defaults(node), **node.attributes}
+        given = {**_defaults(node, self.opsets), **node.attributes}
         return {key: self._attribute(key, value) for key, value in given.items()}
-
-    def _defaults(self, node: Node) -> dict[str, Attribute]:
-        """The attributes left out that stand for f32."""
-        if node.op == "ConstantOfShape":
-            return {"value": Inline(np.zeros(1, np.float32))}
-        known = schema(node.op, version_of(node.op, self.opsets))
-        defaults = {} if known is None else known.attributes
-        return {key: defaults[key] for key in _TYPE_ATTRIBUTES if isinstance(defaults.get(key), int)}
 
     def _attribute(self, key: str, value: Attribute) -> Attribute:
         if isinstance(value, Inline):
@@ -165,3 +263,7 @@ class _Caster:
         if key in _TYPE_ATTRIBUTES and isinstance(value, int) and FROM_ONNX.get(value) in WIDTHS:
             return ONNX[self.dtype]
         return value
+
+
+def _cast(name: str, result: str, dtype: str) -> Node:
+    return Node("Cast", (name,), (Value(result),), {"to": ONNX[dtype]})

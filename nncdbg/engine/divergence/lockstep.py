@@ -6,6 +6,7 @@ One value of each side is held at a time; where control flow takes other ways, t
 from __future__ import annotations
 
 from nncdbg.engine.divergence.blame import Verdict, is_discrete
+from nncdbg.engine.divergence.casting import has_same_places
 from nncdbg.engine.divergence.measure import measure
 from nncdbg.engine.divergence.paired_runs import PairedRuns
 from nncdbg.engine.divergence.pending import Pending
@@ -32,10 +33,13 @@ def compared(
 ) -> Lockstep | PairedRuns:
     """The comparison of two debuggers at their entry, ready to run.
 
-    `same_places`: the programs are the same statement for statement, so that nothing has to be paired;
-    None finds out.
+    `same_places`: side B is side A in another setting, so that nothing has to be paired unless casts were
+    inserted; None finds out.
     """
-    same = _same(a.program, b.program) if same_places is None else same_places
+    if same_places is None:
+        same = _same(a.program, b.program)
+    else:
+        same = same_places and has_same_places(a.program, b.program)
     kind = Lockstep if same else PairedRuns
     return kind(a, b, tolerance or Tolerance(), budget)
 
@@ -115,7 +119,7 @@ class Lockstep:
             self.tally.add(one, match)
             if match.diverges:
                 differ.append(match)
-        if differ:
+        if differ and self.tally.worth_judging(one.key[0]):
             self.tally.judged(differ, self._verdict(one, other, differ))
 
     def _verdict(self, one: Written, other: Written, matches: list[Match]) -> Verdict:

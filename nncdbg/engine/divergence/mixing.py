@@ -29,7 +29,7 @@ from nncdbg.engine.graph import (
     Value,
 )
 from nncdbg.engine.inference import literal_dtype, output_types
-from nncdbg.engine.ops.schema import schema, version_of
+from nncdbg.engine.ops.schema import only_float, schema, version_of
 from nncdbg.engine.search import blocks
 
 Place: TypeAlias = "tuple[Path, int]"
@@ -43,7 +43,6 @@ Types: TypeAlias = "Mapping[Path, Mapping[str, Type | None]]"
 """Per block the types that its values have in the program as it was."""
 
 _TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_datatype"})
-_ONE_TYPE = frozenset({"tensor(float)", "tensor(double)"})
 
 
 def mixed_program(program: Program, narrow: Collection[Place], dtype: str, types: Types) -> Program:
@@ -69,10 +68,7 @@ def narrow_node(node: Node, dtype: str, opsets: Mapping[str, int]) -> Node:
 
 def fixed(node: Node, index: int, opsets: Mapping[str, int]) -> bool:
     """Whether an op takes one float type only as its operand `index`."""
-    known = schema(node.op, version_of(node.op, opsets))
-    if known is None or not known.inputs:
-        return False
-    return known.inputs[min(index, len(known.inputs) - 1)].type in _ONE_TYPE
+    return only_float(node, index, opsets) in WIDE
 
 
 def is_wide(known: Type | None) -> bool:

@@ -61,7 +61,7 @@ def open_stores(names: Sequence[str], folder: Path, allowed: Sequence[Path] = ()
     Raises LoadError if one cannot be opened, or is neither below `folder` nor below a folder that
     is `allowed`: a text of somebody else must not make files of the user part of a run.
     """
-    return tuple(_open(_confined(name, folder, allowed)) for name in names)
+    return tuple(_open(confined(name, folder, allowed)) for name in names)
 
 
 def attach_stores(
@@ -71,15 +71,20 @@ def attach_stores(
     return replace(program, readers=open_stores(program.stores, Path(folder), allowed))
 
 
-def _confined(name: str, folder: Path, allowed: Sequence[Path]) -> Path:
+def confined(name: str, folder: Path, allowed: Sequence[Path], kind: str = "store") -> Path:
+    """Return the path of a file that a text in `folder` names.
+
+    Raises LoadError unless it is below `folder` or below a folder that is `allowed`.
+    """
     try:
-        inside, path = path_inside(name, folder), (folder / name).resolve()
+        path = (folder / name).resolve()
+        inside = path_inside(name, folder) or path.is_relative_to(folder.resolve())
     except (OSError, ValueError, RuntimeError) as error:
-        raise LoadError(f"the store {name!r} has a bad file name: {error}") from error
-    if inside is None and not any(path.is_relative_to(each.resolve()) for each in allowed):
+        raise LoadError(f"the {kind} {name!r} has a bad file name: {error}") from error
+    if not inside and not any(path.is_relative_to(each.resolve()) for each in allowed):
         flag = f"--allow-store {shlex.quote(str(path.parent))}"
         raise LoadError(
-            f'the store "{name}" is outside the folder of the text, {folder.resolve()}',
+            f'the {kind} "{name}" is outside the folder of the text, {folder.resolve()}',
             hint=f'if you trust the text, give {flag} ("allowStores" in a launch, `stores` in Python)',
         )
     # As the user wrote it, for errors.

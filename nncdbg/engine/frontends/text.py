@@ -7,7 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from nncdbg.engine.errors import LoadError
-from nncdbg.engine.frontends import attach_stores
+from nncdbg.engine.frontends import attach_stores, confined
+from nncdbg.engine.frontends import load as load_source
+from nncdbg.engine.frontends.listings import owner_of, workspace_of
 from nncdbg.engine.frontends.onnx_file import file_size
 from nncdbg.engine.graph import Program
 
@@ -15,7 +17,8 @@ from nncdbg.engine.graph import Program
 def load(path: Path, *, flat: bool = False, stores: Sequence[Path] = ()) -> Program:
     """Return the program in a .nnc file.  `flat` changes nothing: the text is what the user wrote.
 
-    Its stores are below its folder, or below one of `stores`.
+    Its stores are below its folder, or below one of `stores`.  For a listing of a model, return the program
+    of that model, which is below the workspace of the listing, or below one of `stores`.
 
     Raises LoadError if the file or a store cannot be read, ParseError if the text is wrong.
     """
@@ -31,4 +34,28 @@ def load(path: Path, *, flat: bool = False, stores: Sequence[Path] = ()) -> Prog
         ) from error
     except OSError as error:
         raise LoadError(f"cannot read {path}: {error.strerror or error}") from error
+    workspace, owner = workspace_of(path), owner_of(text)
+    if workspace is not None and owner is not None:
+        model = confined(owner, workspace, stores, "model")
+        if not model.is_file():
+            raise LoadError(
+                f"{path} is the listing of {owner}, and there is no file {model}",
+                hint="open the model itself",
+            )
+        return _listed(model, text, flat, stores)
     return replace(attach_stores(parse(text, file=str(path)), path.parent, stores), source=str(path))
+
+
+def _listed(model: Path, text: str, flat: bool, stores: Sequence[Path]) -> Program:
+    """Return the program of a model, with layers or flat: as its listing shows it."""
+    made = load_source(model, flat=flat, stores=stores)
+    if flat or _shows(text, made):
+        return made
+    other = load_source(model, flat=True, stores=stores)
+    return other if _shows(text, other) else made
+
+
+def _shows(text: str, program: Program) -> bool:
+    from nncdbg.textual_repr.printer import listing
+
+    return text.splitlines()[:-1] == list(listing(program, locations=False).lines)

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from nncdbg.engine.code import Code, Path, Statement
 from nncdbg.engine.memory.buffers import ALIGNMENT, GUARD, address_of
-from nncdbg.engine.memory.region import Region, Segment
+from nncdbg.engine.memory.region import Region
+from nncdbg.engine.memory.segment import Segment
 
 _CHUNK = 1 << 20
 _LEAST = ALIGNMENT + GUARD

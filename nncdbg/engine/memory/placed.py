@@ -23,8 +23,9 @@ from nncdbg.engine.memory.buffers import GUARD, address_of
 from nncdbg.engine.memory.lifetimes import Scope, target_slots
 from nncdbg.engine.memory.plan_file import PlacedPlan, Site
 from nncdbg.engine.memory.planner import by_liveness
-from nncdbg.engine.memory.region import Region, Segment
+from nncdbg.engine.memory.region import Region
 from nncdbg.engine.memory.reusing import ReusingAllocation
+from nncdbg.engine.memory.segment import Segment
 from nncdbg.stats.inspection import fill
 
 SLACK = 1 << 20
@@ -91,6 +92,7 @@ class PlacedAllocation(ReusingAllocation):
     """
 
     name = "placed"
+    settles = True
 
     def __init__(self, plan: PlacedPlan, *, poison: bool = False) -> None:
         super().__init__(by_liveness)

@@ -13,11 +13,14 @@ import os
 import weakref
 from collections import defaultdict, deque
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
 from nncdbg.engine.errors import RunError
+from nncdbg.engine.memory import shared_pages
+from nncdbg.engine.memory.buffers import address_of
+from nncdbg.engine.memory.segment import Segment
 
 _PAGE = mmap.PAGESIZE
 _RANGE = 1 << 36
@@ -25,10 +28,6 @@ _CHECKED = 1 << 26
 """From this size on, a segment is refused if the machine has not the memory for it."""
 _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if os.uname().sysname == "Linux" else 0)
 _PATTERN = np.full(1 << 12, 0x7FFF7FFF7FFF7FFF, np.uint64).view(np.uint8)
-
-
-class Segment(np.ndarray[Any, Any]):
-    """Pages that buffers stand in.  Its own type, so that it stays the base of views of buffers."""
 
 
 Place: TypeAlias = "tuple[mmap.mmap, int]"
@@ -71,9 +70,11 @@ class Region:
         size = -(-size // _PAGE) * _PAGE
         pages, start = self._spare[size].pop() if self._spare.get(size) else self._fresh(size)
         segment = Segment((size,), np.uint8, pages, start)
+        if size >= shared_pages.LEAST:
+            segment.file = _in_file(segment)
         paint(segment)
         self.live_bytes += size
-        weakref.finalize(segment, self._release, (pages, start), size, self._run).atexit = False
+        weakref.finalize(segment, self._release, (pages, start), size, self._run, segment.file).atexit = False
         return segment
 
     def _fresh(self, size: int) -> Place:
@@ -87,9 +88,13 @@ class Region:
         self._used += size
         return self._ranges[-1], start
 
-    def _release(self, place: Place, size: int, run: int) -> None:
+    def _release(self, place: Place, size: int, run: int, file: int | None) -> None:
         self.live_bytes -= size
-        if run < self._run:
+        if file is not None:
+            # Another process may have the file since a fork, so its pages are not written to again.
+            pages, start = place
+            shared_pages.unmap(_address(pages) + start, size, file)
+        elif run < self._run:
             self._spare[size].append(place)
         else:
             _vacate(place, size)
@@ -121,6 +126,19 @@ class Region:
                 # A limit on address space (ulimit -v) asks for less at a time.
                 size = max(least, size >> 2)
         self._used, self._size = 0, size
+
+
+def _in_file(segment: Segment) -> int | None:
+    """Map a memory file over a segment; its descriptor, None if the segment stays ordinary memory."""
+    file = shared_pages.memory_file(len(segment))
+    if file is not None and not shared_pages.map_over(address_of(segment), len(segment), file):
+        os.close(file)
+        return None
+    return file
+
+
+def _address(pages: mmap.mmap) -> int:
+    return address_of(np.frombuffer(pages, np.uint8, 1))
 
 
 def _vacate(place: Place, size: int) -> None:

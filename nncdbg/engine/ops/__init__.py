@@ -7,6 +7,7 @@ import nncdbg.engine.ops.microsoft.attention
 import nncdbg.engine.ops.microsoft.blocked
 import nncdbg.engine.ops.microsoft.convolution
 import nncdbg.engine.ops.microsoft.grouped_attention
+import nncdbg.engine.ops.microsoft.images
 import nncdbg.engine.ops.microsoft.matrix
 import nncdbg.engine.ops.microsoft.multi_head_attention
 import nncdbg.engine.ops.microsoft.normalization
@@ -15,6 +16,7 @@ import nncdbg.engine.ops.microsoft.quantized
 import nncdbg.engine.ops.microsoft.quantized_pools
 import nncdbg.engine.ops.microsoft.quantized_products
 import nncdbg.engine.ops.microsoft.recurrent
+import nncdbg.engine.ops.microsoft.rotary
 import nncdbg.engine.ops.microsoft.tensors  # noqa: F401
 from nncdbg.engine.ops import (  # noqa: F401
     activation,

@@ -90,6 +90,15 @@ def _inner(shapes: Sequence[Sequence[int]], result: Sequence[int]) -> int:
     return round(math.sqrt(math.prod(shapes[0]) * math.prod(shapes[1]) / max(1, math.prod(result))))
 
 
+def _in_order(xp: ModuleType, array: Any) -> Any:
+    """The array with its elements in C order in memory.
+
+    A library rounds a product of transposed matrices differently, and whether a result of Transpose is a
+    view or a copy depends on the allocator.
+    """
+    return array if array.flags.c_contiguous else xp.ascontiguousarray(array)
+
+
 @op(
     "MatMul",
     since=1,
@@ -105,7 +114,7 @@ def matmul(xp: ModuleType, a: Any, b: Any, *, out: Any = None) -> Any:
 
     f16 and bf16 are summed in f32.  ONNX MatMul since 1.
     """
-    left, right = widened(xp, a), widened(xp, b)
+    left, right = _in_order(xp, widened(xp, a)), _in_order(xp, widened(xp, b))
     if out is not None and out.dtype == left.dtype:
         return xp.matmul(left, right, out=out)
     return settled(xp, xp.matmul(left, right), a.dtype, out)
@@ -203,7 +212,7 @@ def gemm(
     out: Any = None,
 ) -> Any:
     """alpha A B + beta C, A and B transposed if asked; C broadcasts.  ONNX Gemm since 7."""
-    left, right, offset = widened(xp, a), widened(xp, b), widened(xp, c)
+    left, right, offset = _in_order(xp, widened(xp, a)), _in_order(xp, widened(xp, b)), widened(xp, c)
     left, right = left.T if transA else left, right.T if transB else right
     if left.dtype.kind in "iu":
         return settled(xp, _gemm_of_integers(xp, left, right, offset, alpha, beta), a.dtype, out)

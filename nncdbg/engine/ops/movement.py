@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.errors import GraphError
+from nncdbg.engine.errors import GraphError, RunError
 from nncdbg.engine.graph import Dim
 from nncdbg.engine.ops import gradient_shape as gradients
 from nncdbg.engine.ops import valid_integers as valid
@@ -188,12 +188,24 @@ def _pad(xp: Any, x: Any, pads: Sequence[int], value: Any, mode: str, axes: Sequ
     kept = tuple(slice(max(0, -b), n + min(0, a)) for b, a, n in zip(before, after, x.shape, strict=True))
     x = x[kept]
     widths = [(max(0, b), max(0, a)) for b, a in zip(before, after, strict=True)]
+    if mode == "reflect":
+        _check_reflection(x.shape, widths)
     if mode != "constant":
         return xp.pad(x, widths, mode=mode)
     shape = tuple(b + n + a for (b, a), n in zip(widths, x.shape, strict=True))
     result = xp.full(shape, value, dtype=x.dtype)
     result[tuple(slice(b, b + n) for (b, _), n in zip(widths, x.shape, strict=True))] = x
     return result
+
+
+def _check_reflection(shape: Sequence[int], widths: Sequence[tuple[int, int]]) -> None:
+    """Raise RunError for a pad that an axis, after negative pads, is too short to reflect."""
+    for axis, (size, pads) in enumerate(zip(shape, widths, strict=True)):
+        if max(pads) > max(size - 1, 0):
+            raise RunError(
+                f"Pad cannot reflect {max(pads)} elements along axis {axis} of size {size}",
+                hint='reflect at most size - 1 elements, or use mode="edge"',
+            )
 
 
 def _pad_shape(attributes: Attributes, types: Types) -> Shape | None:

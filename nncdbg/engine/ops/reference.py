@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.dtypes import name_of
+from nncdbg.engine.dtypes import NUMPY, name_of
 from nncdbg.engine.errors import GraphError, RunError, UnsupportedOp
 from nncdbg.engine.graph import SequenceType, TensorType, Type
 from nncdbg.engine.onnx_messages import node_proto, type_of_proto, type_proto
@@ -114,17 +114,40 @@ class _Statement:
         self.version = version
         self.attributes = attributes
         self.outputs = outputs
-        self._evaluators: dict[tuple[Type | None, ...], Any] = {}
+        self._evaluators: dict[tuple[Type | None, ...], tuple[Any, Sequence[Type | None]]] = {}
 
     def run(self, *inputs: Any) -> Any:
         """The outputs as arrays, lists for sequences; one bare, several in a tuple."""
         types = tuple(map(_element, inputs))
-        evaluator = self._evaluators.get(types)
-        if evaluator is None:
-            evaluator = self._evaluators[types] = self._evaluator(types)
+        if types not in self._evaluators:
+            self._evaluators[types] = self._evaluator(types), self._result_types(types)
+        evaluator, wanted = self._evaluators[types]
         feeds = {f"input_{index}": value for index, value in enumerate(inputs) if value is not None}
-        results = tuple(map(_plain, evaluator.run(None, feeds)))
+        plain = map(_plain, evaluator.run(None, feeds))
+        results = tuple(self._typed(result, known) for result, known in zip(plain, wanted, strict=True))
         return results[0] if len(results) == 1 else results
+
+    def _result_types(self, types: Sequence[Type | None]) -> Sequence[Type | None]:
+        """What ONNX infers for the results of operands of these element types."""
+        attributes = {**self.attributes, "outputs_count": self.outputs}
+        return _infer(self.name, self.version, attributes, types)
+
+    def _typed(self, result: Any, wanted: Type | None) -> Any:
+        """The result in the element type that ONNX infers: `onnx.reference` computes some ops in f64.
+
+        Raises RunError for a result that this type cannot hold.
+        """
+        if not isinstance(wanted, TensorType) or not isinstance(result, np.ndarray):
+            return result
+        dtype = NUMPY[wanted.dtype]
+        if result.dtype == dtype:
+            return result
+        with np.errstate(all="ignore"):
+            cast = result.astype(dtype)
+            exact = dtype.kind == "f" or np.array_equal(cast.astype(result.dtype), result)
+        if result.dtype.kind not in "fiub" or not exact:
+            raise RunError(f"onnx.reference gave {self.name} as {result.dtype}, ONNX infers {wanted.dtype}")
+        return cast
 
     def _evaluator(self, types: Sequence[Type | None]) -> Any:
         from onnx import helper

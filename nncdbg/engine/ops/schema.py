@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.graph import DEFAULT_DOMAIN, Inline
+from nncdbg.engine.graph import DEFAULT_DOMAIN, Inline, Node
 from nncdbg.engine.ops.declaration import declared
 from nncdbg.engine.ops.microsoft.schemas import DOMAINS, added_schema, added_schemas, added_versions
 
@@ -31,6 +31,8 @@ class Parameter:
     variadic: bool = False
     tensor: bool = True
     """False where a sequence, an optional or a map may stand."""
+    only_float: str | None = None
+    """The float type of 16 bits or more, if exactly one is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,16 +151,36 @@ def schema(name: str, version: int) -> Schema | None:
     )
 
 
+def only_float(node: Node, index: int, opsets: Mapping[str, int]) -> str | None:
+    """The float type that an op takes as its operand `index`, if it takes exactly one."""
+    known = schema(node.op, version_of(node.op, opsets))
+    if known is None or not known.inputs:
+        return None
+    return known.inputs[min(index, len(known.inputs) - 1)].only_float
+
+
 def _documented(name: str, version: int) -> str:
     """What our declaration says of an op whose schema has no documentation."""
     entries = [entry for entry in declared(name) if entry.since <= version]
     return inspect.cleandoc(entries[-1].doc) if entries else ""
 
 
+_FLOATS = {
+    "tensor(float16)": "f16",
+    "tensor(bfloat16)": "bf16",
+    "tensor(float)": "f32",
+    "tensor(double)": "f64",
+}
+
+
 def _parameter(formal: Any) -> Parameter:
     option = formal.option.name
     tensor = all(kind.startswith("tensor(") for kind in formal.types)
-    return Parameter(formal.name, formal.type_str, option == "Optional", option == "Variadic", tensor)
+    floats = [short for kind, short in _FLOATS.items() if kind in formal.types]
+    only_float = floats[0] if len(floats) == 1 else None
+    return Parameter(
+        formal.name, formal.type_str, option == "Optional", option == "Variadic", tensor, only_float
+    )
 
 
 def _default(attribute: Any) -> Any:

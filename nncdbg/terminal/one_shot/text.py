@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shlex
+import stat
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -24,11 +27,15 @@ def main(arguments: Sequence[str]) -> int:
 
     options = _options(arguments)
     program = chosen_program(options)
-    folder = Path(options.output).parent if options.output else Path()
+    folder = Path(options.output).parent if options.output else _folder_of_output()
     screen = Screen()
     for note in program.notes:
         screen.note(note)
-    text = print_program(stores_from(program, folder), locations=not options.no_loc)
+    shown = stores_from(program, folder)
+    text = print_program(shown, locations=not options.no_loc)
+    if folder is not None:
+        for store in shown.stores:
+            _note_outside(store, folder, screen)
     if options.output:
         write_text(Path(options.output), text)
     else:
@@ -46,10 +53,39 @@ def _options(arguments: Sequence[str]) -> Namespace:
     return parser.parse_args(arguments)
 
 
-def stores_from(program: Program, folder: Path) -> Program:
-    """The program with the paths of its stores as seen from `folder`."""
+def _note_outside(store: str, folder: Path, screen: Screen) -> None:
+    """Say how a text is opened whose data is not below its folder."""
+    path = (folder / store).resolve()
+    if not path.is_relative_to(folder.resolve()):
+        option = f"--allow-store {shlex.quote(str(path.parent))}"
+        screen.note(f"the data stays in {path}: open the text with {option}")
+
+
+def _folder_of_output() -> Path | None:
+    """The folder of the file behind standard output, the current one for a terminal; None for a pipe."""
+    if sys.stdout.isatty():
+        return Path()
+    try:
+        descriptor = sys.stdout.fileno()
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return None
+        if hasattr(fcntl, "F_GETPATH"):
+            found = fcntl.fcntl(descriptor, fcntl.F_GETPATH, bytes(1024)).rstrip(b"\0")
+            return Path(os.fsdecode(found)).parent
+        return Path(os.readlink(f"/proc/self/fd/{descriptor}")).parent
+    except OSError:
+        return None
+
+
+def stores_from(program: Program, folder: Path | None) -> Program:
+    """The program with the paths of its stores as seen from `folder`; absolute if that is not known."""
     source = Path(program.source).parent if program.source else Path()
-    stores = [Path(os.path.relpath(source / store, folder)).as_posix() for store in program.stores]
+    stores = [
+        (source / store).resolve().as_posix()
+        if folder is None
+        else Path(os.path.relpath(source / store, folder)).as_posix()
+        for store in program.stores
+    ]
     return replace(program, stores=tuple(stores))
 
 

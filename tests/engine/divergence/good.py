@@ -76,6 +76,13 @@ def architectures() -> Iterator[Good]:
             made = partial(_made, name, *form)
             yield Good(f"{name}{title} on onnxruntime", made, backend="onnxruntime")
             yield Good(f"{name}{title}, optimized", made, partial(_made, name, *form, optimized))
+        fused = partial(optimized, level="extended")
+        yield Good(f"{name}, fused", partial(_made, name), partial(_made, name, fused))
+        yield Good(f"{name}, fused on onnxruntime", partial(_made, name, fused), backend="onnxruntime")
+        # onnxruntime's Resize truncates 8-bit integers, and by ONNX they are rounded: a real difference.
+        if name not in ("recurrent", "decoder"):
+            made = partial(_made, name, partial(quantized, form="QOperator"))
+            yield Good(f"{name}, QOperator on onnxruntime", made, backend="onnxruntime")
         yield Good(
             f"{name}, renamed and reordered", partial(_made, name), partial(_made, name, reordered, renamed)
         )

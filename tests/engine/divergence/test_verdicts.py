@@ -46,6 +46,24 @@ def test_paths_and_models_are_loaded(tmp_path: object) -> None:
     assert (report.cause.a.node, report.status) == (truth, "diverged")
 
 
+def test_a_side_that_fails_says_what_differs_before_it() -> None:
+    text = """#nncdbg 1
+opset 18
+
+graph @main(%x: f32[2,3]) -> (%y: f32[...]) {
+  %a = Tanh(%x)
+  %t = Transpose(%a, perm=[0,1])
+  %n = Neg(%t)
+  %y = Mul(%n, [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+  return %y
+}
+"""
+    other = text.replace("perm=[0,1]", "perm=[1,0]").replace("%x: f32[2,3]", "%x: f32[...]")
+    with pytest.raises(nncdbg.NncdbgError, match="side B: Mul") as caught:
+        nncdbg.diff(nncdbg.parse(text), nncdbg.parse(other), {"x": x_of(2, 3)})
+    assert caught.value.hint == "before it the sides differ: Transpose perm [0, 1] / [1, 0] (%t, line 6)"
+
+
 ROUNDED = """#nncdbg 1
 opset 18
 

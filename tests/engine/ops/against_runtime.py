@@ -19,6 +19,7 @@ from nncdbg.engine.ops.schema import complete, split
 from tests.engine.ops.onnx_cases import assert_agrees, type_of
 
 OPSET = 21
+ML = "ai.onnx.ml"
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def model_of(row: Row) -> onnx.ModelProto:
     graph = onnx.helper.make_graph([node], "node", values, outputs, initializer=constants)
     imports = [onnx.helper.make_opsetid("", row.version if not domain else OPSET)]
     if domain:
-        imports.append(onnx.helper.make_opsetid(domain, 1))
+        imports.append(onnx.helper.make_opsetid(domain, row.version if domain == ML else 1))
     return onnx.helper.make_model(graph, opset_imports=imports, ir_version=10)
 
 

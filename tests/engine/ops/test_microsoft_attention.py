@@ -141,6 +141,44 @@ ROWS += [
     ),
 ]
 
+STEP, NEW_K, NEW_V = f(B, 1, H), f(B, 1, H), f(B, 1, H)
+CACHE = (f(B, N, 5, D), f(B, N, 5, D))
+DECODER = "DecoderMaskedMultiHeadAttention"
+ROWS += [
+    row(
+        DECODER,
+        STEP,
+        NEW_K,
+        NEW_V,
+        None,
+        f(B, N, 1, 4),
+        *CACHE,
+        ints(3),
+        num_heads=N,
+        past_present_share_buffer=1,
+        outputs=3,
+        title="shared cache",
+    ),
+    row(
+        DECODER,
+        STEP,
+        NEW_K,
+        NEW_V,
+        ints([0, 1, 1, 1], [1, 1, 1, 1]),
+        None,
+        *CACHE,
+        ints(3),
+        None,
+        None,
+        f(3 * H),
+        num_heads=N,
+        past_present_share_buffer=1,
+        outputs=3,
+        title="mask and bias",
+    ),
+    row(DECODER, STEP, f(B, N, 6, D), f(B, N, 6, D), num_heads=N, title="other sequence"),
+]
+
 for kind in (np.uint8, np.int8):
     x, zero = GENERATOR.integers(0, 256, (B, S, 10)).astype(np.uint8), np.array(3, kind)
     weights = GENERATOR.integers(0, 256, (10, 3 * H)).astype(np.uint8).view(kind)

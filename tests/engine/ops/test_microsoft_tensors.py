@@ -104,6 +104,9 @@ ROWS += [
     Row("DynamicSlice", [f(4, 5), np.array([1, 0]), np.array([3, 4])], version=1),
     Row("DynamicSlice", [f(4, 5), np.array([1]), np.array([3]), np.array([1])], version=1),
 ]
+for mode, padding in (("bilinear", "zeros"), ("nearest", "border"), ("bicubic", "zeros")):
+    grid = GENERATOR.uniform(-1.2, 1.2, (2, 3, 4, 2)).astype(np.float32)
+    ROWS.append(row("GridSample", f(2, 3, 5, 6), grid, mode=mode, padding_mode=padding))
 REGIONS = np.array(
     [[0, 0, 1, 1], [0.2, 0.1, 0.9, 0.7], [-0.3, 0.5, 0.6, 1.4], [0.8, 0.9, 0.1, 0.2]], np.float32
 )

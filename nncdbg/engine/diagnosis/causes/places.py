@@ -11,17 +11,11 @@ import numpy as np
 from nncdbg.engine.diagnosis.cause import Birth
 from nncdbg.engine.diagnosis.causes.numbers import exact, is_float
 from nncdbg.engine.graph import Array
+from nncdbg.engine.nonfinite import bad
 from nncdbg.textual_repr.lexemes import name_text
 
 Index: TypeAlias = "tuple[int, ...]"
 Place: TypeAlias = "Sequence[int | slice]"
-
-
-def bad(array: Array, kind: str) -> Array:
-    """Which elements are NaN, or infinite."""
-    if not is_float(array) and array.dtype.kind != "c":
-        return np.zeros(array.shape, bool)
-    return np.asarray(np.isnan(array) if kind == "nan" else np.isinf(array))
 
 
 def first(mask: Array) -> Index:

@@ -1,23 +1,22 @@
-"""MultiHeadAttention and RotaryEmbedding of onnxruntime."""
+"""MultiHeadAttention of onnxruntime, and its form for one step of a decoder."""
 
 from __future__ import annotations
 
+from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import Dim
 from nncdbg.engine.ops.declaration import composite
-from nncdbg.engine.ops.formula import sizes_at
+from nncdbg.engine.ops.formula import cast, sizes_at
 from nncdbg.engine.ops.microsoft.attention_lines import (
-    angle_lines,
     causal_lines,
     default_scale,
     mask_lines,
     refuse,
-    rotated,
     scores_lines,
     split_heads,
     weighted_lines,
 )
 from nncdbg.engine.ops.microsoft.composing import wide_formula
-from nncdbg.engine.ops.types import Attributes, Types, at, product, same_as, shape_at, typed
+from nncdbg.engine.ops.types import Attributes, Types, at, product, shape_at, typed
 
 _MULTI = [
     "query",
@@ -147,39 +146,81 @@ def _key_count(types: Types) -> int:
     return key[2] if len(key) == 4 else key[1]
 
 
-# Rotary position embedding -----------------------------------------------------------------------
+# One step of a decoder ---------------------------------------------------------------------------
+
+_STEP = [
+    "query",
+    "key",
+    "value",
+    "mask_index",
+    "attention_bias",
+    "past_key",
+    "past_value",
+    "past_length",
+    "beam_width",
+    "indirection",
+    "bias",
+]
 
 
-@composite("com.microsoft.RotaryEmbedding", infer=same_as(0))
-def rotary_embedding(attributes: Attributes, types: Types) -> str:
-    """x turned by its position, pair by pair: [batch, sequence, hidden] or [batch, heads, sequence, size].
+def _step_types(attributes: Attributes, types: Types) -> Types:
+    """[batch, 1, hidden], then keys and values [batch, heads, places, size]."""
+    query, heads = shape_at(types, 0), attributes["num_heads"]
+    cache = typed(at(types, 0), (None, heads, None, None))
+    return [typed(at(types, 0), (None, None, None) if query is None else query), cache, cache]
 
-    `position_ids` is one offset, or a position for each [batch, sequence].
-    """
-    shape, cache = sizes_at(types, 0), sizes_at(types, 2)
-    lines = []
-    if len(shape) == 4:
-        batch, heads, length, size = shape
-        lines.append("%heads = Transpose(%x.wide, perm=[0, 2, 1, 3])")
-    else:
-        batch, length, hidden = shape
-        size = hidden // attributes["num_heads"] if attributes["num_heads"] else 2 * cache[1]
-        heads = hidden // size
-        lines.append(f"%heads = Reshape(%x.wide, {[batch, length, heads, size]})")
-    places = "position_ids"
-    if len(sizes_at(types, 1)) == 1:
-        places = "places"
-        lines += [
-            f"%steps = Range(0, {length}, 1)",
-            "%row = Add(%steps, %position_ids)",
-            f"%places = Expand(%row, [{batch}, {length}])",
+
+def _step_cache(attributes: Attributes, types: Types) -> list[str]:
+    """`%k` and `%v`, and the caches `%key_places` and `%value_places`, from `%own_k` and `%own_v`."""
+    pairs = (("k", "key"), ("v", "value"))
+    if at(types, 5) is None:
+        return [
+            line
+            for name, cache in pairs
+            for line in (f"%{name} = Identity(%own_{name})", f"%{cache}_places = Identity(%own_{name})")
         ]
-    width = attributes["rotary_embedding_dim"] or size
-    lines += angle_lines("%cos_cache.wide", "%sin_cache.wide", places)
-    lines += rotated("turned", "heads", size, width, interleaved=bool(attributes["interleaved"]))
-    if len(shape) == 4:
-        lines.append("%y.wide = Transpose(%turned, perm=[0, 2, 1, 3])")
-    else:
-        lines.append(f"%y.wide = Reshape(%turned, {list(shape)})")
-    names = ["x", "position_ids", "cos_cache", "sin_cache"]
-    return wide_formula("RotaryEmbedding", names, types, lines)
+    if not attributes["past_present_share_buffer"]:
+        hint = "set past_present_share_buffer=1, which onnxruntime needs too"
+        raise GraphError("past_key is not a buffer shared with present_key", hint=hint)
+    lines = [
+        cast("taken_wide", "past_length", "i64"),
+        "%taken = Reshape(%taken_wide, [1])",
+        "%count = Add(%taken, 1)",
+        f"%places = Range(0, {sizes_at(types, 5)[2]}, 1)",
+        "%is_new = Equal(%places, %taken)",
+        "%new_column = Unsqueeze(%is_new, [1])",
+    ]
+    for name, cache in pairs:
+        lines.append(f"%{cache}_places = Where(%new_column, %own_{name}, %past_{cache}.wide)")
+        lines.append(f"%{name} = Slice(%{cache}_places, [0], %count, [2])")
+    return lines
+
+
+@composite("com.microsoft.DecoderMaskedMultiHeadAttention", infer=_step_types)
+def decoder_masked_multi_head_attention(attributes: Attributes, types: Types) -> str:
+    """MultiHeadAttention of one query per sequence, [batch, 1, hidden], to cached keys and values.
+
+    The new key goes to place `past_sequence_length` of the cache.  key and value may be [batch, heads,
+    sequence, size], without a cache.
+    """
+    refuse(types, 9, "cache_indirection")
+    heads = attributes["num_heads"]
+    own = [at(types, 0), at(types, 1), at(types, 2), at(types, 10)]
+    lines, (batch, length, size) = _own_lines(own, heads)
+    lines += _step_cache(attributes, types)
+    added = []
+    if at(types, 3) is not None:
+        shape = sizes_at(types, 3)
+        lines += mask_lines(types, 3, shape[-1], attributes["mask_filter_value"], batch)
+        added.append("mask")
+    if at(types, 4) is not None:
+        added.append("attention_bias.wide")
+    lines += [
+        *scores_lines(default_scale(attributes["scale"], size), added),
+        *weighted_lines(batch, length),
+        "%y.wide = Identity(%result)",
+        "%present_key.wide = Identity(%key_places)",
+        "%present_value.wide = Identity(%value_places)",
+    ]
+    results = ["y", "present_key", "present_value"]
+    return wide_formula("DecoderMaskedMultiHeadAttention", _STEP, types, lines, results)

@@ -1,0 +1,55 @@
+"""Pairs that are given up: they differ although everything after them agrees."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from itertools import permutations
+
+from nncdbg.engine.divergence.pairing import Pairs
+from nncdbg.engine.divergence.units import Operand, Unit, Units
+from nncdbg.engine.divergence.written import Place
+
+
+def doubtful(a: Units, b: Units, pairs: Pairs, differ: Set[Place]) -> list[Place]:
+    """The statements of A whose pair is another way to the same result, of those in `differ`.
+
+    Without doubt is a pair of one op and type that has one name, or that reads the same values.
+    """
+    of_b = {unit.place: unit for unit in b.all}
+    found = []
+    for unit in _without_effect(a, pairs, differ):
+        if unit.place not in differ:
+            continue
+        other = of_b[pairs[unit.place][0]]
+        if unit.form != other.form or not (
+            unit.names == other.names or _reads_the_same(a, b, unit, other, pairs)
+        ):
+            found.append(unit.place)
+    return found
+
+
+def _without_effect(a: Units, pairs: Pairs, differ: Set[Place]) -> list[Unit]:
+    """The statements that only statements read which agree, or which are without effect themselves."""
+    found: dict[int, Unit] = {}
+    for unit in reversed(a.all):
+        after = {number for number, _ in unit.readers}
+        agree = (
+            number in found or (a.all[number].place in pairs and a.all[number].place not in differ)
+            for number in after
+        )
+        if unit.output is None and after and all(agree):
+            found[unit.number] = unit
+    return list(found.values())
+
+
+def _reads_the_same(a: Units, b: Units, one: Unit, other: Unit, pairs: Pairs) -> bool:
+    def same(mine: Operand, theirs: Operand) -> bool:
+        if mine[0] == "result" == theirs[0]:
+            known = pairs.get(a.all[mine[1]].place)
+            return known is not None and known[0] == b.all[theirs[1]].place and mine[2] == theirs[2]
+        return mine[0] == theirs[0] and (mine[0] != "given" or mine == theirs)
+
+    if len(one.operands) != len(other.operands):
+        return False
+    orders = permutations(other.operands) if one.commutative and len(one.operands) == 2 else [other.operands]
+    return any(all(map(same, one.operands, order)) for order in orders)

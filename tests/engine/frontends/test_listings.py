@@ -1,0 +1,75 @@
+"""A listing of a model is opened as that model, a text whose data is elsewhere by an allowed folder."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+from onnx_models import info, model
+
+import nncdbg
+from nncdbg.dap_server.sources.listing_file import write_listing
+from nncdbg.engine.errors import LoadError
+
+
+@pytest.fixture
+def made(tmp_path):
+    weight = numpy_helper.from_array(np.arange(24, dtype=np.float32).reshape(4, 6), "w")
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"], name="/enc/mm"),
+        helper.make_node("Relu", ["h"], ["y"], name="/enc/relu"),
+    ]
+    path = tmp_path / "models" / "m.onnx"
+    path.parent.mkdir()
+    onnx.save(model(nodes, [info("x", (2, 4))], [info("y", (2, 6))], initializer=[weight]), path)
+    return path
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_a_listing_is_opened_as_its_model(made, tmp_path, flat):
+    program = nncdbg.load(made, flat=flat)
+    file, _ = write_listing(made, nncdbg.Debugger(program).listing, tmp_path)
+    opened = nncdbg.load(file)
+    assert opened == program
+    assert opened.source == str(tmp_path / "models" / "m.onnx")
+    debugger = nncdbg.Debugger(opened, {"x": "ones"})
+    assert debugger.run().reason == "end"
+    assert debugger.listing.lines == tuple(file.read_text().splitlines()[:-1])
+
+
+def test_the_listing_of_a_model_that_has_changed_shows_the_new_one(made, tmp_path):
+    file, _ = write_listing(made, nncdbg.Debugger(nncdbg.load(made)).listing, tmp_path)
+    file.write_text(file.read_text().replace("Relu", "Neg"))
+    assert "Relu" in str(nncdbg.load(file))
+
+
+def test_a_model_that_is_gone_is_named(made, tmp_path):
+    file, _ = write_listing(made, nncdbg.Debugger(nncdbg.load(made)).listing, tmp_path)
+    made.unlink()
+    with pytest.raises(LoadError, match=r"is the listing of models/m\.onnx, and there is no file"):
+        nncdbg.load(file)
+
+
+def test_a_listing_does_not_lead_out_of_its_workspace_unasked(made, tmp_path):
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    file, _ = write_listing(made, nncdbg.Debugger(nncdbg.load(made)).listing, workspace)
+    with pytest.raises(LoadError, match="is outside the folder of the text"):
+        nncdbg.load(file)
+    assert nncdbg.load(file, stores=[made.parent]) == nncdbg.load(made)
+
+
+def test_a_text_elsewhere_may_end_like_a_listing(made, tmp_path):
+    file, _ = write_listing(made, nncdbg.Debugger(nncdbg.load(made)).listing, tmp_path)
+    copy = made.with_name("copy.nnc")
+    copy.write_text(file.read_text())
+    assert nncdbg.load(copy).listing is not None
+
+
+def test_an_absolute_store_below_the_folder_of_the_text_is_opened(made):
+    text = str(nncdbg.load(made)).replace('store "m.onnx"', f'store "{made}"')
+    file = made.with_name("g.nnc")
+    file.write_text(text)
+    debugger = nncdbg.Debugger(nncdbg.load(file), {"x": "ones"})
+    assert debugger.run().reason == "end"
