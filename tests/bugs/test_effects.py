@@ -1,4 +1,4 @@
-"""Small programs of `second/effects.txt`: the origin that the watch reports, or that nothing has an effect."""
+"""Small programs of `second/effects.txt`: the origin that the watch reports, or that nothing trips."""
 
 from __future__ import annotations
 
