@@ -10,6 +10,7 @@ import numpy as np
 
 from nncdbg.engine.code import Code
 from nncdbg.engine.diagnosis.cause import Birth, Cause
+from nncdbg.engine.diagnosis.causes.makers import made
 from nncdbg.engine.findings import Finding
 from nncdbg.engine.integer_checks import fault_of
 from nncdbg.engine.launch import Loaded
@@ -72,6 +73,7 @@ class Diagnosing:
             [*map(self.to_host, finding.inputs)],
             np.asarray(self.to_host(finding.result)),
             finding.output or 0,
+            [made(code, slot) for slot in code.operands[pc]],
         )
 
 
