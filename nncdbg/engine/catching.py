@@ -12,6 +12,9 @@ from nncdbg.engine.dtypes import FLOATS, name_of
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import Expression
 from nncdbg.engine.findings import KINDS, Finding
+from nncdbg.engine.linking import Binding
+from nncdbg.engine.nonfinite import array_of, born_in
+from nncdbg.engine.ops.influence import Application
 from nncdbg.stats.inspection import Flag
 
 _FLAGS = {
@@ -52,23 +55,43 @@ class Catches:
     def qualifying(self, finding: Finding) -> Iterator[tuple[Finding, Expression | None]]:
         """The finding as each caught kind tells it, with the condition that is still to be true.
 
-        NaN is told where it is born: none among the statement's inputs.  `inf` likewise; an
-        infinity out of finite inputs that no division by zero explains is an overflow.
+        A NaN is caught where it originates: at an element that no NaN among the inputs influences.  `inf`
+        likewise; an infinity out of finite inputs that no division by zero explains is an overflow.
         """
         for kind in self._kinds_of(finding):
             if kind in self.conditions:
-                yield replace(finding, kind=kind, detail=_words(kind, finding)), self.conditions[kind]
+                yield replace(finding, kind=kind, detail=self._words(kind, finding)), self.conditions[kind]
 
     def _kinds_of(self, finding: Finding) -> Sequence[str]:
         if finding.kind not in ("nan", "inf"):
             return (finding.kind,)
-        inputs = [*map(self.to_host, finding.inputs)]
-        if any(holds_any(value, finding.kind) for value in inputs):
+        inputs = [array_of(self.to_host(value)) for value in finding.inputs]
+        if any(holds_any(value, finding.kind) for value in inputs) and not self._originates(finding, inputs):
             return ()
         if finding.kind == "nan":
             return ("nan",)
         op = finding.binding.code.nodes[finding.binding.pc].op
         return ("overflow", "inf") if overflows(op, inputs) else ("inf",)
+
+    def _words(self, kind: str, finding: Finding) -> str:
+        if finding.detail:
+            return finding.detail
+        node = finding.binding.code.nodes[finding.binding.pc]
+        name = f"%{node.outputs[finding.output or 0].name}"
+        what = {"nan": "the first NaN", "inf": "the first Inf", "overflow": "an overflow to Inf"}[kind]
+        has = "NaN" if kind == "nan" else "Inf"
+        mixed = any(holds_any(self.to_host(value), finding.kind) for value in finding.inputs)
+        of = "elements" if mixed else "inputs"
+        return f"{what} is in {name}: {node.op} made it out of {of} without {has}"
+
+    def _originates(self, finding: Finding, inputs: Sequence[Any]) -> bool:
+        """Whether an element of the result is bad though no bad element of the inputs influences it."""
+        binding, index = finding.binding, finding.output or 0
+        if not isinstance(binding, Binding):
+            return False
+        results = [None] * index + [array_of(self.to_host(finding.result))]
+        application = Application(binding.op, binding.attributes, inputs, results, [None] * len(inputs))
+        return bool(born_in(application, index, finding.kind).any())
 
 
 def overflows(op: str, inputs: Sequence[Any]) -> bool:
@@ -77,16 +100,6 @@ def overflows(op: str, inputs: Sequence[Any]) -> bool:
         return False
     divides_by_zero = op == "Div" and bool((np.asarray(inputs[1]) == 0).any())
     return not divides_by_zero and not any(holds_any(value, "nan") for value in inputs)
-
-
-def _words(kind: str, finding: Finding) -> str:
-    if finding.detail:
-        return finding.detail
-    node = finding.binding.code.nodes[finding.binding.pc]
-    name = f"%{node.outputs[finding.output or 0].name}"
-    what = {"nan": "the first NaN", "inf": "the first Inf", "overflow": "an overflow to Inf"}[kind]
-    has = "NaN" if kind == "nan" else "Inf"
-    return f"{what} is in {name}: {node.op} made it out of inputs without {has}"
 
 
 def holds_any(value: Any, kind: str) -> bool:

@@ -64,6 +64,20 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True)
+class Use:
+    """One visit of a statement: in which iterations and calls, outermost first."""
+
+    site: Site
+    iteration: tuple[int, ...] = ()
+    calls: tuple[Site, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Fit for JSON."""
+        found = dict(_place(self.site) or {})
+        return {**found, "iteration": list(self.iteration), "calls": [*map(_place, self.calls)]}
+
+
+@dataclass(frozen=True, slots=True)
 class WatchFinding:
     """One thing found at one statement.
 
@@ -71,9 +85,10 @@ class WatchFinding:
     finding in which the trouble began.  `iteration` holds the iterations of the loops around it,
     outermost first.  `cause`, `evidence` and `hint` are those of `diagnosis.cause.Cause`, "" where
     nothing is to be said; `within` is the statement of the op's micro program where it happened.
-    `other` is another statement to blame: the culprit of wrong reuse, what freed the memory.
-    `actual` is the quantity that tripped a gate with a limit, `threshold` that limit.
-    `count` says how often the same was found, `case` in which case of a corpus.
+    `calls` are the statements that called the functions around it, outermost first.  `used` is the first
+    statement that an input or parameter influences.  `other` is another statement to blame: the culprit of
+    wrong reuse, what freed the memory. `actual` is the quantity that tripped a gate with a limit,
+    `threshold` that limit. `count` says how often the same was found, `case` in which case of a corpus.
     """
 
     kind: str
@@ -89,6 +104,8 @@ class WatchFinding:
     hint: str = ""
     within: Site | None = None
     other: Site | None = None
+    calls: tuple[Site, ...] = ()
+    used: Use | None = None
     actual: float | None = None
     threshold: float | None = None
     count: int = 1
@@ -118,6 +135,8 @@ class WatchFinding:
             "hint": self.hint,
             "within": _place(self.within),
             "other": _place(self.other),
+            "calls": [*map(_place, self.calls)],
+            "used": self.used.as_dict() if self.used is not None else None,
             "actual": self.actual,
             "threshold": self.threshold,
             "count": self.count,
@@ -159,11 +178,16 @@ class Report:
     """Whether observers change the outputs, if that was verified."""
 
     def limit(self, most: int) -> None:
-        """List at most so many findings, in their order; those that trip, then births, before all others."""
+        """List at most so many findings, in their order; those that trip, then births, before all others.
+
+        Of the statements that only propagate, the last comes first, as it tells how far it got.
+        """
         ranks = {role: rank for rank, role in enumerate(ROLES)}
         indices = range(len(self.findings))
         found = self.findings
-        kept = sorted(indices, key=lambda i: (not found[i].trips, ranks.get(found[i].role, 0), i))[:most]
+        end = max((i for i in indices if found[i].role == "propagated"), default=None)
+        order = lambda i: (not found[i].trips, ranks.get(found[i].role, 0), i != end, i)  # noqa: E731
+        kept = sorted(indices, key=order)[:most]
         self.unlisted += len(found) - len(kept)
         self.findings = [found[index] for index in sorted(kept)]
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nncdbg.engine.backends import Backend
 from nncdbg.engine.backends import backend as backend_of
-from nncdbg.engine.code import Code
+from nncdbg.engine.code import Code, Statement
 from nncdbg.engine.diagnosis.sightings import ENTRANCE, Sighting
 from nncdbg.engine.errors import StoppedRun
 from nncdbg.engine.findings import NUMERIC
 from nncdbg.engine.linking import Allocation
 from nncdbg.engine.memory.lean import LeanAllocation
 from nncdbg.nan_watch.gates import Gates
-from nncdbg.nan_watch.records import Operand, Report, Site, WatchFinding
+from nncdbg.nan_watch.records import Operand, Report, Site, Use, WatchFinding
 from nncdbg.nan_watch.training import judge_loop
 
 if TYPE_CHECKING:
@@ -92,9 +92,10 @@ def _tell(
     debugger: Debugger,
     max_findings: int,
 ) -> None:
-    """Findings in the order of the run, those that trip before all others where not all have room."""
+    """Findings in the order of the run, those that trip before all others."""
     ordered = sorted(sightings, key=lambda each: (each.tick, each.number))
     findings = [_finding(each, gates, debugger) for each in ordered] + measured
+    findings.sort(key=lambda each: not each.trips)
     first = next((index for index, each in enumerate(findings) if each.trips), None)
     if first is None:
         first = next((index for index, each in enumerate(findings) if each.role in ("birth", "masked")), None)
@@ -127,6 +128,8 @@ def _finding(sighting: Sighting, gates: Gates, debugger: Debugger) -> WatchFindi
         hint=next(filter(None, hints), ""),
         within=_within(sighting, debugger),
         other=_other(sighting, debugger),
+        calls=_calls(sighting.calls, debugger),
+        used=_used(sighting, debugger),
         count=sighting.count,
         trips=gates.trips(sighting),
     )
@@ -139,12 +142,30 @@ def _within(sighting: Sighting, debugger: Debugger) -> Site | None:
     return site_of(code, pc, code.nodes[pc].outputs[0].name, debugger)
 
 
+def _calls(calls: Sequence[Statement], debugger: Debugger) -> tuple[Site, ...]:
+    return tuple(site_of(each.code, each.pc, _first_output(each), debugger) for each in calls)
+
+
+def _first_output(statement: Statement) -> str:
+    nodes = statement.code.nodes
+    outputs = nodes[statement.pc].outputs if statement.pc < len(nodes) else ()
+    return outputs[0].name if outputs else ""
+
+
+def _used(sighting: Sighting, debugger: Debugger) -> Use | None:
+    visit = sighting.used
+    if visit is None:
+        return None
+    at = visit.statement
+    site = site_of(at.code, at.pc, _first_output(at), debugger)
+    return Use(site, visit.iteration, _calls(visit.calls, debugger))
+
+
 def _other(sighting: Sighting, debugger: Debugger) -> Site | None:
     if sighting.other is None:
         return None
-    code, pc = sighting.other.code, sighting.other.pc
-    outputs = code.nodes[pc].outputs if pc < len(code.nodes) else ()
-    return site_of(code, pc, outputs[0].name if outputs else "", debugger)
+    at = sighting.other
+    return site_of(at.code, at.pc, _first_output(at), debugger)
 
 
 def site_of(code: Code, pc: int, value: str, debugger: Debugger) -> Site:

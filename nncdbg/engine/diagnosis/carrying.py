@@ -11,11 +11,13 @@ import numpy as np
 from nncdbg.engine.code import Statement
 from nncdbg.engine.diagnosis.inheriting import Formulas, inherits
 from nncdbg.engine.diagnosis.intentional import consumed, role_of
-from nncdbg.engine.diagnosis.marks import MarkedTensors, Stage, groups_of, influenced, masks_of, shaped
+from nncdbg.engine.diagnosis.marks import MarkedTensors, Stage, groups_of, masks_of
 from nncdbg.engine.diagnosis.register import NONE, Origins
-from nncdbg.engine.diagnosis.sightings import Sightings
+from nncdbg.engine.diagnosis.sightings import Sightings, Visit
 from nncdbg.engine.diagnosis.step import Step
 from nncdbg.engine.launch import Loaded
+from nncdbg.engine.machine import Machine
+from nncdbg.engine.nonfinite import influenced, shaped
 from nncdbg.engine.ops.influence import NOTHING, Infinities, Marked, whole
 
 
@@ -29,6 +31,7 @@ class Carrier:
     marks: MarkedTensors
     seen: Sightings
     program: Loaded
+    machine: Machine
     rounded: set[int] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
     _formulas: Formulas = field(init=False)
@@ -46,7 +49,7 @@ class Carrier:
             for result, marks in zip(step.results, carried, strict=False):
                 self.marks.add(result, "real", origins, marks)
                 if marks is not None:
-                    self.tell(origins)
+                    self.tell(origins, step.binding)
         self._carry_shapes(step)
         for number, stage in groups_of(step.known, "meant"):
             self._consume(step, number, stage)
@@ -81,10 +84,11 @@ class Carrier:
             if np.ndim(result):
                 self.marks.add_shape(result, origins)
 
-    def tell(self, origins: Origins, other: Statement | None = None) -> None:
-        """Report origins that were held back; `other` is the statement that used them as data."""
+    def tell(self, origins: Origins, statement: Statement | None = None) -> None:
+        """Report origins that were held back; `statement` is the one that they influence now."""
+        used = None if statement is None else Visit.of(statement, self.machine.frames)
         for number in origins:
-            self.seen.tell(number, other)
+            self.seen.tell(number, used)
 
     def _consume(self, step: Step, number: int, stage: Stage) -> None:
         given = masks_of(step.known, "meant", (number, stage))

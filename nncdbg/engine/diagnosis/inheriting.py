@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.backends.numpy import NumPy
-from nncdbg.engine.diagnosis.step import Step, array_of, step_of
+from nncdbg.engine.diagnosis.step import Step, step_of
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.events import Ended
 from nncdbg.engine.launch import Loaded, generator_of
 from nncdbg.engine.linking import Allocation, Binding, Execute, Linker
 from nncdbg.engine.machine import Machine, Running
+from nncdbg.engine.nonfinite import array_of
 from nncdbg.engine.ops import Op
 from nncdbg.engine.ops.influence import EVERYTHING
 

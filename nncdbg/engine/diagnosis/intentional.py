@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nncdbg.engine.diagnosis.causes.places import bad
 from nncdbg.engine.diagnosis.marks import Marks, Role, Stage
+from nncdbg.engine.nonfinite import bad
 from nncdbg.engine.ops.influence import Infinities, Influence, Marked
 from nncdbg.engine.ops.influence_selection import WHERE
 

@@ -5,8 +5,8 @@ A finite element can be marked too: an index that a NaN decided, a 0 that was 1 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum, Flag, auto
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from nncdbg.engine.diagnosis.register import NONE, ByIdentity, Origins
 from nncdbg.engine.graph import Array
-from nncdbg.engine.ops.influence import Application, Marked, everything_in, whole
+from nncdbg.engine.ops.influence import Marked, whole
 
 MOST_GROUPS = 8
 """Sets of origins that are kept apart in one tensor; more are followed as one."""
@@ -151,40 +151,9 @@ def groups_of(known: Iterable[Marks | None], name: str) -> Sequence[Any]:
     return [*keys]
 
 
-def influenced(
-    application: Application, marked: Sequence[Marked], complain: Callable[[str], None], *, exact: bool = True
-) -> Sequence[Marked]:
-    """The elements of each result that depend on the marked operand elements, by the op's row.
-
-    `exact` is that of `Application`; True in place of a mask marks the shape of a result too.  A row that
-    fails is reported to `complain`, and everything is marked.
-    """
-    results = application.results
-    if not any(marks is not None for marks in marked):
-        return [None] * len(results)
-    given = replace(application, marked=marked, exact=exact)
-    try:
-        found = application.op.influence.find(given)
-        return [_fitting(marks, result) for marks, result in zip(found, results, strict=False)]
-    except Exception as error:  # noqa: BLE001 - a kernel over marks may raise anything, and must not stop the run
-        complain(f"what influences the results of {application.op.name} is not known: {error}")
-        return everything_in(results)
-
-
-def _fitting(marks: Marked, result: Any) -> Marked:
-    if marks is None or marks is True or isinstance(result, (list, tuple)):
-        return marks
-    return np.broadcast_to(marks, np.shape(result))
-
-
 def masks_of(known: Sequence[Marks | None], name: str, key: Any) -> Sequence[Marked]:
     """Per operand the elements of one group."""
     return [getattr(each, name).get(key) if each is not None else None for each in known]
-
-
-def shaped(value: Any, marks: Marked) -> Marked:
-    """Marks with True spelled out as every element of a value."""
-    return whole(value) if marks is True else marks
 
 
 def hits(groups: Mapping[Any, Marked], place: Array) -> list[Any]:

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.code import Code, Statement
+from nncdbg.engine.code import Code
 from nncdbg.engine.diagnosis.cause import Cause
 from nncdbg.engine.diagnosis.marks import MarkedTensors, Marks, Stage
 from nncdbg.engine.diagnosis.register import NONE, Origins
-from nncdbg.engine.diagnosis.sightings import Seen, Sighting, Sightings
+from nncdbg.engine.diagnosis.sightings import Seen, Sighting, Sightings, Visit
 from nncdbg.engine.findings import Finding
 from nncdbg.engine.machine import Machine
 from nncdbg.engine.values import type_of
@@ -63,20 +63,16 @@ class Notes:
     def _add(
         self, key: tuple[Any, ...], role: str, finding: Finding, parents: Origins, **fields: Any
     ) -> Sighting:
-        statement, frames = finding.binding, self.machine.frames
-        calls = [
-            Statement(frame.code, frame.pc)
-            for frame in frames[:-1]
-            if frame.code.nodes[frame.pc].op.startswith("@")
-        ]
+        statement = finding.binding
+        visit = Visit.of(statement, self.machine.frames)
         return self.seen.add(
             key,
             kind=finding.kind,
             role=role,
             statement=statement,
             value=_value(finding),
-            iteration=tuple(frame.iteration for frame in frames if frame.is_loop),
-            calls=tuple(calls),
+            iteration=visit.iteration,
+            calls=visit.calls,
             operands=tuple(self._operands(statement.code, statement.pc, finding.inputs)),
             stats=_stats(self.to_host(finding.result)),
             tick=self.machine.tick,

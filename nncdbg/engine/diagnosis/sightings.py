@@ -13,6 +13,7 @@ from nncdbg.stats.summary import Summary
 
 if TYPE_CHECKING:
     from nncdbg.engine.diagnosis.within import Within
+    from nncdbg.engine.machine import Frame
 
 ENTRANCE = -1
 """The pc of what a program was given: its inputs and constants."""
@@ -30,15 +31,40 @@ class Seen:
     stats: Summary | None
 
 
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One visit of a statement: the iterations of the loops around it and the calls that led there.
+
+    Both are outermost first; `calls` are the statements that called the functions around it.
+    """
+
+    statement: Statement
+    iteration: tuple[int, ...] = ()
+    calls: tuple[Statement, ...] = ()
+
+    @classmethod
+    def of(cls, statement: Statement, frames: Sequence[Frame]) -> Visit:
+        """The visit that a stack of frames, outermost first, is at."""
+        iteration = tuple(frame.iteration for frame in frames if frame.is_loop)
+        outer = [Statement(frame.code, frame.pc) for frame in frames[:-1]]
+        return cls(statement, iteration, tuple(each for each in outer if _calls(each)))
+
+
+def _calls(statement: Statement) -> bool:
+    nodes = statement.code.nodes
+    return statement.pc < len(nodes) and nodes[statement.pc].op.startswith("@")
+
+
 @dataclass(slots=True, eq=False)
 class Sighting:
     """A statement where a value stopped being finite, was handed on, or became finite again.
 
     `kind` is nan, inf, uninitialized, integer or guard; `role` birth, propagated or healed.  `statement`
-    may have the pc ENTRANCE: an input or constant that was bad from the start.  `iteration` and `calls`
-    (the statements that called the functions around it, outermost first) say which visit of the statement
-    it was.  `parents` are the numbers of the sightings that led to this one, `roots` those of the births
-    and entrances behind it; `count` says how often the same was seen.
+    may have the pc ENTRANCE: an input or constant that was bad from the start; `used` is the first
+    statement that it influences.  `iteration` and `calls` (the statements that called the functions around
+    it, outermost first) say which visit of the statement it was.  `parents` are the numbers of the
+    sightings that led to this one, `roots` those of the births and entrances behind it; `count` says how
+    often the same was seen.
     """
 
     number: int
@@ -53,6 +79,7 @@ class Sighting:
     cause: Cause | None = None
     within: Within | None = None
     other: Statement | None = None
+    used: Visit | None = None
     parents: Origins = NONE
     roots: Origins = NONE
     tick: int = 0
@@ -95,11 +122,11 @@ class Sightings:
             self._untold.add(sighting.number)
         return sighting
 
-    def tell(self, number: int, other: Statement | None = None) -> None:
-        """Report a sighting that was held back; `other` is the statement that used it as data."""
+    def tell(self, number: int, used: Visit | None = None) -> None:
+        """Report a sighting that was held back; `used` is the statement that it influences."""
         if number in self._untold:
             self._untold.discard(number)
-            self._every[number].other = other
+            self._every[number].used = used
             self.told.append(self._every[number])
 
     def conclude(self, outputs: Origins, nearest: Origins, *, ended: bool) -> None:

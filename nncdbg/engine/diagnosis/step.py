@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.diagnosis.causes.places import bad
 from nncdbg.engine.diagnosis.marks import Marks
 from nncdbg.engine.findings import Finding
 from nncdbg.engine.linking import Binding
-from nncdbg.engine.ops.influence import Application, Marked, whole
-from nncdbg.stats.finiteness import is_finite
+from nncdbg.engine.nonfinite import array_of, bad, bad_in
+from nncdbg.engine.ops.influence import Application, Marked
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,24 +38,6 @@ def step_of(
     hosts = [array_of(to_host(value)) for value in results]
     application = Application(binding.op, binding.attributes, operands, hosts, [None] * len(operands))
     return Step(binding, inputs, results, application, known)
-
-
-def array_of(value: Any) -> Any:
-    """NumPy gives an element for some tensors of no axes."""
-    return np.asarray(value) if isinstance(value, np.generic) else value
-
-
-def bad_in(value: Any, kind: str) -> Marked:
-    """The elements of an operand that are NaN or Inf; None where none is."""
-    if isinstance(value, (list, tuple)):
-        items = [bad_in(item, kind) for item in value]
-        if all(item is None for item in items):
-            return None
-        return [whole(v, False) if i is None else i for v, i in zip(value, items, strict=True)]
-    if not isinstance(value, (np.ndarray, np.generic)) or is_finite(value):
-        return None
-    found = bad(np.asarray(value), kind)
-    return found if found.any() else None
 
 
 def either(a: Marked, b: Marked) -> Marked:

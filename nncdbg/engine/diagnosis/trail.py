@@ -18,33 +18,25 @@ import numpy as np
 from nncdbg.engine.code import Statement
 from nncdbg.engine.diagnosis.carrying import Carrier
 from nncdbg.engine.diagnosis.cause import OVERFLOWS, Cause
-from nncdbg.engine.diagnosis.causes.places import bad
 from nncdbg.engine.diagnosis.decisions import Decisions
 from nncdbg.engine.diagnosis.entrances import Entrances
-from nncdbg.engine.diagnosis.marks import (
-    MarkedTensors,
-    Marks,
-    hits,
-    influenced,
-    shaped,
-)
+from nncdbg.engine.diagnosis.marks import MarkedTensors, Marks, hits
 from nncdbg.engine.diagnosis.noting import Notes, key_of
 from nncdbg.engine.diagnosis.register import NONE, Origins
 from nncdbg.engine.diagnosis.sightings import Sighting, Sightings
-from nncdbg.engine.diagnosis.step import Step, alone, array_of, bad_in, either, step_of
+from nncdbg.engine.diagnosis.step import Step, alone, either, step_of
 from nncdbg.engine.events import Event
 from nncdbg.engine.findings import Finding
 from nncdbg.engine.integer_checks import fault_of
 from nncdbg.engine.linking import Binding, Execute
 from nncdbg.engine.machine import Machine
 from nncdbg.engine.memory.lifetimes import target_slots
-from nncdbg.engine.ops.influence import CHECK, NOTHING, Application, Marked, whole
+from nncdbg.engine.nonfinite import KINDS, array_of, bad, bad_in, influenced, shaped
+from nncdbg.engine.ops.influence import CHECK, NOTHING, Application, Infinities, Marked, whole
 from nncdbg.stats.finiteness import is_finite
 
 if TYPE_CHECKING:
     from nncdbg.engine.diagnosis.diagnosing import Diagnosing
-
-KINDS = ("nan", "inf")
 
 _READ_NOTHING = (NOTHING.find, CHECK.find)
 
@@ -83,7 +75,7 @@ class Trail:
     """Statements that read what nobody wrote before they were followed."""
 
     def __post_init__(self) -> None:
-        self._carrier = Carrier(self._marks, self._seen, self.diagnosing.loaded)
+        self._carrier = Carrier(self._marks, self._seen, self.diagnosing.loaded, self.machine)
         self._notes = Notes(self.machine, self.to_host, self._seen, self._marks)
         self._entrances = Entrances(self._seen, self._marks, self.to_host)
         self._decisions = Decisions(self._marks)
@@ -142,9 +134,9 @@ class Trail:
         blamed, marks = operands[fault.operand], known[fault.operand]
         there = bad(blamed, "nan") | bad(blamed, "inf")
         followed = np.logical_or.reduce([*marks.real.values()]) if marks and marks.real else False
-        given[fault.operand] = fault.elements & there & followed
+        given[fault.operand] = brought = fault.elements & there & followed
         application = Application(binding.op, binding.attributes, operands, [host], given)
-        carried = influenced(application, given, self._carrier.complain)[0]
+        carried = influenced(application, given, self._carrier.complain)[0] if np.any(brought) else None
         explained = np.zeros(host.shape, bool) if carried is None else shaped(host, carried)
         wrong = np.broadcast_to(fault.results, host.shape)
         cause = self.diagnosing.cause(finding)[0]
@@ -254,6 +246,7 @@ class Trail:
         there = bad(host, kind)
         if not there.any():
             return False
+        there &= ~self._misused_in(step, index)
         explained = self._explained(step, index, kind)
         born, given = there & ~explained, there & explained
         marks = self._marks.of(result) or Marks()
@@ -262,10 +255,22 @@ class Trail:
             self._originates(step, index, kind, explained, parents)
         if given.any():
             origins = NONE.union(*hits(marks.real, given))
-            if origins:
+            if origins and not born.any():
                 finding = Finding(kind, step.binding, "", step.inputs, index, result=result)
                 self._notes.hand_on("propagated", finding, origins, step.known, result)
         return True
+
+    def _misused_in(self, step: Step, index: int) -> Any:
+        """The elements of a result that a finding about the memory of this very statement explains."""
+        found, marks = (
+            np.zeros(step.application.results[index].shape, bool),
+            self._marks.of(step.results[index]),
+        )
+        given = NONE.union(*(known.origins for known in step.known if known))
+        for origins, mask in marks.real.items() if marks else ():
+            if origins & self._explaining and not origins & given:
+                found |= mask
+        return found
 
     def _explained(self, step: Step, index: int, kind: str) -> Any:
         """The result elements that depend on an operand element of the kind, or on misused memory."""
@@ -303,6 +308,10 @@ class Trail:
             self._legal.add(sighting.number)
         self._notes.mark_birth(result, sighting.number, born, meant=legal)
 
+    def _depends(self, step: Step) -> bool:
+        """Whether a result depends on what was bad in the operands, finite as it is."""
+        return any(marks is not None and bool(marks.real) for marks in map(self._marks.of, step.results))
+
     def _healed(self, step: Step) -> None:
         """Operands held NaN or Inf, and no result does."""
         for kind in KINDS:
@@ -312,7 +321,8 @@ class Trail:
                 if each is not None and there is not None and not isinstance(there, list):
                     origins |= NONE.union(*hits(each.real, there))
                     known.append(each)
-            if origins:
+            moved = step.binding.op.influence.infinities is Infinities.KEPT
+            if origins and not (moved and not self._depends(step)):
                 finding = Finding(kind, step.binding, "", step.inputs, 0, result=step.results[0])
                 self._notes.hand_on("healed", finding, origins, known, step.results[0])
 

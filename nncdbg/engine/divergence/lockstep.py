@@ -119,7 +119,7 @@ class Lockstep:
             self.tally.add(one, match)
             if match.diverges:
                 differ.append(match)
-        if differ:
+        if differ and self.tally.worth_judging(one.key[0]):
             self.tally.judged(differ, self._verdict(one, other, differ))
 
     def _verdict(self, one: Written, other: Written, matches: list[Match]) -> Verdict:

@@ -22,6 +22,8 @@ from nncdbg.engine.divergence.tolerance import Tolerance
 from nncdbg.engine.divergence.trace import Trace, Values
 from nncdbg.engine.divergence.units import Units, units_of
 from nncdbg.engine.divergence.written import GONE, Key, Place, Result, Written, site_of
+from nncdbg.engine.errors import NncdbgError
+from nncdbg.engine.expression import spelled
 from nncdbg.engine.session import Debugger
 
 _SAMPLES = 16
@@ -53,17 +55,34 @@ class PairedRuns:
     def run(self) -> Report:
         """Run both sides to their ends and compare.
 
-        Raises the error of a side that fails, KeyboardInterrupt after a pause.
+        Raises the error of a side that fails, with the first cause before it as a hint;
+        KeyboardInterrupt after a pause.
         """
         with Values(self._budget) as mine, Values(self._budget) as theirs:
-            one, other = Trace(self.a, mine).record(), Trace(self.b, theirs).record()
+            one, other = Trace(self.a, mine).record(), Trace(self.b, theirs)
+            try:
+                other.record()
+            except NncdbgError as error:
+                self._paired(one, other).statements()
+                self.tally.finish()
+                if (cause := self.report.cause) is not None:
+                    site = cause.site
+                    where = "" if site.line is None else f", line {site.line}"
+                    error.hint = f"before it the sides differ: {cause.text} ({spelled(site.value)}{where})"
+                raise
             self.report.spilled = mine.spilled + theirs.spilled
-            inputs = input_pairs(other.side.graph, one.side.debugger.inputs)
-            units = units_of(one, {}), units_of(other, inputs)
-            self.pairs = paired(*units, _Agreement(one, other, self.tolerance))
-            self._back = {there: here for here, (there, _) in self.pairs.items()}
-            _Comparison(self, one, other, units, {here: there for there, here in inputs.items()}).run()
+            comparison = self._paired(one, other)
+            comparison.statements()
+            comparison.outputs()
+            self.tally.finish()
         return self.report
+
+    def _paired(self, one: Trace, other: Trace) -> _Comparison:
+        inputs = input_pairs(other.side.graph, one.side.debugger.inputs)
+        units = units_of(one, {}), units_of(other, inputs)
+        self.pairs = paired(*units, _Agreement(one, other, self.tolerance))
+        self._back = {there: here for here, (there, _) in self.pairs.items()}
+        return _Comparison(self, one, other, units, {here: there for there, here in inputs.items()})
 
     def withdraw(self, place: Place) -> None:
         """Give up the pair of a statement of A."""
@@ -131,7 +150,8 @@ class _Comparison:
         )
         self._differ: dict[Key, list[Match]] = {}
 
-    def run(self) -> None:
+    def statements(self) -> None:
+        """Compare the statements and judge those whose results differ."""
         for key in self._a.keys:
             other = self._runs.counterpart(key)
             if other is None or other not in self._b:
@@ -144,11 +164,10 @@ class _Comparison:
         self._withdraw()
         self._declared()
         for key, matches in self._differ.items():
+            if not self._tally.worth_judging(key[0]):
+                continue
             verdict = self._blame.judge(key, max(matches, key=lambda match: match.excess.factor))
             self._tally.judged(matches, verdict)
-        self._tally.outputs()
-        self._outputs()
-        self._tally.finish()
 
     def _compare(self, key: Key, one: Written, other: Written) -> None:
         way = self._runs.pairs[key[0]][1]
@@ -187,8 +206,9 @@ class _Comparison:
                     partial(site_of, self._b.side.debugger, other, 0),
                 )
 
-    def _outputs(self) -> None:
-        """Judge the outputs whose last statements are no pair."""
+    def outputs(self) -> None:
+        """Compare the outputs, and judge those whose last statements are no pair."""
+        self._tally.outputs()
         names = [value.name for value in self._a.side.graph.outputs]
         others = [value.name for value in self._b.side.graph.outputs]
         for match in self._tally.report.outputs:

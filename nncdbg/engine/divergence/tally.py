@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from nncdbg.engine.divergence.blame import Verdict
 from nncdbg.engine.divergence.growth import GrowthTable
 from nncdbg.engine.divergence.measure import measure
-from nncdbg.engine.divergence.report import Match, Report, Site
+from nncdbg.engine.divergence.report import Match, Place, Report, Site
 from nncdbg.engine.divergence.side import Side
 from nncdbg.engine.divergence.tolerance import Tolerance
 from nncdbg.engine.divergence.written import Written
@@ -17,6 +18,9 @@ from nncdbg.engine.values import type_of
 
 _NAMED = 8
 """Names listed of values without a counterpart."""
+
+_VISITS = 64
+"""Visits of a statement that are judged, of those whose results differ."""
 
 _KEPT = 32
 """Causes and ties that are listed."""
@@ -30,6 +34,8 @@ class Tally:
         self._a, self._b, self._tolerance = a, b, tolerance
         self._growth = GrowthTable()
         self._differing: list[Match] = []
+        self._judged: Counter[Place] = Counter()
+        self._causes: set[Place] = set()
         self._blamed: set[tuple[Any, ...]] = set()
 
     def add(self, one: Written, match: Match) -> None:
@@ -40,9 +46,16 @@ class Tally:
         if match.diverges:
             self._differing.append(match)
 
+    def worth_judging(self, place: Place) -> bool:
+        """Whether a verdict on another visit of a statement adds something: not if it is a cause already."""
+        self._judged[place] += 1
+        return place not in self._causes and self._judged[place] <= _VISITS
+
     def judged(self, matches: Sequence[Match], verdict: Verdict) -> None:
         """The verdict on a statement whose results differ."""
         cause = verdict.cause
+        if cause is not None and matches[0].a.key is not None:
+            self._causes.add(matches[0].a.key[0])
         # A tolerance that a user gave holds for the results of ties too.
         if verdict.tie and not self._tolerance.explicit and len(self.report.ties) < _KEPT:
             self.report.ties += matches

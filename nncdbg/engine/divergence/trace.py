@@ -95,6 +95,11 @@ class Trace:
         """In order of execution."""
         return list(self._written)
 
+    def has(self, result: Result) -> bool:
+        """Whether a statement was executed and gives so many results."""
+        held = self._written.get(result.key)
+        return held is not None and result.index < len(held.contents)
+
     def at(self, key: Key) -> Written:
         """The statement with its contents in memory."""
         held = self._written[key]

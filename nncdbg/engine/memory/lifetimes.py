@@ -119,7 +119,9 @@ class Lifetimes:
             block = scope.held.pop(slot, None)
             if block is not None:
                 scope.released[slot] = (block, after)
-                self._let_go(block, after)
+                block.holders -= 1
+                if block.holders == 0 and block.freed is None:
+                    self.free(block, after)
             elif slot in scope.released:
                 self.freed_again(*scope.released[slot], after)
 

@@ -92,6 +92,7 @@ class PlacedAllocation(ReusingAllocation):
     """
 
     name = "placed"
+    settles = True
 
     def __init__(self, plan: PlacedPlan, *, poison: bool = False) -> None:
         super().__init__(by_liveness)

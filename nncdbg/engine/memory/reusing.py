@@ -50,6 +50,8 @@ class ReusingAllocation(InspectedAllocation):
     """Results in memory that is used again; where, is `allocate`.  Freed by `plan`."""
 
     retains = False
+    settles = False
+    """True if the results of a statement are moved to where they are to stand (see `_settled`)."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__()
@@ -144,7 +146,10 @@ class ReusingAllocation(InspectedAllocation):
         run, kernel = super().wrap(binding), binding.kernel
         names = [value.name for value in binding.node.outputs]
         owner = Owner(names[0] if names else "_", binding)
-        made = self._made
+        made, blocks = self._made, self._blocks
+        target = binding.code.targets[binding.pc]
+        slot = target if isinstance(target, int) else None
+        settles = self.settles
 
         def execute(*inputs: Any) -> Any:
             nonlocal owner
@@ -156,12 +161,20 @@ class ReusingAllocation(InspectedAllocation):
             self._owner = owner
             made.clear()
             try:
-                results = self._settled(binding, inputs, run(*inputs))
+                results = run(*inputs)
+                if settles:
+                    results = self._settled(binding, inputs, results)
             except BaseException:
                 self._discard(binding)
                 raise
-            self._keep(scope, binding, results)
-            self._discard(binding)
+            if slot is None:
+                self._keep(scope, binding, results)
+            elif (known := blocks.get(id(results))) is not None and known[0]() is results:
+                known[1].holders += 1
+                scope.held[slot] = known[1]
+            for block in made:
+                if block.holders == 0 and block.freed is None:
+                    self._free(block, binding)
             return results
 
         return execute
@@ -180,16 +193,12 @@ class ReusingAllocation(InspectedAllocation):
         return completed
 
     def _settled(self, binding: Binding, inputs: Sequence[Any], results: Any) -> Any:
-        """The results of a statement where they are to stand."""
-        return results
+        """The results of a statement where they are to stand, where the allocation `settles` them."""
+        raise NotImplementedError
 
     def _keep(self, scope: Scope, binding: Binding, results: Any) -> None:
         """The statement's frame holds what it has just made."""
-        target = binding.code.targets[binding.pc]
-        if isinstance(target, int):
-            self.lifetimes.hold(scope, target, results)
-            return
-        slots = target_slots(target)
+        slots = target_slots(binding.code.targets[binding.pc])
         for slot, result in zip(slots, results if binding.several else (results,), strict=False):
             self.lifetimes.hold(scope, slot, result)
 

@@ -10,7 +10,7 @@ from nncdbg.engine.errors import Excerpt
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.graph import Program
 from nncdbg.nan_watch.gates import KINDS, RANGE, Gates
-from nncdbg.nan_watch.records import FAILED, OK, Operand, Report, Site, WatchFinding
+from nncdbg.nan_watch.records import FAILED, OK, Operand, Report, Site, Use, WatchFinding
 from nncdbg.nan_watch.reports.bounds import NOTES, OPERANDS, STATEMENT, first, left_out, sentence, visible
 from nncdbg.nan_watch.reports.rules import kind_words
 from nncdbg.textual_repr.printer import listing as printed_listing
@@ -64,7 +64,17 @@ def headline(finding: WatchFinding) -> str:
         return f"{name} in {value}: {op} hands it on"
     which = f"the first {name}" if finding.first else name
     ending = ", and it never reaches an output" if finding.role == "masked" else ""
-    return f"{which} is in {value}: {op} made it out of operands without {name}{ending}"
+    return f"{which} is in {value}: {op} made it out of {_made_of(finding)} without {name}{ending}"
+
+
+def _made_of(finding: WatchFinding) -> str:
+    """`elements` where an operand has such a value at another place, else `operands`."""
+    known = [operand.stats for operand in finding.inputs if operand.stats is not None]
+    if finding.kind == "nan":
+        mixed = any(stats.nan for stats in known)
+    else:
+        mixed = any(stats.posinf or stats.neginf for stats in known)
+    return "elements" if mixed else "operands"
 
 
 def statement(finding: WatchFinding, watched: Watched) -> str:
@@ -115,7 +125,8 @@ def explanation(finding: WatchFinding, report: Report, watched: Watched) -> Iter
     """The lines below the headline: statement, source, operands, cause with its evidence, hint."""
     yield from excerpt(finding, report, watched).split("\n")
     site = finding.site
-    yield f"  in {', '.join([f'@{visible(site.graph)}', *_loops(finding)])}"
+    visit = [f"@{visible(site.graph)}", *_called(finding.calls), *_loops(finding.iteration)]
+    yield f"  in {', '.join(visit)}"
     yield from (f"  from {origin}" for origin in _origin(site))
     yield from (f"  with {operand_line(operand)}" for operand in first(finding.inputs, OPERANDS))
     yield from (f"  {words}" for words in left_out(finding.inputs, OPERANDS, "operands"))
@@ -126,6 +137,8 @@ def explanation(finding: WatchFinding, report: Report, watched: Watched) -> Iter
         yield f"  cause: {sentence(told)}"
     if finding.within is not None:
         yield f"  inside {visible(site.op)}: {visible(finding.within.op)} makes {value_of(finding.within)}"
+    if finding.used is not None:
+        yield f"  first used by {_use(finding.used)}"
     if finding.other is not None:
         yield f"  because of {visible(finding.other.op)}, {place(finding.other)}"
     yield from (f"  {words}" for words in _how_often(finding))
@@ -138,8 +151,19 @@ def _origin(site: Site) -> list[str]:
     return [", ".join(parts)] if parts else []
 
 
-def _loops(finding: WatchFinding) -> list[str]:
-    return [f"iteration {', '.join(map(str, finding.iteration[:OPERANDS]))}"] if finding.iteration else []
+def _loops(iteration: Sequence[int]) -> list[str]:
+    return [f"iteration {', '.join(map(str, iteration[:OPERANDS]))}"] if iteration else []
+
+
+def _called(calls: Sequence[Site]) -> list[str]:
+    """`called at line 12 of @main`, innermost call last."""
+    return [f"called at {place(call)}" for call in calls[-OPERANDS:]]
+
+
+def _use(use: Use) -> str:
+    """`Mul, line 9 of @layer, called at line 14 of @main, iteration 1`."""
+    words = [visible(use.site.op), place(use.site), *_called(use.calls), *_loops(use.iteration)]
+    return ", ".join(words)
 
 
 def _how_often(finding: WatchFinding) -> list[str]:
@@ -155,9 +179,25 @@ def told_in_full(finding: WatchFinding) -> bool:
     return finding.trips or finding.role != "propagated" or not finding.site.op
 
 
-def in_passing(finding: WatchFinding) -> str:
-    """The line of a statement that is not told in full."""
-    return f"{headline(finding)} ({place(finding.site)})"
+def in_passing(group: Sequence[tuple[int, WatchFinding]], report: Report) -> Iterator[str]:
+    """The lines of findings, with their numbers, that are not told in full; a long chain takes one."""
+    first_number, last_number, last = group[0][0], group[-1][0], group[-1][1]
+    if len(group) <= _CHAIN:
+        yield from (f"{number}. {headline(each)} ({place(each.site)})" for number, each in group)
+        return
+    # A report that had no room for all has left out such statements first.
+    ops = len(group)
+    if last_number == len(report.findings):
+        ops += max(
+            0, report.counts["propagated"] - sum(each.role == "propagated" for each in report.findings)
+        )
+    name = visible(kind_words(last.kind)[0])
+    reached = f"{name} reaches {value_of(last.site)} through {ops} ops"
+    yield f"{first_number}-{last_number}. {reached} ({place(last.site)})"
+
+
+_CHAIN = 3
+"""Statements that hand a NaN on which are listed one by one."""
 
 
 def verdict(report: Report) -> str:
@@ -172,7 +212,21 @@ def verdict(report: Report) -> str:
     if tripping:
         failed = ", and the run did not come to its end" if report.error is not None else ""
         return f"tripped: {tripping} finding{'' if tripping == 1 else 's'} in {statements}{failed}"
-    return f"failed after {statements}" if report.status == FAILED else f"ok: nothing in {statements}"
+    if report.status == FAILED:
+        return f"failed after {statements}"
+    if not report.findings:
+        return f"ok: nothing in {statements}"
+    return f"ok ({_harmless(report)}) in {statements}"
+
+
+def _harmless(report: Report) -> str:
+    """`2 non-finite values without effect`: what was found and trips no gate."""
+    began = [each for each in report.findings if each.role in ("birth", "masked") or not each.site.op]
+    acting = sum(each.reaches_output for each in began)
+    count = len(began) - acting
+    if acting:
+        return f"{acting} finding{'' if acting == 1 else 's'} outside the gates"
+    return f"{count} non-finite value{'' if count == 1 else 's'} without effect"
 
 
 def subject(report: Report) -> str:

@@ -148,7 +148,6 @@ CASES: dict[str, tuple[str, list[str]]] = {
             "birth nan Sqrt r",
             "propagated nan Where part",
             "birth nan Log s*",
-            "propagated nan Log s",
             "propagated nan Slice y*",
         ],
     ),

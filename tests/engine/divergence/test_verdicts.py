@@ -46,6 +46,45 @@ def test_paths_and_models_are_loaded(tmp_path: object) -> None:
     assert (report.cause.a.node, report.status) == (truth, "diverged")
 
 
+def chain(*ops: str) -> str:
+    """A program in which each statement reads the one before; names are numbers."""
+    lines = [f"  %v{i + 1} = {op}(%v{i})" for i, op in enumerate(ops)]
+    header = f"#nncdbg 1\nopset 18\n\ngraph @main(%v0: f32[8]) -> (%v{len(ops)}: f32[8]) {{"
+    return "\n".join([header, *lines, f"  return %v{len(ops)}", "}", ""])
+
+
+@pytest.mark.parametrize(
+    ("extra", "place"), [("Neg", 1), ("Neg", 3), ("Abs", 2), ("Softplus", 5), ("Cos", 0), ("Cos", 6)]
+)
+@pytest.mark.parametrize("in_b", [True, False])
+def test_an_extra_op_is_named_though_it_shifts_the_names(extra: str, place: int, in_b: bool) -> None:
+    ops = ["Tanh", "Sin", "Tanh", "Sin", "Tanh", "Sin"]
+    texts = chain(*ops), chain(*ops[:place], extra, *ops[place:])
+    a, b = texts if in_b else texts[::-1]
+    report = nncdbg.diff(nncdbg.parse(a), nncdbg.parse(b), {"v0": x_of(8)})
+    assert report.cause is not None
+    assert report.cause.kind == ("only_b" if in_b else "only_a")
+    assert (report.cause.site.op, report.cause.site.value) == (extra, f"v{place + 1}")
+
+
+def test_a_side_that_fails_says_what_differs_before_it() -> None:
+    text = """#nncdbg 1
+opset 18
+
+graph @main(%x: f32[2,3]) -> (%y: f32[...]) {
+  %a = Tanh(%x)
+  %t = Transpose(%a, perm=[0,1])
+  %n = Neg(%t)
+  %y = Mul(%n, [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+  return %y
+}
+"""
+    other = text.replace("perm=[0,1]", "perm=[1,0]").replace("%x: f32[2,3]", "%x: f32[...]")
+    with pytest.raises(nncdbg.NncdbgError, match="side B: Mul") as caught:
+        nncdbg.diff(nncdbg.parse(text), nncdbg.parse(other), {"x": x_of(2, 3)})
+    assert caught.value.hint == "before it the sides differ: Transpose perm [0, 1] / [1, 0] (%t, line 6)"
+
+
 ROUNDED = """#nncdbg 1
 opset 18
 

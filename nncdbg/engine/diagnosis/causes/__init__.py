@@ -27,9 +27,9 @@ from nncdbg.engine.diagnosis.causes import (  # noqa: F401 - each enters its rul
 )
 from nncdbg.engine.diagnosis.causes.integers import cause_of_fault
 from nncdbg.engine.diagnosis.causes.legality import legal
-from nncdbg.engine.diagnosis.causes.places import bad
 from nncdbg.engine.diagnosis.causes.recomputed import recomputed
 from nncdbg.engine.diagnosis.causes.rules import RULES
+from nncdbg.engine.nonfinite import bad
 
 __all__ = ["RULES", "cause_of", "cause_of_fault", "explained", "legal"]
 

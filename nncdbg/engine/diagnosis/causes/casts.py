@@ -10,10 +10,11 @@ import numpy as np
 from nncdbg.engine.diagnosis.cause import Birth, Cause
 from nncdbg.engine.diagnosis.causes.arithmetic import bracketed, zero_times_infinity
 from nncdbg.engine.diagnosis.causes.numbers import EXACT, ends, is_float, largest, shown
-from nncdbg.engine.diagnosis.causes.places import Index, at, bad, count, spelled, spot
+from nncdbg.engine.diagnosis.causes.places import Index, at, count, spelled, spot
 from nncdbg.engine.diagnosis.causes.rules import rule
 from nncdbg.engine.diagnosis.causes.summing import INFINITE, cause_of_number, decimal
 from nncdbg.engine.dtypes import FLOATS, name_of
+from nncdbg.engine.nonfinite import bad
 from nncdbg.engine.ops.types import normal_axis
 
 SATURATE = "keep the value in a wider type, or scale it into range first; saturate=1 keeps the largest number"

@@ -6,10 +6,11 @@ import math
 
 from nncdbg.engine.diagnosis.cause import Birth, Cause
 from nncdbg.engine.diagnosis.causes.numbers import EXACT, shown
-from nncdbg.engine.diagnosis.causes.places import at, bad, count, element, spelled, spot
+from nncdbg.engine.diagnosis.causes.places import at, count, element, spelled, spot
 from nncdbg.engine.diagnosis.causes.rules import rule
 from nncdbg.engine.diagnosis.causes.summing import cause_of_number, decimal
 from nncdbg.engine.graph import Array
+from nncdbg.engine.nonfinite import bad
 
 
 @rule("Constant", "ConstantOfShape", "nncdbg.FullLike")

@@ -15,10 +15,11 @@ import numpy as np
 from nncdbg.engine.diagnosis.cause import Birth, Cause
 from nncdbg.engine.diagnosis.causes.arithmetic import zero_times_infinity
 from nncdbg.engine.diagnosis.causes.numbers import EXACT, ends, is_float, overflow_hint, overflows, shown
-from nncdbg.engine.diagnosis.causes.places import Index, at, bad, flat, has_infinity, spelled, spot, under
+from nncdbg.engine.diagnosis.causes.places import Index, at, flat, has_infinity, spelled, spot, under
 from nncdbg.engine.diagnosis.causes.summing import INFINITE, decimal
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.graph import Array
+from nncdbg.engine.nonfinite import bad
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.declaration import Op
 from nncdbg.engine.ops.schema import split, versions_of
