@@ -53,6 +53,7 @@ bench: $(DEV_STAMP)  ## measure against peers in the same run, one JSON line per
 
 docs: $(DEV_STAMP)  ## write the generated pages
 	$(BIN)/python -m nncdbg.terminal.reference > docs/COMMANDS.md
+	$(BIN)/python -m nncdbg.terminal.influence_reference > docs/INFLUENCE.md
 
 format: $(DEV_STAMP)  ## format the code and mend what ruff can
 	$(BIN)/ruff check --fix .

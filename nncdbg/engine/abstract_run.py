@@ -92,6 +92,10 @@ class _OverBudget(Exception):
     """More statements than the caller allows."""
 
 
+_WRONG_PROGRAM = (NncdbgError, KeyError)
+"""What ends the run early: compiling or running the program reports the error."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Made:
     """Results of a kernel; `exact` if their content is that of the real run, not only their sizes."""
@@ -128,6 +132,8 @@ class AbstractRun:
     """Statements after which the run ends."""
     uses: list[Use] = field(default_factory=list)
     failure: Failure | None = None
+    cut_short: bool = False
+    """True if the budget was spent before the end."""
     steps: int = 0
     _depth: int = 0
 
@@ -140,6 +146,8 @@ class AbstractRun:
         except _Failed as failed:
             self.failure = failed.failure
         except _OverBudget:
+            self.cut_short = True
+        except _WRONG_PROGRAM:
             pass
         return self
 
@@ -341,7 +349,7 @@ def block_results(code: Code, seen: Mapping[str, Any]) -> list[Type | None]:
     run = AbstractRun(program, {})
     try:
         facts = run.block(code.graph, code.path, given, outer)
-    except (_Failed, _OverBudget):
+    except (_Failed, _OverBudget, *_WRONG_PROGRAM):
         return [code.types.get(value.name) for value in code.graph.outputs]
     names = [value.name for value in code.graph.outputs]
     return [fact.type or code.types.get(name) for name, fact in zip(names, facts, strict=True)]

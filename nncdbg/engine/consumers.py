@@ -34,7 +34,7 @@ _TRIED = 48
 """Sizes that are tried for one failing statement."""
 
 _BUDGET = 60_000
-"""Statements of abstract runs in one search."""
+"""Statements of abstract runs in one search: a few seconds."""
 
 _ROUNDS = 8
 _DRAWS = 3
@@ -173,12 +173,12 @@ class _Search:
                     continue
                 trial = {**sizes, **dict.fromkeys(group, number)}
                 made = self._run(trial)
+                if made.cut_short:
+                    return best
                 if made.failure is None:
                     return trial, made
                 if made.steps > (best[1] if best else run).steps:
                     best = trial, made
-                if self.spent > _BUDGET:
-                    return best
         return best
 
     def _run(self, sizes: Mapping[Size, int]) -> AbstractRun:

@@ -260,7 +260,7 @@ class Debugger:
             dict(zip(self.inputs, slots, strict=True)),
             self.backend.to_host,
             self.allocation.whole,
-            Diagnosing(self._loaded, self.backend.to_host),
+            Diagnosing(self._loaded, self.backend.to_host, self.backend.name),
             self._follow_soon,
             lambda: self.timeline.replaying,
         )
@@ -299,7 +299,7 @@ class Debugger:
         results = slots[target] if isinstance(target, slice) else [slots[target or 0]]
         operands = code.instructions[pc][1](slots)  # type: ignore[arg-type]
         finding = Finding(kind, statement, "", operands, output, result=results[output])
-        return Diagnosing(self._loaded, self.backend.to_host)(finding, slots)
+        return Diagnosing(self._loaded, self.backend.to_host, self.backend.name)(finding, slots)
 
     # -- moving ----------------------------------------------------------------------------
 

@@ -178,11 +178,16 @@ class Report:
     """Whether observers change the outputs, if that was verified."""
 
     def limit(self, most: int) -> None:
-        """List at most so many findings, in their order; those that trip, then births, before all others."""
+        """List at most so many findings, in their order; those that trip, then births, before all others.
+
+        Of the statements that only propagate, the last comes first, as it tells how far it got.
+        """
         ranks = {role: rank for rank, role in enumerate(ROLES)}
         indices = range(len(self.findings))
         found = self.findings
-        kept = sorted(indices, key=lambda i: (not found[i].trips, ranks.get(found[i].role, 0), i))[:most]
+        end = max((i for i in indices if found[i].role == "propagated"), default=None)
+        order = lambda i: (not found[i].trips, ranks.get(found[i].role, 0), i != end, i)  # noqa: E731
+        kept = sorted(indices, key=order)[:most]
         self.unlisted += len(found) - len(kept)
         self.findings = [found[index] for index in sorted(kept)]
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import pytest
+
+from nncdbg.dap_server.transport.display import harmless
+from nncdbg.engine.escaping import printable
 from tests.dap_server.client import Client
 from tests.dap_server.conversations import conversation
 from tests.dap_server.odd_values import FLAGS
@@ -70,6 +76,22 @@ def look_at_everything(client: Client) -> None:
     for command in ("map", "marks", "timeline", "stats", "nearby", "slice", "histogram", "lines"):
         client.send(f"nncdbg/{command}", {"frameId": frame_id, "name": hostile("bad"), "expression": "%x"})
     client.request("threads")
+
+
+@pytest.mark.parametrize("char", [*map(chr, (0, 7, 8, 12, 13, 27, 127, 155)), "\u202e", "\u2066", "\ufeff"])
+def test_a_text_with_one_hostile_character_is_escaped(char: str) -> None:
+    message = {"type": "response", "body": {"name": f"a{char}b…", "path": f"/{char}"}}
+    sent = json.loads(harmless(message, msgspec.json.encode(message)))
+    assert sent["body"] == {"name": f"a{printable(char)}b…", "path": f"/{char}"}
+
+
+@pytest.mark.parametrize(
+    "text", ["f32[2] mean 0.5 … “é” 漢", 'a "quoted" \\ word', "tab\t newline\n", "no\u00a0break"]
+)
+def test_a_harmless_text_is_sent_as_it_is(text: str) -> None:
+    message = {"type": "event", "body": text}
+    encoded = msgspec.json.encode(message)
+    assert harmless(message, encoded) is encoded
 
 
 def test_no_message_shows_a_raw_control(tmp_path: Path) -> None:

@@ -61,6 +61,7 @@ INTEGERS = {
     "parts": ("%x: i64[3]", "%y, %b, %c = Split(%t, %x)", "[3, 2, 2], from Split"),
     "ends": ("%x: i64[1]", "%y = Slice(%t, [0], %x, [0])", "integers in [1, 4), from Slice"),
     "axis": ("%x: i64[1]", "%y = ReduceSum(%t, %x)", "integers in [0, 2), from ReduceSum"),
+    "padded": ("%x: i64[2]", "%y = Pad(%t, [1, 1, 0, 2], 0.0, %x)", "[0, 1], from Pad"),
     "running": ("%x: i32[]", "%y = CumSum(%t, %x)", "integers in [0, 2), from CumSum"),
     "labels": (
         "%x: i64[7]",

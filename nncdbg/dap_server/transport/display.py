@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from nncdbg.engine.escaping import printable, printable_styled
+from nncdbg.engine.escaping import HOSTILE, printable, printable_styled
 
 _EXACT = frozenset({"path", "uri", "file", "command", "content"})
 """Fields that name a file, repeat the client's word, or hold a whole text."""
@@ -22,18 +22,25 @@ _EXACT = frozenset({"path", "uri", "file", "command", "content"})
 _STYLED = frozenset({"result"})
 """What the console prints: the terminal's own commands have escaped it, and may have styled it."""
 
-_SUSPECT = re.compile(
-    rb"\\(?:u|[bfr])|\x7f|\xc2[\x80-\x9f]|\xd8\x9c"
-    rb"|\xe2\x80[\x8b-\x8f\xa8-\xae]|\xe2\x81[\xa0-\xaf]|\xef\xbb\xbf|\xef\xbf[\xb9-\xbf]"
-)
-"""What a hostile character is in encoded JSON: most messages have none, and are sent as they are."""
+_ESCAPED = re.compile(rb"\\[ubfr]")
+"""What a control character is in encoded JSON."""
 
 
 def harmless(message: Mapping[str, Any], encoded: bytes) -> bytes:
     """Return the JSON of a message with its texts escaped; `encoded` is the JSON of all of it."""
-    if message["type"] == "request" or message.get("event") == "output" or not _SUSPECT.search(encoded):
+    if message["type"] == "request" or message.get("event") == "output" or not _is_suspect(encoded):
         return encoded
     return msgspec.json.encode(_escaped(msgspec.json.decode(encoded)))
+
+
+def _is_suspect(encoded: bytes) -> bool:
+    """Return whether to look at each text; most messages are sent as they are, so this has to be quick."""
+    if (b"\\" in encoded and _ESCAPED.search(encoded)) or b"\x7f" in encoded:
+        return True
+    if encoded.isascii():
+        return False
+    text = encoded.decode()
+    return not text.isprintable() and HOSTILE.search(text) is not None
 
 
 def _escaped(content: Any) -> Any:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.graph import Array
+
+if TYPE_CHECKING:
+    from nncdbg.engine.diagnosis.causes.makers import Made
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,8 @@ class Birth:
     inputs: Sequence[Any]
     output: Array
     index: int = 0
+    makers: Sequence[Made | None] = ()
+    """What made each operand, as far as that is known."""
 
 
 NAMES = (

@@ -10,6 +10,7 @@ import numpy as np
 
 from nncdbg.engine.code import Code
 from nncdbg.engine.diagnosis.cause import Birth, Cause
+from nncdbg.engine.diagnosis.causes.makers import made
 from nncdbg.engine.findings import Finding
 from nncdbg.engine.integer_checks import fault_of
 from nncdbg.engine.launch import Loaded
@@ -29,6 +30,8 @@ class Diagnosing:
 
     loaded: Loaded
     to_host: Callable[[Any], Any]
+    backend: str = "numpy"
+    """Whose kernels run; those of others are compared with ours."""
 
     def __call__(self, finding: Finding, slots: Sequence[Any]) -> Diagnosis | None:
         """The cause, as `cause` has it; None for an infinity that is legal by definition (see `is_legal`)."""
@@ -49,6 +52,7 @@ class Diagnosing:
     def cause(self, finding: Finding) -> Diagnosis:
         """The cause of a NaN, an Inf or an integer fault of a statement, and where within its op."""
         from nncdbg.engine.diagnosis.causes import cause_of_fault
+        from nncdbg.engine.diagnosis.kernels import kernel_at_fault
         from nncdbg.engine.diagnosis.within import diagnose
 
         birth = self.birth(finding)
@@ -56,6 +60,10 @@ class Diagnosing:
             fault = fault_of(finding.binding, birth.inputs)
             assert fault is not None, "an integer fault depends on the operands alone"
             return cause_of_fault(birth, fault), None
+        if self.backend != "numpy":
+            wrong = kernel_at_fault(birth, finding.binding, self.backend)
+            if wrong is not None:
+                return wrong, None
         return diagnose(birth, finding.binding.code, finding.binding.pc, self.loaded)
 
     def birth(self, finding: Finding) -> Birth:
@@ -72,6 +80,7 @@ class Diagnosing:
             [*map(self.to_host, finding.inputs)],
             np.asarray(self.to_host(finding.result)),
             finding.output or 0,
+            [made(code, slot) for slot in code.operands[pc]],
         )
 
 

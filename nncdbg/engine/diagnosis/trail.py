@@ -134,9 +134,9 @@ class Trail:
         blamed, marks = operands[fault.operand], known[fault.operand]
         there = bad(blamed, "nan") | bad(blamed, "inf")
         followed = np.logical_or.reduce([*marks.real.values()]) if marks and marks.real else False
-        given[fault.operand] = fault.elements & there & followed
+        given[fault.operand] = brought = fault.elements & there & followed
         application = Application(binding.op, binding.attributes, operands, [host], given)
-        carried = influenced(application, given, self._carrier.complain)[0]
+        carried = influenced(application, given, self._carrier.complain)[0] if np.any(brought) else None
         explained = np.zeros(host.shape, bool) if carried is None else shaped(host, carried)
         wrong = np.broadcast_to(fault.results, host.shape)
         cause = self.diagnosing.cause(finding)[0]

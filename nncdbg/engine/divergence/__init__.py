@@ -1,4 +1,6 @@
-"""Two runs compared value by value: of two models, backends, allocators or element types.
+"""Two runs compared value by value: two models, backends, allocators or element types, or golden values.
 
-`lockstep.Lockstep(a, b).run()` gives a `report.Report`.
+`lockstep.compared(a, b).run()` gives a `report.Report`.  One program is compared in `lockstep`, statement by
+statement.  Two programs are traced (`trace`, `origins`), paired (`units`, `pairing`, `doubt`), compared
+(`paired_runs`), and each statement whose results differ is judged (`blame`, `substitution`, `recomputation`).
 """

@@ -23,6 +23,7 @@ from nncdbg.engine.divergence.trace import Trace
 from nncdbg.engine.divergence.units import commutative
 from nncdbg.engine.divergence.written import Fixed, Given, Key, Result, Source, Written, site_of
 from nncdbg.engine.dtypes import COMPLEX, FLOATS, name_of
+from nncdbg.engine.expression import spelled
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
 
@@ -226,7 +227,7 @@ def _ops(statements: Sequence[Written]) -> str:
 def _named(trace: Trace, source: Source) -> str:
     match source:
         case Result(key, index):
-            return f"%{trace.at(key).names[index]}" if key in trace else "another value"
+            return spelled(trace.at(key).names[index]) if key in trace else "another value"
         case Given(name):
-            return f"%{name}"
+            return spelled(name)
     return "a constant"

@@ -12,6 +12,7 @@ from nncdbg.engine.divergence.report import Difference, Site
 from nncdbg.engine.divergence.tolerance import Tolerance, excess
 from nncdbg.engine.divergence.written import Written
 from nncdbg.engine.dtypes import FROM_ONNX, name_of
+from nncdbg.engine.expression import spelled
 from nncdbg.engine.graph import Inline
 from nncdbg.engine.ops.schema import complete, schema, version_of
 
@@ -85,7 +86,7 @@ def operand_name(written: Written, index: int) -> str:
     """`%name`, or what the op's schema calls a constant without one."""
     operands = written.node.inputs
     if index < len(operands) and isinstance(operands[index], str):
-        return f"%{operands[index]}"
+        return spelled(str(operands[index]))
     known = schema(written.node.op, version_of(written.node.op, written.code.opsets))
     return known.inputs[index].name if known is not None and index < len(known.inputs) else f"operand {index}"
 

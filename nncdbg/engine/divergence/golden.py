@@ -21,6 +21,7 @@ from nncdbg.engine.divergence.trace import Trace, Values
 from nncdbg.engine.divergence.units import Unit, form_of
 from nncdbg.engine.divergence.written import GONE, Result, site_of
 from nncdbg.engine.errors import LoadError, UsageError
+from nncdbg.engine.expression import spelled
 from nncdbg.engine.graph import Array, Graph
 from nncdbg.engine.npy import archive_names, load_from_archive
 from nncdbg.engine.session import Debugger
@@ -124,7 +125,7 @@ class GoldenRun:
                 mapping[places[value]] = name, "name"
             elif value not in self.a.debugger.inputs:
                 raise UsageError(
-                    f"no statement computes %{value}", hint=f'the golden array "{name}" maps to it'
+                    f"no statement computes {spelled(value)}", hint=f'the golden array "{name}" maps to it'
                 )
         left = [name for name in self.golden if name not in self.names and not self._is_input(name)]
         for name in left:
@@ -229,7 +230,7 @@ class _Comparison:
             first = self._trace.at(min(before, key=lambda key: self._trace.at(key).tick))
             text = (
                 f"between the golden values and this one {len(set(before)) + 1} statements compute,"
-                f" from %{first.names[0]} = {first.node.op} on: one of them differs"
+                f" from {spelled(first.names[0])} = {first.node.op} on: one of them differs"
             )
         return Verdict(Cause("between" if before else "kernel", match.a, match.b, text, match))
 

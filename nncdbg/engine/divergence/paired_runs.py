@@ -23,6 +23,7 @@ from nncdbg.engine.divergence.trace import Trace, Values
 from nncdbg.engine.divergence.units import Units, units_of
 from nncdbg.engine.divergence.written import GONE, Key, Place, Result, Written, site_of
 from nncdbg.engine.errors import NncdbgError
+from nncdbg.engine.expression import spelled
 from nncdbg.engine.session import Debugger
 
 _SAMPLES = 16
@@ -65,8 +66,9 @@ class PairedRuns:
                 self._paired(one, other).statements()
                 self.tally.finish()
                 if (cause := self.report.cause) is not None:
-                    where = f", line {cause.site.line}" if cause.site.line is not None else ""
-                    error.hint = f"before it the sides differ: {cause.text} (%{cause.site.value}{where})"
+                    site = cause.site
+                    where = "" if site.line is None else f", line {site.line}"
+                    error.hint = f"before it the sides differ: {cause.text} ({spelled(site.value)}{where})"
                 raise
             self.report.spilled = mine.spilled + theirs.spilled
             comparison = self._paired(one, other)

@@ -143,11 +143,14 @@ class Conversion:
             [value.name for value in inputs] + [constant.value.name for constant in constants], name
         )
         results = {output for node in proto.node for output in node.output if output}
+        stated = stated_types(proto)
+        types = {value.name: value.type for value in (*inputs, *(c.value for c in constants))}
         inside = replace(
             scope,
             outer=scope.outer | own | results,
             true=(scope.true - own - results) | {c.value.name for c in constants if is_true(c)},
-            types=stated_types(proto),
+            types=stated,
+            known={**scope.known, **stated, **types},
         )
         modules: dict[int, onnx_node.Modules | None] = {}
         nodes: list[Node] = []
@@ -159,8 +162,7 @@ class Conversion:
         ordered = in_order(nodes, own, scope.outer, name)
         outputs = tuple(output_value(output, inside.types) for output in proto.output)
         check_outputs(outputs, inside.outer, name)
-        types = {value.name: value.type for value in (*inputs, *(c.value for c in constants))}
-        final = with_gradients(ordered, types, self.graphs, self._opsets, self.claim)
+        final = with_gradients(ordered, {**scope.known, **types}, self.graphs, self._opsets, self.claim)
         return Graph(name, inputs, outputs, final, tuple(constants)), [modules[id(node)] for node in ordered]
 
     def _initializers(self, proto: Any, scope: Scope) -> list[Constant]:

@@ -25,6 +25,8 @@ class Scope:
     outer: frozenset[str] = frozenset()
     true: frozenset[str] = frozenset()
     types: Mapping[str, Type] = field(default_factory=dict)
+    known: Mapping[str, Type | None] = field(default_factory=dict)
+    """The types of values of this graph and of those around it, as far as the model states them."""
     attributes: Mapping[str, Any] = field(default_factory=dict)
     absent: frozenset[str] = frozenset()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -160,29 +161,8 @@ def _reduced(application: Application) -> Sequence[Marked]:
 REDUCED = Influence("all elements of the reduced axes", _reduced, infinities=Infinities.SUMMED)
 
 
-def _reduced_extreme(lost: float) -> Influence:
-    def find(application: Application) -> Sequence[Marked]:
-        marks, x = application.marked[0], np.asarray(application.operands[0])
-        if application.marks(1) is not None:
-            return resized(application.results)
-        axes, losing = reduced_axes(application), x == lost
-        if x.dtype.kind in "biu" or not application.exact:
-            return [_any(application, marks, axes)]
-        lost_throughout = losing.all(axis=axes, keepdims=True)
-        return [_any(application, marks & ~(losing & ~lost_throughout), axes)]
-
-    return Influence(
-        "all elements of the reduced axes",
-        find,
-        exact=False,
-        discards=LOSING,
-        infinities=Infinities.ABSORBED,
-        greatest=lost < 0,
-    )
-
-
-REDUCED_TO_GREATEST = _reduced_extreme(-np.inf)
-REDUCED_TO_LEAST = _reduced_extreme(np.inf)
+REDUCED_TO_LEAST = REDUCED.roughly.taking(Infinities.ABSORBED)
+REDUCED_TO_GREATEST = replace(REDUCED_TO_LEAST, greatest=True)
 
 
 def along(axis: int | None = None, *, rest: bool = False) -> Influence:
@@ -200,24 +180,4 @@ def along(axis: int | None = None, *, rest: bool = False) -> Influence:
     return Influence("all elements along the axis", find)
 
 
-def _best(application: Application) -> Sequence[Marked]:
-    """TopK: values and indices along the axis; an infinity that is not among the best loses."""
-    if application.marks(1) is not None:
-        return resized(application.results)
-    x, values = np.asarray(application.operands[0]), np.asarray(application.results[0])
-    lost = -np.inf if application.attributes.get("largest", 1) else np.inf
-    axis = application.attributes["axis"]
-    # With an infinity among the values, others may have been chosen instead of it.
-    safe = (values != lost).all(axis=axis, keepdims=True)
-    found = (application.marked[0] & ~((x == lost) & safe & application.exact)).any(axis=axis, keepdims=True)
-    return [np.broadcast_to(found, np.shape(result)) for result in application.results]
-
-
-BEST = Influence(
-    "all elements along the axis",
-    _best,
-    exact=False,
-    discards=LOSING,
-    infinities=Infinities.ABSORBED,
-    greatest=True,
-)
+BEST = replace(along().roughly.taking(Infinities.ABSORBED), greatest=True)

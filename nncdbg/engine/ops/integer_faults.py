@@ -97,7 +97,8 @@ def divides_by_scale(scale: int) -> FindIntegerFault:
     """For an op that divides all it computes by the scale in operand `scale`: its zeros and NaN."""
 
     def find(attributes: Mapping[str, Any], inputs: Sequence[Any]) -> IntegerFault | None:
-        bad = bad_scales(inputs[scale])
+        given = inputs[scale] if scale < len(inputs) else None
+        bad = None if given is None else bad_scales(given)
         return None if bad is None else IntegerFault(SCALE, scale, bad, np.asarray(True))
 
     return find

@@ -234,7 +234,7 @@ def pad_by_attribute(xp: Any, x: Any, *, pads: Sequence[int], mode: str, value: 
     "Pad",
     since=11,
     infer=shaped(_same_rank),
-    integers=valid.between({1: valid.Integers(0, 2)}),
+    integers=valid.pads,
     influence=moved(0, 2),
 )
 def pad(xp: Any, x: Any, pads: Any, value: Any = None, axes: Any = None, *, mode: str) -> Any:

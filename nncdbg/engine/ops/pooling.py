@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import lru_cache, partial
 from types import ModuleType
 from typing import Any
@@ -21,8 +20,7 @@ from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops.convolution import padding_lines, windows_line
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.formula import formula_text, in_precision, sizes_at, type_at
-from nncdbg.engine.ops.influence import Application, Infinities, Influence, Marked, probed
-from nncdbg.engine.ops.influence_selection import LOSING
+from nncdbg.engine.ops.influence import Infinities, probed
 from nncdbg.engine.ops.precision import mean_over, settled, widened
 from nncdbg.engine.ops.rules import need_rank
 from nncdbg.engine.ops.scratch import scratch
@@ -109,28 +107,6 @@ def max_pool_formula(attributes: Attributes, inputs: Types) -> str:
     return formula_text("MaxPool", [("x", given)], in_precision(given.dtype, ["x"], lines, ["y"]), ["y"])
 
 
-_WINDOWS = probed(0)
-
-
-def _maxima_influence(application: Application) -> Sequence[Marked]:
-    """All elements of a window, except -inf where another one wins."""
-    x, marks = np.asarray(application.operands[0]), application.marked[0]
-    if x.dtype.kind in "iu" or not application.exact or not (lost := marks & (x == -np.inf)).any():
-        return _WINDOWS.find(application)
-    rest = _WINDOWS.find(replace(application, marked=[marks & ~lost]))
-    won = _WINDOWS.find(replace(application, marked=[lost]))[0] & (application.results[0] == -np.inf)
-    return [each | won for each in rest]
-
-
-_MAXIMA = Influence(
-    "all elements of a window",
-    _maxima_influence,
-    exact=False,
-    discards=LOSING,
-    infinities=Infinities.ABSORBED,
-)
-
-
 @op(
     "MaxPool",
     since=1,
@@ -138,7 +114,7 @@ _MAXIMA = Influence(
     formula=max_pool_formula,
     outputs_count=True,
     accepts_out=True,
-    influence=_MAXIMA,
+    influence=probed(0).taking(Infinities.ABSORBED),
 )
 def max_pool(
     xp: ModuleType,

@@ -131,6 +131,11 @@ def axes(operand: int = 1) -> IntegerRule:
     return rule
 
 
+def pads(attributes: Mapping[str, Any], types: Sequence[Any], data: Sequence[Array | None]) -> Accepted:
+    """Operands 1 and 3 of Pad: few elements, and distinct axes."""
+    return {1: Integers(0, 2), **axes(3)(attributes, types, data)}
+
+
 def unit_axes(attributes: Mapping[str, Any], types: Sequence[Any], data: Sequence[Array | None]) -> Accepted:
     """Operand 1 of Squeeze: axes of size 1."""
     shape, count = _shape(types, 0), _count(types, 1)

@@ -32,12 +32,12 @@ _MEANINGS = {
 """What the kinds mean that are no plain gates."""
 
 CAUSES = {
-    "log of zero": "Keep the operand away from zero: `Log(Max(%p, 1e-7))`, or LogSoftmax for Log(Softmax).",
+    "log of zero": "Use Log(Max(%p, 1e-7)), -Softplus(-x) for Log(Sigmoid), or LogSoftmax for Log(Softmax).",
     "log of a negative number": "Look at what makes it negative: it should be a probability or a length.",
     "division by zero": "Add an epsilon to the divisor, or choose another branch with Where before dividing.",
     "zero divided by zero": "Add an epsilon to the divisor; a mean over nothing is the usual reason.",
     "infinity divided by infinity": "Find where the infinities come from, and scale before that.",
-    "square root of a negative number": "Rounding can leave a variance just below 0: clip it at 0 first.",
+    "square root of a negative number": "A variance is the mean of (x - mean)^2: E[x^2] - E[x]^2 cancels.",
     "power of a negative number": "A negative base needs a whole exponent: clip it at 0.",
     "power of zero": "Zero to a negative power is infinite: add an epsilon to the base.",
     "overflow of the exponential": "Subtract the maximum first, as Softmax and LogSumExp do.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from nncdbg.nan_watch.records import OK, TRIPPED, Case, Report
@@ -43,19 +44,18 @@ def lines(report: Report, watched: Watched = Watched()) -> Iterator[Text]:  # no
     from rich.text import Text
 
     yield Text(f"{subject(report)}: {verdict(report)}", _HEADS.get(report.status, "bold yellow"))
-    before = True
-    for number, finding in enumerate(report.findings[:_MOST], start=1):
-        full = told_in_full(finding)
-        if full or before:
-            yield Text()
-        before = full
+    numbered = [*enumerate(report.findings[:_MOST], start=1)]
+    for full, group in groupby(numbered, lambda each: told_in_full(each[1])):
         if not full:
-            yield Text(f"{number}. {in_passing(finding)}", "dim")
+            yield Text()
+            yield from (Text(words, "dim") for words in in_passing([*group], report))
             continue
-        style = "bold red" if finding.trips else "bold"
-        yield Text(f"{number}. ", "dim").append(headline(finding), style)
-        for line in explanation(finding, report, watched):
-            yield _styled(line)
+        for number, finding in group:
+            yield Text()
+            style = "bold red" if finding.trips else "bold"
+            yield Text(f"{number}. ", "dim").append(headline(finding), style)
+            for line in explanation(finding, report, watched):
+                yield _styled(line)
     yield from map(Text, left_out(report.findings, _MOST, "findings"))
     for words in _failures(report):
         yield Text("error: ", "bold red").append(words)

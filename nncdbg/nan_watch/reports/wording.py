@@ -179,9 +179,25 @@ def told_in_full(finding: WatchFinding) -> bool:
     return finding.trips or finding.role != "propagated" or not finding.site.op
 
 
-def in_passing(finding: WatchFinding) -> str:
-    """The line of a statement that is not told in full."""
-    return f"{headline(finding)} ({place(finding.site)})"
+def in_passing(group: Sequence[tuple[int, WatchFinding]], report: Report) -> Iterator[str]:
+    """The lines of findings, with their numbers, that are not told in full; a long chain takes one."""
+    first_number, last_number, last = group[0][0], group[-1][0], group[-1][1]
+    if len(group) <= _CHAIN:
+        yield from (f"{number}. {headline(each)} ({place(each.site)})" for number, each in group)
+        return
+    # A report that had no room for all has left out such statements first.
+    ops = len(group)
+    if last_number == len(report.findings):
+        ops += max(
+            0, report.counts["propagated"] - sum(each.role == "propagated" for each in report.findings)
+        )
+    name = visible(kind_words(last.kind)[0])
+    reached = f"{name} reaches {value_of(last.site)} through {ops} ops"
+    yield f"{first_number}-{last_number}. {reached} ({place(last.site)})"
+
+
+_CHAIN = 3
+"""Statements that hand a NaN on which are listed one by one."""
 
 
 def verdict(report: Report) -> str:

@@ -151,9 +151,16 @@ def _print_one(name: str, *, as_json: bool) -> None:
 def _gradient(entry: Known) -> str:
     if entry.gradient:
         return "its own rule"
-    if entry.formula or entry.function:
+    if not entry.formula and not entry.function:
+        return "none"
+    from nncdbg.engine.differentiability import rule_gaps
+
+    gaps = rule_gaps(entry.name)
+    if gaps is None:
         return "through its formula, as far as the ops in that have one"
-    return "none"
+    if gaps:
+        return f"none: its formula needs {', '.join(sorted(gaps))}, without a rule"
+    return "through its formula"
 
 
 def _fields(signature: Schema | None) -> dict[str, Any]:

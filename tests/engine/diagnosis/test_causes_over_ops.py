@@ -52,12 +52,21 @@ COMPUTED_AGAIN = frozenset(
 )
 """Ops without a rule of their own: sums of products, told by computing them again."""
 
+WITHOUT_A_RULE = {
+    "com.microsoft.CropAndResize",
+    "com.microsoft.DynamicQuantizeLSTM",
+    "com.microsoft.Inverse",
+}
+"""Kernels of onnxruntime's ops; a NaN that they make has the cause `unknown`."""
+
 
 def test_no_op_of_the_table_is_forgotten() -> None:
     known = RULES.keys() | MOVES | POINTWISE | INTEGRAL | COMPUTED_AGAIN
     # Other tests have declared ops of their own in this process.
     own = {name for name in names() if not all(op.foreign for op in declared(name))}
-    assert own - known == set()
+    # What runs its formula has the causes of the statements in it.
+    composites = {name for name in own if all(op.kernel is None and op.formula for op in declared(name))}
+    assert own - known - composites == WITHOUT_A_RULE
     assert all(lookup(name, 1 if name.startswith("nncdbg.") else 26) for name in MOVES | POINTWISE)
 
 

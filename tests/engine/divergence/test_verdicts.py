@@ -46,6 +46,27 @@ def test_paths_and_models_are_loaded(tmp_path: object) -> None:
     assert (report.cause.a.node, report.status) == (truth, "diverged")
 
 
+def chain(*ops: str) -> str:
+    """A program in which each statement reads the one before; names are numbers."""
+    lines = [f"  %v{i + 1} = {op}(%v{i})" for i, op in enumerate(ops)]
+    header = f"#nncdbg 1\nopset 18\n\ngraph @main(%v0: f32[8]) -> (%v{len(ops)}: f32[8]) {{"
+    return "\n".join([header, *lines, f"  return %v{len(ops)}", "}", ""])
+
+
+@pytest.mark.parametrize(
+    ("extra", "place"), [("Neg", 1), ("Neg", 3), ("Abs", 2), ("Softplus", 5), ("Cos", 0), ("Cos", 6)]
+)
+@pytest.mark.parametrize("in_b", [True, False])
+def test_an_extra_op_is_named_though_it_shifts_the_names(extra: str, place: int, in_b: bool) -> None:
+    ops = ["Tanh", "Sin", "Tanh", "Sin", "Tanh", "Sin"]
+    texts = chain(*ops), chain(*ops[:place], extra, *ops[place:])
+    a, b = texts if in_b else texts[::-1]
+    report = nncdbg.diff(nncdbg.parse(a), nncdbg.parse(b), {"v0": x_of(8)})
+    assert report.cause is not None
+    assert report.cause.kind == ("only_b" if in_b else "only_a")
+    assert (report.cause.site.op, report.cause.site.value) == (extra, f"v{place + 1}")
+
+
 def test_a_side_that_fails_says_what_differs_before_it() -> None:
     text = """#nncdbg 1
 opset 18

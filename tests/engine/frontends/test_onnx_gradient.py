@@ -224,3 +224,36 @@ def test_a_value_of_the_graph_around_is_out_of_reach():
 def test_gradients_that_are_wrong(made, message):
     with pytest.raises(GraphError, match=message):
         load([*PRODUCT, made], ["dx"])
+
+
+def test_a_gradient_in_a_loop_body_reads_values_from_around_it() -> None:
+    training = "ai.onnx.preview.training"
+    body = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["s", "w"], ["m"]),
+            helper.make_node("ReduceSum", ["m"], ["l"], keepdims=0),
+            helper.make_node("Gradient", ["s"], ["d"], domain=training, xs=["s"], y="l"),
+            helper.make_node("Sub", ["s", "d"], ["s1"]),
+            helper.make_node("Identity", ["c0"], ["c1"]),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("i", 7, []),
+            helper.make_tensor_value_info("c0", 9, []),
+            helper.make_tensor_value_info("s", 1, [2, 3]),
+        ],
+        [helper.make_tensor_value_info("c1", 9, []), helper.make_tensor_value_info("s1", 1, [2, 3])],
+    )
+    shapes = {"n": (7, []), "x": (1, [2, 3]), "w": (1, [3, 4])}
+    graph = helper.make_graph(
+        [helper.make_node("Loop", ["n", "", "x"], ["y"], body=body)],
+        "main",
+        [helper.make_tensor_value_info(name, *type_) for name, type_ in shapes.items()],
+        [helper.make_tensor_value_info("y", 1, [2, 3])],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(training, 1)]
+    made = helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    x, w = np.ones((2, 3), np.float32), np.arange(12, dtype=np.float32).reshape(3, 4)
+    debugger = nncdbg.Debugger(nncdbg.load(made), {"n": 2, "x": x, "w": w})
+    assert debugger.run().reason == "end"
+    np.testing.assert_array_equal(debugger.outputs["y"], x - 2 * w.sum(axis=1))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from nncdbg.engine.dtypes import FLOATS, name_of
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.ops.influence import CHECK, Application
 from nncdbg.engine.ops.influence_selection import LOSING
+from nncdbg.terminal.influence_reference import page
 from tests.engine.ops.influence_samples import Sample, by_entry, entries
 
 ENTRIES = by_entry(1)
@@ -104,8 +106,10 @@ def _probes(sample: Sample, place: Place) -> Iterator[tuple[Any, Sequence[Any]]]
         yield ~own, [own]
     elif name_of(array.dtype) not in FLOATS:
         if array.dtype.kind in "iu":
-            yield own + array.dtype.type(1), [own]
-            yield own - array.dtype.type(1), [own]
+            with np.errstate(over="ignore"):
+                neighbours = own + array.dtype.type(1), own - array.dtype.type(1)
+            for neighbour in neighbours:
+                yield neighbour, [own]
     else:
         largest = _largest(array.dtype)
         others = [own, own * 0.5 + 0.375, -own - 0.625]
@@ -190,6 +194,11 @@ def _joined(before: list[Any] | None, now: Sequence[Any]) -> list[Any] | None:
     if [each.shape for each in before] != [each.shape for each in now]:
         return before
     return [a | b for a, b in zip(before, now, strict=True)]
+
+
+def test_page_of_the_rows_is_current() -> None:
+    written = (Path(__file__).parents[3] / "docs" / "INFLUENCE.md").read_text(encoding="utf-8")
+    assert written == page(), "run `python -m nncdbg.terminal.influence_reference > docs/INFLUENCE.md`"
 
 
 def test_a_check_hands_nothing_on() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.diagnosis.cause import Birth, Cause
+from nncdbg.engine.diagnosis.causes.makers import CANCELLATION, cancelling_variance
 from nncdbg.engine.diagnosis.causes.numbers import EXACT, shown
 from nncdbg.engine.diagnosis.causes.places import aligned, at, counted, elements, spelled, spot
 from nncdbg.engine.diagnosis.causes.pointwise import least
@@ -111,5 +112,7 @@ def power(birth: Birth) -> Cause | None:
         return None
     if base < 0 and exponent != int(exponent):
         hint = f"only whole exponents take a negative base: Pow(Abs({name}), ...), or Max({name}, 0)"
+        if birth.makers and cancelling_variance(birth.makers[0]):
+            hint = CANCELLATION
         return Cause("power of a negative number", f"{words}; {counted(birth, 0, x < 0, 'negative')}", hint)
     return cause_of_number(birth, EXACT.power(decimal(base), decimal(exponent)), words)

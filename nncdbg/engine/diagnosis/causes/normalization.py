@@ -37,6 +37,9 @@ from nncdbg.engine.diagnosis.causes.summing import (
 from nncdbg.engine.ops.precision import is_narrow
 from nncdbg.engine.ops.types import normal_axes
 
+_NEGATIVE = (
+    "a variance is never negative: the statistics were damaged, or computed as E[x^2] - E[x]^2, which cancels"
+)
 EPSILON = "give the op an epsilon above 0 (1e-5 is usual)"
 ALL = slice(None)
 
@@ -253,6 +256,8 @@ def _of_running_statistics(birth: Birth, index: Index) -> Cause | None:
     safe = float(working(working(variance) + working(epsilon)))
     if safe <= 0:
         evidence = f"{name} is {shown(variance)}, and epsilon is {shown(epsilon)}"
+        if variance < 0:
+            return Cause("square root of a negative number", evidence, _NEGATIVE)
         cause = "zero variance" if safe == 0 else "square root of a negative number"
         return Cause(cause, evidence, EPSILON)
     factor = scale / math.sqrt(safe)

@@ -71,7 +71,8 @@ def exact(element: Any) -> str:
     if number.is_integer() and abs(number) < 1e16:
         return str(int(number))
     found = (f"{number:.{digits}g}" for digits in range(4, 17))
-    return next((text for text in found if element.dtype.type(float(text)) == element), repr(number))
+    with np.errstate(over="ignore"):  # fewer digits may round up past the largest number
+        return next((text for text in found if element.dtype.type(float(text)) == element), repr(number))
 
 
 _SHORT = Context(prec=4, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[])

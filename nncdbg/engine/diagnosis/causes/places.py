@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from nncdbg.engine.diagnosis.cause import Birth
-from nncdbg.engine.diagnosis.causes.numbers import is_float
+from nncdbg.engine.diagnosis.causes.numbers import exact, is_float
 from nncdbg.engine.graph import Array
 from nncdbg.engine.nonfinite import bad
 from nncdbg.textual_repr.lexemes import name_text
@@ -95,12 +95,17 @@ def _written(place: int | slice) -> str:
 
 
 def counted(birth: Birth, number: int, mask: Array, what: str) -> str:
-    """`3 of 12 elements of %p are 0, the first at [1, 4]`."""
-    name, found = spelled(birth, number), count(mask)
+    """`3 of 12 elements of %p are negative, the first at [1, 4]: -1.5e-08`; no value where `what` is one."""
+    name, found, index = spelled(birth, number), count(mask), first(mask)
+    value = "" if what in _VALUES else f": {exact(np.asarray(birth.inputs[number])[index])}"
     if mask.size == 1:
-        return f"{name} is {what}"
+        return f"{name} is {what}{value}"
     verb = "is" if found == 1 else "are"
-    return f"{found} of {mask.size} elements of {name} {verb} {what}, the first{at(first(mask))}"
+    return f"{found} of {mask.size} elements of {name} {verb} {what}, the first{at(index)}{value}"
+
+
+_VALUES = frozenset({"0", "NaN", "0 or NaN"})
+"""Words for elements that say what their value is."""
 
 
 def has_infinity(birth: Birth) -> bool:

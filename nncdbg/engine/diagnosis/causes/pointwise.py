@@ -11,6 +11,12 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.diagnosis.cause import Birth, Cause
+from nncdbg.engine.diagnosis.causes.makers import (
+    CANCELLATION,
+    before_moving,
+    cancelling_variance,
+    complement_of,
+)
 from nncdbg.engine.diagnosis.causes.numbers import EXACT, ends, largest, overflow_hint, overflows, shown
 from nncdbg.engine.diagnosis.causes.places import at, counted, element, spelled, spot
 from nncdbg.engine.diagnosis.causes.rules import rule
@@ -28,12 +34,27 @@ def logarithm(birth: Birth) -> Cause | None:
     x, name = birth.inputs[0], spelled(birth, 0)
     number = element(x, spot(birth))
     if number == 0:
-        hint = f"Log(Max({name}, {least(x.dtype)})); if it comes from a Softmax, LogSoftmax instead of both"
-        return Cause("log of zero", counted(birth, 0, x == 0, "0"), hint)
+        return Cause("log of zero", counted(birth, 0, x == 0, "0"), _log_hint(birth))
     if number < 0:
         hint = f"find why {name} is negative; hold it above 0 with Max({name}, {least(x.dtype)})"
         return Cause("log of a negative number", counted(birth, 0, x < 0, "negative"), hint)
     return None
+
+
+def _log_hint(birth: Birth) -> str:
+    """The form that computes the logarithm of what made the operand without loss, if there is one."""
+    clipped = f"Log(Max({spelled(birth, 0)}, {least(birth.inputs[0].dtype)}))"
+    maker = before_moving(birth.makers[0]) if birth.makers else None
+    if maker is None:
+        return f"{clipped}; for Log(Softmax(x)) LogSoftmax(x), for Log(Sigmoid(x)) -Softplus(-x)"
+    if maker.op == "Softmax":
+        return f"LogSoftmax({maker.spelled(0)}) instead of Log and Softmax"
+    if maker.op == "Sigmoid":
+        return f"-Softplus(-{maker.spelled(0)}) instead of Log and Sigmoid"
+    whole = complement_of(maker)
+    if whole is not None and whole.op == "Sigmoid":
+        return f"-Softplus({whole.spelled(0)}) instead of the logarithm of 1 - Sigmoid"
+    return clipped
 
 
 @rule("Sqrt")
@@ -41,9 +62,9 @@ def root(birth: Birth) -> Cause | None:
     x, name = birth.inputs[0], spelled(birth, 0)
     if element(x, spot(birth)) >= 0:
         return None
-    hint = (
-        f"Sqrt(Max({name}, 0)); take a variance as the mean of squared differences, which is never negative"
-    )
+    hint = f"find why {name} is negative; if only rounding makes it so, Sqrt(Max({name}, 0))"
+    if birth.makers and cancelling_variance(birth.makers[0]):
+        hint = CANCELLATION
     return Cause("square root of a negative number", counted(birth, 0, x < 0, "negative"), hint)
 
 
@@ -106,7 +127,7 @@ def domain(birth: Birth) -> Cause | None:
     number = element(x, index)
     if known.outside(np.float64(number)):
         evidence = counted(birth, 0, known.outside(x), known.words)
-        return Cause("outside of the domain", f"{evidence}: {shown(number)}", known.hint)
+        return Cause("outside of the domain", evidence, known.hint)
     if birth.op == "Tan" and math.isfinite(number) and overflows(Decimal(math.tan(number)), x.dtype):
         evidence = f"tan({shown(number)}){at(index)} = {shown(math.tan(number))}, and {ends(x.dtype)}"
         return Cause("overflow", evidence, overflow_hint(x.dtype))

@@ -7,6 +7,7 @@ from itertools import product
 
 from nncdbg.engine.ops.declaration import composite
 from nncdbg.engine.ops.formula import cast, sizes_at
+from nncdbg.engine.ops.integer_faults import divides_by_scale
 from nncdbg.engine.ops.microsoft.composing import channels_first, channels_last, formula
 from nncdbg.engine.ops.microsoft.quantizing import (
     dequantized,
@@ -45,7 +46,11 @@ def _one_per_plane(attributes: Attributes, types: Types) -> Shape | None:
     return None if x is None else (*x[:2], *[1] * (len(x) - 2))
 
 
-@composite("com.microsoft.QLinearGlobalAveragePool", infer=shaped(in_channels_first(_one_per_plane)))
+@composite(
+    "com.microsoft.QLinearGlobalAveragePool",
+    infer=shaped(in_channels_first(_one_per_plane)),
+    integer_fault=divides_by_scale(3),
+)
 def qlinear_global_average_pool(attributes: Attributes, types: Types) -> str:
     """The mean of each plane: an exact integer sum, scaled once."""
     shape = sizes_at(types, 0)
@@ -87,7 +92,11 @@ def _average_lines(attributes: Attributes, shape: Sequence[int]) -> list[str]:
     ]
 
 
-@composite("com.microsoft.QLinearAveragePool", infer=shaped(in_channels_first(pool_shape)))
+@composite(
+    "com.microsoft.QLinearAveragePool",
+    infer=shaped(in_channels_first(pool_shape)),
+    integer_fault=divides_by_scale(3),
+)
 def qlinear_average_pool(attributes: Attributes, types: Types) -> str:
     """AveragePool in f32 between a dequantization and a quantization that adds the zero point first."""
     shape = sizes_at(types, 0)

@@ -9,6 +9,7 @@ from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops.convolution import conv_types
 from nncdbg.engine.ops.declaration import composite
 from nncdbg.engine.ops.formula import cast, sizes_at, type_at
+from nncdbg.engine.ops.integer_faults import divides_by_scale
 from nncdbg.engine.ops.matrix import gemm_types, matmul_shape
 from nncdbg.engine.ops.microsoft.composing import channels_first, channels_last, formula, stated
 from nncdbg.engine.ops.microsoft.convolution import WINDOWS
@@ -64,7 +65,12 @@ def _conv_lines(attributes: Attributes, types: Types, x: str, y: str) -> list[st
     return [*lines, *requantized(y, product, "ratio", "y_zero_one", element_of(types, 7))]
 
 
-@composite("QLinearConv", since=10, infer=lambda a, types: _like_zero(7, _conv_shape(a, types), types))
+@composite(
+    "QLinearConv",
+    since=10,
+    infer=lambda a, types: _like_zero(7, _conv_shape(a, types), types),
+    integer_fault=divides_by_scale(6),
+)
 def qlinear_conv(attributes: Attributes, types: Types) -> str:
     """Conv of 8-bit integers with a scale and a zero point for x, weight (also per channel) and result."""
     return formula("QLinearConv", _CONV, types, _conv_lines(attributes, types, "x", "y"))
@@ -73,7 +79,11 @@ def qlinear_conv(attributes: Attributes, types: Types) -> str:
 _placed = in_channels_first(_conv_shape)
 
 
-@composite("com.microsoft.QLinearConv", infer=lambda a, types: _like_zero(7, _placed(a, types), types))
+@composite(
+    "com.microsoft.QLinearConv",
+    infer=lambda a, types: _like_zero(7, _placed(a, types), types),
+    integer_fault=divides_by_scale(6),
+)
 def qlinear_conv_placed(attributes: Attributes, types: Types) -> str:
     """QLinearConv of ONNX, with the channels in the last axis of x and result if `channels_last` is set."""
     if not attributes["channels_last"]:
@@ -96,7 +106,7 @@ def _matmul_types(attributes: Attributes, types: Types) -> Types:
     return _like_zero(7, matmul_shape(shape_at(types, 0), shape_at(types, 3)), types)
 
 
-@composite("QLinearMatMul", since=10, infer=_matmul_types)
+@composite("QLinearMatMul", since=10, infer=_matmul_types, integer_fault=divides_by_scale(6))
 def qlinear_matmul(attributes: Attributes, types: Types) -> str:
     """MatMul of 8-bit integers with a scale and a zero point for a (also per row), b (per column), result."""
     lines = [
@@ -119,7 +129,7 @@ def _qgemm_types(attributes: Attributes, types: Types) -> Types:
     return _like_zero(8, shape, types) if at(types, 8) is not None else [TensorType("f32", shape)]
 
 
-@composite("com.microsoft.QGemm", infer=_qgemm_types)
+@composite("com.microsoft.QGemm", infer=_qgemm_types, integer_fault=divides_by_scale(7))
 def qgemm(attributes: Attributes, types: Types) -> str:
     """alpha A B + C of 8-bit integers; C in i32 with the scale of the product.
 
@@ -229,7 +239,7 @@ def _quantize_types(attributes: Attributes, types: Types) -> Types:
     return [TensorType(zero.dtype if zero is not None else "u8", shape_at(types, 0))]
 
 
-@composite("com.microsoft.QuantizeLinear", infer=_quantize_types)
+@composite("com.microsoft.QuantizeLinear", infer=_quantize_types, integer_fault=divides_by_scale(1))
 def quantize_linear(attributes: Attributes, types: Types) -> str:
     """QuantizeLinear of ONNX, with 16-bit and 4-bit results before ONNX had them."""
     operands = "%x, %scale, %zero" if at(types, 2) is not None else "%x, %scale"

@@ -1,0 +1,59 @@
+"""docs/INFLUENCE.md: which operand elements influence which results, from the declarations of the ops.
+
+`python -m nncdbg.terminal.influence_reference` prints the page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nncdbg.engine.ops import Op, declared, names
+from nncdbg.engine.ops.influence import EVERYTHING, Influence
+
+HEAD = """# Which operand elements influence which results
+
+`nncdbg watch` follows NaN and Inf by this table: an output depends on a bad element if a chain of
+statements carries its influence there. The table is generated from the declarations of the ops
+(`Op.influence`) by `make docs`. `tests/engine/ops/test_influence.py` compares each row with an experiment
+that changes the element and checks which results change. No row names too few elements; a row marked as
+rough may name too many.
+
+Ops with a formula and without a row carry influence through their formula, statement by statement. In all
+other ops without a row every element influences every result.
+
+| row | discarded, so without influence | intentional infinities are | rough | ops |
+|---|---|---|---|---|
+"""
+
+
+def page() -> str:
+    """The page as Markdown."""
+    return HEAD + "".join(f"{line}\n" for line in _lines())
+
+
+def _lines() -> Iterator[str]:
+    rows: dict[tuple[str, str, str, bool], list[str]] = {}
+    for name in names():
+        for op in declared(name):
+            if op.foreign or op.influence is EVERYTHING:
+                continue
+            label = _label(op)
+            same = rows.setdefault(_key(op.influence), [])
+            if label not in same:
+                same.append(label)
+    for (words, discards, infinities, rough), ops in sorted(rows.items()):
+        yield f"| {words} | {discards} | {infinities} | {'yes' if rough else ''} | {', '.join(ops)} |"
+
+
+def _label(op: Op) -> str:
+    """The name of an op; with the first opset of the declaration where there are several."""
+    return op.name if len(declared(op.name)) == 1 else f"{op.name} ({op.since})"
+
+
+def _key(row: Influence) -> tuple[str, str, str, bool]:
+    where = "" if row.masks is None else f" in operand {', '.join(map(str, row.masks))}"
+    return row.words, row.discards, row.infinities.value + where, not row.exact
+
+
+if __name__ == "__main__":
+    print(page(), end="")
