@@ -59,8 +59,8 @@ class Debuggee:
         self.files: dict[Path, tuple[int, int]] = {}
         """(time of change, size) of each file that it was loaded from."""
         self._terminating = False
-        self._failed_at: tuple[int, int] | None = None
-        """(statements run, branch) where it failed, if the latest stop was a failure."""
+        self._failed_at: tuple[int, int, str] | None = None
+        """(statements run, branch, error) of the latest stop, if it was a failure."""
         self._told = 0
         """How many of the engine's remarks the client has been told."""
         self._fallen: set[str] = set()
@@ -175,7 +175,7 @@ class Debuggee:
     def _stand(self, session: Session, stop: Stop) -> None:
         before, self._failed_at = self._failed_at, None
         if stop.error is not None:
-            self._failed_at = self.debugger.machine.tick, self.debugger.timeline.branch
+            self._failed_at = self.debugger.machine.tick, self.debugger.timeline.branch, str(stop.error)
             if self._failed_at != before:
                 session.say(str(stop.error), "stderr")
         if stop.reason == "end" and not self.stop_on_exit:
