@@ -18,7 +18,7 @@ FOLDER = Path(__file__).parents[1] / "transcripts"
 
 NO_SESSION = {
     "diff_f16": "it is `nncdbg diff`, which debugs two programs side by side",
-    "without_kernel": "its failures are output events too, beside the answer (test_editing.py has this session)",
+    "without_kernel": "its failures are output events too; test_editing.py has this session",
 }
 
 DIFFERENT = {
