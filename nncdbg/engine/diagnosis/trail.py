@@ -318,12 +318,9 @@ class Trail:
             self._legal.add(sighting.number)
         self._notes.mark_birth(result, sighting.number, born, meant=legal)
 
-    def _depends(self, step: Step) -> bool:
-        """Whether a result depends on what was bad in the operands, finite as it is."""
-        return any(marks is not None and bool(marks.real) for marks in map(self._marks.of, step.results))
-
     def _healed(self, step: Step) -> None:
-        """Operands held NaN or Inf, and no result does."""
+        """Note operands with NaN or Inf that give finite results: the value is lost, or decides a result."""
+        depends = NONE.union(*(marks.origins for marks in map(self._marks.of, step.results) if marks))
         for kind in KINDS:
             origins, known = NONE, []
             for value, each in zip(step.application.operands, step.known, strict=True):
@@ -332,9 +329,10 @@ class Trail:
                     origins |= NONE.union(*hits(each.real, there))
                     known.append(each)
             moved = step.binding.op.influence.infinities is Infinities.KEPT
-            if origins and not (moved and not self._depends(step)):
+            lost = not (origins & depends)
+            if origins and not (moved and lost):
                 finding = Finding(kind, step.binding, "", step.inputs, 0, result=step.results[0])
-                self._notes.hand_on("healed", finding, origins, known, step.results[0])
+                self._notes.hand_on("healed", finding, origins, known, step.results[0], lost=lost)
 
     # -- at the end --------------------------------------------------------------------------------
 
