@@ -87,7 +87,7 @@ class Heap:
 
     def __init__(self) -> None:
         self._region = Region()
-        self._segments: list[Segment] = []
+        self.segments: list[Segment] = []
         self._holes: list[Hole] = []
         self.bases: list[int] = []
         """The address of each segment."""
@@ -112,6 +112,11 @@ class Heap:
         if self.live_bytes > self.peak_bytes:
             self.peak_bytes = self.live_bytes
         return block
+
+    @property
+    def layout(self) -> tuple[tuple[int, int, int], ...]:
+        """(segment, start, span) of each hole: what decides where the next blocks go."""
+        return tuple((hole.number, hole.start, hole.span) for hole in self._holes)
 
     def _fitting(self, span: int) -> Hole | None:
         """The smallest hole of at least `span` bytes, the first of several."""
@@ -146,8 +151,8 @@ class Heap:
         segment = self._region.segment(max(_CHUNK, span + GUARD))
         self.bases.append(address_of(segment))
         self.raw.append(memoryview(segment))  # type: ignore[arg-type]
-        hole = Hole(len(self._segments), segment, GUARD, len(segment) - GUARD)
-        self._segments.append(segment)
+        hole = Hole(len(self.segments), segment, GUARD, len(segment) - GUARD)
+        self.segments.append(segment)
         self._holes.append(hole)
         return hole
 

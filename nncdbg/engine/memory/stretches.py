@@ -1,0 +1,120 @@
+"""Straight lines of statements whose places in the arena are known from an earlier run.
+
+Where a statement's block goes is decided by the holes of the arena and by what was taken and freed since.
+So a run of statements that begins with the same holes takes the same places, and needs no search for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from nncdbg.engine.code import CONTROL, Code, Statement
+from nncdbg.engine.memory.blocks import Block
+from nncdbg.engine.memory.buffers import GUARD, pattern_between
+
+Bytes: TypeAlias = "tuple[int, int, int]"
+"""(segment, start, end)."""
+
+MOST_STEPS = 200_000
+"""Statements that are remembered; beyond it, all are forgotten and learned anew."""
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """A statement that takes one block; with `slot` -1 the end of its graph, which takes none."""
+
+    pc: int
+    statement: Statement
+    name: str = ""
+    slot: int = -1
+    shape: tuple[int, ...] = ()
+    dtype: Any = None
+    size: int = 0
+    span: int = 0
+    number: int = 0
+    start: int = 0
+    guards: tuple[tuple[slice, bytes], tuple[slice, bytes]] | None = None
+    """What to write before and after the buffer."""
+    freed: tuple[Bytes, ...] = ()
+    """What dies after the statement."""
+    after: Step | None = None
+
+
+def step_of(statement: Statement, slot: int, buffer: Any, block: Block, span: int, freed: list[Block]) -> Step:
+    """What has just run, as it will run again."""
+    start, end = block.start, block.start + block.size
+    guards = tuple(
+        (slice(first, last), pattern_between(first, last))
+        for first, last in ((start - GUARD, start), (end, start + block.span))
+    )
+    return Step(
+        statement.pc,
+        Statement(statement.code, statement.pc),
+        block.owner.value,
+        slot,
+        buffer.shape,
+        buffer.dtype,
+        block.size,
+        span,
+        block.number,
+        start,
+        (guards[0], guards[1]),
+        tuple((each.number, each.start, each.start + each.span) for each in freed),
+    )
+
+
+@dataclass(slots=True)
+class Stretches:
+    """The first step of each stretch, by the state of the arena that it begins in; None if it has no step."""
+
+    first: dict[Hashable, Step | None] = field(default_factory=dict)
+    count: int = 0
+    _plannable: dict[tuple[Code, bool], tuple[bool, ...]] = field(default_factory=dict)
+
+    def begin(self, key: Hashable) -> None:
+        """A stretch without steps, yet."""
+        if self.count > MOST_STEPS:
+            self.first.clear()
+            self.count = 0
+        self.first[key] = None
+        self.count += 1
+
+    def add(self, key: Hashable, last: Step | None, step: Step) -> None:
+        """Put a step after the last one of a stretch."""
+        self.count += 1
+        if last is None:
+            self.first[key] = step
+        else:
+            last.after = step
+
+    def plannable(self, code: Code, outermost: bool) -> tuple[bool, ...]:
+        """Per pc whether its statement makes one value and needs no look at its operands.
+
+        Those are given to the program from outside, or made by ordinary statements of the block.  What is
+        freed by liveness is not read again.
+        """
+        found = self._plannable.get((code, outermost))
+        if found is None:
+            found = self._plannable[code, outermost] = _plannable(code, outermost)
+        return found
+
+
+def _plannable(code: Code, outermost: bool) -> tuple[bool, ...]:
+    given = set() if outermost else set(range(1, 1 + len(code.graph.inputs)))
+    unsure = given | {inner for _, inner in code.captures}
+    unsure |= {slot for slot, pc in enumerate(code.definition) if pc >= 0 and _transfers(code, pc)}
+    ordinary = [
+        isinstance(code.targets[pc], int) and not _transfers(code, pc) for pc in range(len(code.nodes))
+    ]
+    return tuple(
+        each and unsure.isdisjoint(read)
+        for each, read in zip([*ordinary, True], code.operands, strict=True)
+    )
+
+
+def _transfers(code: Code, pc: int) -> bool:
+    op = code.nodes[pc].op
+    return op in CONTROL or op.startswith("@")
+
