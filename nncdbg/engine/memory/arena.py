@@ -11,6 +11,7 @@ else than it did, or a value is looked up.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import fields
 from math import prod
 from typing import Any
 
@@ -26,7 +27,7 @@ from nncdbg.engine.memory.inspected import InspectedAllocation
 from nncdbg.engine.memory.lifetimes import Scope
 from nncdbg.engine.memory.planner import Plan, by_liveness
 from nncdbg.engine.memory.reusing import ReusingAllocation
-from nncdbg.engine.memory.stretches import Step, Stretches, step_of
+from nncdbg.engine.memory.stretches import Course, Step, Stretches, step_of
 
 
 class ArenaAllocation(ReusingAllocation):
@@ -38,22 +39,19 @@ class ArenaAllocation(ReusingAllocation):
         self.poison = poison
         self.heap = Heap()
         self._stretches = Stretches()
+        self._unobserved: tuple[Execute, Execute] | None = None
+        """What was made last for a statement: with account of its blocks, and without."""
         self._learns = plan is by_liveness
         """Another plan may free something else each time, and what is read after that is to be found."""
+        self._course = Course()
         self._forget()
 
     def _forget(self) -> None:
         """Nothing has run yet."""
-        self._next: Step | None = None
-        """What runs next, if it is known."""
-        self._step: Step | None = None
-        """What is in execution, if it is known."""
-        self._slots: list[Any] | None = None
-        """The slots of the frame of `_next`."""
-        self._handed: Array | None = None
-        """The buffer that the step in execution writes into."""
-        self._pending: list[tuple[Step, Array]] = []
-        """What has run and is not accounted for yet."""
+        course, fresh = self._course, Course()
+        for each in fields(Course):
+            # The same object, which the instructions know.
+            setattr(course, each.name, getattr(fresh, each.name))
         self._learning: tuple[Hashable, Step | None, Scope, int] | None = None
         """The stretch that is learned: its key, last step, scope and the number of segments."""
         self._freed: list[Block] = []
@@ -73,7 +71,10 @@ class ArenaAllocation(ReusingAllocation):
         return super().block_of(content)
 
     def _renew(self) -> None:
-        self.heap = Heap()
+        # What the run before stood in is kept for this one.
+        region = self.heap.region
+        region.begin_run()
+        self.heap = Heap(region)
         self._forget()
 
     def _hear(self, event: Event) -> None:
@@ -84,10 +85,20 @@ class ArenaAllocation(ReusingAllocation):
     # -- memory --------------------------------------------------------------------------
 
     def allocate(self, shape: Sequence[int], dtype: Any, span: int) -> tuple[Array, int]:
-        step = self._step
+        course = self._course
+        step = course.running
         if step is not None:
-            if shape == step.shape and dtype is step.dtype and self._handed is None:
-                return self._placed(step)
+            if shape == step.shape and dtype is step.dtype and course.handed is None:
+                # Where it was the last time.
+                place: Any = step.place
+                if place.number != course.number:
+                    self._turn_to(place.number)
+                raw, start = course.raw, place.start
+                raw[place.before] = place.before_bytes
+                raw[place.beyond] = place.beyond_bytes
+                buffer: Array = np.ndarray(shape, dtype, course.segment, start)
+                course.handed = buffer
+                return buffer, course.base + start
             self._account()
         assert self._owner is not None
         heap, size = self.heap, prod(shape) * dtype.itemsize
@@ -95,21 +106,16 @@ class ArenaAllocation(ReusingAllocation):
         start, raw = block.start, heap.raw[block.number]
         write_pattern(raw, start - GUARD, start)
         write_pattern(raw, start + size, start + block.span)
-        buffer: Array = np.ndarray(shape, dtype, block.segment, start)
+        buffer = np.ndarray(shape, dtype, block.segment, start)
         self._know(buffer, block)
         self._span = span
         return buffer, heap.bases[block.number] + start
 
-    def _placed(self, step: Step) -> tuple[Array, int]:
-        """The buffer of a step, where it was the last time."""
-        heap, number, start = self.heap, step.number, step.start
-        raw = heap.raw[number]
-        assert step.guards is not None
-        (before, early), (after, late) = step.guards
-        raw[before] = early
-        raw[after] = late
-        buffer = self._handed = np.ndarray(step.shape, step.dtype, heap.segments[number], start)
-        return buffer, heap.bases[number] + start
+    def _turn_to(self, number: int) -> None:
+        """The next steps are in another segment."""
+        course, heap = self._course, self.heap
+        course.number, course.segment = number, heap.segments[number]
+        course.raw, course.base = heap.raw[number], heap.bases[number]
 
     def _free(self, block: Block, after: Statement) -> None:
         self.heap.free(block, after)
@@ -124,12 +130,14 @@ class ArenaAllocation(ReusingAllocation):
         slow = super().gathering(code, pc, gather)
         if not self._learns:
             return slow
-        quick = InspectedAllocation.gathering(self, code, pc, gather)
+        quick, course = InspectedAllocation.gathering(self, code, pc, gather), self._course
+
+        ends = pc == len(code.nodes)
 
         def gathered(slots: list[Any]) -> Sequence[Any]:
-            step = self._next
-            if step is not None and step.pc == pc and slots is self._slots:
-                self._step = step if step.slot >= 0 else None
+            step = course.next
+            if step is not None and step.pc == pc and slots is course.slots:
+                course.running = None if ends else step
                 return quick(slots)
             self._leave_stretch()
             operands = slow(slots)
@@ -143,42 +151,54 @@ class ArenaAllocation(ReusingAllocation):
         if not self._learns:
             return slow
 
-        def execute(*inputs: Any) -> Any:
-            return run(*inputs) if self._step is not None else slow(*inputs)
+        course = self._course
 
+        def execute(*inputs: Any) -> Any:
+            return run(*inputs) if course.running is not None else slow(*inputs)
+
+        self._unobserved = execute, run
         return execute
 
     def completing(self, binding: Binding, execute: Execute) -> Execute:
         slow = super().completing(binding, execute)
         if not self._learns:
             return slow
+        course, poison = self._course, self.poison
+        assert self._unobserved is not None
+        accounted, run = self._unobserved
+        # What nobody observes needs no way around for observers.
+        quick = run if execute is accounted else execute
 
         def completed(*inputs: Any) -> Any:
-            step = self._step
+            step = course.running
             if step is None:
                 results = slow(*inputs)
                 if self._learning is not None:
                     self._learn(binding, results)
                 return results
             try:
-                results = execute(*inputs)
+                results = quick(*inputs)
             except BaseException:
-                self._leave_stretch()
-                self.lifetimes.scopes[-1].begun = binding.pc
-                self._discard(binding)
+                self._fail(binding)
                 raise
-            if self._step is not step or results is not self._handed:
+            if course.running is not step or results is not course.handed or results is None:
                 self._complete_late(binding, results)
                 return results
-            self._pending.append((step, results))
-            self._handed = self._step = None
-            self._next = step.after
-            if self.poison:
+            course.pending.append(results)
+            course.handed = course.running = None
+            course.next = step.after
+            if poison:
                 for number, start, end in step.freed:
                     write_pattern(self.heap.raw[number], start, end)
             return results
 
         return completed
+
+    def _fail(self, binding: Binding) -> None:
+        """A step has raised."""
+        self._leave_stretch()
+        self.lifetimes.scopes[-1].begun = binding.pc
+        self._discard(binding)
 
     def _complete_late(self, binding: Binding, results: Any) -> None:
         """The statement was begun as a step, and was something else."""
@@ -213,8 +233,8 @@ class ArenaAllocation(ReusingAllocation):
         if key in self._stretches.first:
             step = self._stretches.first[key]
             if step is not None:
-                self._next = self._step = step
-                self._slots = slots
+                self._course.next = self._course.running = self._course.unaccounted = step
+                self._course.slots = slots
                 scope.begun = scope.done
         else:
             self._stretches.begin(key)
@@ -226,7 +246,12 @@ class ArenaAllocation(ReusingAllocation):
         scope, segments = self._learning[2:]
         slot, made = binding.code.targets[binding.pc], self._made
         known = len(made) == 1 and segments == len(self.heap.segments) and self.block_of(results) is made[0]
-        if known and isinstance(slot, int) and scope is self.lifetimes.scopes[-1] and scope.done == binding.pc:
+        if (
+            known
+            and isinstance(slot, int)
+            and scope is self.lifetimes.scopes[-1]
+            and scope.done == binding.pc
+        ):
             self._add(step_of(binding, slot, results, made[0], self._span, self._freed))
         else:
             self._learning = None
@@ -239,29 +264,33 @@ class ArenaAllocation(ReusingAllocation):
 
     def _leave_stretch(self) -> None:
         self._account()
-        self._next = None
+        self._course.next = None
 
     def _account(self) -> None:
         """Note who holds, and who held, the blocks of the steps that have run.
 
         Amid a step, what it has taken is noted as well, and the statement goes on as if it was none.
         """
-        if self._step is not None:
-            self._account_running(self._step)
-        if self._pending:
-            pending, self._pending = self._pending, []
+        if self._course.running is not None:
+            self._account_running(self._course.running)
+        if self._course.pending:
+            pending, self._course.pending = self._course.pending, []
             scope, poison = self.lifetimes.scopes[-1], self.poison
             # It was poisoned when it died.
             self.poison = False
-            for step, buffer in pending:
+            step = self._course.unaccounted
+            for buffer in pending:
+                assert step is not None
                 self._take(step, buffer, scope)
                 scope.begun = step.pc
                 self.lifetimes.hold(scope, step.slot, buffer)
                 self.lifetimes.complete(scope, step.statement)
+                step = step.after
+            self._course.unaccounted = step
             self.poison = poison
 
     def _account_running(self, step: Step) -> None:
-        self._step, handed, self._handed = None, self._handed, None
+        self._course.running, handed, self._course.handed = None, self._course.handed, None
         self._leave_stretch()
         scope = self._current = self.lifetimes.scopes[-1]
         self._made.clear()
@@ -271,7 +300,8 @@ class ArenaAllocation(ReusingAllocation):
 
     def _take(self, step: Step, buffer: Array, scope: Scope) -> None:
         block = self.heap.take(step.span, step.size, Owner(step.name, step.statement, scope.frame.iteration))
-        assert (block.number, block.start) == (step.number, step.start), "the arena is not as it was"
+        place: Any = step.place
+        assert (block.number, block.start) == (place.number, place.start), "the arena is not as it was"
         self._know(buffer, block)
 
 

@@ -85,8 +85,8 @@ class Hole:
 class Heap:
     """One growing arena.  `peak_bytes` is the most that blocks took at one time."""
 
-    def __init__(self) -> None:
-        self._region = Region()
+    def __init__(self, region: Region | None = None) -> None:
+        self.region = region or Region()
         self.segments: list[Segment] = []
         self._holes: list[Hole] = []
         self.bases: list[int] = []
@@ -148,7 +148,7 @@ class Heap:
             del self._holes[index + 1]
 
     def _grow(self, span: int) -> Hole:
-        segment = self._region.segment(max(_CHUNK, span + GUARD))
+        segment = self.region.segment(max(_CHUNK, span + GUARD))
         self.bases.append(address_of(segment))
         self.raw.append(memoryview(segment))  # type: ignore[arg-type]
         hole = Hole(len(self.segments), segment, GUARD, len(segment) - GUARD)

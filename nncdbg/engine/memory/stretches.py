@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 from nncdbg.engine.code import CONTROL, Code, Statement
+from nncdbg.engine.graph import Array
 from nncdbg.engine.memory.blocks import Block
 from nncdbg.engine.memory.buffers import GUARD, pattern_between
+from nncdbg.engine.memory.segment import Segment
 
 Bytes: TypeAlias = "tuple[int, int, int]"
 """(segment, start, end)."""
@@ -22,8 +25,34 @@ MOST_STEPS = 200_000
 
 
 @dataclass(slots=True, eq=False)
+class Place:
+    """Where a block stands: the segment, where its buffer starts, and what its guards are to hold."""
+
+    number: int
+    start: int
+    before: slice
+    before_bytes: bytes
+    beyond: slice
+    beyond_bytes: bytes
+
+
+@lru_cache(maxsize=1 << 14)
+def place_of(number: int, start: int, size: int, span: int) -> Place:
+    """The place of a block.  Few places serve many statements, and what is shared stays in the cache."""
+    before, end, limit = start - GUARD, start + size, start + span
+    return Place(
+        number,
+        start,
+        slice(before, start),
+        pattern_between(before, start),
+        slice(end, limit),
+        pattern_between(end, limit),
+    )
+
+
+@dataclass(slots=True, eq=False)
 class Step:
-    """A statement that takes one block; with `slot` -1 the end of its graph, which takes none."""
+    """A statement that takes one block; without a `place` the end of its graph, which takes none."""
 
     pc: int
     statement: Statement
@@ -33,22 +62,16 @@ class Step:
     dtype: Any = None
     size: int = 0
     span: int = 0
-    number: int = 0
-    start: int = 0
-    guards: tuple[tuple[slice, bytes], tuple[slice, bytes]] | None = None
-    """What to write before and after the buffer."""
+    place: Place | None = None
     freed: tuple[Bytes, ...] = ()
     """What dies after the statement."""
     after: Step | None = None
 
 
-def step_of(statement: Statement, slot: int, buffer: Any, block: Block, span: int, freed: list[Block]) -> Step:
+def step_of(
+    statement: Statement, slot: int, buffer: Any, block: Block, span: int, freed: list[Block]
+) -> Step:
     """What has just run, as it will run again."""
-    start, end = block.start, block.start + block.size
-    guards = tuple(
-        (slice(first, last), pattern_between(first, last))
-        for first, last in ((start - GUARD, start), (end, start + block.span))
-    )
     return Step(
         statement.pc,
         Statement(statement.code, statement.pc),
@@ -58,11 +81,32 @@ def step_of(statement: Statement, slot: int, buffer: Any, block: Block, span: in
         buffer.dtype,
         block.size,
         span,
-        block.number,
-        start,
-        (guards[0], guards[1]),
+        place_of(block.number, block.start, block.size, block.span),
         tuple((each.number, each.start, each.start + each.span) for each in freed),
     )
+
+
+@dataclass(slots=True, eq=False)
+class Course:
+    """Where a run is in a stretch.  All of it is asked for at each statement, so it is kept together."""
+
+    next: Step | None = None
+    """What runs next, if it is known."""
+    running: Step | None = None
+    """What is in execution, if it is known."""
+    slots: list[Any] | None = None
+    """The slots of the frame of `next`."""
+    handed: Array | None = None
+    """The buffer that the step in execution writes into."""
+    pending: list[Array] = field(default_factory=list)
+    """The results of the steps that have run and are not accounted for yet."""
+    unaccounted: Step | None = None
+    """The first of these steps."""
+    number: int = -1
+    """The segment in use: these are its array, its bytes and its address."""
+    segment: Segment | None = None
+    raw: Any = None
+    base: int = 0
 
 
 @dataclass(slots=True)
@@ -109,12 +153,10 @@ def _plannable(code: Code, outermost: bool) -> tuple[bool, ...]:
         isinstance(code.targets[pc], int) and not _transfers(code, pc) for pc in range(len(code.nodes))
     ]
     return tuple(
-        each and unsure.isdisjoint(read)
-        for each, read in zip([*ordinary, True], code.operands, strict=True)
+        each and unsure.isdisjoint(read) for each, read in zip([*ordinary, True], code.operands, strict=True)
     )
 
 
 def _transfers(code: Code, pc: int) -> bool:
     op = code.nodes[pc].op
     return op in CONTROL or op.startswith("@")
-
