@@ -1,4 +1,4 @@
-"""From a launch configuration to a program that stands at its first statement."""
+"""From a launch configuration to a program that is stopped at its first statement."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ from nncdbg.dap_server.sources.shown import sources_of
 from nncdbg.engine.errors import LoadError, UsageError
 
 if TYPE_CHECKING:
+    from nncdbg.engine.graph import Program
     from nncdbg.engine.inputs import Note
+    from nncdbg.nan_watch.bundle import Bundle
 
 
 class LaunchArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a `launch` configuration may say; other keys are the client's own, and ignored.
+    """The keys of a `launch` configuration; other keys belong to the client and are ignored.
 
-    Files are relative to `cwd`, which is the folder that the server was started in if it is not
-    given; the listing of a model that is no text is written below it.  A leading `~` is the home
+    Files are relative to `cwd` (default: the folder in which the server was started); the listing of a
+    binary model is written below it.  A leading `~` is the home
     folder.  `seed`, `dims`, `inputs`, `backend`, `fallback`, `allocator`, `history`, `check` and
     `max_ops` are as in `Debugger`; `flat`, `op_library` and `allow_stores` as on the command line.
-    `console` may ask for a terminal with a prompt beside the client's windows.  `program` may be a
-    repro bundle: then what is not given here comes from that.
+    `console` may request a terminal with a prompt beside the client's windows.  `program` may be a
+    repro bundle, which then supplies the options that the configuration does not have.
     """
 
     program: str
@@ -51,16 +53,15 @@ class LaunchArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
 
 
 def launch(arguments: LaunchArguments, runner: Runner, check: Callable[[], None]) -> Debuggee:
-    """The program, stopped on entry.  Raises LoadError, GraphError or UsageError if it cannot be.
+    """Return the program, stopped on entry.  Raises LoadError, GraphError or UsageError.
 
-    `check` is called between the parts of the work; what it raises abandons it.
+    `check` is called between the parts of the work; an exception that it raises abandons the launch.
     """
     from nncdbg.engine.black_box import BlackBox
     from nncdbg.engine.frontends.listings import workspace_of
     from nncdbg.engine.ops.library import load_op_library
     from nncdbg.engine.session import Debugger
     from nncdbg.terminal import opening
-    from nncdbg.terminal.options import load_program
 
     folder = _folder(arguments.cwd)
     for library in arguments.op_library:
@@ -68,21 +69,13 @@ def launch(arguments: LaunchArguments, runner: Runner, check: Callable[[], None]
         check()
     path = _file(arguments.program, folder)
     bundle = opening.bundle_at(path)
-    if os.path.isdir(path) and bundle is None:
-        raise LoadError(f"{path} is a folder", hint="`program` is a file, such as model.onnx or graph.nnc")
-    if bundle is not None:
-        opening.check_libraries(bundle, arguments.op_library)
-    if bundle is None:
-        allowed = [str(_file(each, folder)) for each in arguments.allow_stores]
-        program = load_program(str(path), flat=arguments.flat, stores=allowed)
-    else:
-        program = bundle.program
+    program = _opened(arguments, path, folder, bundle)
     bundled = bundle.inputs if bundle is not None else {}
     settings = bundle.settings if bundle is not None else None
     check()
 
     def given(name: str, usual: Any) -> Any:
-        """What the configuration says, or the bundle, or what is usual."""
+        """The option of the configuration, else of the bundle, else the default."""
         said = getattr(arguments, name)
         return said if said is not None else getattr(settings, name, usual)
 
@@ -118,6 +111,20 @@ def launch(arguments: LaunchArguments, runner: Runner, check: Callable[[], None]
     )
     debuggee.files = stamps(arguments, [path, *(path.parent / store for store in program.stores)])
     return debuggee
+
+
+def _opened(arguments: LaunchArguments, path: Path, folder: Path, bundle: Bundle | None) -> Program:
+    """Return the program of the bundle, else of the file.  Raises LoadError or UsageError."""
+    from nncdbg.terminal import opening
+    from nncdbg.terminal.options import load_program
+
+    if bundle is not None:
+        opening.check_libraries(bundle, arguments.op_library)
+        return bundle.program
+    if path.is_dir():
+        raise LoadError(f"{path} is a folder", hint="`program` is a file, such as model.onnx or graph.nnc")
+    allowed = [str(_file(each, folder)) for each in arguments.allow_stores]
+    return load_program(str(path), flat=arguments.flat, stores=allowed)
 
 
 def stamps(arguments: LaunchArguments, files: Iterable[Path]) -> dict[Path, tuple[int, int]]:

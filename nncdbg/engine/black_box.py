@@ -28,6 +28,7 @@ from nncdbg.engine.graph import TensorType
 from nncdbg.engine.last_words import INSIDE, LENGTH, RECORD, SENDING, SENT, SIZE, read_box, sentence
 from nncdbg.engine.ops import declared
 from nncdbg.engine.search import blocks
+from nncdbg.engine.state_folder import state_folder
 
 if TYPE_CHECKING:
     from nncdbg.engine.backends import Backend
@@ -186,8 +187,7 @@ def _spelled(path: str | os.PathLike[str]) -> str:
 
 def boxes_folder() -> Path:
     """`nncdbg/black_boxes` in the user's folder for state (XDG Base Directory Specification)."""
-    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    return Path(base) / "nncdbg" / "black_boxes"
+    return state_folder() / "black_boxes"
 
 
 def last_run(program: str | os.PathLike[str], folder: Path | None = None) -> str | None:

@@ -101,7 +101,10 @@ def _archive(path: Path) -> Iterator[NpzFile]:
     with _opened(path) as file:
         archive = np.load(file, allow_pickle=False)
         if isinstance(archive, np.ndarray):
-            raise LoadError(f"{path} is one array, not an archive", hint="give it the suffix .npy")
+            raise LoadError(
+                f"{path} is one array, not an archive of named arrays",
+                hint="save it with numpy.savez(path, name=array)",
+            )
         yield archive
 
 

@@ -288,7 +288,7 @@ class Debugger:
     def diagnose(
         self, kind: str, statement: Statement, slots: Sequence[Any], output: int = 0
     ) -> Diagnosis | None:
-        """Why a statement gave birth to NaN or Inf (`kind`), by the slots of its frame; None if it is legal.
+        """Why NaN or Inf (`kind`) originates at a statement, by the slots of its frame; None if it is legal.
 
         Operands and results must stand in the slots.
         """

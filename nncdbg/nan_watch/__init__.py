@@ -1,1 +1,1 @@
-"""The watch for CI: runs a program and tells which op gave birth to the first NaN, and why."""
+"""The watch for CI: runs a program and reports the op where the first NaN originates, and why."""

@@ -31,14 +31,14 @@ def watch(
     against: str | os.PathLike[str] | None = None,
     **fields: Any,
 ) -> Report:
-    """Run a program and tell which op gave birth to the first NaN, and why.
+    """Run a program and report the op where the first NaN originates, and why.
 
     `inputs` and `fields` (dims, fallback, max_ops, history) are as for Debugger; so is `allocator`, and
-    without one what costs least and still sees all is taken.  `fail_on` names the gates, `strict` lets what
-    never reaches an output trip them too.  It runs `runs` times, with the seeds from `seed` on; `record` is
-    the file of a recording to write, `against` that of a good run to compare with.  A run that fails is
-    told in `Report.error`, or in `Report.cases` if there are several.  Raises UsageError for a gate that
-    there is not, and what Debugger raises.
+    by default it is the cheapest that detects everything.  `fail_on` names the gates; with `strict` findings
+    without effect on an output trip them too.  The program runs `runs` times, with the seeds from `seed` on;
+    `record` is the file of a recording to write, `against` that of a good run to compare with.  The error of
+    a run that fails is in `Report.error`, or in `Report.cases` if there are several.  Raises UsageError for
+    an unknown gate, and the errors of Debugger.
     """
     gates = Gates.of(fail_on, strict=strict)
     good = None

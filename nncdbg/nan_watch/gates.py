@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 USUAL = ("nan", "inf", "uninitialized", "integer")
 
 KINDS = {
-    "nan": "a NaN is born, or comes with an input or a parameter",
-    "inf": "an Inf is born that is not there on purpose",
-    "uninitialized": "memory is read that nobody wrote",
+    "nan": "a NaN originates at an op, or comes with an input or a parameter",
+    "inf": "an unintentional Inf originates at an op, or comes with an input or a parameter",
+    "uninitialized": "uninitialized memory is read",
     "integer": "an integer is divided by zero, a cast is out of range, or a scale is zero",
-    "overflow": "an Inf that is a number too large for its type",
+    "overflow": "a finite number too large for its type becomes Inf",
     "guard": "a kernel writes outside of its buffer",
 }
 """Kinds of findings, each with what it means."""
@@ -146,7 +146,7 @@ class Threshold:
 
     def words(self) -> str:
         """The gate with its limit and side, as the end of a sentence."""
-        return f"the gate {self} trips from {self.shown(self.limit)} {'up' if self.above else 'down'}"
+        return f"the gate {self} fails at or {'above' if self.above else 'below'} {self.shown(self.limit)}"
 
     def __str__(self) -> str:
         usual = MEASURES[self.kind].above == self.above
@@ -156,7 +156,7 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True)
 class Gates:
-    """What fails a watch; with `strict` those NaN and Inf too that never reach an output."""
+    """What fails a watch; with `strict` also findings without effect on an output."""
 
     kinds: frozenset[str]
     strict: bool = False
@@ -184,15 +184,15 @@ class Gates:
         return bool(self.thresholds)
 
     def kind_of(self, sighting: Sighting) -> str:
-        """The kind under which something is told: an overflow is told as one where that is asked for."""
+        """The kind under which a sighting is reported: `overflow` only if that gate is on."""
         cause = sighting.cause
         overflows = sighting.kind == "inf" and cause is not None and cause.name in OVERFLOWS
         return "overflow" if overflows and "overflow" in self.kinds else sighting.kind
 
     def trips(self, sighting: Sighting) -> bool:
-        """Whether a sighting fails the watch: it began here, and is a kind that was asked for.
+        """Whether a sighting fails the watch: an origin, of a kind with a gate.
 
-        What is not a number has to reach an output; misused memory need not: it makes the numbers wrong.
+        NaN, Inf and integer faults must have an effect on an output; misused memory always counts.
         """
         kind = self.kind_of(sighting)
         matters = self.strict or sighting.reaches_output or kind not in NUMERIC
@@ -228,7 +228,7 @@ def table() -> list[tuple[str, str]]:
     rows.append(("range:EXPR", "an expression over values is true when one of them is written"))
     for name, measure in MEASURES.items():
         written = f"{name}>X, {name}<X" if measure.above is None else f"{name}:{measure.limit:g}"
-        side = {True: "; trips from there up", False: "; trips from there down", None: ""}[measure.above]
+        side = {True: "; fails at or above", False: "; fails at or below", None: ""}[measure.above]
         rows.append((written, measure.meaning + side))
     return rows
 

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from nncdbg.engine.divergence.observers import Verification
 
 ROLES = ("birth", "masked", "healed", "propagated")
-"""A non-finite value is born; is born and never reaches an output; becomes a number again; is handed on."""
+"""Origin; origin without effect on an output; finite result of non-finite operands; propagation."""
 
 OK, TRIPPED, FAILED = "ok", "tripped", "failed"
 
 UNSUPPORTED = "unsupported"
-"""The status of a case that came to an op without a kernel."""
+"""The status of a case that stopped at an op without a kernel."""
 
 _CODES = {"unfit": 2, "unreadable": 3, UNSUPPORTED: 3, FAILED: 4, "crashed": 4}
 """Exit codes of cases that did not come to their end, by status."""
@@ -173,7 +173,7 @@ class Report:
     error: Exception | None = None
     cases: list[Case] = field(default_factory=list)
     interrupted: bool = False
-    """Whether somebody ended it before all was done."""
+    """Whether the user interrupted it."""
     observers: Verification | None = None
     """Whether observers change the outputs, if that was verified."""
 

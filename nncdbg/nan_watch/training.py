@@ -1,4 +1,4 @@
-"""Why a training loop gave birth to a NaN: the op, the learning rate, or a gradient too large from the start.
+"""Why a NaN originates in a training loop: the op, the learning rate, or a gradient too large from the start.
 
 The values that a loop has carried stand in the journal of the run, so this costs nothing before there is
 something to explain.  Rules:

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from nncdbg.nan_watch.measuring import Measuring
 
 MAX_FINDINGS = 20
-"""Findings that a report lists, if nobody says otherwise."""
+"""Findings that a report lists by default."""
 
 
 def usual_allocation(
     allocator: str | Allocation | None, backend: str | Backend, gates: Gates, statistics: bool
 ) -> str | Allocation | None:
-    """The memory of a watched run: what was asked for, else what costs least and still sees all.
+    """The allocator of a watched run: the requested one, else the cheapest that detects everything.
 
     Statistics, and writes outside of buffers, are only seen in the buffers of `debug`.
     """
@@ -48,10 +48,10 @@ def watch_run(
     run: Callable[[], Stop] | None = None,
     measuring: Measuring | None = None,
 ) -> Report:
-    """Run a program, which is at its start, to its end, and tell what was found.
+    """Run a program from its start to its end, and report the findings.
 
-    `run` moves it (`debugger.run`, if None); `measuring` hears of it, and tells what ranges found.  A run
-    that fails or is paused ends the watch; what was found up to there is told, with `Report.error`.
+    `run` runs it (`debugger.run`, if None); `measuring` observes it, and returns the findings of ranges.
+    A run that fails or is paused ends the watch; findings up to there are reported, with `Report.error`.
     """
     debugger.uncatch()
     move = run or debugger.run
@@ -92,10 +92,10 @@ def _tell(
     debugger: Debugger,
     max_findings: int,
 ) -> None:
-    """Findings in the order of the run, those that trip before all others."""
+    """Fill in the findings: those that trip, then those with effect on an output, then the others."""
     ordered = sorted(sightings, key=lambda each: (each.tick, each.number))
     findings = [_finding(each, gates, debugger) for each in ordered] + measured
-    findings.sort(key=lambda each: not each.trips)
+    findings.sort(key=lambda each: (not each.trips, not each.reaches_output))
     first = next((index for index, each in enumerate(findings) if each.trips), None)
     if first is None:
         first = next((index for index, each in enumerate(findings) if each.role in ("birth", "masked")), None)

@@ -148,7 +148,8 @@ def _facts(match: Match) -> list[str]:
             ("max ulp", comparison.max_ulp),
             ("cosine", comparison.cosine),
         )
-        facts.append(", ".join(f"{name} {value:.6g}" for name, value in figures if value is not None))
+        known = [f"{name} {value:.6g}" for name, value in figures if value is not None]
+        facts.extend([", ".join(known)] if known else [])
     return facts
 
 

@@ -18,8 +18,8 @@ from nncdbg.terminal.options import Parser, add_check, add_machine, add_model, a
 
 COMMANDS = {
     "run": ("nncdbg.terminal.one_shot.run", "run to the end; the outputs with their statistics"),
-    "diff": ("nncdbg.terminal.one_shot.diff", "two models, backends, allocators or dtypes in lockstep"),
-    "watch": ("nncdbg.terminal.one_shot.watch", "for CI: which op gave birth to the first NaN, and why"),
+    "diff": ("nncdbg.terminal.one_shot.diff", "compare two models, backends, allocators or dtypes"),
+    "watch": ("nncdbg.terminal.one_shot.watch", "for CI: the op where the first NaN originates, and why"),
     "reduce": ("nncdbg.terminal.one_shot.reduce", "the smallest program and inputs with the same finding"),
     "bisect": ("nncdbg.terminal.one_shot.bisect", "which ops must stay f32 when the others run in f16"),
     "print": ("nncdbg.terminal.one_shot.text", "the program text"),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from nncdbg.engine.address_space import check_address_space
 from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.terminal import opening
+from nncdbg.terminal.one_shot.failure import failure_document
 
 if TYPE_CHECKING:
     from nncdbg.engine.control import Stop
@@ -28,6 +29,8 @@ INPUT_FORMS = "FILE.npy, FILE.npz:KEY, a number or list, or zeros|ones|normal|un
 class Parser(argparse.ArgumentParser):
     """An argparse parser whose errors have the shape of all others."""
 
+    _json = False
+
     def __init__(self, prog: str, description: str, **fields: object) -> None:
         super().__init__(
             prog=prog,
@@ -39,13 +42,18 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse has it; `said` in the result holds the options that stood there."""
+        words = sys.argv[1:] if args is None else args
+        self._json = "--json" in words and "--json" in self._option_string_actions
         options, rest = super().parse_known_args(args, namespace)
-        stood = {word.partition("=")[0] for word in (sys.argv[1:] if args is None else args)}
+        stood = {word.partition("=")[0] for word in words}
         options.said = {each.dest for each in self._actions if stood & {*each.option_strings}}
         return options, rest
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(message, hint=f"`{self.prog} --help` lists what there is")
+        error = UsageError(message, hint=f"`{self.prog} --help` lists what there is")
+        if self._json:
+            print(failure_document(error))
+        raise error
 
 
 def add_model(parser: Parser) -> None:
@@ -150,7 +158,17 @@ def load_program(path: str, *, flat: bool = False, stores: Sequence[str] = ()) -
 
 
 def chosen_program(options: argparse.Namespace, path: str | None = None) -> Program:
-    """Return the program of `path` (default: the model), opened as the options of `add_opening` say."""
+    """Return the program of `path` (default: the model), opened as the options of `add_opening` say.
+
+    Raises UsageError for a folder of `--allow-store` that is not one.
+    """
+    for folder in options.allow_store:
+        if not os.path.isdir(folder):
+            raise UsageError(
+                f"--allow-store {folder}: "
+                + ("not a folder" if os.path.exists(folder) else "no such folder"),
+                hint=f"looked in {os.getcwd()}" if not os.path.isabs(folder) else None,
+            )
     return load_program(path or options.model, flat=options.flat, stores=options.allow_store)
 
 

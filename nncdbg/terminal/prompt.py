@@ -11,11 +11,11 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
+from nncdbg.engine.state_folder import state_folder
 from nncdbg.terminal.completion import candidates
 from nncdbg.terminal.crash import report_crash
 from nncdbg.terminal.session import PROMPT
 from nncdbg.terminal.shortcuts import BOUND
-from nncdbg.terminal.state_folder import state_folder
 
 if TYPE_CHECKING:
     from nncdbg.terminal.screen import Screen

@@ -10,6 +10,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -175,15 +176,17 @@ def test_another_user_gets_a_refusal_and_nothing_else_over_tcp(how: str) -> None
 
 
 @needs_root
-def test_another_user_is_refused_even_where_the_mode_of_the_socket_lets_it_in(tmp_path: Path) -> None:
+def test_another_user_is_refused_even_where_the_mode_of_the_socket_lets_it_in() -> None:
     if not hasattr(socket, "SO_PEERCRED"):
         pytest.skip("no SO_PEERCRED")
-    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        folder.chmod(0o711)
-    with listening(str(tmp_path / "s")) as listener:
-        (tmp_path / "s").chmod(0o666)
-        with stranger(listener, 20) as answers:
-            is_served(listener)
+    # Not `tmp_path`: pytest keeps other users out of the folders around it.
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "s"
+        path.parent.chmod(0o711)
+        with listening(str(path)) as listener:
+            path.chmod(0o666)
+            with stranger(listener, 20) as answers:
+                is_served(listener)
     told = [message for answer in answers for message in messages(answer)]
     assert told
     assert all(map(is_refusal, told))

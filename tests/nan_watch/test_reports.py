@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+import nncdbg
 from nncdbg.engine.diagnosis.cause import NAMES
 from nncdbg.nan_watch import memory_words
 from nncdbg.nan_watch.gates import gate_names
 from nncdbg.nan_watch.reports import FORMS
 from nncdbg.nan_watch.reports.bounds import sentence, visible
 from nncdbg.nan_watch.reports.rules import CAUSES, rule_of
+from nncdbg.nan_watch.reports.wording import headline
 from tests.nan_watch.made_reports import HOSTILE_NAMES, REPORTS, WATCHED, failed, of_text, plain
 
 MEGABYTE = 1 << 20
@@ -62,7 +64,7 @@ def test_the_text_as_a_person_reads_it() -> None:
         "  cause: zero times infinity: %q is 0 where %logq is -inf\n"
         "  inside Mul: Mul makes %z\n"
         "\n"
-        "3. NaN in %f: Neg hands it on (line 5 of @main)\n"
+        "3. NaN in %f: Neg propagates it (line 5 of @main)\n"
         "note: %q drawn at random\n"
     )
 
@@ -71,13 +73,48 @@ def test_the_text_without_the_program_spells_the_statement_from_what_is_known() 
     written = FORMS["text"](of_text(), type(WATCHED)())
     assert "    4 | %e = Mul(%q, %logq)\n" in written
     assert "%q has NaN before the program runs\n" in written
-    assert "and it never reaches an output\n" in written
-    assert "NaN becomes a number again in %r: Max hides it\n" in written
+    assert "without NaN, without effect on an output\n" in written
+    assert "NaN is lost in %r: the result of Max is finite\n" in written
     assert "wrong reuse of memory: %logq at Log\n" in written
     assert "  in @main, iteration 2, 5\n" in written
     assert "  because of Mul, line 4 of @main\n" in written
     assert "  7 times\n" in written
     assert "3 more findings are not listed\n" in written
+
+
+def test_findings_with_effect_come_before_those_without() -> None:
+    program = nncdbg.parse(
+        "graph @main(%x: f32[2]) -> (%y, %w) {\n"
+        "  %l = Log(0.0)\n"
+        "  %m = Max(%l, -100.0)\n"
+        "  %n = Log(%x)\n"
+        "  %w = Greater(%n, 0.0)\n"
+        "  %y = Add(%m, 1.0)\n"
+        "  return %y, %w\n"
+        "}\n"
+    )
+    report = nncdbg.watch(program, {"x": [-1.0, 2.0]})
+    assert FORMS["text"](report).startswith("the program: tripped: 1 finding in 6 statements (")
+    assert [headline(finding) for finding in report.findings] == [
+        "the first NaN is in %n: Log made it out of operands without NaN",
+        "NaN decides %w: the result of Greater is finite, but depends on it",
+        "Inf is in %l: Log made it out of operands without Inf, without effect on an output",
+        "Inf is lost in %m: the result of Max is finite",
+    ]
+
+
+def test_an_infinity_that_is_lost_decides_nothing_in_a_run_that_fails() -> None:
+    program = nncdbg.parse(
+        "graph @main(%x: f32[2]) -> (%y) {\n"
+        "  %l = Log(%x)\n"
+        "  %m = Max(%l, -100.0)\n"
+        "  %y = Reshape(%m, [3])\n"
+        "  return %y\n"
+        "}\n"
+    )
+    report = nncdbg.watch(program, {"x": [0.0, 2.0]})
+    assert report.error is not None
+    assert headline(report.findings[-1]) == "Inf is lost in %m: the result of Max is finite"
 
 
 def test_the_text_of_a_run_that_failed() -> None:

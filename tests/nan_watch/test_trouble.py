@@ -44,7 +44,7 @@ def test_dead_units_are_those_that_are_0_in_every_sample() -> None:
     found = only(watched(LAYER, "dead:0.3", np.abs(X)))
     assert (found.kind, found.site.value, found.actual, found.threshold) == ("dead", "y", 1 / 3, 0.3)
     assert found.evidence == (
-        "1 of 3 units of %y (33.33 %) are 0 in all 8 samples; the gate dead:0.3 trips from 30 % up"
+        "1 of 3 units of %y (33.33 %) are 0 in all 8 samples; the gate dead:0.3 fails at or above 30 %"
     )
     assert "LeakyRelu" in found.hint
     assert not watched(LAYER, "dead:0.3", X).findings
@@ -115,7 +115,10 @@ def test_zeros_are_told_where_they_are_made_and_not_where_they_are_moved() -> No
     body = "%r = Relu(%x)\n%t = Transpose(%r)\n%y = Identity(%t)"
     report = watched(body, "zeros:0.9", -np.abs(X))
     assert only(report).site.value == "r"
-    assert "the share of zeros of %r is 100 %; the gate zeros:0.9 trips from 90 % up" in only(report).evidence
+    assert (
+        "the share of zeros of %r is 100 %; the gate zeros:0.9 fails at or above 90 %"
+        in only(report).evidence
+    )
 
 
 def test_headroom_is_asked_of_narrow_types_only_and_not_of_masks() -> None:
@@ -198,7 +201,7 @@ def test_in_a_loop_the_first_iteration_the_count_and_the_worst_are_told() -> Non
     more = watched(LOOP.replace("2.5", "9.5"), "abs>3.5", np.full((8, 4), 2, np.float32))
     (told,) = [each for each in more.findings if each.site.value == "m"]
     assert (told.iteration, told.count, told.actual) == ((0,), 4, 19)
-    assert told.evidence == "max |x| of %m is 19; the gate abs>3.5 trips from 3.5 up"
+    assert told.evidence == "max |x| of %m is 19; the gate abs>3.5 fails at or above 3.5"
     rising = only(
         watched(LOOP.replace("Sub(%f, 2.5)", "Add(%f, 3.1)"), "abs>9 in m", np.full((8, 4), 2, np.float32))
     )

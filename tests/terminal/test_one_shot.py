@@ -93,6 +93,7 @@ def test_printed_text_finds_its_store_from_anywhere(
     body = helper.make_graph([helper.make_node("Add", ["x", "w"], ["y"])], "main", [x], [y], [weight])
     model = tmp_path / "models" / "deep" / "m.onnx"
     onnx.save(helper.make_model(body, opset_imports=[helper.make_opsetid("", 18)], ir_version=8), model)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.chdir(tmp_path / "models")
     assert main(["print", "deep/m.onnx", "-o", "../out/m.nnc"]) == 0
     assert 'store "../models/deep/m.onnx"' in (tmp_path / "out" / "m.nnc").read_text()
@@ -100,7 +101,7 @@ def test_printed_text_finds_its_store_from_anywhere(
     monkeypatch.chdir(tmp_path)
     seen = []
     for path in ("out/m.nnc", "models/deep/m.onnx"):
-        assert main(["run", path, "--input", "x=arange", "--allow-store", "models"]) == 0
+        assert main(["run", path, "--input", "x=arange"]) == 0
         seen.append(capsys.readouterr().out)
     assert seen[0] == seen[1] != ""
     assert main(["print", "models/deep/m.onnx"]) == 0
@@ -112,8 +113,68 @@ def test_printed_text_finds_its_store_from_anywhere(
         assert f'store "{store}"' in (tmp_path / target).read_text()
         assert ("--allow-store" in done.stderr) == (target == "out/g.nnc")
     capsys.readouterr()
-    assert main(["run", "models/g.nnc", "--input", "x=arange"]) == 0
-    assert capsys.readouterr().out == seen[0]
+    for target in ("models/g.nnc", "out/g.nnc"):
+        assert main(["run", target, "--input", "x=arange"]) == 0
+        assert capsys.readouterr().out == seen[0]
+
+
+def test_only_the_user_and_file_of_a_print_reach_its_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    for folder in ("models", "out"):
+        (tmp_path / folder).mkdir()
+    save_file = pytest.importorskip("safetensors.numpy").save_file
+    for name in ("m", "other"):
+        save_file({"w": np.ones(4096, np.float32)}, tmp_path / "models" / f"{name}.safetensors")
+    text = tmp_path / "models" / "m.nnc"
+    text.write_text(
+        'store "m.safetensors"\ngraph @main(%x: f32[4096]) -> (%y: f32[4096]) {\n'
+        '  %w: f32[4096] = data("w")\n  %y: f32[4096] = Add(%x, %w)\n  return %y\n}\n'
+    )
+    printed = tmp_path / "out" / "g.nnc"
+    assert main(["print", "models/m.nnc", "-o", str(printed)]) == 0
+    assert main(["run", str(printed)]) == 0
+    nncdbg.load(printed)
+    (note,) = (tmp_path / "state" / "nncdbg" / "printed").iterdir()
+    assert note.stat().st_mode & 0o777 == 0o600
+    copy = printed.with_name("copy.nnc")
+    copy.write_text(printed.read_text())
+    assert main(["run", str(copy)]) == 3, "another file has no note"
+    printed.write_text(printed.read_text().replace("m.safetensors", "other.safetensors"))
+    assert main(["run", str(printed)]) == 3, "the note is about one store"
+    assert main(["print", "models/m.nnc", "-o", str(printed)]) == 0
+    note.write_text("{broken")
+    assert main(["run", str(printed)]) == 3
+    note.unlink()
+    assert main(["run", str(printed)]) == 3
+    assert "--allow-store" in capsys.readouterr().err
+    (tmp_path / "state" / "nncdbg").rename(tmp_path / "gone")
+    (tmp_path / "state" / "nncdbg").write_text("no folder")
+    assert main(["print", "models/m.nnc", "-o", str(printed)]) == 0
+    assert "to be opened, the text needs --allow-store" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("folder", ["nowhere", "file.txt"])
+def test_a_folder_of_stores_that_is_none_is_refused(
+    folder: str, example: Callable[[str], str], tmp_path: Path, capsys: Capture
+) -> None:
+    (tmp_path / "file.txt").write_text("")
+    assert main(["run", example("attention"), "--allow-store", str(tmp_path / folder)]) == 2
+    assert f"--allow-store {tmp_path / folder}: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["run", "--json"], ["diff", "m.onnx", "--json"], ["watch", "m.onnx", "--json", "--runs", "0"]],
+)
+def test_wrong_usage_is_one_json_document_too(arguments: list[str], capsys: Capture) -> None:
+    assert main(arguments) == 2
+    seen = capsys.readouterr()
+    document = json.loads(seen.out)
+    assert document["status"] == "failed"
+    assert f"error: {document['error']['message']}" in seen.err
 
 
 def test_ops_table_and_one_op(capsys: Capture) -> None:

@@ -1,4 +1,4 @@
-"""The records of a diagnosis: a statement that gave birth to a NaN or an Inf, and why it did."""
+"""The records of a diagnosis: the statement where a NaN or Inf originates, and why."""
 
 from __future__ import annotations
 

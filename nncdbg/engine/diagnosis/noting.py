@@ -36,17 +36,19 @@ class Notes:
         known: Iterable[Marks | None],
         result: Any,
         cause: Cause | None = None,
+        lost: bool = False,
     ) -> None:
-        """Note a statement that hands on, or heals, what began at `roots`."""
+        """Note a statement that propagates or heals values that originate at `roots`."""
         parents = NONE.union(*(each.latest for each in known if each is not None))
         key = key_of(role, finding)
         sighting = self.seen.known(key)
         if sighting is None:
-            sighting = self._add(key, role, finding, parents, roots=roots, cause=cause)
+            sighting = self._add(key, role, finding, parents, roots=roots, cause=cause, lost=lost)
         else:
             sighting.count += 1
             sighting.parents |= parents - {sighting.number}
             sighting.roots |= roots
+            sighting.lost &= lost
         marks = self.marks.of(result)
         if marks is not None and not isinstance(result, (list, tuple)):
             marks.latest = (marks.latest - parents) | {sighting.number}

@@ -64,7 +64,7 @@ class Sighting:
     statement that it influences.  `iteration` and `calls` (the statements that called the functions around
     it, outermost first) say which visit of the statement it was.  `parents` are the numbers of the
     sightings that led to this one, `roots` those of the births and entrances behind it; `count` says how
-    often the same was seen.
+    often the same was seen.  `lost` marks a healed value without influence on the results of the statement.
     """
 
     number: int
@@ -84,6 +84,7 @@ class Sighting:
     roots: Origins = NONE
     tick: int = 0
     reaches_output: bool = False
+    lost: bool = False
     count: int = 1
 
     @property
@@ -140,7 +141,7 @@ class Sightings:
             reaching = sighting.number in outputs
             if not sighting.born:
                 reaching = sighting.number in handed_on and bool(sighting.roots & outputs)
-            sighting.reaches_output = reaching or not ended
+            sighting.reaches_output = not sighting.lost and (reaching or not ended)
         groups: dict[Any, list[Sighting]] = {id(each): [each] for each in self.told}
         for same in self._known.values():
             for each in same[1:]:

@@ -70,7 +70,7 @@ class Trail:
     _legal: set[int] = field(default_factory=set)
     """The births of infinities that are legal by definition."""
     _explaining: set[int] = field(default_factory=set)
-    """The sightings of misused memory and wrong integers, which explain whatever depends on them."""
+    """The sightings of misused memory, wrong integers, inner overflows: they explain what depends on it."""
     _unfollowed: list[tuple[Statement, Origins]] = field(default_factory=list)
     """Statements that read what nobody wrote before they were followed."""
 
@@ -110,6 +110,8 @@ class Trail:
         self._follow()
         if finding.kind == "integer":
             self._integer_fault(finding)
+        elif finding.elements is not None:
+            self._overflowed(finding)
         elif finding.kind not in KINDS:
             self._misused(finding)
         elif self._followed:
@@ -147,6 +149,14 @@ class Trail:
         origins = NONE.union(*(NONE.union(*each.real) for each in known if each))
         if (wrong & explained).any() and origins:
             self._notes.hand_on("propagated", finding, origins, known, finding.result, cause=cause)
+
+    def _overflowed(self, finding: Finding) -> None:
+        """Note an overflow inside an op, and the elements of its finite result that it made wrong."""
+        cause, within = self.diagnosing.cause(finding)
+        number = self._notes.birth(finding, cause=cause, within=within).number
+        self._carrier.rounded.add(number)
+        self._explaining.add(number)
+        self._notes.mark_birth(finding.result, number, finding.elements, meant=False)
 
     def _misused(self, finding: Finding) -> None:
         name = "uninitialized read" if finding.kind == "uninitialized" else finding.kind
@@ -308,12 +318,9 @@ class Trail:
             self._legal.add(sighting.number)
         self._notes.mark_birth(result, sighting.number, born, meant=legal)
 
-    def _depends(self, step: Step) -> bool:
-        """Whether a result depends on what was bad in the operands, finite as it is."""
-        return any(marks is not None and bool(marks.real) for marks in map(self._marks.of, step.results))
-
     def _healed(self, step: Step) -> None:
-        """Operands held NaN or Inf, and no result does."""
+        """Note operands with NaN or Inf that give finite results: the value is lost, or decides a result."""
+        depends = NONE.union(*(marks.origins for marks in map(self._marks.of, step.results) if marks))
         for kind in KINDS:
             origins, known = NONE, []
             for value, each in zip(step.application.operands, step.known, strict=True):
@@ -322,9 +329,10 @@ class Trail:
                     origins |= NONE.union(*hits(each.real, there))
                     known.append(each)
             moved = step.binding.op.influence.infinities is Infinities.KEPT
-            if origins and not (moved and not self._depends(step)):
+            lost = not (origins & depends)
+            if origins and not (moved and lost):
                 finding = Finding(kind, step.binding, "", step.inputs, 0, result=step.results[0])
-                self._notes.hand_on("healed", finding, origins, known, step.results[0])
+                self._notes.hand_on("healed", finding, origins, known, step.results[0], lost=lost)
 
     # -- at the end --------------------------------------------------------------------------------
 

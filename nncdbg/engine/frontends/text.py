@@ -11,14 +11,16 @@ from nncdbg.engine.frontends import attach_stores, confined
 from nncdbg.engine.frontends import load as load_source
 from nncdbg.engine.frontends.listings import owner_of, workspace_of
 from nncdbg.engine.frontends.onnx_file import file_size
+from nncdbg.engine.frontends.printed import printed_stores
 from nncdbg.engine.graph import Program
 
 
 def load(path: Path, *, flat: bool = False, stores: Sequence[Path] = ()) -> Program:
     """Return the program in a .nnc file.  `flat` changes nothing: the text is what the user wrote.
 
-    Its stores are below its folder, or below one of `stores`.  For a listing of a model, return the program
-    of that model, which is below the workspace of the listing, or below one of `stores`.
+    Its stores are below its folder, below one of `stores`, or those of the model that this user printed to
+    the file.  For a listing of a model, return the program of that model, which is below the workspace of
+    the listing, or below one of `stores`.
 
     Raises LoadError if the file or a store cannot be read, ParseError if the text is wrong.
     """
@@ -43,7 +45,8 @@ def load(path: Path, *, flat: bool = False, stores: Sequence[Path] = ()) -> Prog
                 hint="open the model itself",
             )
         return _listed(model, text, flat, stores)
-    return replace(attach_stores(parse(text, file=str(path)), path.parent, stores), source=str(path))
+    allowed = (*stores, *printed_stores(path))
+    return replace(attach_stores(parse(text, file=str(path)), path.parent, allowed), source=str(path))
 
 
 def _listed(model: Path, text: str, flat: bool, stores: Sequence[Path]) -> Program:

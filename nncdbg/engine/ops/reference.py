@@ -128,9 +128,15 @@ class _Statement:
         return results[0] if len(results) == 1 else results
 
     def _result_types(self, types: Sequence[Type | None]) -> Sequence[Type | None]:
-        """What ONNX infers for the results of operands of these element types."""
+        """What ONNX infers for the results of operands of these element types.
+
+        A diagnosis repeats an op in f64 even if ONNX does not allow that type: then nothing is inferred.
+        """
         attributes = {**self.attributes, "outputs_count": self.outputs}
-        return _infer(self.name, self.version, attributes, types)
+        try:
+            return _infer(self.name, self.version, attributes, types)
+        except GraphError:
+            return [None] * self.outputs
 
     def _typed(self, result: Any, wanted: Type | None) -> Any:
         """The result in the element type that ONNX infers: `onnx.reference` computes some ops in f64.

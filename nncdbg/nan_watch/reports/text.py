@@ -1,4 +1,4 @@
-"""What a person reads: the verdict, then each finding in the shape of all errors."""
+"""The report as text: the verdict, then each finding in the shape of all errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _MOST = 50
-"""Findings, and cases, that are told."""
+"""Findings, and cases, that are listed."""
 
 _STYLES = (
     (re.compile(r"^ *\| *\^+$"), "red"),

@@ -1,4 +1,4 @@
-"""What is said of a finding, in sentences that all reports share."""
+"""The sentences about a finding that all reports share."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from nncdbg.textual_repr.printer import listing as printed_listing
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What was watched, as far as a report does not hold it.
+    """The parts of a watch that its report does not hold.
 
-    `lines` is the program's text, by which statements are shown as they stand there; `gates` the gates
-    that were asked for, so that those that held can be named.
+    `lines` is the program's text, from which statements are quoted; `gates` are the requested gates, so
+    that those that passed can be named.
     """
 
     lines: Sequence[str] = ()
@@ -52,19 +52,36 @@ def headline(finding: WatchFinding) -> str:
         return f"{value} has {name} before the program runs"
     if finding.kind == "integer":
         ending = {
-            "masked": ", and it has no effect on an output",
+            "masked": _NO_EFFECT,
             "propagated": " of the NaN or Inf found before",
         }.get(finding.role, "")
         return f"{name} is in {value}: {op} made it{ending}"
+    if _inside(finding):
+        ending = _NO_EFFECT if finding.role == "masked" else ""
+        return (
+            f"{name} is inside {op}: the elements of {value} that depend on it are finite and wrong{ending}"
+        )
     if finding.kind not in ("nan", "inf"):
         return f"{name}: {value} at {op}"
     if finding.role == "healed":
-        return f"{name} becomes a number again in {value}: {op} hides it"
+        if finding.reaches_output:
+            return f"{name} decides {value}: the result of {op} is finite, but depends on it"
+        return f"{name} is lost in {value}: the result of {op} is finite"
     if finding.role == "propagated":
-        return f"{name} in {value}: {op} hands it on"
+        return f"{name} in {value}: {op} propagates it"
     which = f"the first {name}" if finding.first else name
-    ending = ", and it never reaches an output" if finding.role == "masked" else ""
+    ending = _NO_EFFECT if finding.role == "masked" else ""
     return f"{which} is in {value}: {op} made it out of {_made_of(finding)} without {name}{ending}"
+
+
+def _inside(finding: WatchFinding) -> bool:
+    """Whether the finding is an Inf inside of an op whose result has none."""
+    stats = finding.stats
+    made = finding.role in ("birth", "masked") and finding.kind in ("inf", "overflow")
+    return made and stats is not None and not (stats.posinf or stats.neginf)
+
+
+_NO_EFFECT = ", without effect on an output"
 
 
 def _made_of(finding: WatchFinding) -> str:
@@ -78,7 +95,7 @@ def _made_of(finding: WatchFinding) -> str:
 
 
 def statement(finding: WatchFinding, watched: Watched) -> str:
-    """The statement as the program's text has it; without a text, what is known of it."""
+    """The statement as in the program's text; without a text, its result, op and operands."""
     site = finding.site
     if site.line is not None and 1 <= site.line <= len(watched.lines):
         return visible(watched.lines[site.line - 1].replace("\t", " "), STATEMENT)
@@ -109,7 +126,7 @@ def place(site: Site) -> str:
 
 
 def source(site: Site) -> list[str]:
-    """`["net.py:12"]`: where the user's model says it; empty where it does not."""
+    """`["net.py:12"]`: the place in the user's own source; empty if the model does not name it."""
     if site.file is None:
         return []
     return [visible(site.file) + (f":{site.source_line}" if site.source_line else "")]
@@ -133,8 +150,8 @@ def explanation(finding: WatchFinding, report: Report, watched: Watched) -> Iter
     if finding.stats is not None and site.op:
         yield f"  gives {value_of(site)} {finding.stats}"
     if finding.cause or finding.evidence:
-        told = ": ".join(part for part in (finding.cause, finding.evidence) if part)
-        yield f"  cause: {sentence(told)}"
+        words = ": ".join(part for part in (finding.cause, finding.evidence) if part)
+        yield f"  cause: {sentence(words)}"
     if finding.within is not None:
         yield f"  inside {visible(site.op)}: {visible(finding.within.op)} makes {value_of(finding.within)}"
     if finding.used is not None:
@@ -175,17 +192,17 @@ def _how_often(finding: WatchFinding) -> list[str]:
 
 
 def told_in_full(finding: WatchFinding) -> bool:
-    """False for a statement that only hands on what another one began: it takes a line."""
+    """Return False for a statement that only propagates: it takes one line."""
     return finding.trips or finding.role != "propagated" or not finding.site.op
 
 
 def in_passing(group: Sequence[tuple[int, WatchFinding]], report: Report) -> Iterator[str]:
-    """The lines of findings, with their numbers, that are not told in full; a long chain takes one."""
+    """The lines of findings that are not shown in full, with their numbers; a long chain takes one."""
     first_number, last_number, last = group[0][0], group[-1][0], group[-1][1]
     if len(group) <= _CHAIN:
         yield from (f"{number}. {headline(each)} ({place(each.site)})" for number, each in group)
         return
-    # A report that had no room for all has left out such statements first.
+    # A limited report leaves out such statements first.
     ops = len(group)
     if last_number == len(report.findings):
         ops += max(
@@ -197,7 +214,7 @@ def in_passing(group: Sequence[tuple[int, WatchFinding]], report: Report) -> Ite
 
 
 _CHAIN = 3
-"""Statements that hand a NaN on which are listed one by one."""
+"""A chain of at most so many statements that propagate a NaN is listed one by one."""
 
 
 def verdict(report: Report) -> str:
@@ -210,23 +227,28 @@ def verdict(report: Report) -> str:
         statements += ", interrupted"
     tripping = sum(1 for _ in report.tripping)
     if tripping:
-        failed = ", and the run did not come to its end" if report.error is not None else ""
+        failed = ", and the run did not reach its end" if report.error is not None else ""
         return f"tripped: {tripping} finding{'' if tripping == 1 else 's'} in {statements}{failed}"
     if report.status == FAILED:
         return f"failed after {statements}"
     if not report.findings:
-        return f"ok: nothing in {statements}"
+        return f"ok in {statements}"
     return f"ok ({_harmless(report)}) in {statements}"
 
 
 def _harmless(report: Report) -> str:
-    """`2 non-finite values without effect`: what was found and trips no gate."""
+    """`2 non-finite values without effect`: the findings that trip no gate, counted at their origins."""
     began = [each for each in report.findings if each.role in ("birth", "masked") or not each.site.op]
-    acting = sum(each.reaches_output for each in began)
-    count = len(began) - acting
-    if acting:
-        return f"{acting} finding{'' if acting == 1 else 's'} outside the gates"
-    return f"{count} non-finite value{'' if count == 1 else 's'} without effect"
+    without_effect = [each.kind for each in began if not each.reaches_output]
+    numbers = sum(kind != "integer" for kind in without_effect)
+    counts = (
+        (numbers, "non-finite value", " without effect"),
+        (len(without_effect) - numbers, "integer fault", " without effect"),
+        (len(began) - len(without_effect), "finding", " outside the gates"),
+    )
+    return ", ".join(
+        f"{count} {noun}{'' if count == 1 else 's'}{ending}" for count, noun, ending in counts if count
+    )
 
 
 def subject(report: Report) -> str:
@@ -235,7 +257,7 @@ def subject(report: Report) -> str:
 
 
 def remarks(report: Report) -> list[str]:
-    """What was not listed, not checked, and what else a person should know; bounded."""
+    """Bounded lists of what was not listed, what was not checked, and notes."""
     more = report.unlisted
     lines = [f"{more} more findings are not listed"] if more else []
     lines += [f"not checked: {sentence(words)}" for words in first(report.unchecked, NOTES)]

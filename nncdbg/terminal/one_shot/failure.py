@@ -22,6 +22,11 @@ def error_document(error: NncdbgError) -> dict[str, Any]:
     }
 
 
+def failure_document(error: NncdbgError) -> str:
+    """The JSON document of a command that failed before it had a result."""
+    return json.dumps({"status": "failed", "error": error_document(error)})
+
+
 @contextmanager
 def told_in_json(options: Namespace) -> Iterator[None]:
     """With `--json` an error that leaves is the one document on standard output; it goes on in any case."""
@@ -29,5 +34,5 @@ def told_in_json(options: Namespace) -> Iterator[None]:
         yield
     except NncdbgError as error:
         if options.json:
-            print(json.dumps({"status": "failed", "error": error_document(error)}))
+            print(failure_document(error))
         raise

@@ -52,7 +52,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
         help="kept up to date; with it the same command goes on where it was stopped",
     )
     add("--fail-on", metavar="GATES", default=",".join(USUAL), help="what a watch fails on (%(default)s)")
-    add("--strict", action="store_true", help="what never reaches an output counts too")
+    add("--strict", action="store_true", help="count findings without effect on an output too")
     add("--json", action="store_true", help="one JSON document on standard output")
     return parser.parse_args(arguments)
 

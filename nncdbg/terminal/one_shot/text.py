@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nncdbg.engine.errors import UsageError
+from nncdbg.engine.frontends.printed import forget_printed, note_printed
 from nncdbg.terminal.options import Parser, add_model, chosen_program
 from nncdbg.terminal.screen import Screen
 
@@ -27,21 +28,21 @@ def main(arguments: Sequence[str]) -> int:
 
     options = _options(arguments)
     program = chosen_program(options)
-    folder = Path(options.output).parent if options.output else _folder_of_output()
+    target = Path(options.output) if options.output else _file_of_output()
+    folder = target.parent if target is not None else Path() if sys.stdout.isatty() else None
     screen = Screen()
     for note in program.notes:
         screen.note(note)
     shown = stores_from(program, folder)
     text = print_program(shown, locations=not options.no_loc)
-    if folder is not None:
-        for store in shown.stores:
-            _note_outside(store, folder, screen)
     if options.output:
         write_text(Path(options.output), text)
     else:
         # Names may hold any character, also half of a surrogate pair out of a damaged model.
         sys.stdout.flush()
         sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape"))
+    if target is not None:
+        _note_outside(shown.stores, target, screen)
     return 0
 
 
@@ -53,26 +54,29 @@ def _options(arguments: Sequence[str]) -> Namespace:
     return parser.parse_args(arguments)
 
 
-def _note_outside(store: str, folder: Path, screen: Screen) -> None:
-    """Say how a text is opened whose data is not below its folder."""
-    path = (folder / store).resolve()
-    if not path.is_relative_to(folder.resolve()):
+def _note_outside(stores: Sequence[str], target: Path, screen: Screen) -> None:
+    """Report the data of a printed text that is not below its folder, and let this user open it there."""
+    folder = target.parent.resolve()
+    paths = [(folder / store).resolve() for store in stores]
+    outside = [path for path in paths if not path.is_relative_to(folder)]
+    if not outside:
+        forget_printed(target)
+        return
+    when = "opened by others, or after a move" if note_printed(target, outside) else "to be opened"
+    for path in outside:
         option = f"--allow-store {shlex.quote(str(path.parent))}"
-        screen.note(f"the data stays in {path}: open the text with {option}")
+        screen.note(f"the data stays in {path}: {when}, the text needs {option}")
 
 
-def _folder_of_output() -> Path | None:
-    """The folder of the file behind standard output, the current one for a terminal; None for a pipe."""
-    if sys.stdout.isatty():
-        return Path()
+def _file_of_output() -> Path | None:
+    """The file behind standard output; None for a terminal or a pipe."""
     try:
         descriptor = sys.stdout.fileno()
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return None
         if hasattr(fcntl, "F_GETPATH"):
-            found = fcntl.fcntl(descriptor, fcntl.F_GETPATH, bytes(1024)).rstrip(b"\0")
-            return Path(os.fsdecode(found)).parent
-        return Path(os.readlink(f"/proc/self/fd/{descriptor}")).parent
+            return Path(os.fsdecode(fcntl.fcntl(descriptor, fcntl.F_GETPATH, bytes(1024)).rstrip(b"\0")))
+        return Path(os.readlink(f"/proc/self/fd/{descriptor}"))
     except OSError:
         return None
 

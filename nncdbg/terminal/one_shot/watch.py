@@ -1,4 +1,4 @@
-"""`nncdbg watch`: which op gave birth to the first NaN, and why; for CI."""
+"""`nncdbg watch`: the op where the first NaN originates, and why; for CI."""
 
 from __future__ import annotations
 
@@ -64,32 +64,42 @@ def _options(arguments: Sequence[str]) -> Namespace:
     gates = "\n".join(f"  {gate:<{width}}{meaning}" for gate, meaning in table())
     parser = Parser(
         "nncdbg watch",
-        "Run a graph and tell which op gave birth to the first NaN, and why.",
+        "Run a graph and report the op where the first NaN originates, and why.",
         epilog=f"gates, several with commas between:\n{gates}\n\n{_EXIT_CODES}",
     )
     add_model(parser)
     add_machine(parser)
     add_verification(parser)
     add = parser.add_argument
-    add("--fail-on", default=",".join(USUAL), metavar="GATES", help=f"what it fails on ({','.join(USUAL)})")
-    add("--strict", action="store_true", help="fail on a NaN too that never reaches an output")
-    add("--max-findings", type=int, default=20, metavar="N", help="findings that are listed (20)")
+    add(
+        "--fail-on",
+        default=",".join(USUAL),
+        metavar="GATES",
+        help=f"the gates ({','.join(USUAL)})",
+    )
+    add("--strict", action="store_true", help="fail also on findings without effect on an output")
+    add("--max-findings", type=int, default=20, metavar="N", help="list at most N findings (20)")
     add("--inputs-dir", metavar="DIR", help="each file or folder in it is a case")
-    add("--runs", type=int, default=1, metavar="N", help="run with so many seeds, from --seed on (1)")
+    add("--runs", type=int, default=1, metavar="N", help="run with N seeds, from --seed on (1)")
     add("--jobs", type=int, metavar="N", help="processes for cases and runs (one per core)")
-    add("--budget", type=float, metavar="SECONDS", help="stop after so long; what was found is told")
-    add("--memory", action="store_true", help="who misuses memory: runs without reuse and in arenas")
-    add("--plan", metavar="FILE", help="with --memory: offsets, as another framework plans them")
-    add("--write-plan", metavar="FILE", help="with --memory: write our own plan of offsets")
+    add(
+        "--budget",
+        type=float,
+        metavar="SECONDS",
+        help="stop after SECONDS; report the findings up to there",
+    )
+    add("--memory", action="store_true", help="find misuse of memory: run without reuse and in arenas")
+    add("--plan", metavar="FILE", help="with --memory: check the offsets planned by another framework")
+    add("--write-plan", metavar="FILE", help="with --memory: write nncdbg's own plan of offsets")
     add("--record", metavar="FILE", help="write the statistics of this good run")
     add("--against", metavar="FILE", help="compare with a recorded good run (gate: change)")
-    add("--baseline", metavar="FILE", help="known findings: only new ones fail")
-    add("--write-baseline", metavar="FILE", help="accept what is found now")
+    add("--baseline", metavar="FILE", help="known findings: fail only on new ones")
+    add("--write-baseline", metavar="FILE", help="write the present findings as the baseline")
     add("--bundle", metavar="DIR", help="write a repro of the first finding; `nncdbg DIR` opens it")
     add("--json", action="store_true", help="one JSON document on standard output")
     for form in _FILES:
         add(f"--{form}", metavar="FILE", help=f"write a {form} report")
-    add("--github", action="store_true", help="annotations, as GitHub Actions reads them")
+    add("--github", action="store_true", help="print annotations for GitHub Actions")
     options = parser.parse_args(arguments)
     _check(parser, options)
     return options

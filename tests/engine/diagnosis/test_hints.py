@@ -73,7 +73,7 @@ def test_a_long_chain_takes_one_line(ops: int) -> None:
     chain = "; ".join(f"%h{n + 1} = Add(%h{n}, 1.0)" for n in range(ops))
     report = watched(f"%h0 = Log(%x); {chain}; %y = Neg(%h{ops})", [[-1, 2, 3]])
     lines = render(report, Watched()).splitlines()
-    assert sum("hands it on" in line for line in lines) == (0 if ops > 3 else 3)
+    assert sum("propagates it" in line for line in lines) == (0 if ops > 3 else 3)
     assert report.counts["propagated"] == ops + 1
     if ops > 3:
         (line,) = [line for line in lines if " reaches " in line]

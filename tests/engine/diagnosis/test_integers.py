@@ -111,7 +111,8 @@ def test_a_nan_found_before_is_the_origin_and_a_cast_of_it_is_reported_after_it(
     statements = ("%z: f32[2] = [0.0, 1.0]", "%n = Div(%z, %z)", "%i = Cast(%n, to=6)", "%y = Add(%n, 1.0)")
     report = nncdbg.watch(program(*statements))
     told = [(each.kind, each.role, each.site.value) for each in report.findings]
-    assert told[:2] == [("nan", "birth", "n"), ("integer", "propagated", "i")]
+    assert told[0] == ("nan", "birth", "n")
+    assert ("integer", "propagated", "i") in told
     assert [each.kind for each in report.tripping] == ["nan"]
     mixed = nncdbg.watch(program(*statements, "%w = Where([true, false], %n, 3e9)", "%k = Cast(%w, to=6)"))
     told = [(each.kind, each.role, each.site.value) for each in mixed.findings]

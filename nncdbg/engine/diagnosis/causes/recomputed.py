@@ -173,9 +173,14 @@ def _is_bad(result: Array, index: Index, kind: str) -> bool:
 
 
 def _again(birth: Birth, operands: Sequence[Any]) -> Array | None:
-    """The result by the plain NumPy kernel; None where that is too large a piece of work, or fails."""
+    """The result by the plain NumPy kernel; None without one, if it takes too long, or if it fails.
+
+    An op that runs by its formula has no kernel: its causes are those of the statements inside.
+    """
     declared = lookup(birth.op, birth.opset)
     if declared is None or declared.random or not _is_known(birth.op):
+        return None
+    if declared.kernel is None and declared.ufunc is None:
         return None
     size = birth.output.size + sum(value.size for value in flat(operands) if isinstance(value, np.ndarray))
     if size > (MOST_BY_REFERENCE if declared.reference else MOST):

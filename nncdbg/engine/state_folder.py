@@ -1,4 +1,4 @@
-"""The folder in which nncdbg keeps what outlives a run: the history of commands, tokens of servers."""
+"""The folder for files that outlive a run: the history of commands, tokens of servers, reports of crashes."""
 
 from __future__ import annotations
 
