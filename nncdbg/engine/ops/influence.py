@@ -1,9 +1,9 @@
 """Which elements of an op's operands influence which elements of its results.
 
-Every op declares a row (`Op.influence`).  The NaN tracker gives it boolean masks of the operand elements that
-come from a bad value, and gets masks of the result elements that depend on them.  A row may name more
-elements than are influenced (`exact` is False), never fewer.  `tests/engine/ops/test_influence.py` compares each row with
-an experiment.
+Every op declares a row (`Op.influence`).  The NaN tracker gives it boolean masks of the operand elements
+that come from a bad value, and gets masks of the result elements that depend on them.  A row may name more
+elements than are influenced (`exact` is False), never fewer.  `tests/engine/ops/test_influence.py`
+compares each row with an experiment.
 
 A row may depend on values: `Where` discards the branch that it does not take, `Max` an infinity that loses.
 """
