@@ -85,7 +85,7 @@ def edited(name: str, before: Array, value: Any, index: Any) -> Array:
         note_change(after, ... if index is None else index)
     except (IndexError, ValueError, TypeError, OverflowError) as error:
         raise UsageError(
-            f"%{name} of type {type_of(before)} cannot be set so: {error}",
+            f"%{name} of type {type_of(before)} cannot be set: {error}",
             hint="check the index, the shape and the type",
         ) from error
     return after
@@ -95,7 +95,7 @@ def _as_given(name: str, value: Any) -> Array:
     try:
         return np.asarray(value)
     except ValueError as error:
-        raise UsageError(f"%{name} cannot be set so: {error}", hint="give rows of equal length") from error
+        raise UsageError(f"%{name} cannot be set: {error}", hint="give rows of equal length") from error
 
 
 def _is_text(array: Array) -> bool:

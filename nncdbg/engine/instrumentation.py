@@ -15,11 +15,15 @@ from nncdbg.engine.integer_checks import IntegerChecks
 from nncdbg.engine.linking import Allocation, Binding, Execute, Linker
 from nncdbg.engine.memory import allocation
 from nncdbg.engine.observation import Observer
+from nncdbg.engine.overflow_checks import OverflowChecks
 from nncdbg.engine.statistics_log import StatisticsLog
 from nncdbg.stats.inspection import Flag
 from nncdbg.textual_repr.listing import Listing
 
 GUARDS = Flag.GUARD_BEFORE | Flag.GUARD_AFTER
+
+_FAULTS = {"integer", "inf", "overflow"}
+"""Kinds of findings that the checks of single ops report."""
 
 if TYPE_CHECKING:
     from nncdbg.engine.diagnosis.trail import Trail
@@ -39,6 +43,7 @@ class Instrumentation:
         self.trail: Trail | None = None
         self.log, self._observer = _statistics_on(linker.backend, report, statistics)
         self._integers = IntegerChecks(report, linker.backend.to_host)
+        self._overflows = OverflowChecks(report, linker.backend.to_host)
         self.micro: MicroCheck | None = None
         linker.allocation.connect(report, self.log)
         self._link()
@@ -115,11 +120,15 @@ class Instrumentation:
         inspecting.watched = self._observer.watched = self.catches.flags | followed
         wanted = not inspecting.inspects and (self.log is not None or bool(self._observer.watched & 3))
         observe = self._observer.wrap if wanted else None
-        checked = self.trail is not None or "integer" in self.catches.conditions
-        integers = self._integers.wrap if checked else None
-        if (observe, integers) != (self.linker.observe, self.linker.integers):
-            self.linker.observe, self.linker.integers = observe, integers
+        checked = self.trail is not None or bool(_FAULTS & self.catches.conditions.keys())
+        faults = self._faults if checked else None
+        if (observe, faults) != (self.linker.observe, self.linker.faults):
+            self.linker.observe, self.linker.faults = observe, faults
             self.linker.link_again()
+
+    def _faults(self, binding: Binding, execute: Execute) -> Execute:
+        """The instruction with the checks that its op declares."""
+        return self._overflows.wrap(binding, self._integers.wrap(binding, execute))
 
 
 def allocation_on(backend: Backend, allocator: str | Allocation | None) -> Allocation:

@@ -110,8 +110,8 @@ class Linker:
     supplied: SuppliedResults | None = None
     """Results that replace the kernels of statements."""
     observe: Callable[[Binding, Execute], Execute] | None = None
-    integers: Callable[[Binding, Execute], Execute] | None = None
-    """What checks integer operations (see `integer_checks`)."""
+    faults: Callable[[Binding, Execute], Execute] | None = None
+    """What checks integer operations and sums of squares (see `integer_checks` and `overflow_checks`)."""
     check: Callable[[Binding, Execute], Execute] | None = None
     """What runs beside each kernel."""
     measure: Callable[[Binding, Execute], Execute] | None = None
@@ -162,7 +162,7 @@ class Linker:
             return None
         binding = self.bind(code, pc, node)
         execute = self.allocation.wrap(binding)
-        for observing in (self.observe, self.integers, self.check, self.measure, self.follow):
+        for observing in (self.observe, self.faults, self.check, self.measure, self.follow):
             if observing is not None:
                 execute = observing(binding, execute)
         return self.allocation.completing(binding, execute)

@@ -64,7 +64,7 @@ def whole_result(name: str, type_: Type | None, value: Any) -> Array:
     try:
         given = np.asarray(value)
     except ValueError as error:
-        raise UsageError(f"%{name} cannot be set so: {error}", hint="give rows of equal length") from error
+        raise UsageError(f"%{name} cannot be set: {error}", hint="give rows of equal length") from error
     known, complete = tensor_only(type_), known_type(type_)
     if known is None:
         listed = given.dtype == np.float64 and not isinstance(value, np.ndarray)

@@ -10,18 +10,18 @@ from collections.abc import Iterator
 from nncdbg.engine.ops import Op, declared, names
 from nncdbg.engine.ops.influence import EVERYTHING, Influence
 
-HEAD = """# Which operand elements influence which results
+HEAD = """# Influence of operand elements on results
 
 `nncdbg watch` follows NaN and Inf by this table: an output depends on a bad element if a chain of
 statements carries its influence there. The table is generated from the declarations of the ops
 (`Op.influence`) by `make docs`. `tests/engine/ops/test_influence.py` compares each row with an experiment
-that changes the element and checks which results change. No row names too few elements; a row marked as
-rough may name too many.
+that changes the element and checks which results change. A row marked as rough may name more elements than
+are influenced; no row names fewer.
 
 Ops with a formula and without a row carry influence through their formula, statement by statement. In all
 other ops without a row every element influences every result.
 
-| row | discarded, so without influence | intentional infinities are | rough | ops |
+| influenced elements | operand elements without influence | intentional infinities are | rough | ops |
 |---|---|---|---|---|
 """
 

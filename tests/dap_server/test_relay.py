@@ -202,7 +202,7 @@ def test_what_goes_wrong_is_told_and_the_next_try_works(client: Client, program:
         ({"host": "no.such.host.invalid", "port": 1}, "cannot attach to no.such.host.invalid:1: "),
         ({"socket": "nowhere"}, "cannot attach to unix:nowhere: No such file or directory"),
         ({"socket": "n" * 200}, "cannot attach to unix:nnn"),
-        ({"port": port}, "refuses: this server asks for its token first (give `connect.token`"),
+        ({"port": port}, "refuses: this server requires its token first (give `connect.token`"),
         (
             {"port": port, "token": "x"},
             "refuses: the token is wrong (see how nncdbg.listen was called there)",

@@ -122,7 +122,7 @@ def test_a_token_opens_it_to_other_machines() -> None:
         server.client() as client,
     ):
         client.request("initialize", INITIALIZE)
-        assert "asks for its token first" in client.refused("launch", {"program": str(PROGRAM)})
+        assert "requires its token first" in client.refused("launch", {"program": str(PROGRAM)})
 
 
 # -- Unix sockets --------------------------------------------------------------------------------
@@ -204,9 +204,9 @@ def test_nothing_is_served_before_the_token(guarded: Server) -> None:
             ("setBreakpoints", {"source": {"path": "a"}, "token": SECRET}),
             ("nonsense", None),
         ]:
-            assert "asks for its token first" in client.refused(command, arguments), command
+            assert "requires its token first" in client.refused(command, arguments), command
         assert "Expected `str | null`" in client.refused("launch", {"connect": {"token": 5}})
-        assert "asks for its token first" in client.refused("launch")
+        assert "requires its token first" in client.refused("launch")
         client.request("launch", {"program": str(PROGRAM), "connect": {"token": SECRET}})
         client.expect_event("initialized")
         client.request("threads")

@@ -124,7 +124,7 @@ def test_files(tmp_path):
     [
         ("b", "zeros[2,4]", "the new value has shape [2, 4]"),
         ("b", [1, 2], "the new value has shape [2]"),
-        ("b", [[1], [2, 3]], "cannot be set so"),
+        ("b", [[1], [2, 3]], "cannot be set"),
         ("b", 1j, "a complex number is not a real one"),
         ("b", 1e300, "is not a number of this type"),
         ("c", "zeros", "the sizes of %c are not known"),

@@ -245,7 +245,7 @@ def test_out_of_memory(call: Call, tmp_path: Path) -> None:
         ("break 5 if %z > 1", "there is no value `%z`"),
         ("break 6 if shape(%x)[7] == 1\nc", "its condition failed"),
         ("set %x = [1, 2]", "the new value has shape [2]"),
-        ("set %x[0] = [1, 2]", "cannot be set so"),
+        ("set %x[0] = [1, 2]", "cannot be set"),
         ("set %x[2, 0] = 1", "out of bounds"),
         ("set %y = 1", "not computed yet"),
         ("back", "this is the start of the program"),

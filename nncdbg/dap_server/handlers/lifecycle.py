@@ -146,7 +146,7 @@ def restart(session: Session, arguments: RestartArguments) -> None:
             session.say(f"restart on branch {timeline.branch} ({timeline.branches[timeline.branch].title})")
             before.start_again(session, stop_on_entry=_stops_on_entry(session, wanted))
             return
-        session.say(f"restart begins with the model as given, and values that were set are not: {lost}")
+        session.say(f"restart discards the values that were set: {lost}")
     _load(session, wanted)
     before.abandoned()
     if session.state is State.CONFIGURING:

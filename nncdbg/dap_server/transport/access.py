@@ -45,9 +45,9 @@ class Access:
         if user == os.geteuid() or (user is None and connected.family == socket.AF_UNIX):
             # A system without the credentials of a Unix socket has its mode, which lets in nobody else.
             return None
-        whose = "of another user" if user is not None else "whose user cannot be determined"
+        which = "another" if user is not None else "an unknown"
         hint = "start it with a token (--token, NNCDBG_DAP_TOKEN) and show that"
-        return NncdbgError(f"a client {whose} is refused: this server has no token", hint=hint)
+        return NncdbgError(f"a client of {which} user is refused: this server has no token", hint=hint)
 
     def close(self) -> None:
         """Remove the file with the token."""

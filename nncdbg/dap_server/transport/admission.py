@@ -74,7 +74,7 @@ class Admission:
         shown = _token(request) if request.command in _SHOWING else None
         if shown is None:
             hint = "give `connect.token` in the configuration of attach or launch"
-            session.fail(request, UsageError("this server asks for its token first", hint=hint))
+            session.fail(request, UsageError("this server requires its token first", hint=hint))
             return False
         # In a time that does not depend on how much of it is right.
         if not hmac.compare_digest(shown.encode(), token.encode()):

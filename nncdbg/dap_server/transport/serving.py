@@ -265,7 +265,7 @@ class Listener:
                 session.vanished()
             if not session.admitted(PATIENCE):
                 missing = "launch or attach" if self.access.token is None else "token"
-                session.say(f"the connection is closed: no {missing} came in {PATIENCE:.0f} s", "important")
+                session.say(f"the connection is closed: no {missing} within {PATIENCE:.0f} s", "important")
                 session.vanished()
             session.join()
         finally:

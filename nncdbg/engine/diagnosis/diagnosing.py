@@ -53,13 +53,16 @@ class Diagnosing:
         """The cause of a NaN, an Inf or an integer fault of a statement, and where within its op."""
         from nncdbg.engine.diagnosis.causes import cause_of_fault
         from nncdbg.engine.diagnosis.kernels import kernel_at_fault
-        from nncdbg.engine.diagnosis.within import diagnose
+        from nncdbg.engine.diagnosis.within import diagnose, diagnose_overflow
 
         birth = self.birth(finding)
         if finding.kind == "integer":
             fault = fault_of(finding.binding, birth.inputs)
             assert fault is not None, "an integer fault depends on the operands alone"
             return cause_of_fault(birth, fault), None
+        inner = diagnose_overflow(birth, finding, self.loaded)
+        if inner is not None:
+            return inner
         if self.backend != "numpy":
             wrong = kernel_at_fault(birth, finding.binding, self.backend)
             if wrong is not None:

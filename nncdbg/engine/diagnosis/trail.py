@@ -70,7 +70,7 @@ class Trail:
     _legal: set[int] = field(default_factory=set)
     """The births of infinities that are legal by definition."""
     _explaining: set[int] = field(default_factory=set)
-    """The sightings of misused memory and wrong integers, which explain whatever depends on them."""
+    """The sightings of misused memory, wrong integers, inner overflows: they explain what depends on it."""
     _unfollowed: list[tuple[Statement, Origins]] = field(default_factory=list)
     """Statements that read what nobody wrote before they were followed."""
 
@@ -110,6 +110,8 @@ class Trail:
         self._follow()
         if finding.kind == "integer":
             self._integer_fault(finding)
+        elif finding.elements is not None:
+            self._overflowed(finding)
         elif finding.kind not in KINDS:
             self._misused(finding)
         elif self._followed:
@@ -147,6 +149,14 @@ class Trail:
         origins = NONE.union(*(NONE.union(*each.real) for each in known if each))
         if (wrong & explained).any() and origins:
             self._notes.hand_on("propagated", finding, origins, known, finding.result, cause=cause)
+
+    def _overflowed(self, finding: Finding) -> None:
+        """Note an overflow inside an op, and the elements of its finite result that it made wrong."""
+        cause, within = self.diagnosing.cause(finding)
+        number = self._notes.birth(finding, cause=cause, within=within).number
+        self._carrier.rounded.add(number)
+        self._explaining.add(number)
+        self._notes.mark_birth(finding.result, number, finding.elements, meant=False)
 
     def _misused(self, finding: Finding) -> None:
         name = "uninitialized read" if finding.kind == "uninitialized" else finding.kind

@@ -17,7 +17,7 @@ import numpy as np
 from nncdbg.engine.backends.numpy import NumPy
 from nncdbg.engine.catching import holds_any
 from nncdbg.engine.code import Code
-from nncdbg.engine.diagnosis.cause import Birth, Cause
+from nncdbg.engine.diagnosis.cause import OVERFLOWS, Birth, Cause
 from nncdbg.engine.diagnosis.causes import cause_of, explained, legal
 from nncdbg.engine.diagnosis.causes.numbers import overflow_hint, shown
 from nncdbg.engine.diagnosis.causes.places import at, flat, spot
@@ -25,6 +25,7 @@ from nncdbg.engine.diagnosis.causes.recomputed import narrowed
 from nncdbg.engine.diagnosis.register import NONE, Origins, Register
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.events import Ended
+from nncdbg.engine.findings import Finding
 from nncdbg.engine.launch import Loaded, generator_of
 from nncdbg.engine.linking import Allocation, Binding, Execute, Linker, walk
 from nncdbg.engine.machine import Machine, Running
@@ -78,6 +79,24 @@ def diagnose(birth: Birth, code: Code, pc: int, loaded: Loaded) -> tuple[Cause, 
     if own is None and inside is not None:
         own = _suspect(birth, inside)
     return own or cause_of(birth), None
+
+
+def diagnose_overflow(birth: Birth, finding: Finding, loaded: Loaded) -> tuple[Cause, Within | None] | None:
+    """The overflow of a sum of squares inside of an op whose result is finite or NaN; None without one."""
+    code, pc = finding.binding.code, finding.binding.pc
+    declared = lookup(birth.op, birth.opset)
+    squares = declared.squares if declared is not None else None
+    wrong = finding.elements is not None
+    if squares is None or not (wrong or (birth.kind == "nan" and squares.may_overflow(birth.inputs))):
+        return None
+    inside = Microscope(loaded).overflow(birth, code, pc)
+    if inside is not None:
+        hint = overflow_hint(inside.birth.output.dtype)
+        return Cause("overflow", cause_of(inside.birth).evidence, hint), inside
+    if not wrong:
+        return None
+    evidence = f"{birth.op} adds up squares that are too large for the type that it computes in"
+    return Cause("overflow", evidence, overflow_hint(birth.output.dtype)), None
 
 
 def _of_micro(birth: Birth, inner: Birth) -> Cause:
@@ -137,6 +156,24 @@ class Microscope:
         inner = self.look(found.birth, found.code, found.pc, depth - 1)
         return inner if isinstance(inner, Within) else found
 
+    def overflow(self, birth: Birth, code: Code, pc: int, depth: int = DEEPEST) -> Within | None:
+        """The first statement that rounded a finite number to Inf; None without one."""
+        try:
+            if self._run(birth, code, pc) is None:
+                return None
+        except NncdbgError:
+            return None
+        followed = self._followed
+        for born in followed.births:
+            if born.birth.kind == "inf" and cause_of(born.birth).name in OVERFLOWS:
+                return born
+        for binding, inputs, results in followed.squares if depth else ():
+            inner = _birth(binding, inputs, results[0], 0, "inf")
+            found = self.overflow(inner, binding.code, binding.pc, depth - 1)
+            if found is not None:
+                return found
+        return None
+
     def _run(self, birth: Birth, code: Code, pc: int) -> Sequence[Any] | None:
         """The results of the micro program; None where there is none, or it draws random numbers."""
         formula = self._loaded.formula_for(code, pc, birth.inputs)
@@ -170,6 +207,8 @@ class _Followed:
     births: list[Within] = field(default_factory=list)
     parents: list[Origins] = field(default_factory=list)
     """Per birth of a NaN the births of the infinities among its operands."""
+    squares: list[tuple[Binding, Sequence[Any], Sequence[Any]]] = field(default_factory=list)
+    """Statements of ops inside of which a sum of squares may overflow, with operands and results."""
     _bad: Register = field(default_factory=Register)
     _makers: Register = field(default_factory=Register)
     _made: list[tuple[str, list[tuple[int, ...]]]] = field(default_factory=list)
@@ -188,6 +227,9 @@ class _Followed:
             self._made.append((binding.node.op, shapes))
             for result in results:
                 self._makers.mark(result, "made", frozenset({len(self._made) - 1}))
+        squares = binding.op.squares
+        if squares is not None and squares.may_overflow(inputs):
+            self.squares.append((binding, inputs, results))
         for index, result in enumerate(results):
             for kind in KINDS:
                 if holds_any(result, kind):

@@ -2,22 +2,32 @@
 
 As in production, so bugs of the plan show as they do there.  `poison` fills memory with the
 pattern of fresh memory when it is freed, so that old data cannot pass for new.
+
+Statements that ran before in an arena of the same holes take the same places (see `stretches`).  Who holds
+their blocks is only noted once somebody wants to know: a block or call begins, a statement does something
+else than it did, or a value is looked up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from dataclasses import fields
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.code import Statement
+from nncdbg.engine.code import Code, Statement
+from nncdbg.engine.events import Event, Iterated, Popped, Pushed
 from nncdbg.engine.graph import Array
-from nncdbg.engine.memory.blocks import Block, Heap
+from nncdbg.engine.linking import Binding, Execute, Gather
+from nncdbg.engine.memory.blocks import Block, Heap, Owner
 from nncdbg.engine.memory.buffers import GUARD, write_pattern
+from nncdbg.engine.memory.inspected import InspectedAllocation
+from nncdbg.engine.memory.lifetimes import Scope
 from nncdbg.engine.memory.planner import Plan, by_liveness
 from nncdbg.engine.memory.reusing import ReusingAllocation
+from nncdbg.engine.memory.stretches import Course, Step, Stretches, step_of
 
 
 class ArenaAllocation(ReusingAllocation):
@@ -28,26 +38,276 @@ class ArenaAllocation(ReusingAllocation):
         self.name = "poison" if poison else "arena"
         self.poison = poison
         self.heap = Heap()
+        self._stretches = Stretches()
+        self._unobserved: tuple[Execute, Execute] | None = None
+        """What was made last for a statement: with account of its blocks, and without."""
+        self._learns = plan is by_liveness
+        """Another plan may free something else each time, and what is read after that is to be found."""
+        self._course = Course()
+        self._forget()
+
+    def _forget(self) -> None:
+        """Nothing has run yet."""
+        course, fresh = self._course, Course()
+        for each in fields(Course):
+            # The same object, which the instructions know.
+            setattr(course, each.name, getattr(fresh, each.name))
+        self._learning: tuple[Hashable, Step | None, Scope, int] | None = None
+        """The stretch that is learned: its key, last step, scope and the number of segments."""
+        self._freed: list[Block] = []
+        """What the statement in execution has freed, while it is learned."""
+        self._span = 0
+        """What the latest block was asked for."""
+        self._alone = True
+        """False once another machine has computed with values of this run."""
 
     def live_bytes(self) -> int:
         """Bytes of the blocks that are not freed."""
+        self._account()
         return self.heap.live_bytes
 
+    def block_of(self, content: Any) -> Block | None:
+        self._account()
+        return super().block_of(content)
+
     def _renew(self) -> None:
-        self.heap = Heap()
+        # What the run before stood in is kept for this one.
+        region = self.heap.region
+        region.begin_run()
+        self.heap = Heap(region)
+        self._forget()
+
+    def _hear(self, event: Event) -> None:
+        if isinstance(event, (Pushed, Popped, Iterated)):
+            self._leave_stretch()
+        super()._hear(event)
+
+    # -- memory --------------------------------------------------------------------------
 
     def allocate(self, shape: Sequence[int], dtype: Any, span: int) -> tuple[Array, int]:
+        course = self._course
+        step = course.running
+        if step is not None:
+            if shape == step.shape and dtype is step.dtype and course.handed is None:
+                # Where it was the last time.
+                place: Any = step.place
+                if place.number != course.number:
+                    self._turn_to(place.number)
+                raw, start = course.raw, place.start
+                raw[place.before] = place.before_bytes
+                raw[place.beyond] = place.beyond_bytes
+                buffer: Array = np.ndarray(shape, dtype, course.segment, start)
+                course.handed = buffer
+                return buffer, course.base + start
+            self._account()
         assert self._owner is not None
         heap, size = self.heap, prod(shape) * dtype.itemsize
         block = heap.take(span, size, self._owner)
         start, raw = block.start, heap.raw[block.number]
         write_pattern(raw, start - GUARD, start)
         write_pattern(raw, start + size, start + block.span)
-        buffer: Array = np.ndarray(shape, dtype, block.segment, start)
+        buffer = np.ndarray(shape, dtype, block.segment, start)
         self._know(buffer, block)
+        self._span = span
         return buffer, heap.bases[block.number] + start
+
+    def _turn_to(self, number: int) -> None:
+        """The next steps are in another segment."""
+        course, heap = self._course, self.heap
+        course.number, course.segment = number, heap.segments[number]
+        course.raw, course.base = heap.raw[number], heap.bases[number]
 
     def _free(self, block: Block, after: Statement) -> None:
         self.heap.free(block, after)
+        if self._learning is not None:
+            self._freed.append(block)
         if self.poison:
             write_pattern(self.heap.raw[block.number], block.start, block.start + block.span)
+
+    # -- statements ----------------------------------------------------------------------
+
+    def gathering(self, code: Code, pc: int, gather: Gather) -> Gather:
+        slow = super().gathering(code, pc, gather)
+        if not self._learns:
+            return slow
+        quick, course = InspectedAllocation.gathering(self, code, pc, gather), self._course
+
+        ends = pc == len(code.nodes)
+
+        def gathered(slots: list[Any]) -> Sequence[Any]:
+            step = course.next
+            if step is not None and step.pc == pc and slots is course.slots:
+                course.running = None if ends else step
+                return quick(slots)
+            self._leave_stretch()
+            operands = slow(slots)
+            self._follow(code, pc, slots)
+            return operands
+
+        return gathered
+
+    def _accounting(self, binding: Binding, run: Execute) -> Execute:
+        slow = super()._accounting(binding, run)
+        if not self._learns:
+            return slow
+
+        course = self._course
+
+        def execute(*inputs: Any) -> Any:
+            return run(*inputs) if course.running is not None else slow(*inputs)
+
+        self._unobserved = execute, run
+        return execute
+
+    def completing(self, binding: Binding, execute: Execute) -> Execute:
+        slow = super().completing(binding, execute)
+        if not self._learns:
+            return slow
+        course, poison = self._course, self.poison
+        assert self._unobserved is not None
+        accounted, run = self._unobserved
+        # What nobody observes needs no way around for observers.
+        quick = run if execute is accounted else execute
+
+        def completed(*inputs: Any) -> Any:
+            step = course.running
+            if step is None:
+                results = slow(*inputs)
+                if self._learning is not None:
+                    self._learn(binding, results)
+                return results
+            try:
+                results = quick(*inputs)
+            except BaseException:
+                self._fail(binding)
+                raise
+            if course.running is not step or results is not course.handed or results is None:
+                self._complete_late(binding, results)
+                return results
+            course.pending.append(results)
+            course.handed = course.running = None
+            course.next = step.after
+            if poison:
+                for number, start, end in step.freed:
+                    write_pattern(self.heap.raw[number], start, end)
+            return results
+
+        return completed
+
+    def _fail(self, binding: Binding) -> None:
+        """A step has raised."""
+        self._leave_stretch()
+        self.lifetimes.scopes[-1].begun = binding.pc
+        self._discard(binding)
+
+    def _complete_late(self, binding: Binding, results: Any) -> None:
+        """The statement was begun as a step, and was something else."""
+        self._leave_stretch()
+        scope = self.lifetimes.scopes[-1]
+        scope.begun = binding.pc
+        self._keep(scope, binding, results)
+        self.lifetimes.complete(scope, binding)
+
+    # -- stretches -----------------------------------------------------------------------
+
+    def _follow(self, code: Code, pc: int, slots: list[Any]) -> None:
+        """Begin, or go on with, a stretch at a statement of which nothing is known yet."""
+        scope, learning = self._current, self._learning
+        self._alone = self._alone and scope is not None
+        self._learning = None
+        if scope is None or not self._alone or scope.begun != pc or scope.done != pc - 1:
+            return
+        outermost = scope.frame is self._debuggee.frames[0]
+        if not self._stretches.plannable(code, outermost)[pc]:
+            return
+        self._freed.clear()
+        if learning is not None and learning[2] is scope:
+            self._learning = learning
+            if pc == len(code.nodes):
+                self._add(Step(pc, Statement(code, pc)))
+                self._learning = None
+        elif pc < len(code.nodes):
+            self._begin_stretch((code, pc, outermost, self.heap.layout, _held(scope)), scope, slots)
+
+    def _begin_stretch(self, key: Hashable, scope: Scope, slots: list[Any]) -> None:
+        if key in self._stretches.first:
+            step = self._stretches.first[key]
+            if step is not None:
+                self._course.next = self._course.running = self._course.unaccounted = step
+                self._course.slots = slots
+                scope.begun = scope.done
+        else:
+            self._stretches.begin(key)
+            self._learning = (key, None, scope, len(self.heap.segments))
+
+    def _learn(self, binding: Binding, results: Any) -> None:
+        """Remember where a statement put its result, if it took one block and nothing else happened."""
+        assert self._learning is not None
+        scope, segments = self._learning[2:]
+        slot, made = binding.code.targets[binding.pc], self._made
+        known = len(made) == 1 and segments == len(self.heap.segments) and self.block_of(results) is made[0]
+        if (
+            known
+            and isinstance(slot, int)
+            and scope is self.lifetimes.scopes[-1]
+            and scope.done == binding.pc
+        ):
+            self._add(step_of(binding, slot, results, made[0], self._span, self._freed))
+        else:
+            self._learning = None
+
+    def _add(self, step: Step) -> None:
+        assert self._learning is not None
+        key, last, scope, segments = self._learning
+        self._stretches.add(key, last, step)
+        self._learning = (key, step, scope, segments)
+
+    def _leave_stretch(self) -> None:
+        self._account()
+        self._course.next = None
+
+    def _account(self) -> None:
+        """Note who holds, and who held, the blocks of the steps that have run.
+
+        Amid a step, what it has taken is noted as well, and the statement goes on as if it was none.
+        """
+        if self._course.running is not None:
+            self._account_running(self._course.running)
+        if self._course.pending:
+            pending, self._course.pending = self._course.pending, []
+            scope, poison = self.lifetimes.scopes[-1], self.poison
+            # It was poisoned when it died.
+            self.poison = False
+            step = self._course.unaccounted
+            for buffer in pending:
+                assert step is not None
+                self._take(step, buffer, scope)
+                scope.begun = step.pc
+                self.lifetimes.hold(scope, step.slot, buffer)
+                self.lifetimes.complete(scope, step.statement)
+                step = step.after
+            self._course.unaccounted = step
+            self.poison = poison
+
+    def _account_running(self, step: Step) -> None:
+        self._course.running, handed, self._course.handed = None, self._course.handed, None
+        self._leave_stretch()
+        scope = self._current = self.lifetimes.scopes[-1]
+        self._made.clear()
+        self._owner = Owner(step.name, step.statement, scope.frame.iteration)
+        if handed is not None:
+            self._take(step, handed, scope)
+
+    def _take(self, step: Step, buffer: Array, scope: Scope) -> None:
+        block = self.heap.take(step.span, step.size, Owner(step.name, step.statement, scope.frame.iteration))
+        place: Any = step.place
+        assert (block.number, block.start) == (place.number, place.start), "the arena is not as it was"
+        self._know(buffer, block)
+
+
+def _held(scope: Scope) -> Hashable:
+    """Where the blocks stand that a scope may free, and how many hold them."""
+    return tuple(
+        (slot, block.number, block.start, block.span, block.holders, block.freed is None)
+        for slot, block in scope.held.items()
+    )

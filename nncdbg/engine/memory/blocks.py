@@ -85,9 +85,9 @@ class Hole:
 class Heap:
     """One growing arena.  `peak_bytes` is the most that blocks took at one time."""
 
-    def __init__(self) -> None:
-        self._region = Region()
-        self._segments: list[Segment] = []
+    def __init__(self, region: Region | None = None) -> None:
+        self.region = region or Region()
+        self.segments: list[Segment] = []
         self._holes: list[Hole] = []
         self.bases: list[int] = []
         """The address of each segment."""
@@ -112,6 +112,11 @@ class Heap:
         if self.live_bytes > self.peak_bytes:
             self.peak_bytes = self.live_bytes
         return block
+
+    @property
+    def layout(self) -> tuple[tuple[int, int, int], ...]:
+        """(segment, start, span) of each hole: what decides where the next blocks go."""
+        return tuple((hole.number, hole.start, hole.span) for hole in self._holes)
 
     def _fitting(self, span: int) -> Hole | None:
         """The smallest hole of at least `span` bytes, the first of several."""
@@ -143,11 +148,11 @@ class Heap:
             del self._holes[index + 1]
 
     def _grow(self, span: int) -> Hole:
-        segment = self._region.segment(max(_CHUNK, span + GUARD))
+        segment = self.region.segment(max(_CHUNK, span + GUARD))
         self.bases.append(address_of(segment))
         self.raw.append(memoryview(segment))  # type: ignore[arg-type]
-        hole = Hole(len(self._segments), segment, GUARD, len(segment) - GUARD)
-        self._segments.append(segment)
+        hole = Hole(len(self.segments), segment, GUARD, len(segment) - GUARD)
+        self.segments.append(segment)
         self._holes.append(hole)
         return hole
 

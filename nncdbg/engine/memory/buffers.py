@@ -44,11 +44,16 @@ _PATTERN = PATTERN_WORD.to_bytes(2, "little") * 256
 """The fill pattern as it is at an even address, longer than a guard and what it takes to the alignment."""
 
 
+def pattern_between(start: int, end: int) -> bytes:
+    """The fill pattern from `start` to `end` of a segment, which begins at an even address."""
+    odd = start & 1
+    return _PATTERN[odd : odd + end - start]
+
+
 def write_pattern(raw: memoryview, start: int, end: int) -> None:
     """Write the fill pattern into these bytes of a segment, which begins at an even address."""
-    odd = start & 1
     if end - start < len(_PATTERN):
-        raw[start:end] = _PATTERN[odd : odd + end - start]
+        raw[start:end] = pattern_between(start, end)
     else:
         fill(np.asarray(raw)[start:end])
 

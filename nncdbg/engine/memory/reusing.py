@@ -143,12 +143,12 @@ class ReusingAllocation(InspectedAllocation):
         self.lifetimes.complete_through(scope, pc - 1)
 
     def wrap(self, binding: Binding) -> Execute:
-        run, kernel = super().wrap(binding), binding.kernel
-        names = [value.name for value in binding.node.outputs]
-        owner = Owner(names[0] if names else "_", binding)
-        made, blocks = self._made, self._blocks
-        target = binding.code.targets[binding.pc]
-        slot = target if isinstance(target, int) else None
+        return self._accounting(binding, super().wrap(binding))
+
+    def _accounting(self, binding: Binding, run: Execute) -> Execute:
+        """Run a statement, and note who holds what it has made."""
+        kernel, made = binding.kernel, self._made
+        owner = Owner(first_name(binding), binding)
         settles = self.settles
 
         def execute(*inputs: Any) -> Any:
@@ -167,14 +167,7 @@ class ReusingAllocation(InspectedAllocation):
             except BaseException:
                 self._discard(binding)
                 raise
-            if slot is None:
-                self._keep(scope, binding, results)
-            elif (known := blocks.get(id(results))) is not None and known[0]() is results:
-                known[1].holders += 1
-                scope.held[slot] = known[1]
-            for block in made:
-                if block.holders == 0 and block.freed is None:
-                    self._free(block, binding)
+            self._keep(scope, binding, results)
             return results
 
         return execute
@@ -197,10 +190,13 @@ class ReusingAllocation(InspectedAllocation):
         raise NotImplementedError
 
     def _keep(self, scope: Scope, binding: Binding, results: Any) -> None:
-        """The statement's frame holds what it has just made."""
+        """The statement's frame holds what it has just made; what nobody holds is free again."""
         slots = target_slots(binding.code.targets[binding.pc])
         for slot, result in zip(slots, results if binding.several else (results,), strict=False):
             self.lifetimes.hold(scope, slot, result)
+        for block in self._made:
+            if block.holders == 0 and block.freed is None:
+                self._free(block, binding)
 
     def _discard(self, binding: Binding) -> None:
         """What the statement took and nobody holds is free again."""
@@ -308,6 +304,12 @@ class ReusingAllocation(InspectedAllocation):
         outputs = code.nodes[pc].outputs if pc < len(code.nodes) else ()
         word = verb(statement)
         return (f"%{outputs[0].name} = {word}" if outputs else word) + f" (line {self._line(code, pc)})"
+
+
+def first_name(statement: Statement) -> str:
+    """The name of a statement's first result."""
+    outputs = statement.code.nodes[statement.pc].outputs
+    return outputs[0].name if outputs else "_"
 
 
 def _iteration(frames: Sequence[Frame]) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.formula import formula_text, in_precision, sizes_at, type_at
 from nncdbg.engine.ops.influence import probed
 from nncdbg.engine.ops.precision import mean_over, settled, widened
+from nncdbg.engine.ops.squares import Squares, in_planes
 from nncdbg.engine.ops.types import Attributes, Types, at
 
 BATCH_INPUTS = ("scale", "bias", "mean", "var")
@@ -97,6 +98,7 @@ def trained(
     outputs_count=True,
     accepts_out=True,
     influence=probed(0, 1, 2, 3, 4),
+    squares=Squares((0,), in_planes, bias=2, when=lambda attributes: attributes["training_mode"] == 1),
 )
 def batch_normalization(
     xp: ModuleType,
@@ -126,6 +128,10 @@ def batch_normalization(
     return result if outputs_count == 1 else (result, running_mean, running_var)
 
 
+def _trains_over_planes(attributes: Attributes) -> bool:
+    return attributes["outputs_count"] > 1 and bool(attributes.get("spatial", 1))
+
+
 @op(
     "BatchNormalization",
     since=7,
@@ -134,6 +140,7 @@ def batch_normalization(
     outputs_count=True,
     accepts_out=True,
     influence=probed(0, 1, 2, 3, 4),
+    squares=Squares((0,), in_planes, bias=2, when=_trains_over_planes),
 )
 def batch_normalization_by_outputs(
     xp: ModuleType,
@@ -170,6 +177,12 @@ def batch_normalization_by_outputs(
     outputs_count=True,
     accepts_out=True,
     influence=probed(0, 1, 2, 3, 4),
+    squares=Squares(
+        (0,),
+        in_planes,
+        bias=2,
+        when=lambda attributes: not attributes["is_test"] and attributes.get("spatial", 1),
+    ),
 )
 def batch_normalization_by_flag(
     xp: ModuleType, *inputs: Any, is_test: int, outputs_count: int = 1, **attributes: Any

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.graph import Operand
     from nncdbg.engine.ops.gradient import Applied, Emit
     from nncdbg.engine.ops.integer_faults import IntegerFault
+    from nncdbg.engine.ops.squares import Squares
 
 Kernel: TypeAlias = Callable[..., Any]
 """`kernel(xp, *inputs, **attributes)`: an array, or a tuple of arrays for several outputs.
@@ -107,6 +108,8 @@ class Op:
     """The kernel is that of `onnx.reference`: exact, slow, and on NumPy only."""
     integer_fault: FindIntegerFault | None = None
     """Finds results that an integer type cannot represent (`ops/integer_faults.py`)."""
+    squares: Squares | None = None
+    """For an op that adds up squares: an overflow leaves finite, wrong results (`ops/squares.py`)."""
     doc: str = ""
 
     def arguments(self, attributes: Mapping[str, Any], version: int, outputs: int) -> Mapping[str, Any]:

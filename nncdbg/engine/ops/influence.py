@@ -1,9 +1,9 @@
 """Which elements of an op's operands influence which elements of its results.
 
-Every op declares a row (`Op.influence`).  The NaN tracker gives it boolean masks of the operand elements that
-come from a bad value, and gets masks of the result elements that depend on them.  A row may name too many
-elements (`exact` is False), never too few.  `tests/engine/ops/test_influence.py` compares each row with
-an experiment.
+Every op declares a row (`Op.influence`).  The NaN tracker gives it boolean masks of the operand elements
+that come from a bad value, and gets masks of the result elements that depend on them.  A row may name more
+elements than are influenced (`exact` is False), never fewer.  `tests/engine/ops/test_influence.py`
+compares each row with an experiment.
 
 A row may depend on values: `Where` discards the branch that it does not take, `Max` an infinity that loses.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Marked: TypeAlias = Any
 """A boolean array of the value's shape; for a sequence a list of these; None where no element is marked.
 
-In what a row gives, True marks every element and the shape of the result too.
+In the result of a row, True marks every element and the shape of the result too.
 """
 
 CALM = 1e4

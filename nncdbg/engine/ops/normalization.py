@@ -15,6 +15,7 @@ from nncdbg.engine.ops.formula import cast, formula_text, in_precision, sizes_at
 from nncdbg.engine.ops.influence import probed
 from nncdbg.engine.ops.precision import mean_over, settled, widened
 from nncdbg.engine.ops.rules import need_rank
+from nncdbg.engine.ops.squares import Squares, along_axis, in_planes, in_rows
 from nncdbg.engine.ops.types import (
     Attributes,
     Types,
@@ -60,6 +61,7 @@ def instance_formula(attributes: Attributes, inputs: Types) -> str:
     infer=instance_types,
     formula=instance_formula,
     influence=probed(0, 1, 2),
+    squares=Squares((0,), in_planes, bias=2),
 )
 def instance_normalization(xp: ModuleType, x: Any, scale: Any, bias: Any, *, epsilon: float) -> Any:
     """Each plane of x [N, C, ...] by its own mean and variance, then scale and bias over the channels."""
@@ -104,7 +106,14 @@ def group_formula(attributes: Attributes, inputs: Types) -> str:
     return formula_text("GroupNormalization", zip(names, inputs, strict=True), body, ["y"])
 
 
-@op("GroupNormalization", since=21, infer=group_types, formula=group_formula, influence=probed(0, 1, 2))
+@op(
+    "GroupNormalization",
+    since=21,
+    infer=group_types,
+    formula=group_formula,
+    influence=probed(0, 1, 2),
+    squares=Squares((0,), in_planes, bias=2),
+)
 def group_normalization(
     xp: ModuleType, x: Any, scale: Any, bias: Any, *, epsilon: float, num_groups: int, stash_type: int
 ) -> Any:
@@ -115,7 +124,14 @@ def group_normalization(
     return settled(xp, result, x.dtype)
 
 
-@op("GroupNormalization", since=18, infer=group_types, formula=group_formula, influence=probed(0, 1, 2))
+@op(
+    "GroupNormalization",
+    since=18,
+    infer=group_types,
+    formula=group_formula,
+    influence=probed(0, 1, 2),
+    squares=Squares((0,), in_planes, bias=2),
+)
 def group_normalization_by_group(
     xp: ModuleType, x: Any, scale: Any, bias: Any, *, epsilon: float, num_groups: int
 ) -> Any:
@@ -195,6 +211,7 @@ def layer_formula(attributes: Attributes, inputs: Types) -> str:
     outputs_count=True,
     accepts_out=True,
     influence=probed(0, 1, 2),
+    squares=Squares((0,), in_rows, bias=2),
 )
 def layer_normalization(
     xp: ModuleType,
@@ -248,7 +265,14 @@ def rms_formula(attributes: Attributes, inputs: Types) -> str:
     return formula_text("RMSNormalization", zip(["x", "scale"], inputs, strict=True), body, ["y"])
 
 
-@op("RMSNormalization", since=23, infer=rms_types, formula=rms_formula, influence=probed(0, 1, 2))
+@op(
+    "RMSNormalization",
+    since=23,
+    infer=rms_types,
+    formula=rms_formula,
+    influence=probed(0, 1, 2),
+    squares=Squares((0,), in_rows),
+)
 def rms_normalization(
     xp: ModuleType, x: Any, scale: Any, *, axis: int, epsilon: float, stash_type: int
 ) -> Any:
@@ -267,7 +291,31 @@ def lp_types(attributes: Attributes, inputs: Types) -> Types:
     return [at(inputs, 0)]
 
 
-@op("LpNormalization", since=1, infer=lp_types, influence=probed(0))
+def lp_formula(attributes: Attributes, inputs: Types) -> str:
+    """The 1-norm or 2-norm along an axis."""
+    given, axis = type_at(inputs, 0), attributes["axis"]
+    lines = ["%sizes = Abs(%x.wide)", f"%norm = ReduceSum(%sizes, [{axis}])"]
+    if attributes["p"] == 2:
+        lines = [
+            "%squares = Mul(%x.wide, %x.wide)",
+            f"%total = ReduceSum(%squares, [{axis}])",
+            "%norm = Sqrt(%total)",
+        ]
+    lines += ["%empty = Equal(%norm, 0)", "%divisor = Where(%empty, 1, %norm)"]
+    lines.append("%y.wide = Div(%x.wide, %divisor)")
+    return formula_text(
+        "LpNormalization", [("x", given)], in_precision(given.dtype, ["x"], lines, ["y"]), ["y"]
+    )
+
+
+@op(
+    "LpNormalization",
+    since=1,
+    infer=lp_types,
+    formula=lp_formula,
+    influence=probed(0),
+    squares=Squares((0,), along_axis),
+)
 def lp_normalization(xp: ModuleType, x: Any, *, axis: int, p: int) -> Any:
     """x over its 1-norm or 2-norm along `axis`; 0 where that norm is 0."""
     wide = widened(xp, x)
@@ -278,7 +326,13 @@ def lp_normalization(xp: ModuleType, x: Any, *, axis: int, p: int) -> Any:
     return settled(xp, wide / xp.where(norm == 0, wide.dtype.type(1), norm), x.dtype)
 
 
-@op("MeanVarianceNormalization", since=9, infer=same_as(0), influence=probed(0))
+@op(
+    "MeanVarianceNormalization",
+    since=9,
+    infer=same_as(0),
+    influence=probed(0),
+    squares=Squares((0,), along_axis),
+)
 def mean_variance_normalization(xp: ModuleType, x: Any, *, axes: Sequence[int]) -> Any:
     """(x - mean) / (deviation + 1e-9) over `axes`, with the variance as E[x^2] - E[x]^2 taken stably."""
     wide = widened(xp, x)

@@ -24,6 +24,7 @@ from nncdbg.engine.ops.influence import Infinities, probed
 from nncdbg.engine.ops.precision import mean_over, settled, widened
 from nncdbg.engine.ops.rules import need_rank
 from nncdbg.engine.ops.scratch import scratch
+from nncdbg.engine.ops.squares import Squares
 from nncdbg.engine.ops.types import Attributes, Types, at, same_as, shape_at, typed
 from nncdbg.engine.ops.windows import Axis, axes_of, padded, window_view
 
@@ -301,7 +302,14 @@ def lrn_formula(attributes: Attributes, inputs: Types) -> str:
     return formula_text("LRN", [("x", given)], in_precision(given.dtype, ["x"], lines, ["y"]), ["y"])
 
 
-@op("LRN", since=1, infer=same_as(0), formula=lrn_formula, influence=probed(0))
+@op(
+    "LRN",
+    since=1,
+    infer=same_as(0),
+    formula=lrn_formula,
+    influence=probed(0),
+    squares=Squares((0,), scale_free=False),
+)
 def lrn(xp: ModuleType, x: Any, *, alpha: float, beta: float, bias: float, size: int) -> Any:
     """x / (bias + alpha / size * s) ** beta, s the sum of squares over `size` channels around each."""
     wide = widened(xp, x)

@@ -56,6 +56,11 @@ def headline(finding: WatchFinding) -> str:
             "propagated": " of the NaN or Inf found before",
         }.get(finding.role, "")
         return f"{name} is in {value}: {op} made it{ending}"
+    if _inside(finding):
+        ending = _NO_EFFECT if finding.role == "masked" else ""
+        return (
+            f"{name} is inside {op}: the elements of {value} that depend on it are finite and wrong{ending}"
+        )
     if finding.kind not in ("nan", "inf"):
         return f"{name}: {value} at {op}"
     if finding.role == "healed":
@@ -67,6 +72,13 @@ def headline(finding: WatchFinding) -> str:
     which = f"the first {name}" if finding.first else name
     ending = _NO_EFFECT if finding.role == "masked" else ""
     return f"{which} is in {value}: {op} made it out of {_made_of(finding)} without {name}{ending}"
+
+
+def _inside(finding: WatchFinding) -> bool:
+    """Whether the finding is an Inf inside of an op whose result has none."""
+    stats = finding.stats
+    made = finding.role in ("birth", "masked") and finding.kind in ("inf", "overflow")
+    return made and stats is not None and not (stats.posinf or stats.neginf)
 
 
 _NO_EFFECT = ", without effect on an output"

@@ -9,6 +9,7 @@ from nncdbg.engine.ops.declaration import composite, op
 from nncdbg.engine.ops.formula import cast, sizes_at, type_at, wide_name
 from nncdbg.engine.ops.microsoft.composing import formula, wide_formula
 from nncdbg.engine.ops.normalization import layer_formula, layer_normalization, layer_types, need_last
+from nncdbg.engine.ops.squares import Squares, in_rows
 from nncdbg.engine.ops.types import Attributes, Types, at, broadcast_shapes, normal_axis, shape_at, typed
 
 # onnxruntime fuses a LayerNormalization of ONNX's domain into models older than opset 17, too.
@@ -19,6 +20,7 @@ op(
     formula=layer_formula,
     outputs_count=True,
     accepts_out=True,
+    squares=Squares((0,), in_rows, bias=2),
 )(layer_normalization)
 
 
@@ -44,7 +46,7 @@ def _rms_lines(x: str, y: str, axes: list[int], epsilon: float) -> list[str]:
     ]
 
 
-@composite("SimplifiedLayerNormalization", infer=_rms_types)
+@composite("SimplifiedLayerNormalization", infer=_rms_types, squares=Squares((0,), in_rows))
 def simplified_layer_normalization(attributes: Attributes, types: Types) -> str:
     """x / sqrt(mean(x * x) + epsilon) over the axes from `axis` on, times scale.
 
@@ -98,7 +100,9 @@ _SKIP_RESULTS = ["y", "mean", "statistic", "sum"]
 _STATISTICS = ["mean", "statistic"]
 
 
-@composite("com.microsoft.SkipLayerNormalization", infer=skip_types)
+@composite(
+    "com.microsoft.SkipLayerNormalization", infer=skip_types, squares=Squares((0, 1, 4), in_rows, bias=3)
+)
 def skip_layer_normalization(attributes: Attributes, types: Types) -> str:
     """LayerNormalization of input + skip + bias over the last axis, times gamma, plus beta.
 
@@ -111,7 +115,9 @@ def skip_layer_normalization(attributes: Attributes, types: Types) -> str:
     return wide_formula("SkipLayerNormalization", operands, types, lines, _SKIP_RESULTS, kept=_STATISTICS)
 
 
-@composite("com.microsoft.SkipSimplifiedLayerNormalization", infer=skip_types)
+@composite(
+    "com.microsoft.SkipSimplifiedLayerNormalization", infer=skip_types, squares=Squares((0, 1, 3), in_rows)
+)
 def skip_simplified_layer_normalization(attributes: Attributes, types: Types) -> str:
     """input + skip + bias over its root mean square along the last axis, times gamma.
 
@@ -145,7 +151,11 @@ def embedding_types(attributes: Attributes, types: Types) -> Types:
     return [summed, TensorType("i32", None if ids is None else ids[:1]), summed]
 
 
-@composite("com.microsoft.EmbedLayerNormalization", infer=embedding_types)
+@composite(
+    "com.microsoft.EmbedLayerNormalization",
+    infer=embedding_types,
+    squares=Squares((2, 3, 4), in_rows, bias=6),
+)
 def embed_layer_normalization(attributes: Attributes, types: Types) -> str:
     """LayerNormalization of the sum of the embeddings of words, positions and segments.
 

@@ -1,0 +1,162 @@
+"""Straight lines of statements whose places in the arena are known from an earlier run.
+
+Where a statement's block goes is decided by the holes of the arena and by what was taken and freed since.
+So a run of statements that begins with the same holes takes the same places, and needs no search for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+from nncdbg.engine.code import CONTROL, Code, Statement
+from nncdbg.engine.graph import Array
+from nncdbg.engine.memory.blocks import Block
+from nncdbg.engine.memory.buffers import GUARD, pattern_between
+from nncdbg.engine.memory.segment import Segment
+
+Bytes: TypeAlias = "tuple[int, int, int]"
+"""(segment, start, end)."""
+
+MOST_STEPS = 200_000
+"""Statements that are remembered; beyond it, all are forgotten and learned anew."""
+
+
+@dataclass(slots=True, eq=False)
+class Place:
+    """Where a block stands: the segment, where its buffer starts, and what its guards are to hold."""
+
+    number: int
+    start: int
+    before: slice
+    before_bytes: bytes
+    beyond: slice
+    beyond_bytes: bytes
+
+
+@lru_cache(maxsize=1 << 14)
+def place_of(number: int, start: int, size: int, span: int) -> Place:
+    """The place of a block.  Few places serve many statements, and what is shared stays in the cache."""
+    before, end, limit = start - GUARD, start + size, start + span
+    return Place(
+        number,
+        start,
+        slice(before, start),
+        pattern_between(before, start),
+        slice(end, limit),
+        pattern_between(end, limit),
+    )
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """A statement that takes one block; without a `place` the end of its graph, which takes none."""
+
+    pc: int
+    statement: Statement
+    name: str = ""
+    slot: int = -1
+    shape: tuple[int, ...] = ()
+    dtype: Any = None
+    size: int = 0
+    span: int = 0
+    place: Place | None = None
+    freed: tuple[Bytes, ...] = ()
+    """What dies after the statement."""
+    after: Step | None = None
+
+
+def step_of(
+    statement: Statement, slot: int, buffer: Any, block: Block, span: int, freed: list[Block]
+) -> Step:
+    """What has just run, as it will run again."""
+    return Step(
+        statement.pc,
+        Statement(statement.code, statement.pc),
+        block.owner.value,
+        slot,
+        buffer.shape,
+        buffer.dtype,
+        block.size,
+        span,
+        place_of(block.number, block.start, block.size, block.span),
+        tuple((each.number, each.start, each.start + each.span) for each in freed),
+    )
+
+
+@dataclass(slots=True, eq=False)
+class Course:
+    """Where a run is in a stretch.  All of it is asked for at each statement, so it is kept together."""
+
+    next: Step | None = None
+    """What runs next, if it is known."""
+    running: Step | None = None
+    """What is in execution, if it is known."""
+    slots: list[Any] | None = None
+    """The slots of the frame of `next`."""
+    handed: Array | None = None
+    """The buffer that the step in execution writes into."""
+    pending: list[Array] = field(default_factory=list)
+    """The results of the steps that have run and are not accounted for yet."""
+    unaccounted: Step | None = None
+    """The first of these steps."""
+    number: int = -1
+    """The segment in use: these are its array, its bytes and its address."""
+    segment: Segment | None = None
+    raw: Any = None
+    base: int = 0
+
+
+@dataclass(slots=True)
+class Stretches:
+    """The first step of each stretch, by the state of the arena that it begins in; None if it has no step."""
+
+    first: dict[Hashable, Step | None] = field(default_factory=dict)
+    count: int = 0
+    _plannable: dict[tuple[Code, bool], tuple[bool, ...]] = field(default_factory=dict)
+
+    def begin(self, key: Hashable) -> None:
+        """A stretch without steps, yet."""
+        if self.count > MOST_STEPS:
+            self.first.clear()
+            self.count = 0
+        self.first[key] = None
+        self.count += 1
+
+    def add(self, key: Hashable, last: Step | None, step: Step) -> None:
+        """Put a step after the last one of a stretch."""
+        self.count += 1
+        if last is None:
+            self.first[key] = step
+        else:
+            last.after = step
+
+    def plannable(self, code: Code, outermost: bool) -> tuple[bool, ...]:
+        """Per pc whether its statement makes one value and needs no look at its operands.
+
+        Those are given to the program from outside, or made by ordinary statements of the block.  What is
+        freed by liveness is not read again.
+        """
+        found = self._plannable.get((code, outermost))
+        if found is None:
+            found = self._plannable[code, outermost] = _plannable(code, outermost)
+        return found
+
+
+def _plannable(code: Code, outermost: bool) -> tuple[bool, ...]:
+    given = set() if outermost else set(range(1, 1 + len(code.graph.inputs)))
+    unsure = given | {inner for _, inner in code.captures}
+    unsure |= {slot for slot, pc in enumerate(code.definition) if pc >= 0 and _transfers(code, pc)}
+    ordinary = [
+        isinstance(code.targets[pc], int) and not _transfers(code, pc) for pc in range(len(code.nodes))
+    ]
+    return tuple(
+        each and unsure.isdisjoint(read) for each, read in zip([*ordinary, True], code.operands, strict=True)
+    )
+
+
+def _transfers(code: Code, pc: int) -> bool:
+    op = code.nodes[pc].op
+    return op in CONTROL or op.startswith("@")

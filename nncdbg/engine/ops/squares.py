@@ -1,0 +1,119 @@
+"""Ops that add up squares of their operands: an overflow of the sum leaves finite, wrong results.
+
+Where the sum rounds to Inf, x / sqrt(sum) is 0.  Such an op declares `Op.squares`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from nncdbg.engine.dtypes import name_of
+
+_LIMITS = {
+    "bf16": float(np.finfo(np.float32).max) / 16,
+    "f32": float(np.finfo(np.float32).max) / 16,
+    "f64": float(np.finfo(np.float64).max) / 16,
+}
+"""The sum of squares that is safe in the type that the op computes in.  In f16 and f8 no sum is too large."""
+
+
+def _always(attributes: Mapping[str, Any]) -> bool:
+    return True
+
+
+Pick: TypeAlias = Callable[[Mapping[str, Any], Any, Any], tuple[Any, Any]]
+"""`pick(attributes, result, bias)`: up to four elements of each group of the result, and the bias of each.
+
+A group, the elements that are divided by one sum, lies along the last axis of what is picked.
+"""
+
+
+def in_rows(attributes: Mapping[str, Any], result: Any, bias: Any) -> tuple[Any, Any]:
+    """For an op that normalizes over the last axis, or over several with the last; `bias` broadcasts."""
+    if bias is None:
+        return _some(result), 0
+    return _some(result), _some(np.broadcast_to(bias, result.shape))
+
+
+def in_planes(attributes: Mapping[str, Any], result: Any, bias: Any) -> tuple[Any, Any]:
+    """For an op that normalizes over the axes after the channels; `bias` is over the channels or groups."""
+    picked = _some(result.reshape(*result.shape[:2], -1))
+    channels = result.shape[1] if result.ndim > 1 else 1
+    return picked, bias.repeat(channels // len(bias)).reshape(-1, 1)
+
+
+def along_axis(attributes: Mapping[str, Any], result: Any, bias: Any) -> tuple[Any, Any]:
+    """For an op without bias that normalizes over `axis`, or over `axes`."""
+    axis = attributes["axis"] if "axis" in attributes else attributes["axes"][-1]
+    return _some(np.moveaxis(result, axis, -1)), 0
+
+
+def _some(array: Any) -> Any:
+    return array[..., :: max(1, (array.shape[-1] - 1) // 2)]
+
+
+@dataclass(frozen=True, slots=True)
+class Squares:
+    """An op whose main result divides by a root of squares.
+
+    `operands` are the numbers of those that are added before they are squared, `bias` that of what is added
+    to the result.  An overflow leaves the bias alone in all elements of a group, of which `pick` gives some;
+    without `pick` the operands are inspected in any case.  `scale_free` says that the result stays (but for
+    an epsilon) if the operands are all multiplied by one number.  `when` says for which attributes,
+    `outputs_count` among them, the op takes the squares.
+    """
+
+    operands: tuple[int, ...]
+    pick: Pick | None = None
+    bias: int | None = None
+    scale_free: bool = True
+    when: Callable[[Mapping[str, Any]], bool] = _always
+
+    def suspicious(self, attributes: Mapping[str, Any], inputs: Sequence[Any], result: Any) -> bool:
+        """Whether the result may be that of an overflow; False is certain, and costs a few elements each."""
+        if not result.size:
+            return False
+        if self.pick is not None:
+            given = None if self.bias is None else next(iter(inputs[self.bias : self.bias + 1]), None)
+            picked, bias = self.pick(attributes, result, given)
+            # One element of each group first, as they lie far apart in memory.
+            single = bias[..., :1] if self.bias is not None and given is not None else bias
+            if not bool((picked[..., :1] == single).any()) or not bool((picked == bias).all(axis=-1).any()):
+                return False
+        return self.may_overflow(inputs)
+
+    def may_overflow(self, inputs: Sequence[Any]) -> bool:
+        """Whether a sum of squares may round to Inf (False is certain), by a dot product per operand."""
+        return any(_may_overflow(inputs[index]) for index in self._given(inputs))
+
+    def scaled(self, inputs: Sequence[Any]) -> list[Any]:
+        """The inputs (NumPy arrays) over a power of 2 with which no sum of finite squares overflows."""
+        largest = max((_largest(inputs[index]) for index in self._given(inputs)), default=0.0)
+        found = list(inputs)
+        for index in self._given(inputs):
+            given = inputs[index]
+            limit = _LIMITS.get(name_of(given.dtype), _LIMITS["f32"])
+            room = np.sqrt(limit / max(given.size, 1)) / len(self.operands)
+            exponent = max(0, int(np.ceil(np.log2(largest) - np.log2(room)))) if largest else 0
+            found[index] = (given * given.dtype.type(2.0**-exponent)).astype(given.dtype)
+        return found
+
+    def _given(self, inputs: Sequence[Any]) -> list[int]:
+        return [index for index in self.operands if index < len(inputs) and inputs[index] is not None]
+
+
+def _may_overflow(x: Any) -> bool:
+    limit = _LIMITS.get(name_of(x.dtype))
+    if limit is None:
+        return False
+    wide = x.astype(np.float32) if x.dtype.itemsize < 4 else x
+    return not float(np.vdot(wide, wide)) < limit
+
+
+def _largest(x: Any) -> float:
+    wide = np.abs(x.astype(np.float64))
+    return float(np.max(wide, initial=0.0, where=np.isfinite(wide)))
