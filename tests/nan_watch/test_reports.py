@@ -151,3 +151,15 @@ def test_no_form_reads_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(tmp_path)
     for render in FORMS.values():
         assert render(plain(), WATCHED)
+
+
+@pytest.mark.parametrize(("limit", "unlisted"), [(10, 0), (2, 25)])
+def test_findings_of_a_chain_are_counted_once(limit: int, unlisted: int) -> None:
+    steps = "".join(f"  %v{i + 1} = Neg(%v{i})\n" for i in range(25))
+    program = nncdbg.parse(
+        f"#nncdbg 1\ngraph @main(%x: f32[2]) -> (%v25) {{\n  %v0 = Log(%x)\n{steps}  return %v25\n}}\n"
+    )
+    report = nncdbg.watch(program, {"x": [-1.0, 1.0]}, max_findings=limit)
+    text = FORMS["text"](report, WATCHED)
+    assert ("NaN reaches %v25 through 25 ops" in text) is (unlisted == 0)
+    assert ("more findings are not listed" in text) is (unlisted > 0)

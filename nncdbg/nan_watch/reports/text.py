@@ -17,6 +17,7 @@ from nncdbg.nan_watch.reports.wording import (
     remarks,
     subject,
     told_in_full,
+    unlisted_of_chain,
     verdict,
 )
 
@@ -59,7 +60,7 @@ def lines(report: Report, watched: Watched = Watched()) -> Iterator[Text]:  # no
     yield from map(Text, left_out(report.findings, _MOST, "findings"))
     for words in _failures(report):
         yield Text("error: ", "bold red").append(words)
-    for words in remarks(report):
+    for words in remarks(report, unlisted_of_chain(report)):
         yield Text(words, "dim")
 
 

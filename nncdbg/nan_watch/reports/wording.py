@@ -202,12 +202,9 @@ def in_passing(group: Sequence[tuple[int, WatchFinding]], report: Report) -> Ite
     if len(group) <= _CHAIN:
         yield from (f"{number}. {headline(each)} ({place(each.site)})" for number, each in group)
         return
-    # A limited report leaves out such statements first.
     ops = len(group)
     if last_number == len(report.findings):
-        ops += max(
-            0, report.counts["propagated"] - sum(each.role == "propagated" for each in report.findings)
-        )
+        ops += unlisted_of_chain(report)
     name = visible(kind_words(last.kind)[0])
     reached = f"{name} reaches {value_of(last.site)} through {ops} ops"
     yield f"{first_number}-{last_number}. {reached} ({place(last.site)})"
@@ -215,6 +212,14 @@ def in_passing(group: Sequence[tuple[int, WatchFinding]], report: Report) -> Ite
 
 _CHAIN = 3
 """A chain of at most so many statements that propagate a NaN is listed one by one."""
+
+
+def unlisted_of_chain(report: Report) -> int:
+    """How many unlisted findings belong to the chain at the end of the list; a limit drops these first."""
+    if len(report.findings) <= _CHAIN or any(map(told_in_full, report.findings[-_CHAIN - 1 :])):
+        return 0
+    listed = sum(each.role == "propagated" for each in report.findings)
+    return min(report.unlisted, max(0, report.counts["propagated"] - listed))
 
 
 def verdict(report: Report) -> str:
@@ -256,9 +261,12 @@ def subject(report: Report) -> str:
     return visible(Path(report.model).name or report.model) if report.model else "the program"
 
 
-def remarks(report: Report) -> list[str]:
-    """Bounded lists of what was not listed, what was not checked, and notes."""
-    more = report.unlisted
+def remarks(report: Report, counted: int = 0) -> list[str]:
+    """Bounded lists of what was not listed, what was not checked, and notes.
+
+    `counted` is the number of unlisted findings that the report counts in another line.
+    """
+    more = report.unlisted - counted
     lines = [f"{more} more findings are not listed"] if more else []
     lines += [f"not checked: {sentence(words)}" for words in first(report.unchecked, NOTES)]
     lines += left_out(report.unchecked, NOTES, "things not checked")
