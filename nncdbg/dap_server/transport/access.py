@@ -1,4 +1,4 @@
-"""Who may use a server: the user who started it, or whoever shows its token.
+"""Access control of a server: the user who started it, or any client with its token.
 
 Where a token is given, every client shows it.  Where none is given, a Unix socket is open to its
 owner alone, and TCP on this machine to clients of the same user, as the kernel names them.  A
@@ -43,7 +43,7 @@ class Access:
             return None
         user = peer_user(connected)
         if user == os.geteuid() or (user is None and connected.family == socket.AF_UNIX):
-            # A system without the credentials of a Unix socket has its mode, which lets in nobody else.
+            # Without credentials of the peer, the mode of the Unix socket keeps other users out.
             return None
         which = "another" if user is not None else "an unknown"
         hint = "start it with a token (--token, NNCDBG_DAP_TOKEN) and show that"

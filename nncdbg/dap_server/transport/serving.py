@@ -1,8 +1,8 @@
-"""Clients over TCP and Unix sockets: who may connect, one at a time, and how a connection ends.
+"""Clients over TCP and Unix sockets: admission, one client at a time, and the end of a connection.
 
 A connection is first checked for its user (see `access`), then *pending* until its client shows the
 token or sends a request (see `admission`), then it takes the one place.  Several may be pending at
-once, so a client that says nothing keeps nobody out.
+once, so a silent client does not block others.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class _Client:
     leaving: bool = False
 
     def shut(self) -> None:
-        """Wake whoever waits for words of this client."""
+        """Wake the thread that reads from this client."""
         self.leaving = True
         with contextlib.suppress(OSError):  # it has gone by itself
             self.socket.shutdown(socket.SHUT_RDWR)
@@ -81,7 +81,7 @@ class Listener:
     `address` is a pair (host, port), where port 0 picks one, or the path of a Unix socket.
     `make_session(connection)` makes the session of a client that has come; the listener gives it
     its admission, starts it, and waits for its end.  `begin(session)` is called when the client is
-    admitted.  While one client is served, others are told so, and turned away.
+    admitted.  While one client is served, others are refused with that reason.
 
     Raises UsageError for an address that cannot be had, for one that other machines can reach when
     no `token` guards it, and where this process cannot serve it (no descriptor or thread left).
@@ -134,7 +134,7 @@ class Listener:
         return words(self.address)
 
     def close(self) -> None:
-        """Listen no more, and let the clients that are connected go."""
+        """Stop listening, and disconnect all clients."""
         with self._turn:
             if self._closed:
                 return
@@ -212,7 +212,7 @@ class Listener:
     def _make_room(self, coming: _Client) -> bool:
         """Return whether one more may wait; the oldest one of a kind gives way.  The caller holds `_turn`.
 
-        Refused clients are a kind of their own: they take nobody else's room.
+        Refused clients are counted apart: they take no room from others.
         """
         if len(self._clients) >= _MOST_THREADS:
             return False
