@@ -347,5 +347,5 @@ def test_who_shows_no_token_has_to_leave(monkeypatch: pytest.MonkeyPatch, tmp_pa
         connected.connect(str(tmp_path / "s"))
         with socket_client(connected) as client:
             client.request("initialize", INITIALIZE)
-            assert "no token came in" in client.expect_event("output", category="important")["output"]
+            assert "no token within" in client.expect_event("output", category="important")["output"]
             client.expect_end()

@@ -183,7 +183,7 @@ def test_inside_a_loop():
 def test_an_op_without_a_rule_stops_the_run_only():
     nodes = [
         node("Sin", ["x"], ["h"]),
-        node("LpNormalization", ["h"], ["y"]),
+        node("Hardmax", ["h"], ["y"]),
         gradient(["x"], ["dx"], "y", ["x"]),
     ]
     program = load(nodes, ["dx"])
@@ -191,7 +191,7 @@ def test_an_op_without_a_rule_stops_the_run_only():
     stop = debugger.run()
     assert stop.reason == "exception"
     assert isinstance(stop.error, UnsupportedOp)
-    assert "the gradient cannot go back through LpNormalization, which has no gradient rule" in str(
+    assert "the gradient cannot go back through Hardmax, which has no gradient rule" in str(
         stop.error
     )
     assert "hint:" in str(stop.error)
