@@ -191,9 +191,7 @@ def test_an_op_without_a_rule_stops_the_run_only():
     stop = debugger.run()
     assert stop.reason == "exception"
     assert isinstance(stop.error, UnsupportedOp)
-    assert "the gradient cannot go back through Hardmax, which has no gradient rule" in str(
-        stop.error
-    )
+    assert "the gradient cannot go back through Hardmax, which has no gradient rule" in str(stop.error)
     assert "hint:" in str(stop.error)
     assert debugger.value("%d_y").shape == X.shape
     held = [*nodes[:2], gradient(["x", "y"], ["dx"], "y", ["x"], ["y"])]
