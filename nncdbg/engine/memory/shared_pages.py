@@ -22,8 +22,12 @@ from nncdbg.engine.graph import Array
 from nncdbg.engine.memory.buffers import address_of
 from nncdbg.engine.memory.segment import Segment
 
-LEAST = 1 << 26
-"""Bytes from which a segment is a memory file."""
+LEAST = 1 << 29
+"""Bytes from which a segment is a memory file.
+
+The pages of a memory file are taken anew in each run, which costs two to three times as much as filling them;
+below this size a whole copy for an edit is cheap enough.
+"""
 
 _READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
 _FIXED = 0x10
