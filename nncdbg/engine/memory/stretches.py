@@ -6,13 +6,14 @@ So a run of statements that begins with the same holes takes the same places, an
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeAlias
 
 from nncdbg.engine.code import CONTROL, Code, Statement
 from nncdbg.engine.graph import Array
+from nncdbg.engine.linking import Binding
 from nncdbg.engine.memory.blocks import Block
 from nncdbg.engine.memory.buffers import GUARD, pattern_between
 from nncdbg.engine.memory.segment import Segment
@@ -30,6 +31,8 @@ class Place:
 
     number: int
     start: int
+    shape: tuple[int, ...]
+    dtype: Any
     before: slice
     before_bytes: bytes
     beyond: slice
@@ -37,12 +40,15 @@ class Place:
 
 
 @lru_cache(maxsize=1 << 14)
-def place_of(number: int, start: int, size: int, span: int) -> Place:
+def place_of(block: tuple[int, int, int, int], shape: tuple[int, ...], dtype: Any) -> Place:
     """The place of a block.  Few places serve many statements, and what is shared stays in the cache."""
+    number, start, size, span = block
     before, end, limit = start - GUARD, start + size, start + span
     return Place(
         number,
         start,
+        shape,
+        dtype,
         slice(before, start),
         pattern_between(before, start),
         slice(end, limit),
@@ -52,37 +58,38 @@ def place_of(number: int, start: int, size: int, span: int) -> Place:
 
 @dataclass(slots=True, eq=False)
 class Step:
-    """A statement that takes one block; without a `place` the end of its graph, which takes none."""
+    """A statement that takes one block; without a `place` the end of its graph, which takes none.
+
+    What each run needs is first, so that it comes into the cache together.
+    """
 
     pc: int
+    place: Place | None
+    after: Step | None
+    freed: tuple[Bytes, ...]
+    """What dies after the statement."""
     statement: Statement
     name: str = ""
     slot: int = -1
-    shape: tuple[int, ...] = ()
-    dtype: Any = None
     size: int = 0
     span: int = 0
-    place: Place | None = None
-    freed: tuple[Bytes, ...] = ()
-    """What dies after the statement."""
-    after: Step | None = None
 
 
 def step_of(
     statement: Statement, slot: int, buffer: Any, block: Block, span: int, freed: list[Block]
 ) -> Step:
     """What has just run, as it will run again."""
+    place = place_of((block.number, block.start, block.size, block.span), buffer.shape, buffer.dtype)
     return Step(
         statement.pc,
+        place,
+        None,
+        tuple((each.number, each.start, each.start + each.span) for each in freed),
         Statement(statement.code, statement.pc),
         block.owner.value,
         slot,
-        buffer.shape,
-        buffer.dtype,
         block.size,
         span,
-        place_of(block.number, block.start, block.size, block.span),
-        tuple((each.number, each.start, each.start + each.span) for each in freed),
     )
 
 
@@ -107,6 +114,21 @@ class Course:
     segment: Segment | None = None
     raw: Any = None
     base: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KnownSteps:
+    """What instructions need to run as steps in one call."""
+
+    course: Course
+    refill: Callable[[tuple[Bytes, ...]], None] | None
+    """Writes the pattern where something died; None if nothing does."""
+    turn_to: Callable[[int], None]
+    """Makes a segment the one in use."""
+    failed: Callable[[Binding], None]
+    """Called where a step has raised."""
+    complete_late: Callable[[Binding, Any], None]
+    """Called with the result of a statement that began as a step, and was noted amid its execution."""
 
 
 @dataclass(slots=True)
