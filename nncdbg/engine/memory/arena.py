@@ -98,9 +98,9 @@ class ArenaAllocation(ReusingAllocation):
         course = self._course
         step = course.running
         if step is not None:
-            place: Any = step.place
-            if shape == place.shape and dtype is place.dtype and course.handed is None:
+            if shape == step.shape and dtype is step.dtype and course.handed is None:
                 # Where it was the last time.
+                place: Any = step.place
                 if place.number != course.number:
                     self._turn_to(place.number)
                 raw, start = course.raw, place.start
@@ -155,19 +155,15 @@ class ArenaAllocation(ReusingAllocation):
         course = self._course
 
         def making(pc: int, quick: Gather, otherwise: Gather, ends: bool) -> Gather:
-            # One cell instead of three.
-            mine = pc, quick, otherwise
-
             def gathered(slots: list[Any]) -> Sequence[Any]:
                 step = course.next
-                if step is not None and step.pc == mine[0] and slots is course.slots:
+                if step is not None and step.pc == pc and slots is course.slots:
                     course.running = step
-                    return mine[1](slots)
-                return mine[2](slots)
+                    return quick(slots)
+                return otherwise(slots)
 
             def gathered_last(slots: list[Any]) -> Sequence[Any]:
-                step = course.next
-                if step is not None and step.pc == pc and slots is course.slots:
+                if course.next is not None and course.next.pc == pc and slots is course.slots:
                     course.running = None
                     return quick(slots)
                 return otherwise(slots)
@@ -269,7 +265,7 @@ class ArenaAllocation(ReusingAllocation):
         if learning is not None and learning[2] is scope:
             self._learning = learning
             if pc == len(code.nodes):
-                self._add(Step(pc, None, None, (), Statement(code, pc)))
+                self._add(Step(pc, Statement(code, pc)))
                 self._learning = None
         elif pc < len(code.nodes):
             self._begin_stretch((code, pc, outermost, self.heap.layout, _held(scope)), scope, slots)

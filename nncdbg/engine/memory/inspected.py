@@ -139,10 +139,11 @@ class InspectedAllocation(Allocation):
         everything else to its `otherwise`.  What all statements share is in the cells of this function, so
         that each statement has little memory of its own that must come into the cache.
         """
-        unwritten, allocate = self.unwritten, self.allocate
+        unwritten, allocate, mask, sizes_of = self.unwritten, self.allocate, MASK, self._sizes_of
         rows, results, position = self._row_source()
         steps: Any = known
         course: Any = None if known is None else known.course
+        refill = None if known is None else known.refill
 
         def making(binding: Binding, kernel: Execute, otherwise: Any) -> Execute:
             key_of = _key(binding)
@@ -161,7 +162,7 @@ class InspectedAllocation(Allocation):
                 try:
                     current = (*key_of(inputs),)
                     if current != seen:
-                        seen, sizes = None, self._sizes_of(binding, inputs)
+                        seen, sizes = None, sizes_of(binding, inputs)
                         if sizes is None:
                             step = None
                             return otherwise(*inputs)
@@ -171,10 +172,10 @@ class InspectedAllocation(Allocation):
                     if step is None:
                         buffer, address = allocate(shape, dtype, span)
                     else:
-                        place = step.place
-                        if shape != place.shape or dtype is not place.dtype:
+                        if shape != step.shape or dtype is not step.dtype:
                             step = None
                             return otherwise(*inputs)
+                        place = step.place
                         if place.number != course.number:
                             steps.turn_to(place.number)
                         raw, start = course.raw, place.start
@@ -185,7 +186,7 @@ class InspectedAllocation(Allocation):
                     kernel(*inputs, buffer)
                     row = 0
                     if rows:
-                        number = position() & MASK
+                        number = position() & mask
                         results[number] = ref(buffer)
                         row = rows + number * ROW_BYTES
                     if compiled is not None:
@@ -205,8 +206,8 @@ class InspectedAllocation(Allocation):
                     course.pending.append(buffer)
                     course.handed = course.running = None
                     course.next = step.after
-                    if steps.refill is not None:
-                        steps.refill(step.freed)
+                    if refill is not None:
+                        refill(step.freed)
                 return buffer
 
             return execute

@@ -31,8 +31,6 @@ class Place:
 
     number: int
     start: int
-    shape: tuple[int, ...]
-    dtype: Any
     before: slice
     before_bytes: bytes
     beyond: slice
@@ -40,15 +38,12 @@ class Place:
 
 
 @lru_cache(maxsize=1 << 14)
-def place_of(block: tuple[int, int, int, int], shape: tuple[int, ...], dtype: Any) -> Place:
+def place_of(number: int, start: int, size: int, span: int) -> Place:
     """The place of a block.  Few places serve many statements, and what is shared stays in the cache."""
-    number, start, size, span = block
     before, end, limit = start - GUARD, start + size, start + span
     return Place(
         number,
         start,
-        shape,
-        dtype,
         slice(before, start),
         pattern_between(before, start),
         slice(end, limit),
@@ -58,38 +53,37 @@ def place_of(block: tuple[int, int, int, int], shape: tuple[int, ...], dtype: An
 
 @dataclass(slots=True, eq=False)
 class Step:
-    """A statement that takes one block; without a `place` the end of its graph, which takes none.
-
-    What each run needs is first, so that it comes into the cache together.
-    """
+    """A statement that takes one block; without a `place` the end of its graph, which takes none."""
 
     pc: int
-    place: Place | None
-    after: Step | None
-    freed: tuple[Bytes, ...]
-    """What dies after the statement."""
     statement: Statement
     name: str = ""
     slot: int = -1
+    shape: tuple[int, ...] = ()
+    dtype: Any = None
     size: int = 0
     span: int = 0
+    place: Place | None = None
+    freed: tuple[Bytes, ...] = ()
+    """What dies after the statement."""
+    after: Step | None = None
 
 
 def step_of(
     statement: Statement, slot: int, buffer: Any, block: Block, span: int, freed: list[Block]
 ) -> Step:
     """What has just run, as it will run again."""
-    place = place_of((block.number, block.start, block.size, block.span), buffer.shape, buffer.dtype)
     return Step(
         statement.pc,
-        place,
-        None,
-        tuple((each.number, each.start, each.start + each.span) for each in freed),
         Statement(statement.code, statement.pc),
         block.owner.value,
         slot,
+        buffer.shape,
+        buffer.dtype,
         block.size,
         span,
+        place_of(block.number, block.start, block.size, block.span),
+        tuple((each.number, each.start, each.start + each.span) for each in freed),
     )
 
 
