@@ -10,7 +10,7 @@ else than it did, or a value is looked up.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import fields
 from math import prod
 from typing import Any
@@ -19,15 +19,17 @@ import numpy as np
 
 from nncdbg.engine.code import Code, Statement
 from nncdbg.engine.events import Event, Iterated, Popped, Pushed
+from nncdbg.engine.findings import Report
 from nncdbg.engine.graph import Array
 from nncdbg.engine.linking import Binding, Execute, Gather
 from nncdbg.engine.memory.blocks import Block, Heap, Owner
 from nncdbg.engine.memory.buffers import GUARD, write_pattern
-from nncdbg.engine.memory.inspected import InspectedAllocation
+from nncdbg.engine.memory.inspected import InspectedAllocation, Making
 from nncdbg.engine.memory.lifetimes import Scope
 from nncdbg.engine.memory.planner import Plan, by_liveness
 from nncdbg.engine.memory.reusing import ReusingAllocation
-from nncdbg.engine.memory.stretches import Course, Step, Stretches, step_of
+from nncdbg.engine.memory.stretches import Bytes, Course, KnownSteps, Step, Stretches, step_of
+from nncdbg.engine.statistics_log import StatisticsLog
 
 
 class ArenaAllocation(ReusingAllocation):
@@ -41,9 +43,13 @@ class ArenaAllocation(ReusingAllocation):
         self._stretches = Stretches()
         self._unobserved: tuple[Execute, Execute] | None = None
         """What was made last for a statement: with account of its blocks, and without."""
+        self._making_steps: Making | None = None
+        self._latest: Execute | None = None
+        """What was made last for a kernel that writes where it is told."""
         self._learns = plan is by_liveness
         """Another plan may free something else each time, and what is read after that is to be found."""
         self._course = Course()
+        self._gathering_steps = self._going_along()
         self._forget()
 
     def _forget(self) -> None:
@@ -60,6 +66,10 @@ class ArenaAllocation(ReusingAllocation):
         """What the latest block was asked for."""
         self._alone = True
         """False once another machine has computed with values of this run."""
+
+    def connect(self, report: Report, log: StatisticsLog | None) -> None:
+        super().connect(report, log)
+        self._making_steps = None
 
     def live_bytes(self) -> int:
         """Bytes of the blocks that are not freed."""
@@ -130,21 +140,41 @@ class ArenaAllocation(ReusingAllocation):
         slow = super().gathering(code, pc, gather)
         if not self._learns:
             return slow
-        quick, course = InspectedAllocation.gathering(self, code, pc, gather), self._course
 
-        ends = pc == len(code.nodes)
-
-        def gathered(slots: list[Any]) -> Sequence[Any]:
-            step = course.next
-            if step is not None and step.pc == pc and slots is course.slots:
-                course.running = None if ends else step
-                return quick(slots)
+        def otherwise(slots: list[Any]) -> Sequence[Any]:
             self._leave_stretch()
             operands = slow(slots)
             self._follow(code, pc, slots)
             return operands
 
-        return gathered
+        quick = InspectedAllocation.gathering(self, code, pc, gather)
+        return self._gathering_steps(pc, quick, otherwise, pc == len(code.nodes))
+
+    def _going_along(self) -> Callable[[int, Gather, Gather, bool], Gather]:
+        """What makes the functions that begin a step (see `_writing`)."""
+        course = self._course
+
+        def making(pc: int, quick: Gather, otherwise: Gather, ends: bool) -> Gather:
+            def gathered(slots: list[Any]) -> Sequence[Any]:
+                step = course.next
+                if step is not None and step.pc == pc and slots is course.slots:
+                    course.running = step
+                    return quick(slots)
+                return otherwise(slots)
+
+            def gathered_last(slots: list[Any]) -> Sequence[Any]:
+                if course.next is not None and course.next.pc == pc and slots is course.slots:
+                    course.running = None
+                    return quick(slots)
+                return otherwise(slots)
+
+            return gathered_last if ends else gathered
+
+        return making
+
+    def _into(self, binding: Binding) -> Execute:
+        self._latest = super()._into(binding)
+        return self._latest
 
     def _accounting(self, binding: Binding, run: Execute) -> Execute:
         slow = super()._accounting(binding, run)
@@ -163,7 +193,7 @@ class ArenaAllocation(ReusingAllocation):
         slow = super().completing(binding, execute)
         if not self._learns:
             return slow
-        course, poison = self._course, self.poison
+        course, refill = self._course, self._refill if self.poison else None
         assert self._unobserved is not None
         accounted, run = self._unobserved
         # What nobody observes needs no way around for observers.
@@ -187,12 +217,23 @@ class ArenaAllocation(ReusingAllocation):
             course.pending.append(results)
             course.handed = course.running = None
             course.next = step.after
-            if poison:
-                for number, start, end in step.freed:
-                    write_pattern(self.heap.raw[number], start, end)
+            if refill is not None:
+                refill(step.freed)
             return results
 
-        return completed
+        if run is not self._latest or binding.op.foreign or execute is not accounted:
+            return completed
+        assert binding.kernel_into is not None
+        if self._making_steps is None:
+            self._making_steps = self._writing(
+                KnownSteps(course, refill, self._turn_to, self._fail, self._complete_late)
+            )
+        return self._making_steps(binding, binding.kernel_into, completed)
+
+    def _refill(self, freed: tuple[Bytes, ...]) -> None:
+        """Write the pattern where something died."""
+        for number, start, end in freed:
+            write_pattern(self.heap.raw[number], start, end)
 
     def _fail(self, binding: Binding) -> None:
         """A step has raised."""

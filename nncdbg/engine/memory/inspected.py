@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeAlias
 from weakref import ref
 
 import numpy as np
@@ -25,6 +25,7 @@ from nncdbg.engine.machine import Machine
 from nncdbg.engine.memory.buffers import GUARD, damage, guards, heal, planned, span_of
 from nncdbg.engine.memory.kernel_buffers import KernelBuffers
 from nncdbg.engine.memory.proof import misused
+from nncdbg.engine.memory.stretches import KnownSteps
 from nncdbg.engine.ops.moving import SCATTERING, SIZES
 from nncdbg.engine.ops.planning import measure_of
 from nncdbg.engine.statistics_log import MASK, ROW_BYTES, StatisticsLog
@@ -35,6 +36,10 @@ NAN, INF, UNWRITTEN = int(Flag.NAN), int(Flag.INF), int(Flag.UNWRITTEN)
 GUARDS = int(Flag.GUARD_BEFORE | Flag.GUARD_AFTER)
 
 _shapes_of = attrgetter("shape")
+_all_shapes_of = partial(map, _shapes_of)
+
+Making: TypeAlias = Callable[[Binding, Execute, Execute], Execute]
+"""``(binding, kernel, otherwise)``: runs a statement with `kernel`, or with `otherwise` where it cannot."""
 
 
 class InspectedAllocation(Allocation):
@@ -55,10 +60,12 @@ class InspectedAllocation(Allocation):
         self._inspectors: dict[np.dtype[Any], Inspector] = {}
         self.kernel_buffers = KernelBuffers()
         self.fresh = self.kernel_buffers.fresh
+        self._making: Making | None = None
 
     def connect(self, report: Report, log: StatisticsLog | None) -> None:
         self.report = report
         self.log = log
+        self._making = None
 
     @abstractmethod
     def allocate(self, shape: Sequence[int], dtype: Any, span: int) -> tuple[Array, int]:
@@ -116,47 +123,107 @@ class InspectedAllocation(Allocation):
         return self._adopting(binding)
 
     def _into(self, binding: Binding) -> Execute:
-        """For a kernel that writes where it is told.  The hot path of debugging: every line counts."""
+        """For a kernel that writes where it is told."""
         kernel = binding.kernel_into
         if binding.op.foreign:
             kernel = self.kernel_buffers.watched_into(binding, self._left_unwritten)
         assert kernel is not None
-        unwritten, allocate, mask = self.unwritten, self.allocate, MASK
-        key_of = _key(binding)
+        if self._making is None:
+            self._making = self._writing()
+        return self._making(binding, kernel, partial(self._adopted, binding))
+
+    def _writing(self, known: KnownSteps | None = None) -> Making:
+        """What makes the functions that run kernels.  The hot path of debugging: every line counts.
+
+        With `known`, a whole instruction is made: it runs a step without further calls, and leaves
+        everything else to its `otherwise`.  What all statements share is in the cells of this function, so
+        that each statement has little memory of its own that must come into the cache.
+        """
+        unwritten, allocate, mask, sizes_of = self.unwritten, self.allocate, MASK, self._sizes_of
         rows, results, position = self._row_source()
-        known: tuple[Any, ...] | None = None
-        shape: tuple[int, ...] = ()
-        dtype: Any = None
-        count = span = 0
-        compiled: Any = None
+        steps: Any = known
+        course: Any = None if known is None else known.course
+        refill = None if known is None else known.refill
 
-        def execute(*inputs: Any) -> Any:
-            nonlocal known, shape, dtype, count, span, compiled
-            if unwritten:
-                self._check_reads(binding, inputs)
-            current = (*key_of(inputs),)
-            if current != known or compiled is None:
-                plan = planned(binding, inputs)
-                if plan is None:
-                    return self._adopted(binding, inputs)
-                shape, dtype, count, span = plan
-                known, compiled = current, inspector(name_of(dtype))
-            buffer, address = allocate(shape, dtype, span)
-            kernel(*inputs, buffer)
-            row = 0
-            if rows:
-                number = position() & mask
-                results[number] = ref(buffer)
-                row = rows + number * ROW_BYTES
-            if compiled is not None:
-                flags = compiled(address, count, GUARD, row)
-            else:
-                flags = self._inspect_plain(buffer, row)
-            if flags & self.watched:
-                self._examine(binding, inputs, buffer, flags)
-            return buffer
+        def making(binding: Binding, kernel: Execute, otherwise: Any) -> Execute:
+            key_of = _key(binding)
+            seen: tuple[Any, ...] | None = None
+            sizes: Any = None
 
-        return execute
+            def execute(*inputs: Any) -> Any:
+                nonlocal seen, sizes
+                step: Any = None
+                if course is not None:
+                    step = course.running
+                    if step is None or unwritten:
+                        return otherwise(*inputs)
+                elif unwritten:
+                    self._check_reads(binding, inputs)
+                try:
+                    current = (*key_of(inputs),)
+                    if current != seen:
+                        seen, sizes = None, sizes_of(binding, inputs)
+                        if sizes is None:
+                            step = None
+                            return otherwise(*inputs)
+                        if sizes[-1] is not None:
+                            seen = _one(current)
+                    shape, dtype, count, span, compiled = sizes
+                    if step is None:
+                        buffer, address = allocate(shape, dtype, span)
+                    else:
+                        if shape != step.shape or dtype is not step.dtype:
+                            step = None
+                            return otherwise(*inputs)
+                        place = step.place
+                        if place.number != course.number:
+                            steps.turn_to(place.number)
+                        raw, start = course.raw, place.start
+                        raw[place.before] = place.before_bytes
+                        raw[place.beyond] = place.beyond_bytes
+                        course.handed = buffer = np.ndarray(shape, dtype, course.segment, start)
+                        address = course.base + start
+                    kernel(*inputs, buffer)
+                    row = 0
+                    if rows:
+                        number = position() & mask
+                        results[number] = ref(buffer)
+                        row = rows + number * ROW_BYTES
+                    if compiled is not None:
+                        flags = compiled(address, count, GUARD, row)
+                    else:
+                        flags = self._inspect_plain(buffer, row)
+                    if flags & self.watched:
+                        self._examine(binding, inputs, buffer, flags)
+                except BaseException:
+                    if step is not None:
+                        steps.failed(binding)
+                    raise
+                if step is not None:
+                    if course.running is not step:
+                        steps.complete_late(binding, buffer)
+                        return buffer
+                    course.pending.append(buffer)
+                    course.handed = course.running = None
+                    course.next = step.after
+                    if refill is not None:
+                        refill(step.freed)
+                return buffer
+
+            return execute
+
+        return making
+
+    def _sizes_of(self, binding: Binding, inputs: Sequence[Any]) -> tuple[Any, ...] | None:
+        """Shape, dtype, elements and span of a result, and the inspection, None while it is not compiled.
+
+        None if only the kernel knows the sizes.
+        """
+        plan = planned(binding, inputs)
+        if plan is None:
+            return None
+        dtype = plan[1]
+        return _one((*plan, self._inspectors.get(dtype) or self._inspector(dtype)))
 
     def _row_source(self) -> tuple[int, list[Any], Any]:
         if self.log is None:
@@ -169,11 +236,11 @@ class InspectedAllocation(Allocation):
         def execute(*inputs: Any) -> Any:
             if self.unwritten:
                 self._check_reads(binding, inputs)
-            return self._adopted(binding, inputs)
+            return self._adopted(binding, *inputs)
 
         return execute
 
-    def _adopted(self, binding: Binding, inputs: Sequence[Any]) -> Any:
+    def _adopted(self, binding: Binding, *inputs: Any) -> Any:
         """Run a kernel that allocates for itself, and copy its results into buffers of ours."""
         kernel, several = binding.kernel, binding.several
         self.kernel_buffers.forget()
@@ -328,8 +395,17 @@ def _key(binding: Binding) -> Callable[[Sequence[Any]], Iterable[Any]]:
     measure = measure_of(binding.op, binding.attributes)
     if measure is not None:
         return lambda inputs: measure(*inputs)
-    return partial(map, _tolerant_shape if None in binding.node.inputs else _shapes_of)
+    return _tolerant_shapes_of if None in binding.node.inputs else _all_shapes_of
+
+
+@lru_cache(maxsize=1 << 14)
+def _one(equal: tuple[Any, ...]) -> tuple[Any, ...]:
+    """One object for equal tuples: many statements have the same sizes, and share them in the CPU's cache."""
+    return equal
 
 
 def _tolerant_shape(value: Any) -> Any:
     return getattr(value, "shape", None)
+
+
+_tolerant_shapes_of = partial(map, _tolerant_shape)

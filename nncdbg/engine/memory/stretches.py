@@ -6,13 +6,14 @@ So a run of statements that begins with the same holes takes the same places, an
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeAlias
 
 from nncdbg.engine.code import CONTROL, Code, Statement
 from nncdbg.engine.graph import Array
+from nncdbg.engine.linking import Binding
 from nncdbg.engine.memory.blocks import Block
 from nncdbg.engine.memory.buffers import GUARD, pattern_between
 from nncdbg.engine.memory.segment import Segment
@@ -107,6 +108,21 @@ class Course:
     segment: Segment | None = None
     raw: Any = None
     base: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KnownSteps:
+    """What instructions need to run as steps in one call."""
+
+    course: Course
+    refill: Callable[[tuple[Bytes, ...]], None] | None
+    """Writes the pattern where something died; None if nothing does."""
+    turn_to: Callable[[int], None]
+    """Makes a segment the one in use."""
+    failed: Callable[[Binding], None]
+    """Called where a step has raised."""
+    complete_late: Callable[[Binding, Any], None]
+    """Called with the result of a statement that began as a step, and was noted amid its execution."""
 
 
 @dataclass(slots=True)
