@@ -19,9 +19,9 @@ LONG = """#nncdbg 1
 opset 18
 
 graph @main(%x: f32[2]) -> (%y: f32[2]) {
-  %begun: f32[2] = test.Begun(%x)
-  %l: f32[2] = Log(%begun)
-  while @w (%s: f32[2] = %l) count %i: i64[] times 100000000 {
+  %l: f32[2] = Log(%x)
+  %begun: f32[2] = test.Begun(%l)
+  while @w (%s: f32[2] = %begun) count %i: i64[] times 100000000 {
     %t: f32[2] = Add(%s, 1.0)
     next %s = %t
   } -> (%y: f32[2] = %s)
@@ -108,7 +108,7 @@ def test_a_finding_of_a_corpus_becomes_a_bundle(tmp_path: Path) -> None:
 
 
 def long(folder: Path) -> tuple[str | Path, ...]:
-    """A program that runs for hours, and leaves the file `begun` when it begins."""
+    """A program that runs for hours, and leaves the file `begun` once it has a finding."""
     (folder / "long.nnc").write_text(LONG)
     (folder / "begun.py").write_text(BEGUN.format(path=str(folder / "begun")))
     return folder / "long.nnc", "--op-library", folder / "begun.py"
