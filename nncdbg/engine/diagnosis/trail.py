@@ -72,7 +72,7 @@ class Trail:
     _explaining: set[int] = field(default_factory=set)
     """The sightings of misused memory, wrong integers, inner overflows: they explain what depends on it."""
     _unfollowed: list[tuple[Statement, Origins]] = field(default_factory=list)
-    """Statements that read what nobody wrote before they were followed."""
+    """Statements that read uninitialized memory before they were followed."""
 
     def __post_init__(self) -> None:
         self._carrier = Carrier(self._marks, self._seen, self.diagnosing.loaded, self.machine)
