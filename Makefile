@@ -5,11 +5,12 @@ BIN := $(VENV)/bin
 EXAMPLE := examples/first_steps.nnc
 STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
+SITE_STAMP := $(VENV)/.installed-site
 CLIENT := tests/dap_server/testsupport
 EXTENSION := vscode-extension
 EDITOR_TESTS := tests/vscode
 
-.PHONY: adapter help demo test conformance e2e e2e-editor bench-editor vsix check bench sizes docs generated-check format clean
+.PHONY: adapter help demo test conformance e2e e2e-editor bench-editor vsix check bench sizes docs site generated-check format clean
 
 help:  ## show these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +53,10 @@ bench: $(DEV_STAMP)  ## measure against peers in the same run, one JSON line per
 docs: $(DEV_STAMP)  ## write the generated files under docs/
 	$(BIN)/python tools/generate_pages.py
 
+site: $(SITE_STAMP)  ## build the documentation site in build/site
+	$(BIN)/python -m sphinx -b html -W --keep-going -q -d build/doctrees docs build/site
+	@echo "open build/site/index.html"
+
 generated-check: $(DEV_STAMP)  ## fail if a generated file under docs/ is stale
 	$(BIN)/python tools/generate_pages.py --check
 
@@ -87,3 +92,7 @@ $(EDITOR_TESTS)/node_modules/.installed: $(EDITOR_TESTS)/package.json $(EDITOR_T
 $(DEV_STAMP): pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	@touch $@ $(STAMP)
+
+$(SITE_STAMP): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	@touch $@
