@@ -356,7 +356,7 @@ def _statistics(session: Session, scope: Values, text: str) -> dict[str, Any]:
 
 @request("nncdbg/nonfinite", when=LIVE, values=True, arguments=NonfiniteArguments, reads=True)
 def nonfinite(session: Session, arguments: NonfiniteArguments) -> dict[str, Any]:
-    """The index of the next NaN or infinity in C order, the first one after the last; null if there is none."""
+    """The index of the next NaN or infinity in C order, the first one after the last; null if none."""
     scope = values_from(session, arguments.frame_id)
     array = np.asarray(scope.to_host(standing_tensor(scope, arguments.expression)))
     if not 0 <= arguments.start < max(1, array.size):
