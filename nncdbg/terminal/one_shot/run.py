@@ -109,7 +109,7 @@ def _document(
     debugger: Debugger | None, seconds: float, error: NncdbgError | None, files: dict[str, str]
 ) -> dict[str, Any]:
     """What `--json` prints; `debugger` is None if there was none to be had."""
-    outputs = (debugger.outputs if debugger else None) or {}
+    outputs: dict[str, Any] = (debugger.outputs if debugger else None) or {}
     document: dict[str, Any] = {
         "status": "ok" if error is None else "failed",
         "outputs": [_output(name, content, files) for name, content in outputs.items()],
