@@ -3,11 +3,12 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 export PYTHON VENV
 DEV_STAMP := $(VENV)/.installed-dev
+SITE_STAMP := $(VENV)/.installed-docs
 CLIENT := tests/dap_server/testsupport
 EXTENSION := vscode-extension
 EDITOR_TESTS := tests/vscode
 
-.PHONY: adapter help demo test conformance e2e e2e-editor bench-editor vsix check bench sizes docs generated-check format clean
+.PHONY: adapter help demo test conformance e2e e2e-editor bench-editor vsix check bench sizes docs site generated-check format clean
 
 help:  ## show these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +50,10 @@ bench: $(DEV_STAMP)  ## measure against peers in the same run, one JSON line per
 docs: $(DEV_STAMP)  ## write the generated files under docs/
 	$(BIN)/python tools/generate_pages.py
 
+site: $(SITE_STAMP)  ## build the documentation site in build/site
+	$(BIN)/python -m sphinx -b html -W --keep-going -q -d build/doctrees docs build/site
+	@echo "open build/site/index.html"
+
 generated-check: $(DEV_STAMP)  ## fail if a generated file under docs/ is stale
 	$(BIN)/python tools/generate_pages.py --check
 
@@ -74,5 +79,9 @@ $(EDITOR_TESTS)/node_modules/.installed: $(EDITOR_TESTS)/package.json $(EDITOR_T
 	else echo "there is no npm, or no ripgrep: the tests that need them are skipped"; fi
 
 $(DEV_STAMP): pyproject.toml
-	@tools/install.sh --venv $(VENV) --dev
+	@tools/install.sh --venv $(VENV) --extra dev
+	@touch $@
+
+$(SITE_STAMP): pyproject.toml
+	@tools/install.sh --venv $(VENV) --extra docs
 	@touch $@

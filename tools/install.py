@@ -1,6 +1,6 @@
 """Installs nncdbg from this checkout into a virtual environment; run by `./demo` and `make`.
 
-`tools/install.sh [--venv DIR] [--dev]` does nothing where the installation is current. An environment that is
+`tools/install.sh [--venv DIR] [--extra NAME]` does nothing where the installation is current. An environment that is
 half-made, damaged or made by an older Python is replaced. A second run waits for the first. Uses the standard
 library only.
 """
@@ -24,8 +24,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SIZES = {False: (94, 320), True: (173, 570)}
-"""Without and with `--dev`: MB that a first installation downloads, and MB on disk; see docs/INSTALL.md."""
+SIZES = {"": (94, 330), "dev": (173, 570), "docs": (115, 400)}
+"""By `--extra`: MB that a first installation downloads, and MB on disk; docs/INSTALL.md has the parts."""
 
 VENV_ENTRIES = {"bin", "include", "lib", "lib64", "share", "tmp", "install.log"}
 NO_NETWORK = (
@@ -85,10 +85,10 @@ def main(arguments: list[str]) -> int:
         prog="tools/install.sh", description="Install nncdbg from this checkout."
     )
     parser.add_argument("--venv", type=Path, default=Path(".venv"), help="the environment (default: .venv)")
-    parser.add_argument("--dev", action="store_true", help="also what the tests and checks need")
+    parser.add_argument("--extra", choices=[*SIZES], default="", help="also what the tests or the site need")
     options = parser.parse_args(arguments)
     try:
-        install(options.venv.absolute(), options.dev, Progress())
+        install(options.venv.absolute(), options.extra, Progress())
     except InstallError as error:
         print(f"error: {error.args[0]}\nhint: {error.args[1]}", file=sys.stderr)
         return 1
@@ -101,31 +101,35 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def install(venv: Path, dev: bool, progress: Progress) -> None:
+def install(venv: Path, extra: str, progress: Progress) -> None:
     """Bring the environment up to date; raise `InstallError` if that fails."""
-    if is_current(venv, dev):
+    if is_current(venv, extra):
         return
     with alone(venv, progress) as lock:
-        if is_current(venv, dev):  # another run has installed meanwhile
+        if is_current(venv, extra):  # another run has installed meanwhile
             return
         if not is_whole(venv):
             remove(venv)
-            download, disk = SIZES[dev]
+            download, disk = SIZES[extra]
             progress.say(f"installing nncdbg into {venv}")
             progress.say(f"  downloads about {download} MB, once; needs {disk} MB on disk")
             create(venv, progress, lock)
         else:
             progress.say(f"updating the installation in {venv}")
-        add_packages(venv, dev, progress, lock)
-        for name in (".installed", ".installed-dev") if dev else (".installed",):
-            (venv / name).write_text(fingerprint(venv))
+        add_packages(venv, extra, progress, lock)
+        for path in {stamp_of(venv, ""), stamp_of(venv, extra)}:
+            path.write_text(fingerprint(venv))
     progress.say(f"installed in {time.monotonic() - progress.started:.0f} s")
 
 
-def is_current(venv: Path, dev: bool) -> bool:
+def is_current(venv: Path, extra: str) -> bool:
     """Whether an installation ended with what this checkout declares, and its Python is still there."""
-    stamp = venv / (".installed-dev" if dev else ".installed")
-    return _read(stamp) == fingerprint(venv) and (venv / "bin" / "python").exists()
+    return _read(stamp_of(venv, extra)) == fingerprint(venv) and (venv / "bin" / "python").exists()
+
+
+def stamp_of(venv: Path, extra: str) -> Path:
+    """The file that a complete installation leaves."""
+    return venv / f".installed-{extra}".rstrip("-")
 
 
 def fingerprint(venv: Path) -> str:
@@ -193,7 +197,7 @@ def create(venv: Path, progress: Progress, lock: int) -> None:
         raise InstallError(f"cannot make a virtual environment: {_last(output)}", hint)
 
 
-def add_packages(venv: Path, dev: bool, progress: Progress, lock: int) -> None:
+def add_packages(venv: Path, extra: str, progress: Progress, lock: int) -> None:
     """Run pip in the environment, and report how far it is."""
     temporary = venv / "tmp"
     temporary.mkdir(exist_ok=True)
@@ -212,7 +216,7 @@ def add_packages(venv: Path, dev: bool, progress: Progress, lock: int) -> None:
         "2",
         "--no-compile",
         "--editable",
-        f"{ROOT}[dev]" if dev else str(ROOT),
+        f"{ROOT}[{extra}]" if extra else str(ROOT),
     ]
     output, doing = [], "starting pip"
     try:
