@@ -1,8 +1,8 @@
 """Installs nncdbg from this checkout into a virtual environment; run by `./demo` and `make`.
 
-`tools/install.sh [--venv DIR] [--extra NAME]` does nothing where the installation is current. An environment that is
-half-made, damaged or made by an older Python is replaced. A second run waits for the first. Uses the standard
-library only.
+`tools/install.sh [--venv DIR] [--extra NAME]` does nothing where the installation is current. An environment
+that is half-made, damaged or made by an older Python is replaced. A second run waits for the first. Uses the
+standard library only.
 """
 
 from __future__ import annotations
