@@ -20,10 +20,31 @@ Pages = dict[str, str]
 
 
 def commands() -> Pages:
-    """The commands of the prompt, from their table."""
-    from nncdbg.terminal.reference import reference
+    """The index of the prompt's commands, from their table."""
+    from tools.command_pages import prompt_index
 
-    return {"docs/COMMANDS.md": reference()}
+    return {"docs/COMMANDS.md": prompt_index()}
+
+
+def command_pages() -> Pages:
+    """A page per command of the prompt."""
+    from tools.command_pages import prompt_pages
+
+    return {f"docs/commands/{name}": text for name, text in prompt_pages().items()}
+
+
+def command_line() -> Pages:
+    """The index of the shell's commands."""
+    from tools.command_pages import command_line_index
+
+    return {"docs/COMMAND_LINE.md": command_line_index()}
+
+
+def command_line_pages() -> Pages:
+    """A page per command of the shell, from its options."""
+    from tools.command_pages import command_line_pages
+
+    return {f"docs/command-line/{name}": text for name, text in command_line_pages().items()}
 
 
 def influence() -> Pages:
@@ -35,6 +56,9 @@ def influence() -> Pages:
 
 SOURCES: dict[str, Callable[[], Pages]] = {
     "docs/COMMANDS.md": commands,
+    "docs/commands/": command_pages,
+    "docs/COMMAND_LINE.md": command_line,
+    "docs/command-line/": command_line_pages,
     "docs/INFLUENCE.md": influence,
 }
 """Path of a file, or of a folder that holds generated files only (ends in `/`), to what makes it."""

@@ -152,6 +152,10 @@ def test_completion_of_files_marks_and_branches(
 
 
 EXPRESSIONS = [
+    "h > 0",
+    "h == 0",
+    "h * 2",
+    "h - 1",
     "%x",
     "x",
     "x + 1",
