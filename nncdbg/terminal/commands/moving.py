@@ -47,7 +47,7 @@ def run(session: Session, text: str) -> None:
 def continue_(session: Session, text: str) -> None:
     """Continue to the next breakpoint, finding, failure or the end."""
     no_arguments("continue", text)
-    session.move(session.debugger.run)
+    session.go_on()
 
 
 @command("next", "n", group="moving", arguments="[COUNT]", repeats=True)
