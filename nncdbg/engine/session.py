@@ -23,9 +23,11 @@ from nncdbg.engine.control import Control, Journey, LogMessage, Stop
 from nncdbg.engine.deviations import Edit, edits_of
 from nncdbg.engine.editing import change, edited, late_words
 from nncdbg.engine.errors import NncdbgError, UnsupportedOp, UsageError
+from nncdbg.engine.escaping import printable
 from nncdbg.engine.expression import Expression, evaluate, evaluate_index, parse, parse_index
 from nncdbg.engine.findings import Finding
-from nncdbg.engine.graph import Array, Program
+from nncdbg.engine.frontends import ProgramSource, load
+from nncdbg.engine.graph import Array
 from nncdbg.engine.inputs import Note, bind
 from nncdbg.engine.instrumentation import Instrumentation, allocation_on
 from nncdbg.engine.judging import Judge
@@ -40,10 +42,11 @@ from nncdbg.engine.stopping import Stopping, bare
 from nncdbg.engine.supplied import SuppliedResults
 from nncdbg.engine.timeline import Branch, Mark, Timeline
 from nncdbg.engine.traps import Traps
-from nncdbg.engine.values import Values, type_of
+from nncdbg.engine.values import Outputs, Values, type_of
 from nncdbg.engine.visits import last_visit, left_micro_program
 from nncdbg.stats import Summary, summarize
 from nncdbg.textual_repr.listing import Listing
+from nncdbg.textual_repr.printer import brief
 from nncdbg.textual_repr.printer import listing as printed_listing
 
 if TYPE_CHECKING:
@@ -77,7 +80,7 @@ class Debugger:
 
     def __init__(
         self,
-        program: Program,
+        program: ProgramSource,
         inputs: Mapping[str, Any] | None = None,
         *,
         backend: str | Backend = "numpy",
@@ -92,6 +95,7 @@ class Debugger:
         folder: FilePath | None = None,
         black_box: BlackBox | None = None,
     ) -> None:
+        program = load(program)
         self.program = program
         self.seed = seed
         self.listing: Listing = program.listing or printed_listing(program, locations=False)
@@ -137,6 +141,15 @@ class Debugger:
         self._loaded.arrived = self._code_arrived
         self.selected = -1
         self.stop: Stop = self.here("entry")
+
+    def __repr__(self) -> str:
+        stop = self.stop
+        if stop.reason == "end":
+            state = f"ended after {self.machine.tick} statements"
+        else:
+            op = stop.node.op if stop.node is not None else "return"
+            state = f"stopped ({stop.reason}) at line {stop.line}: {op}"
+        return printable(f"<Debugger {brief(self.program)}; {state}>")
 
     def _take_control(self, codes: Sequence[Code], history: int, max_ops: int | None) -> None:
         """Have the machine, which is at its first statement, stop where it should; `codes` are its blocks."""
@@ -545,7 +558,7 @@ class Debugger:
         return self._supplied.result(frame.code, frame.pc, outputs.index(name))
 
     @property
-    def outputs(self) -> dict[str, Array] | None:
+    def outputs(self) -> Outputs | None:
         """The program's results by name; None until it has ended."""
         return self.values.outputs() if self.machine.ended else None
 

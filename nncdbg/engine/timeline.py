@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -62,8 +62,8 @@ class Mark:
     name: str
     branch: int
     tick: int
-    edits: tuple[Deviation, ...] | None = None
-    at: Statement | None = None
+    edits: tuple[Deviation, ...] | None = field(default=None, repr=False)
+    at: Statement | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Branch:
     parent: int | None
     tick: int
     title: str
-    saved: Saved | None = None
+    saved: Saved | None = field(default=None, repr=False)
 
 
 class Timeline:

@@ -112,15 +112,14 @@ def _watched(
 ) -> tuple[Report, str]:
     """The report on a run, and what is to be read of it where it is not ok; `model` is what it is called."""
     import nncdbg
-    from nncdbg.nan_watch.door import watch
-    from nncdbg.nan_watch.reports import Watched, text
+    from nncdbg.nan_watch.call import watch
 
     loaded = nncdbg.load(program)
     report = watch(loaded, inputs, **options)
     report.model = model or loaded.source or ""
     if report.ok:
         return report, ""
-    return report, text.render(report, Watched.of(loaded))
+    return report, str(report)
 
 
 # -- models as tests -------------------------------------------------------------------------------

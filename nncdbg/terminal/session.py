@@ -211,13 +211,15 @@ def is_expression(debugger: Debugger, text: str) -> bool:
     there for a function or a value, as in `stats(%h).nan` and `h.mean()`.
     """
     from nncdbg.engine.expression import parse
-    from nncdbg.engine.expression.functions import FUNCTIONS
+    from nncdbg.engine.expression.functions import PREFIXES, function_name
     from nncdbg.terminal.commands import find
 
     scope = debugger.values
     word, _ = split_command(text)
     follows = text[len(word) : len(word) + 1]
-    if follows == "(" and word in FUNCTIONS or follows in ("[", ".") and scope.has(word):
+    if follows == "(" and function_name(word) or follows in ("[", ".") and scope.has(word):
+        return True
+    if follows == "." and word in PREFIXES:
         return True
     try:
         find(word)

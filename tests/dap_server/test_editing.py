@@ -143,9 +143,9 @@ def test_an_edit_names_the_decision_that_has_already_used_the_value(client: Clie
 
 
 REFUSED: list[tuple[str, str, str]] = [
-    ("%small", "8", "not a number of this type"),
-    ("%small[0]", "0.5", "not a number of this type"),
-    ("%flags", "2", "not a number of this type"),
+    ("%small", "8", "does not fit"),
+    ("%small[0]", "0.5", "does not fit"),
+    ("%flags", "2", "does not fit"),
     ("%x", '"text"', "is not data"),
     ("%words", "1", "text is needed"),
     ("%x", "[1, 2]", "the new value has shape [2]"),

@@ -148,13 +148,15 @@ def _shown(session: Session, result: Any) -> Any:
     from nncdbg.terminal.grid import grid
     from nncdbg.terminal.look import element, type_of
 
+    if isinstance(result, list):
+        return Text("\n").join(
+            Text(f"[{i}] ").append_text(_shown(session, item)) for i, item in enumerate(result)
+        )
     if isinstance(result, np.ndarray) and result.ndim:
         return Text(f"{type_of(result)}\n").append_text(grid(result, look=session.screen.look))
     if isinstance(result, (np.ndarray, np.generic)):
         result = np.asarray(result)[()]
-    if isinstance(result, (bool, np.bool_, str, bytes)):
-        return element(result)
-    return str(result)
+    return Text(element(result) if isinstance(result, (bool, np.bool_, str, bytes)) else str(result))
 
 
 def _array(session: Session, text: str) -> tuple[str, Array]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.divergence.golden import GoldenRun
     from nncdbg.engine.divergence.lockstep import Lockstep
     from nncdbg.engine.divergence.paired_runs import PairedRuns
-    from nncdbg.engine.divergence.report import Report
+    from nncdbg.engine.divergence.report import DiffReport
     from nncdbg.engine.divergence.tolerance import Tolerance
     from nncdbg.engine.graph import Program
     from nncdbg.engine.session import Debugger
@@ -133,7 +133,7 @@ def _golden(
 
 def _side_b(options: Namespace, program: Program, a: Debugger) -> tuple[Debugger, list[str]]:
     """Side B with the inputs of side A, and notes on these."""
-    from nncdbg.engine.divergence.door import counterpart
+    from nncdbg.engine.divergence.call import counterpart
 
     other = program if options.other is None else chosen_program(options, options.other)
     other, inputs, notes = counterpart(other, a.inputs, options.dtype_b)
@@ -171,7 +171,7 @@ def _converse(
 # -- what is printed ---------------------------------------------------------------------------
 
 
-def _document(options: Namespace, report: Report, seconds: float, notes: list[str]) -> dict[str, Any]:
+def _document(options: Namespace, report: DiffReport, seconds: float, notes: list[str]) -> dict[str, Any]:
     sides = {
         "a": {
             "model": options.model,
@@ -192,7 +192,7 @@ def _document(options: Namespace, report: Report, seconds: float, notes: list[st
     return {**report.as_dict(), "sides": sides, "tolerance": tolerance, "seconds": seconds, "notes": notes}
 
 
-def _print(screen: Screen, options: Namespace, report: Report, arguments: Sequence[str]) -> None:
+def _print(screen: Screen, options: Namespace, report: DiffReport, arguments: Sequence[str]) -> None:
     from nncdbg.terminal.divergence import print_report
 
     print_report(screen, report)
