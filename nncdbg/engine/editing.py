@@ -177,10 +177,8 @@ def late_words(edit: Edit, line_in: Callable[[Code, int], int | None]) -> list[s
     found = []
     for statement in edit.late:
         op, line = statement.code.nodes[statement.pc].op, line_in(statement.code, statement.pc)
-        found.append(
-            f"`{op}` in line {line} has already used the value of %{edit.name} before this edit, and its "
-            f"decision stays: to change it, step back to line {line} and set the value there"
-        )
+        used = f"line {line}: `{op}` has already used %{edit.name}, and its decision stays"
+        found.append(f"{used} (to change it, step back to line {line} first)")
     return found
 
 

@@ -138,7 +138,7 @@ def test_an_edit_names_the_decision_that_has_already_used_the_value(client: Clie
     client.move("stepIn")
     client.request("setExpression", {"expression": "%total", "value": "-1"})
     said = client.expect_event("output", category="important")["output"]
-    assert "`if` in line 7 has already used the value of %total" in said
+    assert "line 7: `if` has already used %total, and its decision stays" in said
     assert "step back to line 7" in said
 
 

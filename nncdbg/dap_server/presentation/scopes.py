@@ -164,13 +164,15 @@ def _values(here: Here) -> Children:
     return Children(len(slots.written) + len(slots.given), make)
 
 
-def _to_come(here: Here, slot: int) -> Variable:
+def _to_come(here: Here, slot: int) -> Listed:
     """A value that a later statement of the frame computes."""
+    encoded = here.sent.again(slot, UNSET)
+    if encoded is not None:
+        return encoded
     name = here.code.names[slot]
     declared = here.code.types.get(name)
-    return here.view.variable(
-        spelled(name), "<not computed>", type=None if declared is None else str(declared)
-    )
+    kind = None if declared is None else str(declared)
+    return here.sent.keep(slot, UNSET, here.view.variable(spelled(name), "<not computed>", type=kind))
 
 
 def _parameters(here: Here) -> Children:
