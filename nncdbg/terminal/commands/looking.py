@@ -10,10 +10,12 @@ import numpy as np
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import evaluate_index, parse, resolve_name, split_target
 from nncdbg.terminal.commands.table import command, needs, no_arguments, whole_number
+from nncdbg.terminal.display import described
 from nncdbg.terminal.places import split_value
 from nncdbg.terminal.stops import (
-    describe,
+    look_at,
     marks_of,
+    names_on,
     operand_names,
     unique,
     value_or_reason,
@@ -23,6 +25,7 @@ from nncdbg.terminal.windows import around, window
 
 if TYPE_CHECKING:
     from nncdbg.engine.graph import Array
+    from nncdbg.engine.machine import Frame
     from nncdbg.terminal.session import Session
 
 _PAGE = 11
@@ -48,7 +51,9 @@ def list_(session: Session, text: str) -> None:
         what = f"there are no lines {text} to list" if text else "this is the end of the listing"
         raise UsageError(what, hint=f"it has {last} lines")
     marks = marks_of(debugger, selected, debugger.stop)
-    for line in window(listing, lines, marks, session.screen.line_look.width):
+    for line in window(
+        listing, lines, marks, session.screen.line_look.width, names_on(debugger, session.screen, frame.code)
+    ):
         session.screen.put_line(line)
     session.listed = lines[-1]
 
@@ -91,10 +96,23 @@ def where(session: Session, text: str) -> None:
     chosen = max(0, debugger.selected)
     for number, frame in enumerate(debugger.frames):
         line = debugger.line_of(frame, frame.pc) or 0
-        words = debugger.listing_of(frame).lines[line - 1].strip()
         star = "*" if number == chosen else " "
-        title = frame_title(debugger.frames, number)
-        session.screen.put_line(Text(f"{star}#{number} {title}, line {line}: ").append(words, "dim"))
+        head = f"{star}#{number} {frame_title(debugger.frames, number)}, line {line}: "
+        for words in _statement_of(session, frame, line, len(head)):
+            session.screen.put_line(Text(head).append(words, "dim"))
+            head = " " * len(head)
+
+
+def _statement_of(session: Session, frame: Frame, line: int, indent: int) -> list[str]:
+    """The statement on a line, as it fits behind `indent` columns."""
+    from nncdbg.engine.short_names import ShortNames
+    from nncdbg.terminal.statements import brief
+
+    debugger, screen = session.debugger, session.screen
+    names = names_on(debugger, screen, frame.code)
+    visible = names.at(frame.code.path) if names is not None else ShortNames(())
+    statement = debugger.listing_of(frame).lines[line - 1].strip()
+    return brief(statement, visible, screen.line_look.width - indent)
 
 
 @command("up", group="looking", arguments="[COUNT]", repeats=True)
@@ -127,6 +145,7 @@ def _select(session: Session, steps: int) -> None:
         around(_here(session), 3, len(listing.lines)),
         marks_of(debugger, chosen),
         session.screen.line_look.width,
+        names_on(debugger, session.screen, frame.code),
     ):
         session.screen.put_line(line)
 
@@ -200,7 +219,7 @@ def _titled(session: Session, name: str, array: Array) -> Any:
     from nncdbg.terminal.look import type_of
 
     if session.debugger.values.has(name):
-        return describe(name, array, session.screen)
+        return described(name, array, look_at(session.debugger, session.screen))
     return Text(f"{name}: {type_of(array)}")
 
 
@@ -218,7 +237,7 @@ def _statement_stats(session: Session) -> None:
     if not names:
         session.screen.put("this statement reads and writes no values")
     for name in names:
-        session.screen.put_line(value_or_reason(debugger, name, session.screen))
+        session.screen.put_line(value_or_reason(debugger, name, look_at(debugger, session.screen)))
 
 
 @command("hist", group="looking", arguments="%value [BINS]", completes=("value", "function"))
@@ -251,7 +270,7 @@ def show(session: Session, text: str) -> None:
     name, index = split_target(needs("show", text), scope.has, scope.names)
     array, look = scope.value(name), session.screen.look
     if not isinstance(array, np.ndarray):
-        session.screen.put_line(describe(name, array, session.screen))
+        session.screen.put_line(described(name, array, look_at(session.debugger, session.screen)))
     elif index is None:
         session.screen.put(display.show(array, name, look))
     else:

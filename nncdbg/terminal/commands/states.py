@@ -12,7 +12,8 @@ from nncdbg.engine.errors import UsageError
 from nncdbg.terminal.commands.changing import branches, marks
 from nncdbg.terminal.commands.looking import where
 from nncdbg.terminal.commands.table import command
-from nncdbg.terminal.stops import describe, fallbacks, value_or_reason
+from nncdbg.terminal.display import described
+from nncdbg.terminal.stops import fallbacks, look_at, value_or_reason
 
 if TYPE_CHECKING:
     from nncdbg.terminal.session import Session
@@ -58,7 +59,7 @@ def _breakpoints(session: Session, text: str) -> None:
 
 def _inputs(session: Session, text: str) -> None:
     for name, array in session.debugger.inputs.items():
-        session.screen.put_line(describe(name, array, session.screen))
+        session.screen.put_line(described(name, array, look_at(session.debugger, session.screen)))
     for note in session.debugger.notes:
         session.screen.put(f"  {note}")
 
@@ -67,8 +68,9 @@ def _values(session: Session, text: str) -> None:
     debugger = session.debugger
     code = debugger.frames[max(0, debugger.selected)].code
     names = [name for name in code.slot_of if name and text.lstrip("%") in name]
+    look = look_at(debugger, session.screen)
     for name in names[:_MANY]:
-        session.screen.put_line(value_or_reason(debugger, name, session.screen))
+        session.screen.put_line(value_or_reason(debugger, name, look))
     if len(names) > _MANY:
         session.screen.put(f"and {len(names) - _MANY} more; `info values TEXT` chooses by name")
     if not names:
