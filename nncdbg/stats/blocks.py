@@ -119,6 +119,25 @@ def difference(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> npt.NDArray[np.float
     return np.asarray(absolute(found) if found.dtype.kind == "c" else found)
 
 
+def next_nonfinite(array: npt.NDArray[Any], start: int, between: Between) -> int | None:
+    """The first position from `start` on, in C order, of a NaN or infinity; None if all others are finite.
+
+    The search continues at the first element, so that the result may lie before `start`.  `between` is
+    called before each piece.  Complex elements count by their absolute values; strings are finite.
+    """
+    if array.dtype.kind not in "fcV":
+        return None
+    # A view, if the tensor is contiguous.
+    flat = array.reshape(-1)
+    for first, end in ((start, flat.size), (0, min(start, flat.size))):
+        for low in range(first, end, _PIECE):
+            between()
+            odd = ~np.isfinite(numbers(flat[low : min(low + _PIECE, end)]))
+            if odd.any():
+                return low + int(odd.argmax())
+    return None
+
+
 def _pieces(shape: Sequence[int], steps: Sequence[int]) -> Iterator[tuple[_Part, _Part]]:
     """Parts of a tensor along its first axis of any length, of whole blocks, and the cells that they give."""
     everything = (slice(None),) * len(shape)

@@ -30,7 +30,14 @@ from nncdbg.engine.expression import (
 )
 from nncdbg.engine.expression.nodes import Name
 from nncdbg.stats import compare
-from nncdbg.stats.blocks import Blocks, Reduction, check_same_shape, difference, reduce_blocks
+from nncdbg.stats.blocks import (
+    Blocks,
+    Reduction,
+    check_same_shape,
+    difference,
+    next_nonfinite,
+    reduce_blocks,
+)
 from nncdbg.stats.piecewise import histogram_by_pieces
 from nncdbg.terminal.commands.changing import known_branch
 from nncdbg.terminal.commands.comparing import other_branch, value_on_branch
@@ -129,6 +136,14 @@ class HistogramArguments(msgspec.Struct, frozen=True, kw_only=True, rename="came
     expression: str
     bins: int = 32
     range: tuple[float, float] | None = None
+    frame_id: int | None = None
+
+
+class NonfiniteArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """`start` is the position, in C order, of the element at which the search starts."""
+
+    expression: str
+    start: int = 0
     frame_id: int | None = None
 
 
@@ -337,6 +352,22 @@ def _statistics(session: Session, scope: Values, text: str) -> dict[str, Any]:
     summary = shown.noted(content) or Glance(shown, False, session.check_cancelled).full_summary(content)
     seconds = time.perf_counter() - start
     return {"expression": text, "type": type_text(content), "stats": summary.as_dict(), "seconds": seconds}
+
+
+@request("nncdbg/nonfinite", when=LIVE, values=True, arguments=NonfiniteArguments, reads=True)
+def nonfinite(session: Session, arguments: NonfiniteArguments) -> dict[str, Any]:
+    """The index of the next NaN or infinity in C order, the first one after the last; null if none."""
+    scope = values_from(session, arguments.frame_id)
+    array = np.asarray(scope.to_host(standing_tensor(scope, arguments.expression)))
+    if not 0 <= arguments.start < max(1, array.size):
+        raise UsageError(
+            f"no element at position {arguments.start}: {type_text(array)} has {array.size} elements",
+            hint="count from 0",
+        )
+    found = next_nonfinite(array, arguments.start, session.check_cancelled)
+    if found is None:
+        return {"index": None}
+    return {"index": [int(each) for each in np.unravel_index(found, array.shape)]}
 
 
 @request("nncdbg/compare", when=LIVE, values=True, arguments=CompareArguments, reads=True)
