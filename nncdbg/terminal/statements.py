@@ -49,8 +49,8 @@ def whole(statement: str, names: ShortNames, room: int) -> list[str]:
     for text in (named(statement, names, 0), named(bare, names, 0)):
         if cells(text) <= room:
             return [text]
-    text = named(bare, names, -1)
-    for text in (text, _without_types(text)):
+    short = named(bare, names, -1)
+    for text in (short, _without_types(short)):
         lines = _wrap(text, room)
         if len(lines) <= _WHOLE and max(map(cells, lines)) <= room:
             return lines

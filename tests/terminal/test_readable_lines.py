@@ -1,4 +1,4 @@
-"""At 80 columns every statement of real models shows its op, what distinguishes its names, and its statistics."""
+"""At 80 columns every statement of real models shows its op, its distinguishing names and statistics."""
 
 from __future__ import annotations
 
