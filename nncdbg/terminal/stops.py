@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from nncdbg.engine.errors import NncdbgError
+from nncdbg.engine.short_names import ShortNames
 from nncdbg.terminal.display import described
+from nncdbg.terminal.statements import brief
 from nncdbg.terminal.titles import frame_title
 from nncdbg.terminal.windows import CALLER, CULPRIT, HERE, Marks, around, window
 
@@ -77,9 +79,22 @@ def names_on(debugger: Debugger, screen: Screen, code: Code) -> ProgramNames | N
     return debugger.names_of(code) if screen.shortens else None
 
 
+def statement_lines(debugger: Debugger, screen: Screen, code: Code, line: int, head: str = "") -> list[str]:
+    """The statement on a line of a block's listing behind `head`, on two lines where one is too narrow."""
+    names = names_on(debugger, screen, code)
+    visible = names.at(code.path) if names is not None else ShortNames(())
+    statement = debugger.listing_in(code).lines[line - 1].strip()
+    first, *rest = brief(statement, visible, screen.line_look.width - len(head))
+    return [head + first, *(" " * len(head) + words for words in rest)]
+
+
 def look_at(debugger: Debugger, screen: Screen, indent: str = "") -> Look:
     """How to show lines about values of the selected frame behind `indent`."""
-    code = debugger.frames[max(0, debugger.selected)].code
+    return look_into(debugger, screen, debugger.frames[max(0, debugger.selected)].code, indent)
+
+
+def look_into(debugger: Debugger, screen: Screen, code: Code, indent: str = "") -> Look:
+    """How to show lines about values of a block behind `indent`."""
     names = names_on(debugger, screen, code)
     look = screen.line_look
     return replace(look, width=look.width - len(indent), names=names.at(code.path) if names else None)
