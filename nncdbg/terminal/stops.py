@@ -82,8 +82,9 @@ def names_on(debugger: Debugger, screen: Screen, code: Code) -> ProgramNames | N
 def statement_lines(debugger: Debugger, screen: Screen, code: Code, line: int, head: str = "") -> list[str]:
     """The statement on a line of a block's listing behind `head`, on two lines where one is too narrow."""
     names = names_on(debugger, screen, code)
-    visible = names.at(code.path) if names is not None else ShortNames(())
-    statement = debugger.listing_in(code).lines[line - 1].strip()
+    listing = debugger.listing_in(code)
+    visible = names.at(listing.block(line) or code.path) if names is not None else ShortNames(())
+    statement = listing.lines[line - 1].strip()
     first, *rest = brief(statement, visible, screen.line_look.width - len(head))
     return [head + first, *(" " * len(head) + words for words in rest)]
 

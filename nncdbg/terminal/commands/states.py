@@ -137,9 +137,8 @@ def _line(session: Session, text: str) -> None:
     if place is None or number < 1:
         raise UsageError(f"there is no statement at or after line {number}")
     line, site = place
-    for words in statement_lines(
-        session.debugger, session.screen, _selected(session).code, line, f"line {line}: "
-    ):
+    code, head = _selected(session).code, f"line {line}: "
+    for words in statement_lines(session.debugger, session.screen, code, line, head):
         session.screen.put_line(Text(words))
     session.screen.put(f"  {_place_of(session, site)}")
 
