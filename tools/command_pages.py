@@ -79,7 +79,7 @@ def command_line_pages() -> dict[str, str]:
     """Return the page of each command of the shell, by file name."""
     pages = {"nncdbg.md": _command_line_page(_parser_of([]))}
     for name in COMMANDS:
-        pages[f"{name}.md"] = _command_line_page(_parser_of([name]))
+        pages[f"{name}.md"] = _command_line_page(_parser_of([name]), TRANSCRIPTS / f"shell_{name}.txt")
     return pages
 
 
@@ -162,12 +162,23 @@ def _merit(example: str) -> int:
     return abs(lines - EXAMPLE_LINES // 2) + (0 if 0 < lines <= EXAMPLE_LINES else 100)
 
 
-def _command_line_page(parser: Parser) -> str:
-    parts = [f"# {parser.prog}", parser.description or "", _options(parser)]
+def _command_line_page(parser: Parser, session: Path | None = None) -> str:
+    parts = [f"# {parser.prog}", parser.description or "", f"```text\n{_synopsis(parser)}\n```"]
+    if session and session.is_file():
+        parts.append(f"## Example\n\n```text\n{session.read_text(encoding='utf-8')}```")
+    parts.append(f"## Arguments\n\n{_options(parser)}")
     if parser.epilog and parser.prog != "nncdbg":
         parts.append(f"```text\n{parser.epilog}\n```")
     parts.append("[Exit codes](../COMMAND_LINE.md#exit-codes). [All commands](../COMMAND_LINE.md).")
     return "\n\n".join(parts) + "\n"
+
+
+def _synopsis(parser: Parser) -> str:
+    """Return the command with its positional arguments; an optional one is in brackets."""
+    words = [str(action.metavar or action.dest.upper()) for action in parser._get_positional_actions()]
+    optional = [action.nargs == "?" for action in parser._get_positional_actions()]
+    places = [f"[{word}]" if may_lack else word for word, may_lack in zip(words, optional, strict=True)]
+    return " ".join([parser.prog, *places, "[options]"])
 
 
 def _options(parser: Parser) -> str:

@@ -158,7 +158,7 @@ def _cause(session: Session, origin: Origin, kind: str) -> dict[str, Any]:
 
 
 def _picture(session: Session, content: Any) -> dict[str, Any] | None:
-    """The last two axes at the first place of the others, in blocks: as `nncdbg/slice` answers.  `of` is its shape."""
+    """The last two axes, at the first index of the others, in blocks; `of` is their shape in elements."""
     if not content.shape or 0 in content.shape or content.dtype.kind == "c":
         return None
     plane = content[(0,) * max(0, len(content.shape) - 2)]
