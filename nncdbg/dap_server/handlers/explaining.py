@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
-from rich.text import Text
 
 from nncdbg.dap_server.handlers.statistics import most_abnormal
-from nncdbg.dap_server.presentation.glance import Glance, is_tensor, type_text
+from nncdbg.dap_server.presentation.glance import is_tensor, type_text
+from nncdbg.dap_server.presentation.origin_slice import Glancing
 from nncdbg.dap_server.presentation.places import values_from
 from nncdbg.dap_server.presentation.samples import packed, sampling
 from nncdbg.dap_server.registry import LIVE, request
@@ -33,9 +32,7 @@ from nncdbg.terminal.slices import (
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.code import Code
     from nncdbg.engine.slicing import Origin, Visit
-    from nncdbg.stats import Summary
 
 MOST_STATEMENTS = 100
 """Statements of one answer."""
@@ -58,19 +55,6 @@ class ExplainArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     count: int = 40
 
 
-@dataclass(slots=True)
-class _Shown:
-    """Statistics as far as one answer may compute them."""
-
-    glance: Glance
-
-    def line(self, name: str, content: Any, code: Code, slot: int) -> Text:
-        return Text(f"{spelled(name)} {self.glance.text(content)}")
-
-    def summary(self, content: Any, code: Code, slot: int) -> Summary | None:
-        return self.glance.summary(content) if is_tensor(content) else None
-
-
 @request("nncdbg/explain", when=LIVE, values=True, arguments=ExplainArguments, reads=True)
 def explain(session: Session, arguments: ExplainArguments) -> dict[str, Any]:
     """What a value was computed from, the nearest statement first; of NaN or Inf the path to its origin."""
@@ -88,7 +72,7 @@ def explain(session: Session, arguments: ExplainArguments) -> dict[str, Any]:
         scope = values_from(session, arguments.frame_id)
         place = scope.place(resolve_name(arguments.expression, scope.has, scope.names))
         visit, slot = slicing.visit_of(place), place.slot
-    shown = _Shown(Glance(session.program.shown, False, session.check_cancelled))
+    shown = Glancing(session)
     origins = list(followed(debugger, visit, [slot], DEPTH, shown))
     steps = [
         _step(session, shown, list(same))
@@ -101,7 +85,7 @@ def explain(session: Session, arguments: ExplainArguments) -> dict[str, Any]:
     }
 
 
-def _step(session: Session, shown: _Shown, origins: list[Origin]) -> dict[str, Any]:
+def _step(session: Session, shown: Glancing, origins: list[Origin]) -> dict[str, Any]:
     """A statement with those of its values that count; without a statement, what a block was given."""
     session.check_cancelled()
     visit, pc = origins[0].visit, origins[0].pc
@@ -123,7 +107,7 @@ def _title(visit: Visit) -> str:
     return name if visit.iteration is None else f"{name} #{visit.iteration}"
 
 
-def _value(session: Session, shown: _Shown, origin: Origin) -> dict[str, Any]:
+def _value(session: Session, shown: Glancing, origin: Origin) -> dict[str, Any]:
     debugger, visit = session.program.debugger, origin.visit
     content = content_of(debugger, visit, origin.slot)
     told: dict[str, Any] = {"name": spelled(origin.name)}
