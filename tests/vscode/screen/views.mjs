@@ -45,7 +45,7 @@ const LOOKS = {
 };
 
 /** Pictures in each theme, and as large as at 200 %. */
-async function pictures(page, screen, settings, name) {
+export async function pictures(page, screen, settings, name) {
   for (const [look, theme] of Object.entries(LOOKS)) {
     settings({ "workbench.colorTheme": theme });
     const kind = { dark: "vs-dark", light: "vs", contrast: "hc-black", "contrast-light": "hc-light" }[look];
