@@ -4,6 +4,7 @@ import * as vscode from "vscode";
 import type { VariableContext } from "./commands";
 import { Explain } from "./explain";
 import { Stops } from "./following";
+import { addWatch } from "./watching";
 import { GraphTab } from "./graphTab";
 import { GraphMap } from "./map";
 import { Sessions } from "./sessions";
@@ -42,6 +43,7 @@ export class Views implements vscode.Disposable {
     "timeline.setMark": () => this.timeline.setMark(),
     "timeline.renameMark": (row: Row) => this.timeline.renameMark(row),
     "timeline.deleteMark": (row: Row) => this.timeline.deleteMark(row),
+    addWatch,
     openGraph: () => this.graph.open(),
     "map.openInNetron": () => this.map.openInNetron(),
   };

@@ -4,11 +4,11 @@ import assert from "node:assert/strict";
 import fs from "node:fs";
 import path from "node:path";
 import { BREAKPOINT } from "../screen.mjs";
-import { pageOf, pictures } from "./views.mjs";
+import { pageOf, pictures, stepPastNaN } from "./views.mjs";
 
 async function openGraph(page, screen) {
   await screen.command("nncdbg: Open the Graph in an Editor Tab");
-  return pageOf(page, screen, ".stage canvas");
+  return pageOf(page, screen, "[role=application]");
 }
 
 const said = (frame) => frame.locator(".said").innerText();
@@ -31,7 +31,7 @@ function deep() {
 export const tests = {
   async "the whole graph: search, layers that open, a breakpoint by click, colors, and the current statement"({ page, screen, open, settings }) {
     await open();
-    await screen.debugTo("nan_softmax.nnc", "%sum: ");
+    await stepPastNaN(page, screen);
     const frame = await openGraph(page, screen);
     await frame.getByRole("button", { name: "Open all layers" }).click();
     await search(screen, frame, "Softmax", /^line 16: Softmax {2}· {2}%p {2}· {2}f32\[3,4\]$/);
@@ -42,7 +42,7 @@ export const tests = {
     await screen.until(async () => /largest absolute value 0\.\d+/.test(await said(frame)) || (await search(screen, frame, "%logq", /%logq/), /largest absolute value/.test(await said(frame))), "its statistic");
     await pictures(page, screen, settings, "graph");
     await frame.getByLabel("Search").fill("");
-    await frame.locator(".stage canvas").focus();
+    await frame.locator("[role=application]").focus();
     const before = await page.locator(BREAKPOINT).count();
     await page.keyboard.press("b");
     await screen.until(async () => (await page.locator(BREAKPOINT).count()) === before + 1, "a breakpoint in the margin");
@@ -56,7 +56,7 @@ export const tests = {
     await open();
     await screen.debug("deep.nnc", "Relu");
     const frame = await openGraph(page, screen);
-    await frame.locator(".stage canvas").focus();
+    await frame.locator("[role=application]").focus();
     const began = Date.now();
     await search(screen, frame, "%h4990", /%h4990/);
     console.log(`the ${DEEP}th statement is shown after ${Date.now() - began} ms`);

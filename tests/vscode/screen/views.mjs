@@ -26,6 +26,14 @@ export async function only(page, title) {
   }
 }
 
+/** Runs to where the NaN of the example originates, and takes one step more. */
+export async function stepPastNaN(page, screen) {
+  await screen.debug("nan_softmax.nnc", "Softmax");
+  await screen.continueTo("%terms");
+  await page.keyboard.press("F10");
+  await screen.stoppedAt("%sum: ");
+}
+
 /** The page of a view, once it shows what `selector` says. */
 export async function pageOf(page, screen, selector) {
   return screen.until(async () => {
@@ -124,7 +132,7 @@ export const tests = {
 
   async "the statistics show the abnormal first, and a click goes to the line"({ page, screen, open, settings }) {
     await open();
-    await screen.debugTo("nan_softmax.nnc", "%sum: ");
+    await stepPastNaN(page, screen);
     await only(page, "Statistics");
     const frame = await pageOf(page, screen, "li.rank0");
     const rows = frame.locator("li");
@@ -160,7 +168,7 @@ export const tests = {
 
   async "Explain Value follows the most abnormal value to where its NaN originates"({ page, screen, open, settings }) {
     await open();
-    await screen.debugTo("nan_softmax.nnc", "%sum: ");
+    await stepPastNaN(page, screen);
     await only(page, "Explain Value");
     const frame = await pageOf(page, screen, ".cause");
     assert.equal(await frame.locator("header b").innerText(), "%terms");
@@ -197,7 +205,7 @@ export const tests = {
 
   async "the graph map lights the current op and what carries NaN, and opens layers"({ page, screen, open, settings }) {
     await open();
-    await screen.debugTo("nan_softmax.nnc", "%sum: ");
+    await stepPastNaN(page, screen);
     await only(page, "Graph Map");
     const frame = await pageOf(page, screen, ".node.current");
     assert.match(await frame.locator(".node.current").getAttribute("aria-label"), /^ReduceSum, gives %sum, line 23/);

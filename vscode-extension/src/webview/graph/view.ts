@@ -48,6 +48,7 @@ export class View {
     private readonly tell: (message: FromTab) => void,
   ) {
     worker.onmessage = ({ data }: MessageEvent<{ key: number; laid: LaidOut }>) => this.laid(data.key, data.laid);
+    worker.onerror = ({ message }) => this.said(`the layout failed: ${message}`);
     new ResizeObserver(() => this.resized()).observe(this.canvas);
     const themed = () => {
       forgetColors();
