@@ -23,6 +23,8 @@ export class Views implements vscode.Disposable {
 
   constructor(extension: vscode.Uri, wires: Wires, given: vscode.Event<vscode.DebugSession>) {
     this.sessions = new Sessions(wires, given);
+    // From the first session on the container stays, so that it is there again at the next one.
+    void vscode.commands.executeCommand("setContext", "nncdbg.debugged", true);
     this.timeline = new Timeline(this.sessions);
     this.statistics = new Statistics(extension, this.sessions);
     this.explain = new Explain(extension, this.sessions);

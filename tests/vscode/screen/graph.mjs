@@ -8,7 +8,7 @@ import { pageOf, pictures, stepPastNaN } from "./views.mjs";
 
 async function openGraph(page, screen) {
   await screen.command("nncdbg: Open the Graph in an Editor Tab");
-  return pageOf(page, screen, "[role=application]");
+  return pageOf(page, screen, "canvas[role=application]");
 }
 
 const said = (frame) => frame.locator(".said").innerText();
@@ -42,7 +42,7 @@ export const tests = {
     await screen.until(async () => /largest absolute value 0\.\d+/.test(await said(frame)) || (await search(screen, frame, "%logq", /%logq/), /largest absolute value/.test(await said(frame))), "its statistic");
     await pictures(page, screen, settings, "graph");
     await frame.getByLabel("Search").fill("");
-    await frame.locator("[role=application]").focus();
+    await frame.locator("canvas[role=application]").focus();
     const before = await page.locator(BREAKPOINT).count();
     await page.keyboard.press("b");
     await screen.until(async () => (await page.locator(BREAKPOINT).count()) === before + 1, "a breakpoint in the margin");
@@ -56,7 +56,7 @@ export const tests = {
     await open();
     await screen.debug("deep.nnc", "Relu");
     const frame = await openGraph(page, screen);
-    await frame.locator("[role=application]").focus();
+    await frame.locator("canvas[role=application]").focus();
     const began = Date.now();
     await search(screen, frame, "%h4990", /%h4990/);
     console.log(`the ${DEEP}th statement is shown after ${Date.now() - began} ms`);

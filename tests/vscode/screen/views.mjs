@@ -11,16 +11,31 @@ function pane(page, title) {
 
 /** Opens a view of the container if it is folded, and folds the others, so that it has room. */
 export async function only(page, title) {
+  await openContainer(page);
+  await page.locator(`.sidebar .pane-header[aria-label^="${title}"]`).waitFor();
+  await fold(page, (label) => label.startsWith(title));
+}
+
+/** Opens all views of the container. */
+export async function openAll(page) {
+  await openContainer(page);
+  await page.locator('.sidebar .pane-header[aria-label^="Timeline"]').waitFor();
+  await fold(page, () => true);
+}
+
+async function openContainer(page) {
   const icon = page.locator('.activitybar .action-item:has([aria-label^="nncdbg"])').first();
   await icon.waitFor();
   if ((await icon.getAttribute("aria-expanded")) !== "true" && !(await icon.getAttribute("class")).includes("checked")) {
     await icon.click();
   }
-  await page.locator(`.sidebar .pane-header[aria-label^="${title}"]`).waitFor();
+}
+
+/** Opens the views whose labels are wanted, and folds the others. */
+async function fold(page, wants) {
   for (const header of await page.locator(".sidebar .pane-header").all()) {
     const open = (await header.getAttribute("aria-expanded")) === "true";
-    const wanted = ((await header.getAttribute("aria-label")) ?? "").startsWith(title);
-    if (open !== wanted) {
+    if (open !== wants((await header.getAttribute("aria-label")) ?? "")) {
       await header.click();
     }
   }
@@ -30,7 +45,10 @@ export async function only(page, title) {
 export async function stepPastNaN(page, screen) {
   await screen.debug("nan_softmax.nnc", "Softmax");
   await screen.continueTo("%terms");
+  // The program is after the statement that it has stopped at.
   await page.keyboard.press("F10");
+  await screen.stoppedAt("%e: ");
+  await page.keyboard.press("Alt+F10");
   await screen.stoppedAt("%sum: ");
 }
 
@@ -127,7 +145,7 @@ export const tests = {
     await screen.stoppedAt("%scores");
     await screen.until(async () => (await rows()).some((each) => /^Now\s*line 11/.test(each)), "where it went");
     await screen.stop();
-    assert.ok(!(await timeline.isVisible()), "the view is there without a session");
+    await timeline.getByText("No graph is being debugged").waitFor();
   },
 
   async "the statistics show the abnormal first, and a click goes to the line"({ page, screen, open, settings }) {
