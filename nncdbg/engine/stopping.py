@@ -8,7 +8,6 @@ from typing import Any
 from nncdbg.engine.breakpoints import Breakpoint, Place, hit_rule
 from nncdbg.engine.code import Code
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.expression import parse
 from nncdbg.engine.linking import walk
 from nncdbg.engine.placement import Placement, braced
 from nncdbg.engine.traps import Traps
@@ -44,12 +43,12 @@ class Stopping:
             )
         kind, place = chosen[0]
         scope = self.scope
-        expression = parse(when, scope.has, scope.names) if when else None
+        expression = scope.read(when) if when else None
         rule = str(hits) if hits is not None else None
         if rule is not None:
             hit_rule(rule)
         read = [expression] if expression is not None else []
-        read += [parse(part, scope.has, scope.names) for part in braced(log or "")]
+        read += [scope.read(part) for part in braced(log or "")]
         found = Breakpoint(
             self._numbers + 1,
             kind,
@@ -60,8 +59,16 @@ class Stopping:
             frozenset().union(*(each.names for each in read)),
             temporary,
             place if kind == "site" else None,
+            reads_out=any(each.reads_result for each in read),
         )
         self.placement.bind(found, self.traps.codes)
+        if found.reads_out and (
+            kind == "graph" or found.sites and not any(after for _, _, after in found.sites)
+        ):
+            raise UsageError(
+                f"`$out` has no value at {found.kind} {found.target}: no result is computed there",
+                hint="break at an op, a value or a statement with results",
+            )
         self._numbers += 1
         self.traps.breakpoints[found.number] = found
         self.traps.rearm()

@@ -97,7 +97,7 @@ def _graphs(session: Session, word: str) -> list[str]:
 def _functions(session: Session, word: str) -> list[str]:
     from nncdbg.engine.expression.functions import FUNCTIONS
 
-    return [f"{name}(" for name in FUNCTIONS] + ["$iter", "$op", "$line"]
+    return [f"{name}(" for name in FUNCTIONS] + [f"${name}" for name in session.debugger.values.variables()]
 
 
 def _files(session: Session, word: str) -> list[str]:

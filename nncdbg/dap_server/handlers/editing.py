@@ -23,7 +23,7 @@ from nncdbg.dap_server.protocol.requests import SetExpressionBody, SetVariableBo
 from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.engine.data_specs import data_file, generated
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.expression import evaluate, evaluate_index, parse, split_target
+from nncdbg.engine.expression import evaluate, evaluate_index, split_target
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.protocol.requests import SetExpressionArguments, SetVariableArguments
@@ -100,7 +100,7 @@ def _set(session: Session, scope: Values, name: str, index: Any, text: str) -> N
     Raises ExpressionError, NotComputed, and UsageError where shape or type do not fit.
     """
     is_data = (generated(text) or data_file(text)) and not scope.has(text)
-    given = text if is_data else evaluate(parse(text, scope.has, scope.names), scope)
+    given = text if is_data else evaluate(scope.read(text), scope)
     session.program.debugger.set_value(name, given, index, scope=scope)
     session.defer(lambda: report_change(session))
 

@@ -135,11 +135,13 @@ def _select(session: Session, steps: int) -> None:
 def print_(session: Session, text: str) -> None:
     """Show what an expression gives at this moment: `p mean(%h, axis=0)[3] / 2`.
 
-    There are arithmetic, comparison, indexing, min max mean std sum abs any all isnan isinf isfinite
-    count norm quantile shape dtype size argmax, prev(%h), stats(%h).nan, $iter, $op and $line.
-    A line that is no command but an expression is shown as well: `%h[0] * 2`.
+    `$out` and `$in0` are the results and operands of the current statement, `$_` the last printed
+    value; `$x = EXPR` defines a name.  `help expressions` lists the functions.  A line that is an
+    expression is printed too: `%h[0] * 2`.
     """
-    session.screen.put(_shown(session, session.debugger.evaluate(needs("print", text))))
+    result = session.debugger.evaluate(needs("print", text))
+    session.debugger.convenience["_"] = result
+    session.screen.put(_shown(session, result))
 
 
 def _shown(session: Session, result: Any) -> Any:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from rich.text import Text
 
 from nncdbg.engine.errors import UsageError
+from nncdbg.stats import summarize
 from nncdbg.terminal.commands.changing import branches, marks
 from nncdbg.terminal.commands.looking import where
 from nncdbg.terminal.commands.table import command
+from nncdbg.terminal.look import SMALL, element, elements, is_text, type_of
 from nncdbg.terminal.stops import describe, fallbacks, value_or_reason
 
 if TYPE_CHECKING:
@@ -23,7 +26,7 @@ _MANY = 100
 
 @command("info", "i", group="looking", arguments="TOPIC [TEXT]", completes=("info",))
 def info(session: Session, text: str) -> None:
-    """Show the state of breakpoints inputs values memory frames marks branches program fallbacks.
+    """Show the state of breakpoints inputs values memory frames marks branches program fallbacks convenience.
 
     `info values TEXT` lists the values of this block whose names contain TEXT.
     A beginning of the topic does, the first in this order: `info b` is `info breakpoints`.
@@ -84,6 +87,22 @@ def _memory(session: Session, text: str) -> None:
     session.screen.put(f"statements replayed to go back {timeline.replayed}")
 
 
+def _convenience(session: Session, text: str) -> None:
+    names = session.debugger.convenience
+    for name, value in names.items():
+        session.screen.put_line(Text(f"${name} = {_in_a_line(value)}"))
+    if not names:
+        session.screen.put("no convenience names are defined; `$x = EXPR` defines one")
+
+
+def _in_a_line(value: Any) -> str:
+    """A result of an expression: its type and statistics, or its few elements."""
+    if not isinstance(value, np.ndarray) or not value.ndim:
+        return element(value) if isinstance(value, str | np.generic | np.ndarray) else str(value)
+    few = value.size <= SMALL or is_text(value)
+    return f"{type_of(value)} {elements(value) if few else summarize(value)}"
+
+
 def _fallbacks(session: Session, text: str) -> None:
     fallen = fallbacks(session.debugger)
     for _, words in fallen:
@@ -128,4 +147,5 @@ TOPICS: dict[str, Callable[[Session, str], None]] = {
     "branches": lambda session, text: branches(session, ""),
     "program": _program,
     "fallbacks": _fallbacks,
+    "convenience": _convenience,
 }
