@@ -1,11 +1,9 @@
 .DEFAULT_GOAL := help
-PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-EXAMPLE := examples/first_steps.nnc
-STAMP := $(VENV)/.installed
+export PYTHON VENV
 DEV_STAMP := $(VENV)/.installed-dev
-SITE_STAMP := $(VENV)/.installed-site
+SITE_STAMP := $(VENV)/.installed-docs
 CLIENT := tests/dap_server/testsupport
 EXTENSION := vscode-extension
 EDITOR_TESTS := tests/vscode
@@ -15,9 +13,8 @@ EDITOR_TESTS := tests/vscode
 help:  ## show these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(STAMP)  ## be inside a computation graph: own venv, install, an example to step through
-	@if [ -t 0 ] && [ -t 1 ]; then $(BIN)/nncdbg $(EXAMPLE); \
-	else $(BIN)/nncdbg $(EXAMPLE) --replay examples/demo.cmd; fi
+demo:  ## open an example in the debugger; the first run installs nncdbg into .venv
+	@./demo
 
 test: $(DEV_STAMP)  ## run the tests, in parallel
 	$(BIN)/python -m pytest -n auto
@@ -68,15 +65,7 @@ sizes: $(DEV_STAMP)  ## lines per room, the longest files and functions
 	$(BIN)/python benchmarks/sizes.py
 
 clean:  ## remove the venv and caches
-	rm -rf $(VENV) $(CLIENT)/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-
-$(BIN)/python:
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-
-$(STAMP): pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable .
-	@touch $@
+	rm -rf $(VENV) $(VENV).lock $(CLIENT)/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 $(CLIENT)/node_modules: $(CLIENT)/package.json
 	@if command -v npm >/dev/null; then cd $(CLIENT) && npm install --no-package-lock --no-audit --no-fund && touch node_modules; \
@@ -89,10 +78,10 @@ $(EDITOR_TESTS)/node_modules/.installed: $(EDITOR_TESTS)/package.json $(EDITOR_T
 	@if command -v npm >/dev/null && command -v rg >/dev/null; then $(EDITOR_TESTS)/install.sh; \
 	else echo "there is no npm, or no ripgrep: the tests that need them are skipped"; fi
 
-$(DEV_STAMP): pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
-	@touch $@ $(STAMP)
+$(DEV_STAMP): pyproject.toml
+	@tools/install.sh --venv $(VENV) --extra dev
+	@touch $@
 
-$(SITE_STAMP): pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+$(SITE_STAMP): pyproject.toml
+	@tools/install.sh --venv $(VENV) --extra docs
 	@touch $@

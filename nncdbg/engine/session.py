@@ -9,6 +9,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path as FilePath
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from nncdbg.engine.backends import Backend
@@ -76,7 +77,10 @@ class Debugger:
     """
 
     supervisor: ClassVar[Callable[[Debugger, Verb], Stop] | None] = None
-    """Moves every debugger of the process by a verb of its user's, where somebody attaches to them."""
+    """Moves every debugger by a verb of the user's code: for an editor, or for a prompt inside a script."""
+
+    moving: ClassVar[dict[int, Debugger]] = {}
+    """The debugger that each thread moves, by thread; the outermost, if a kernel moves another one."""
 
     def __init__(
         self,
@@ -319,11 +323,27 @@ class Debugger:
     def _moved(self, verb: Verb) -> Stop:
         """Every way of moving comes here."""
         self.control.journey = None
-        supervisor = Debugger.supervisor
-        stop = verb() if supervisor is None else supervisor(self, verb)
+        thread = get_ident()
+        nested = thread in Debugger.moving
+        if not nested:
+            Debugger.moving[thread] = self
+        try:
+            stop = self._supervised(verb)
+        finally:
+            if not nested:
+                del Debugger.moving[thread]
         self.selected = -1
         self.stop = stop
         return stop
+
+    def _supervised(self, verb: Verb) -> Stop:
+        supervisor = Debugger.supervisor
+        if supervisor is not None:
+            return supervisor(self, verb)
+        stop = verb()
+        # A kernel may have called `nncdbg.breakpoint`: then its prompt is due at this stop.
+        supervisor = Debugger.supervisor
+        return stop if supervisor is None else supervisor(self, lambda: stop)
 
     def proceed(self, journey: Journey) -> Stop:
         """Take up a way forward that a stop broke off (see `Control.journey`), from this place."""

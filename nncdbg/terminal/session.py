@@ -155,6 +155,10 @@ class Session:
                 stop = verb()
         self.arrived(stop, written=forward and stop.reason == "step")
 
+    def go_on(self) -> None:
+        """Run until something stops the program."""
+        self.move(self.debugger.run)
+
     def arrived(self, stop: Stop, *, written: bool = False) -> None:
         """Print a stop."""
         self.listed = None
