@@ -234,6 +234,17 @@ class Debugger:
         """Switch a breakpoint on or off."""
         self._stopping.enable(number, enabled)
 
+    def set_condition(self, number: int, when: str | None) -> Breakpoint:
+        """Replace the condition of a breakpoint; None removes it.
+
+        Raises UsageError for an unknown number, ExpressionError for a wrong condition.
+        """
+        return self._stopping.set_condition(number, when)
+
+    def ignore(self, number: int, count: int) -> Breakpoint:
+        """Let the next `count` hits of a breakpoint pass.  Raises UsageError for an unknown number."""
+        return self._stopping.ignore(number, count)
+
     def breakpoint(self, number: int) -> Breakpoint:
         """The breakpoint with a number.  Raises UsageError if there is none."""
         return self._stopping.known(number)

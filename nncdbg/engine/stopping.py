@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from nncdbg.engine.breakpoints import Breakpoint, Place, hit_rule
 from nncdbg.engine.code import Code
 from nncdbg.engine.errors import UsageError
+from nncdbg.engine.expression import Expression
 from nncdbg.engine.linking import walk
 from nncdbg.engine.placement import Placement, braced
 from nncdbg.engine.traps import Traps
 from nncdbg.engine.values import Values
 from nncdbg.textual_repr.listing import Listing
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A condition, the names of values that it and the log message read, and whether they read `$out`."""
+
+    condition: Expression | None
+    names: frozenset[str]
+    out: bool
 
 
 class Stopping:
@@ -42,37 +53,45 @@ class Stopping:
                 "a breakpoint is at one of line, op, graph, value, source or site", hint="break_at(line=12)"
             )
         kind, place = chosen[0]
-        scope = self.scope
-        expression = scope.read(when) if when else None
+        read = self._read(when, log)
         rule = str(hits) if hits is not None else None
         if rule is not None:
             hit_rule(rule)
-        read = [expression] if expression is not None else []
-        read += [scope.read(part) for part in braced(log or "")]
         found = Breakpoint(
             self._numbers + 1,
             kind,
             self._target(kind, place),
-            expression,
+            read.condition,
             rule,
             log,
-            frozenset().union(*(each.names for each in read)),
+            read.names,
             temporary,
             place if kind == "site" else None,
-            reads_out=any(each.reads_result for each in read),
+            read.out,
         )
-        self.placement.bind(found, self.traps.codes)
-        if found.reads_out and (
-            kind == "graph" or found.sites and not any(after for _, _, after in found.sites)
-        ):
-            raise UsageError(
-                f"`$out` has no value at {found.kind} {found.target}: no result is computed there",
-                hint="break at an op, a value or a statement with results",
-            )
+        self._bind(found)
         self._numbers += 1
         self.traps.breakpoints[found.number] = found
         self.traps.rearm()
         return found
+
+    def _read(self, when: str | None, log: str | None) -> _Read:
+        """Return the condition, and what it and the log message read.  Raises ExpressionError."""
+        condition = self.scope.read(when) if when else None
+        read = [self.scope.read(part) for part in braced(log or "")]
+        read += [condition] if condition is not None else []
+        names = frozenset[str]().union(*(each.names for each in read))
+        return _Read(condition, names, any(each.reads_result for each in read))
+
+    def _bind(self, found: Breakpoint) -> None:
+        """Bind a breakpoint to its statements.  Raises UsageError where `$out` has no value there."""
+        self.placement.bind(found, self.traps.codes)
+        before = found.sites and not any(after for _, _, after in found.sites)
+        if found.reads_out and (found.kind == "graph" or before):
+            raise UsageError(
+                f"`$out` has no value at {found.kind} {found.target}: no result is computed there",
+                hint="break at an op, a value or a statement with results",
+            )
 
     def _target(self, kind: str, place: Any) -> str:
         match kind:
@@ -85,6 +104,34 @@ class Stopping:
             case "site":
                 return _site_words(place)
         return str(place)
+
+    def set_condition(self, number: int, when: str | None) -> Breakpoint:
+        """Replace the condition of a breakpoint, or remove it.
+
+        Raises UsageError for an unknown number, ExpressionError for a wrong condition.
+        """
+        found = self.known(number)
+        before = _Read(found.condition, found.reads, found.reads_out)
+        try:
+            self._bind_again(found, self._read(when, found.log))
+        except UsageError:
+            self._bind_again(found, before)
+            raise
+        finally:
+            self.traps.rearm()
+        return found
+
+    def _bind_again(self, found: Breakpoint, read: _Read) -> None:
+        found.condition, found.reads, found.reads_out = read.condition, read.names, read.out
+        found.sites.clear()
+        found.note = ""
+        self._bind(found)
+
+    def ignore(self, number: int, count: int) -> Breakpoint:
+        """Have the next `count` hits of a breakpoint pass.  Raises UsageError for an unknown number."""
+        found = self.known(number)
+        found.skipped = found.count + max(0, count)
+        return found
 
     def delete(self, number: int | None) -> None:
         """Remove one breakpoint, or all.  Raises UsageError for a number that is not there."""
