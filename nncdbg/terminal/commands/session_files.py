@@ -63,7 +63,14 @@ def note(session: Session, text: str) -> None:
     needs("note", text)
 
 
-@command("help", "h", "?", group="session", arguments="[COMMAND | FUNCTION | expressions | keys]", completes=("command",))
+@command(
+    "help",
+    "h",
+    "?",
+    group="session",
+    arguments="[COMMAND | FUNCTION | expressions | keys]",
+    completes=("command",),
+)
 def help_(session: Session, text: str) -> None:
     """List the commands, or explain one; also `help keys`, `help expressions`."""
     if not text:
