@@ -35,6 +35,8 @@ MAX_TEXT = 60 << 10
 class Console(Terminal):
     """One client's console over one program."""
 
+    reads_terminal = False
+
     def __init__(self, session: Session) -> None:
         self._written = StringIO()
         color = session.client is not None and bool(session.client.supports_ansi_styling)
@@ -121,6 +123,12 @@ class Console(Terminal):
         if otherwise and not self._playing:
             raise UsageError(question.rstrip("?") + ": a console cannot ask", hint=otherwise)
         return True
+
+    def perform(self, action: Callable[[], object]) -> None:
+        if self._playing:
+            action()
+        else:
+            self._on_runner(lambda: self.attempt(action))
 
     def play(self, path: str, *, echo: bool) -> int:
         if self._playing:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.control import Stop
     from nncdbg.engine.divergence.companion import Companion
     from nncdbg.engine.session import Debugger
+    from nncdbg.terminal.python import Namespace
     from nncdbg.terminal.recording import Confirm
     from nncdbg.textual_repr.listing import Listing
 
@@ -35,6 +36,9 @@ class Session:
     `title` is the model as the user wrote it.  `over` is set by `quit`.
     """
 
+    reads_terminal = True
+    """Whether a person types at standard input, or a script does, so that Python can read it."""
+
     def __init__(self, debugger: Debugger, title: str, screen: Screen) -> None:
         self.debugger = debugger
         self.title = title
@@ -49,6 +53,10 @@ class Session:
         """The last line that `list` has shown since the last stop."""
         self.searched = ""
         """The text of the last `search`."""
+        self.python: Namespace | None = None
+        """The names of `py` and `interact`, once they are used."""
+        self._told: Stop | None = None
+        self._untrusted = False
         self._repeated = ""
         self._shown: object = None
         self._fallen: set[str] = set()
@@ -68,8 +76,12 @@ class Session:
             self._record(text)
         if not text or text.startswith("#"):
             return True
+        return self.attempt(lambda: self.dispatch(text), text)
+
+    def attempt(self, action: Callable[[], object], text: str = "this") -> bool:
+        """Do what the line `text` asked for; an error is printed.  False if it failed."""
         try:
-            self.dispatch(text)
+            action()
         except NncdbgError as error:
             self.screen.complain(error)
         except MemoryError:
@@ -139,7 +151,25 @@ class Session:
         if setup is not None:
             for words in changes(setup, self.debugger, self.title):
                 self.screen.note(words)
-        return self.play(path, echo=True)
+        self._untrusted = True
+        try:
+            return self.play(path, echo=True)
+        finally:
+            self._untrusted = False
+
+    def allow_python(self) -> None:
+        """Raise UsageError where Python code must not run: in a recording, unless the user agrees."""
+        if self._untrusted and not (
+            self.confirm and self.confirm("this recording runs Python code; run it?")
+        ):
+            raise UsageError(
+                "a recording does not run Python code", hint="read it first; `source FILE` runs the file"
+            )
+        self._untrusted = False
+
+    def perform(self, action: Callable[[], object]) -> None:
+        """Do something that may move the program."""
+        action()
 
     def _paused(self) -> bool:
         """Whether somebody has stopped the program by hand."""
@@ -173,8 +203,15 @@ class Session:
         """Run until something stops the program."""
         self.move(self.debugger.run)
 
+    def moved_since(self, stop: Stop) -> None:
+        """Print the latest stop if the program has moved since `stop`, and nothing has printed it."""
+        now = self.debugger.stop
+        if now is not stop and now is not self._told:
+            self.arrived(now)
+
     def arrived(self, stop: Stop, *, written: bool = False) -> None:
         """Print a stop."""
+        self._told = stop
         self.listed = None
         show_stop(self.screen, self.debugger, stop, self._shown, written)
         self._shown = None if stop.reason == "end" else place_of(self.debugger.machine.frames[-1])

@@ -8,6 +8,7 @@ from nncdbg.terminal.commands import (  # noqa: F401
     listing,
     looking,
     moving,
+    python,
     session_files,
     stack,
     states,
