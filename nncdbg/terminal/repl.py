@@ -58,6 +58,7 @@ def converse(session: Session, options: argparse.Namespace, greet: Callable[[], 
         session.recording = start_recording(
             options.record, session.debugger, session.title, force=options.force, confirm=session.confirm
         )
+    session.trusts_recordings = options.allow_python
     try:
         greet()
         return _read(session, options)

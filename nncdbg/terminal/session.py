@@ -56,7 +56,9 @@ class Session:
         self.python: Namespace | None = None
         """The names of `py` and `interact`, once they are used."""
         self._told: Stop | None = None
-        self._untrusted = False
+        self.trusts_recordings = False
+        """Whether recordings may run Python code without a question."""
+        self._replaying = False
         self._repeated = ""
         self._shown: object = None
         self._fallen: set[str] = set()
@@ -151,21 +153,21 @@ class Session:
         if setup is not None:
             for words in changes(setup, self.debugger, self.title):
                 self.screen.note(words)
-        self._untrusted = True
+        before, self._replaying = self._replaying, True
         try:
             return self.play(path, echo=True)
         finally:
-            self._untrusted = False
+            self._replaying = before
 
     def allow_python(self) -> None:
         """Raise UsageError where Python code must not run: in a recording, unless the user agrees."""
-        if self._untrusted and not (
-            self.confirm and self.confirm("this recording runs Python code; run it?")
-        ):
+        if not self._replaying or self.trusts_recordings:
+            return
+        if self.confirm is None or not self.confirm("this recording runs Python code; run it?"):
             raise UsageError(
-                "a recording does not run Python code", hint="read it first; `source FILE` runs the file"
+                "a recording does not run Python code", hint="read it first; --allow-python runs the code"
             )
-        self._untrusted = False
+        self.trusts_recordings = True
 
     def perform(self, action: Callable[[], object]) -> None:
         """Do something that may move the program."""

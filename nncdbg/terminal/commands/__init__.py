@@ -5,6 +5,7 @@ from __future__ import annotations
 from nncdbg.terminal.commands import (  # noqa: F401
     changing,
     comparing,
+    dumping,
     listing,
     looking,
     moving,
