@@ -19,6 +19,8 @@ from nncdbg.terminal.stops import (
 )
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from nncdbg.engine.graph import Array
     from nncdbg.engine.values import Place
     from nncdbg.terminal.session import Session
@@ -34,6 +36,17 @@ def print_(session: Session, text: str) -> None:
     """
     for expression in separated(needs("print", text)):
         session.screen.put(_shown(session, session.debugger.evaluate(expression)))
+
+
+def displayed(session: Session, text: str) -> Text:
+    """Return the line that shows an expression at a stop.  Raises NncdbgError."""
+    from rich.text import Text
+
+    debugger = session.debugger
+    result = debugger.evaluate(text)
+    if isinstance(result, np.ndarray) and result.ndim:
+        return describe(_name_of(session, text) or text, result, session.screen)
+    return Text(f"{text} = {_shown(session, result)}")
 
 
 def separated(text: str) -> list[str]:
