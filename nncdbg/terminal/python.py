@@ -12,8 +12,9 @@ import io
 import linecache
 import re
 import sys
+import textwrap
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from types import CodeType
@@ -46,7 +47,7 @@ class Namespace(dict[str, Any]):
             __builtins__=builtins,
             np=np,
             debugger=session.debugger,
-            execute=session.dispatch,
+            execute=_executor(session),
             convenience=session.debugger.convenience,
             exit=_leave,
             quit=_leave,
@@ -73,6 +74,16 @@ class Namespace(dict[str, Any]):
         if not found:
             raise KeyError(key)
         return scope.value(found[0])
+
+
+def _executor(session: Session) -> Callable[[str], None]:
+    def execute(line: str) -> None:
+        """Execute a command of the prompt, or print an expression.  Raises NncdbgError."""
+        text = line.strip()
+        if text and not text.startswith("#"):
+            session.dispatch(text)
+
+    return execute
 
 
 def _leave(code: object = None) -> None:
@@ -133,6 +144,7 @@ def run_python(session: Session, text: str) -> None:
     """
     namespace = _namespace(session)
     namespace.begin()
+    text = textwrap.dedent(text).strip("\n")
     linecache.cache[_FILE] = (len(text), None, [f"{line}\n" for line in text.split("\n")], _FILE)
     before = session.debugger.stop
     with _printing(session):

@@ -20,6 +20,8 @@ from nncdbg.terminal.stops import (
 )
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from nncdbg.engine.graph import Array
     from nncdbg.engine.values import Place
     from nncdbg.terminal.session import Session
@@ -37,6 +39,17 @@ def print_(session: Session, text: str) -> None:
         result = session.debugger.evaluate(expression)
         session.debugger.convenience["_"] = result
         session.screen.put(_shown(session, result))
+
+
+def displayed(session: Session, text: str) -> Text:
+    """Return the line that shows an expression at a stop.  Raises NncdbgError."""
+    from rich.text import Text
+
+    debugger = session.debugger
+    result = debugger.evaluate(text)
+    if isinstance(result, np.ndarray) and result.ndim:
+        return described(_name_of(session, text) or text, result, look_at(debugger, session.screen))
+    return Text(f"{text} = {_shown(session, result)}")
 
 
 def separated(text: str) -> list[str]:

@@ -16,7 +16,11 @@ def py(session: Session, text: str) -> None:
     """Run Python code; without CODE, the lines up to `end`.
 
       py h.mean(axis=0)                a value by its name, as a NumPy array
-      py for _ in range(3): execute("next")
+      py
+      for _ in range(3):
+          execute("next")
+          print(debugger.stop.line, debugger.evaluate("max($out)"))
+      end
     `debugger` is the Debugger of the Python API, `execute("COMMAND")` runs a command, `np` is NumPy, and
     `convenience["x"]` is `$x`.  Of a long name, the part after the last `/` is enough where it is an
     identifier.  Arrays are read-only: `debugger.set_value("h", array)` changes a value.  A recording
@@ -25,7 +29,10 @@ def py(session: Session, text: str) -> None:
     from nncdbg.terminal.python import run_python
 
     session.allow_python()
-    session.perform(lambda: run_python(session, text))
+    if text:
+        session.perform(lambda: run_python(session, text))
+    else:
+        session.collect("py", lambda lines: session.perform(lambda: run_python(session, "\n".join(lines))))
 
 
 @command("interact", group="session")
