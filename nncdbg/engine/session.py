@@ -38,9 +38,11 @@ from nncdbg.engine.linking import Allocation, Binding, Execute, Linker
 from nncdbg.engine.machine import Frame, Machine, Running
 from nncdbg.engine.new_values import from_text, whole_result
 from nncdbg.engine.placement import Placement
+from nncdbg.engine.rich_output import RichOutput
 from nncdbg.engine.search import candidates, constant_names
 from nncdbg.engine.stopping import Stopping, bare
 from nncdbg.engine.supplied import SuppliedResults
+from nncdbg.engine.tensor import Tensor
 from nncdbg.engine.timeline import Branch, Mark, Timeline
 from nncdbg.engine.traps import Traps
 from nncdbg.engine.values import Outputs, Values, type_of
@@ -60,7 +62,7 @@ Verb: TypeAlias = "Callable[[], Stop]"
 """One way of moving a program, with all that it needs to know."""
 
 
-class Debugger:
+class Debugger(RichOutput):
     """A program, stopped at its first statement.
 
     `inputs` maps input names to arrays, scalars, or specs such as ``"x.npy"`` and ``"zeros"``;
@@ -505,6 +507,11 @@ class Debugger:
     def value(self, name: str) -> Array:
         """The array at this moment, read-only.  Raises NotComputed before its statement has run."""
         return self.values.value(bare(name, self.values.has))
+
+    def __getitem__(self, name: str) -> Tensor:
+        """The value at this moment with its name and statistics; errors are those of `value`."""
+        name = bare(name, self.values.has)
+        return Tensor(self.value(name), name)
 
     def stats(self, name: str) -> Summary:
         """The statistics of a value, over its finite elements, with counts of the others."""

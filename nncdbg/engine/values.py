@@ -13,6 +13,7 @@ from nncdbg.engine.code import UNSET, Code
 from nncdbg.engine.errors import ExpressionError, NotComputed
 from nncdbg.engine.graph import Array, TensorType
 from nncdbg.engine.machine import Frame, Machine
+from nncdbg.engine.rich_output import RichOutput
 from nncdbg.engine.timeline import EVICTED, Timeline
 from nncdbg.stats import Summary
 from nncdbg.stats.piecewise import summarize_by_pieces
@@ -41,7 +42,7 @@ def _not_supplied(frame: Frame, slot: int) -> Any:
     return UNSET
 
 
-class Outputs(dict[str, Array]):
+class Outputs(dict[str, Array], RichOutput):
     """The results of a program: read-only arrays by name, without the `%`."""
 
 
