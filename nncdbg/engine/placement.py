@@ -56,6 +56,7 @@ class Placement:
             )
         if place[0] != line:
             found.note = f"line {line} has no statement; moved to line {place[0]}"
+            found.target = str(place[0])
         found.lines = (place[0],)
 
     def _bind_source(self, found: Breakpoint) -> None:

@@ -21,8 +21,8 @@ from nncdbg.engine.code import UNSET, Code, Path, Statement
 from nncdbg.engine.collector import collector_paused
 from nncdbg.engine.consumers import Consumers
 from nncdbg.engine.control import Control, Journey, LogMessage, Stop
-from nncdbg.engine.deviations import Edit
-from nncdbg.engine.editing import change, edited
+from nncdbg.engine.deviations import Edit, edits_of
+from nncdbg.engine.editing import change, edited, late_words
 from nncdbg.engine.errors import NncdbgError, UnsupportedOp, UsageError
 from nncdbg.engine.escaping import printable
 from nncdbg.engine.expression import Expression, evaluate, evaluate_index, parse, parse_index
@@ -235,6 +235,17 @@ class Debugger(RichOutput):
     def enable(self, number: int, enabled: bool = True) -> None:
         """Switch a breakpoint on or off."""
         self._stopping.enable(number, enabled)
+
+    def set_condition(self, number: int, when: str | None) -> Breakpoint:
+        """Replace the condition of a breakpoint; None removes it.
+
+        Raises UsageError for an unknown number, ExpressionError for a wrong condition.
+        """
+        return self._stopping.set_condition(number, when)
+
+    def ignore(self, number: int, count: int) -> Breakpoint:
+        """Let the next `count` hits of a breakpoint pass.  Raises UsageError for an unknown number."""
+        return self._stopping.ignore(number, count)
 
     def breakpoint(self, number: int) -> Breakpoint:
         """The breakpoint with a number.  Raises UsageError if there is none."""
@@ -540,6 +551,11 @@ class Debugger(RichOutput):
         if isinstance(value, str) and (now := type_of(scope.content(name))) and now.dtype != "str":
             value = from_text(name, now, value, self._folder)
         return change(scope, name, value, index, self.backend.to_device)
+
+    def late_decisions(self) -> list[str]:
+        """A sentence for each decision (`if`, `while`, `break`) that the latest edit came too late for."""
+        edits = edits_of(self.timeline.edits)
+        return late_words(edits[-1], self.line_in) if edits else []
 
     @property
     def awaited(self) -> tuple[str, ...]:

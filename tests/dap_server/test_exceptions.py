@@ -36,7 +36,7 @@ def test_the_filters_are_told_with_words_for_people(client: Client) -> None:
     names = [each["filter"] for each in filters]
     assert names == ["nan", "inf", "uninitialized", "integer", "overflow", "guard", "race", "assertion"]
     assert all(each["label"] and each["description"] and each["supportsCondition"] for each in filters)
-    assert [each["filter"] for each in filters if each["default"]] == ["uninitialized", "guard"]
+    assert [each["filter"] for each in filters if each["default"]] == ["nan", "uninitialized", "guard"]
 
 
 def test_a_nan_is_told_at_its_birth_with_what_it_came_from(client: Client) -> None:
@@ -49,7 +49,7 @@ def test_a_nan_is_told_at_its_birth_with_what_it_came_from(client: Client) -> No
     assert "has not stopped at an exception" in client.refused("exceptionInfo", {"threadId": 1})
     stop = client.move("continue", "exception")
     assert stop["hitBreakpointIds"] == [told[0]["id"]]
-    assert stop["description"] == "NaN is born"
+    assert stop["description"] == "NaN originates"
     assert stop["text"] == "the first NaN is in %terms: Mul made it out of inputs without NaN"
     info = client.request("exceptionInfo", {"threadId": 1})
     assert info["exceptionId"] == "nan"

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 _CONDITION = "an expression, such as $iter > 3 or max(abs(%h)) > 100"
 
 _KINDS = (
-    ("nan", "NaN is born", "An op makes a NaN out of operands without one", False),
-    ("inf", "Inf is born", "An op makes an infinity out of operands without one", False),
+    ("nan", "NaN originates", "An op makes a NaN from operands without NaN", True),
+    ("inf", "Inf originates", "An op makes an Inf from operands without Inf", False),
     ("uninitialized", "Uninitialized memory", "An op reads, or leaves, memory that nobody wrote", True),
     (
         "integer",

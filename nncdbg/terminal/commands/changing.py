@@ -52,6 +52,8 @@ def _set(session: Session, name: str, value: Any, index: Any = None) -> None:
         session.screen.put(f"line {line} gives this from now on, instead of running its op")
     else:
         session.screen.put(f"this is branch {branch.number}; branch {branch.parent} stays as it was")
+        for sentence in debugger.late_decisions():
+            session.screen.put(sentence)
 
 
 @command("load", group="changing", arguments="%value = FILE.npy", completes=("value", "file"))
