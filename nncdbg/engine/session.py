@@ -40,7 +40,8 @@ from nncdbg.engine.new_values import from_text, whole_result
 from nncdbg.engine.placement import Placement
 from nncdbg.engine.rich_output import RichOutput
 from nncdbg.engine.search import candidates, constant_names
-from nncdbg.engine.stopping import Stopping, bare
+from nncdbg.engine.short_names import ProgramNames, ShortNames
+from nncdbg.engine.stopping import Stopping
 from nncdbg.engine.supplied import SuppliedResults
 from nncdbg.engine.tensor import Tensor
 from nncdbg.engine.timeline import Branch, Mark, Timeline
@@ -105,6 +106,7 @@ class Debugger(RichOutput):
         self.program = program
         self.seed = seed
         self.listing: Listing = program.listing or printed_listing(program, locations=False)
+        self._names: dict[int, tuple[Any, ProgramNames]] = {}
         self.messages: list[str] = []
         """Messages of logpoints and about re-applied edits, oldest first, unless `said` takes them."""
         self.said: Callable[[LogMessage], None] = lambda message: self.messages.append(message.text)
@@ -168,6 +170,7 @@ class Debugger(RichOutput):
             self.timeline,
             lambda frame: self.line_of(frame, frame.pc),
             frozenset(candidates(program, "value") | constant_names(program)),
+            self.names_in,
             to_host=self.backend.to_host,
             supplied=self._supplied_now,
         )
@@ -516,8 +519,12 @@ class Debugger(RichOutput):
         return replace(self._innermost, depth=depth)
 
     def value(self, name: str) -> Array:
-        """The array at this moment, read-only.  Raises NotComputed before its statement has run."""
-        return self.values.value(bare(name, self.values.has))
+        """The array at this moment, read-only; `name` may be an unambiguous part of a long name.
+
+        Raises NotComputed before its statement has run, ExpressionError for an unknown or ambiguous name.
+        """
+        scope = self.values
+        return scope.value(scope.resolve(name))
 
     def __getitem__(self, name: str) -> Tensor:
         """The value at this moment with its name and statistics; errors are those of `value`."""
@@ -544,7 +551,7 @@ class Debugger(RichOutput):
         returns them from then on, in every iteration, and the branch is the current one.
         """
         scope = scope or self.values
-        name = bare(name, scope.has)
+        name = scope.resolve(name)
         if name in self.awaited:
             self._supply(name, value, index, scope)
             return self.timeline.branches[self.timeline.branch]
@@ -618,6 +625,17 @@ class Debugger(RichOutput):
     def listing_of(self, frame: Frame) -> Listing:
         """The text that a frame's statements stand in: the program's, or a micro program's."""
         return self.listing_in(frame.code)
+
+    def names_in(self, code: Code) -> ShortNames:
+        """The names that are visible in a block, with their short forms."""
+        return self.names_of(code).at(code.path)
+
+    def names_of(self, code: Code) -> ProgramNames:
+        """The names of the program that a block belongs to: the debugged one, or a micro program."""
+        program = code.formula or self.program
+        if id(program) not in self._names:
+            self._names[id(program)] = program, ProgramNames(program)
+        return self._names[id(program)][1]
 
     def listing_in(self, code: Code) -> Listing:
         """The text that a block's statements stand in."""

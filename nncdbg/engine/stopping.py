@@ -11,6 +11,7 @@ from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import Expression, parse
 from nncdbg.engine.linking import walk
 from nncdbg.engine.placement import Placement, braced
+from nncdbg.engine.short_names import choices, meant
 from nncdbg.engine.traps import Traps
 from nncdbg.engine.values import Values
 from nncdbg.textual_repr.listing import Listing
@@ -77,12 +78,22 @@ class Stopping:
             case "graph":
                 return str(place.lstrip("@"))
             case "value" | "data":
-                return bare(place, self.scope.program_names.__contains__)
+                return self._value(place)
             case "source":
                 return f"{place[0]}:{place[1]}"
             case "site":
                 return _site_words(place)
         return str(place)
+
+    def _value(self, written: str) -> str:
+        """The name of the value to stop at, given its name or a part of it; an unknown one as it is."""
+        name = bare(written, self.scope.program_names.__contains__)
+        if name in self.scope.program_names:
+            return name
+        found = meant(name, self.scope.names())
+        if len(found) > 1:
+            raise UsageError(f"%{name} is ambiguous", hint=choices(found))
+        return found[0] if found else name
 
     def set_condition(self, number: int, when: str | None) -> Breakpoint:
         """Replace the condition of a breakpoint, or remove it.

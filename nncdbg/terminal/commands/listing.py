@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from nncdbg.engine.errors import UsageError
 from nncdbg.terminal.commands.table import command, needs, no_arguments, whole_number
-from nncdbg.terminal.stops import marks_of
+from nncdbg.terminal.stops import marks_of, names_on
 from nncdbg.terminal.windows import around, window
 
 if TYPE_CHECKING:
@@ -56,7 +56,9 @@ def _show(session: Session, lines: range) -> None:
     debugger = session.debugger
     listing = session.listing()
     marks = marks_of(debugger, max(0, debugger.selected), debugger.stop)
-    for line in window(listing, lines, marks, session.screen.line_look.width):
+    code = debugger.frames[max(0, debugger.selected)].code
+    names = names_on(debugger, session.screen, code)
+    for line in window(listing, lines, marks, session.screen.line_look.width, names):
         session.screen.put_line(line)
     session.listed = lines[-1]
 

@@ -10,9 +10,10 @@ import numpy as np
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import evaluate_index, parse, resolve_name, spelled, split_target
 from nncdbg.terminal.commands.table import command, needs, whole_number
+from nncdbg.terminal.display import described
 from nncdbg.terminal.places import split_value
 from nncdbg.terminal.stops import (
-    describe,
+    look_at,
     operand_names,
     unique,
     value_or_reason,
@@ -160,7 +161,7 @@ def _titled(session: Session, name: str, array: Array) -> Any:
     from nncdbg.terminal.look import type_of
 
     if session.debugger.values.has(name):
-        return describe(name, array, session.screen)
+        return described(name, array, look_at(session.debugger, session.screen))
     return Text(f"{name}: {type_of(array)}")
 
 
@@ -178,7 +179,7 @@ def _statement_stats(session: Session) -> None:
     if not names:
         session.screen.put("this statement reads and writes no values")
     for name in names:
-        session.screen.put_line(value_or_reason(debugger, name, session.screen))
+        session.screen.put_line(value_or_reason(debugger, name, look_at(debugger, session.screen)))
 
 
 @command("hist", group="looking", arguments="%value [BINS]", completes=("value", "function"))
@@ -211,7 +212,7 @@ def show(session: Session, text: str) -> None:
     name, index = split_target(needs("show", text), scope.has, scope.names)
     array, look = scope.value(name), session.screen.look
     if not isinstance(array, np.ndarray):
-        session.screen.put_line(describe(name, array, session.screen))
+        session.screen.put_line(described(name, array, look_at(session.debugger, session.screen)))
     elif index is None:
         session.screen.put(display.show(array, name, look))
     else:

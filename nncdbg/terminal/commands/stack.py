@@ -8,7 +8,7 @@ from rich.text import Text
 
 from nncdbg.engine.errors import UsageError
 from nncdbg.terminal.commands.table import command, whole_number
-from nncdbg.terminal.stops import marks_of
+from nncdbg.terminal.stops import marks_of, names_on, statement_lines
 from nncdbg.terminal.titles import frame_title
 from nncdbg.terminal.windows import around, window
 
@@ -28,10 +28,10 @@ def where(session: Session, text: str) -> None:
     count = whole_number("where", text) if text else len(frames)
     for number, frame in frames[:count] if count >= 0 else frames[count:]:
         line = debugger.line_of(frame, frame.pc) or 0
-        words = debugger.listing_of(frame).lines[line - 1].strip()
         star = "*" if number == chosen else " "
-        title = frame_title(debugger.frames, number)
-        session.screen.put_line(Text(f"{star}#{number} {title}, line {line}: ").append(words, "dim"))
+        head = f"{star}#{number} {frame_title(debugger.frames, number)}, line {line}: "
+        for words in statement_lines(debugger, session.screen, frame.code, line, head):
+            session.screen.put_line(Text(words[: len(head)]).append(words[len(head) :], "dim"))
 
 
 @command("frame", "f", group="looking", arguments="[NUMBER]")
@@ -81,5 +81,6 @@ def _show_frame(session: Session, chosen: int) -> None:
         around(session.here(), 3, len(listing.lines)),
         marks_of(debugger, chosen),
         session.screen.line_look.width,
+        names_on(debugger, session.screen, frame.code),
     ):
         session.screen.put_line(line)

@@ -12,7 +12,8 @@ from nncdbg.engine.errors import UsageError
 from nncdbg.terminal.commands.changing import branches, marks
 from nncdbg.terminal.commands.stack import where
 from nncdbg.terminal.commands.table import command, whole_number
-from nncdbg.terminal.stops import describe, fallbacks, value_or_reason
+from nncdbg.terminal.display import described
+from nncdbg.terminal.stops import fallbacks, look_at, statement_lines, value_or_reason
 
 if TYPE_CHECKING:
     from nncdbg.engine.code import Code
@@ -66,7 +67,7 @@ def _breakpoints(session: Session, text: str) -> None:
 
 def _inputs(session: Session, text: str) -> None:
     for name, array in session.debugger.inputs.items():
-        session.screen.put_line(describe(name, array, session.screen))
+        session.screen.put_line(described(name, array, look_at(session.debugger, session.screen)))
     for note in session.debugger.notes:
         session.screen.put(f"  {note}")
 
@@ -120,8 +121,9 @@ def _constant_names(session: Session) -> set[str]:
 
 
 def _list_values(session: Session, names: Sequence[str], which: str = "") -> None:
+    look = look_at(session.debugger, session.screen)
     for name in names[:_MANY]:
-        session.screen.put_line(value_or_reason(session.debugger, name, session.screen))
+        session.screen.put_line(value_or_reason(session.debugger, name, look))
     if len(names) > _MANY:
         session.screen.put(f"and {len(names) - _MANY} more; `info values TEXT` selects by name")
     if not names:
@@ -135,7 +137,9 @@ def _line(session: Session, text: str) -> None:
     if place is None or number < 1:
         raise UsageError(f"there is no statement at or after line {number}")
     line, site = place
-    session.screen.put_line(Text(f"line {line}: ").append(listing.lines[line - 1].strip()))
+    code, head = _selected(session).code, f"line {line}: "
+    for words in statement_lines(session.debugger, session.screen, code, line, head):
+        session.screen.put_line(Text(words))
     session.screen.put(f"  {_place_of(session, site)}")
 
 
