@@ -528,8 +528,9 @@ class Debugger(RichOutput):
 
     def __getitem__(self, name: str) -> Tensor:
         """The value at this moment with its name and statistics; errors are those of `value`."""
-        name = bare(name, self.values.has)
-        return Tensor(self.value(name), name)
+        scope = self.values
+        name = scope.resolve(name)
+        return Tensor(scope.value(name), name)
 
     def stats(self, name: str) -> Summary:
         """The statistics of a value, over its finite elements, with counts of the others."""
