@@ -29,6 +29,9 @@ _STYLE = """
 .nncdbg svg {vertical-align: middle}
 """
 
+WIDTH = 120
+"""Columns of program text, for which long names are shortened."""
+
 _MIDDLE = (128, 128, 128)
 
 _THEME = TerminalTheme(
@@ -70,7 +73,7 @@ def note(text: str) -> str:
 
 def printed(show: Callable[[Screen], None]) -> str:
     """What `show` prints to a screen, errors included, with its colours."""
-    screen = Screen(StringIO(), StringIO(), color=True)
+    screen = Screen(StringIO(), StringIO(), width=WIDTH, color=True)
     screen.err = screen.out
     screen.out.record = True
     show(screen)

@@ -12,12 +12,13 @@ from nncdbg.engine.divergence.report import DiffReport
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.graph import Program
 from nncdbg.engine.session import Debugger
+from nncdbg.engine.short_names import ProgramNames
 from nncdbg.engine.tensor import Tensor
 from nncdbg.engine.values import Outputs
 from nncdbg.nan_watch.records import Report
 from nncdbg.nan_watch.reports import Watched
 from nncdbg.nan_watch.reports.text import lines
-from nncdbg.notebook.markup import document, escape, heading, note, printed, printed_lines, table
+from nncdbg.notebook.markup import WIDTH, document, escape, heading, note, printed, printed_lines, table
 from nncdbg.notebook.pictures import caption, picture
 from nncdbg.stats import Summary
 from nncdbg.terminal.divergence import print_report
@@ -33,8 +34,6 @@ _ROW = 32
 """Pixels of a picture in a table."""
 _LARGE = 128
 """Pixels of the picture of one tensor."""
-_WIDE = 1 << 20
-"""Columns of a listing: its lines are whole, and the page scrolls."""
 _STATISTICS = ("min", "mean", "max", "std")
 _COUNTS = (("nan", "nan"), ("+inf", "posinf"), ("-inf", "neginf"), ("zero", "zero"))
 
@@ -52,7 +51,7 @@ def _program(program: Program) -> Iterable[str]:
     count = len(text.lines) - (not text.lines[-1])
     shown = range(1, min(_LINES, count) + 1)
     yield heading(brief(program))
-    yield printed_lines(window(text, shown, Marks(), _WIDE))
+    yield printed_lines(window(text, shown, Marks(), WIDTH, ProgramNames(program)))
     if count > _LINES:
         yield note(f"and {count - _LINES:,} more lines: print(program) shows all")
 
@@ -79,7 +78,10 @@ def _debugger(debugger: Debugger) -> Iterable[str]:
     read = [name for node in following for name in operand_names(node)]
     names = unique([*(value.name for value in written), *read])
     known = ((name, _content(debugger, name)) for name in names)
-    yield _values((name, content) for name, content in known if content is not None)
+    short = debugger.names_of(frame.code).at(frame.code.path).forms
+    yield _values(
+        ((name, content) for name, content in known if content is not None), lambda name: short(name)[0]
+    )
 
 
 def _content(debugger: Debugger, name: str) -> Any:
@@ -130,20 +132,27 @@ def _statistics(summary: Summary) -> str:
     return table(heads, [[*_cells(summary), f"{summary.subnormal:,}", f"{summary.count:,}"]], texts=0)
 
 
-def _values(values: Iterable[tuple[str, Any]]) -> str:
-    """A row per value: name, type, statistics and a picture."""
+def _values(values: Iterable[tuple[str, Any]], short: Callable[[str], str] = str) -> str:
+    """A row per value: its name as `short` gives it, type, statistics and a picture."""
     heads = ["value", "type", *_STATISTICS, *(head for head, _ in _COUNTS), "picture"]
-    rows = [_row(name, content, len(heads)) for name, content in values]
+    rows = [[_titled(name, short(name)), *_row(content, len(heads) - 1)] for name, content in values]
     return table(heads, rows, texts=2) if rows else ""
 
 
-def _row(name: str, content: Any, width: int) -> list[str]:
+def _titled(name: str, short: str) -> str:
+    """A short name, which shows the whole name under the mouse."""
+    return (
+        f'<span title="{escape(name)}">{escape("%" + short)}</span>' if short != name else escape("%" + name)
+    )
+
+
+def _row(content: Any, width: int) -> list[str]:
     if not isinstance(content, np.ndarray):
         kind = "none" if content is None else f"{type(content).__name__} of {len(content)}"
-        return [escape(f"%{name}"), escape(kind), *([""] * (width - 2))]
-    tensor = Tensor(content, name)
+        return [escape(kind), *([""] * (width - 1))]
+    tensor = Tensor(content)
     cells = [""] * (len(_STATISTICS) + len(_COUNTS)) if is_text(content) else _cells(tensor.stats)
-    return [escape(f"%{name}"), escape(str(tensor.type)), *cells, picture(content, _ROW)]
+    return [escape(str(tensor.type)), *cells, picture(content, _ROW)]
 
 
 def _cells(summary: Summary) -> list[str]:

@@ -54,7 +54,7 @@ class _Reader(HTMLParser):
 
 
 TAGS = {*"div style b pre span table thead tbody tr th td img svg polyline rect".split()}  # noqa: SIM905
-ATTRIBUTES = {*"class style src width height alt points fill stroke stroke-width x".split()}  # noqa: SIM905
+ATTRIBUTES = {*"class style src width height alt points fill stroke stroke-width title x".split()}  # noqa: SIM905
 
 
 def read(shown: Any) -> _Reader:
