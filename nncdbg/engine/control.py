@@ -21,12 +21,13 @@ from nncdbg.engine.findings import Finding
 from nncdbg.engine.graph import Node
 from nncdbg.engine.limit import Limit
 from nncdbg.engine.machine import Frame, Machine
+from nncdbg.engine.rich_output import RichOutput
 from nncdbg.engine.timeline import Mark, Timeline
 from nncdbg.engine.traps import Traps
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(RichOutput):
     """Why and where the program stands.
 
     `reason` is entry, breakpoint, step, data, exception, goto, pause or end.  `node` and `line`

@@ -38,10 +38,12 @@ from nncdbg.engine.linking import Allocation, Binding, Execute, Linker
 from nncdbg.engine.machine import Frame, Machine, Running
 from nncdbg.engine.new_values import from_text, whole_result
 from nncdbg.engine.placement import Placement
+from nncdbg.engine.rich_output import RichOutput
 from nncdbg.engine.search import candidates, constant_names
 from nncdbg.engine.short_names import ProgramNames, ShortNames
 from nncdbg.engine.stopping import Stopping
 from nncdbg.engine.supplied import SuppliedResults
+from nncdbg.engine.tensor import Tensor
 from nncdbg.engine.timeline import Branch, Mark, Timeline
 from nncdbg.engine.traps import Traps
 from nncdbg.engine.values import Current, Outputs, Values, type_of
@@ -61,7 +63,7 @@ Verb: TypeAlias = "Callable[[], Stop]"
 """One way of moving a program, with all that it needs to know."""
 
 
-class Debugger:
+class Debugger(RichOutput):
     """A program, stopped at its first statement.
 
     `inputs` maps input names to arrays, scalars, or specs such as ``"x.npy"`` and ``"zeros"``;
@@ -546,6 +548,12 @@ class Debugger:
         """
         scope = self.values
         return scope.value(scope.resolve(name))
+
+    def __getitem__(self, name: str) -> Tensor:
+        """The value at this moment with its name and statistics; errors are those of `value`."""
+        scope = self.values
+        name = scope.resolve(name)
+        return Tensor(scope.value(name), name)
 
     def stats(self, name: str) -> Summary:
         """The statistics of a value, over its finite elements, with counts of the others."""

@@ -14,6 +14,7 @@ from nncdbg.engine.errors import ExpressionError, NotComputed
 from nncdbg.engine.expression import FACTS, STATEMENT_VARIABLE, Expression, check_variables, parse
 from nncdbg.engine.graph import Array, TensorType
 from nncdbg.engine.machine import Frame, Machine
+from nncdbg.engine.rich_output import RichOutput
 from nncdbg.engine.short_names import Scopes, ShortNames, choices, meant
 from nncdbg.engine.timeline import EVICTED, Timeline
 from nncdbg.stats import Summary
@@ -43,7 +44,7 @@ def _not_supplied(frame: Frame, slot: int) -> Any:
     return UNSET
 
 
-class Outputs(dict[str, Array]):
+class Outputs(dict[str, Array], RichOutput):
     """The results of a program: read-only arrays by name, without the `%`."""
 
 
