@@ -9,6 +9,7 @@ import numpy as np
 from rich.text import Text
 
 from nncdbg.engine.code import UNSET, Code, Statement
+from nncdbg.engine.dtypes import FLOATS, name_of
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.machine import Frame
 from nncdbg.engine.slicing import Origin, Slicing, Visit
@@ -18,11 +19,15 @@ from nncdbg.terminal.display import described
 from nncdbg.terminal.stops import look_into, statement_lines
 
 if TYPE_CHECKING:
+    from nncdbg.engine.diagnosis.diagnosing import Diagnosis
     from nncdbg.engine.session import Debugger
     from nncdbg.terminal.screen import Screen
 
 _INDENT = "    "
 """Before a value."""
+
+ZEROS = "zeros"
+"""The trouble of a float tensor all of whose elements are 0."""
 
 _MANY = 60
 """Values shown at most."""
@@ -60,15 +65,12 @@ class InLines:
         return summarize(np.asarray(array)) if isinstance(array, (np.ndarray, np.generic)) else None
 
 
-def show_slice(screen: Screen, debugger: Debugger, name: str, depth: int) -> None:
-    """Print the slice of `name` at this moment.  Raises NotComputed or ExpressionError for the name."""
-    place = debugger.values.place(name)
-    showing = InLines(debugger, screen)
-    named = [*followed(debugger, slicing_of(debugger).visit_of(place), [place.slot], depth, showing)]
-    for line in slice_lines(debugger, named[:_MANY], showing):
+def show_slice(screen: Screen, debugger: Debugger, origins: Sequence[Origin]) -> None:
+    """Print the statements and values of a slice."""
+    for line in slice_lines(debugger, origins[:_MANY], InLines(debugger, screen)):
         screen.put_line(line)
-    if len(named) > _MANY:
-        screen.put(f"    and {len(named) - _MANY} more values")
+    if len(origins) > _MANY:
+        screen.put(f"    and {len(origins) - _MANY} more values")
 
 
 def slicing_of(debugger: Debugger) -> Slicing:
@@ -79,14 +81,21 @@ def slicing_of(debugger: Debugger) -> Slicing:
 def followed(
     debugger: Debugger, visit: Visit, slots: Sequence[int], depth: int, showing: Showing
 ) -> Iterator[Origin]:
-    """What named values were computed from; of one with NaN or Inf only what leads to where that was born."""
+    """Return what values were computed from; of one with NaN, Inf or zeros only, the path to their origin."""
 
-    def troubled(origin: Origin) -> bool:
-        content = _content(debugger, origin.visit, origin.slot)
-        return content is UNSET or bool(_troubles(showing.summary(content, origin.visit.code, origin.slot)))
+    def troubles(origin: Origin) -> set[str] | None:
+        content = content_of(debugger, origin.visit, origin.slot)
+        return None if content is UNSET else troubles_of(content, origin.visit.code, origin.slot, showing)
 
-    bad = any(troubled(Origin(visit, slot, 0)) for slot in slots if slot)
-    found = slicing_of(debugger).origins(visit, slots, depth, troubled if bad else lambda origin: True)
+    wanted: set[str] = set().union(*(troubles(Origin(visit, slot, 0)) or () for slot in slots if slot))
+    if wanted == {ZEROS}:
+        wanted |= {"NaN", "Inf"}  # x / Inf is 0
+
+    def leads_on(origin: Origin) -> bool:
+        found = troubles(origin)
+        return not wanted or found is None or bool(found & wanted)
+
+    found = slicing_of(debugger).origins(visit, slots, depth, leads_on)
     return (each for each in found if each.name)
 
 
@@ -119,7 +128,7 @@ def statement_line(debugger: Debugger, visit: Visit, pc: int, showing: Showing) 
 def _value_lines(debugger: Debugger, origin: Origin, showing: Showing) -> Iterator[Text]:
     """The value; where it is no number any more and was before, also why."""
     visit, slot = origin.visit, origin.slot
-    content = _content(debugger, visit, slot)
+    content = content_of(debugger, visit, slot)
     if content is UNSET:
         yield Text(f"{spelled(origin.name)} does not stand any more", "dim")
         return
@@ -127,13 +136,19 @@ def _value_lines(debugger: Debugger, origin: Origin, showing: Showing) -> Iterat
     if origin.pc < 0:
         yield line.append(f"  ({_given(origin)})", "dim")
         return
-    born = _born(debugger, origin, content, showing)
-    yield line.append(f"  <- {' and '.join(born)} is born here", "bold") if born else line
+    born = originating(debugger, origin, content, showing)
+    yield line.append(f"  <- {' and '.join(born)} {verb(born)} here", "bold") if born else line
     for name in born:
-        yield from _why_born(debugger, origin, name)
+        yield from cause_lines(debugger, origin, name)
 
 
-def _why_born(debugger: Debugger, origin: Origin, name: str) -> Iterator[Text]:
+def verb(troubles: Sequence[str]) -> str:
+    """Return `originate` in the form for these troubles."""
+    return "originate" if len(troubles) > 1 or ZEROS in troubles else "originates"
+
+
+def cause_lines(debugger: Debugger, origin: Origin, name: str) -> Iterator[Text]:
+    """Return the cause of a trouble that originates at a statement, and the hint."""
     code, pc = origin.visit.code, origin.pc
     target = code.targets[pc]
     output = origin.slot - target.start if isinstance(target, slice) else 0
@@ -141,9 +156,14 @@ def _why_born(debugger: Debugger, origin: Origin, name: str) -> Iterator[Text]:
     # What was dropped to keep within the history budget would have to be computed again first.
     if any(origin.visit.slots[slot] is EVICTED or origin.visit.slots[slot] is UNSET for slot in needed):
         return
-    found = debugger.diagnose(name.lower(), Statement(code, pc), origin.visit.slots, output)
+    statement, slots = Statement(code, pc), origin.visit.slots
+    found: Diagnosis | None
+    if name == ZEROS:
+        found = debugger.diagnose_zeros(statement, slots, output), None
+    else:
+        found = debugger.diagnose(name.lower(), statement, slots, output)
     if found is None:
-        yield Text("  it is meant: that is how ONNX defines it", "dim")
+        yield Text("  intentional: ONNX defines it so", "dim")
         return
     cause, within = found
     inside = f" (inside, at {within.code.nodes[within.pc].op})" if within is not None else ""
@@ -154,7 +174,7 @@ def _why_born(debugger: Debugger, origin: Origin, name: str) -> Iterator[Text]:
         yield Text(f"  hint: {cause.hint}", "dim")
 
 
-def _content(debugger: Debugger, visit: Visit, slot: int) -> Any:
+def content_of(debugger: Debugger, visit: Visit, slot: int) -> Any:
     """What a slot holds; UNSET for what does not stand any more."""
     content = visit.slots[slot]
     if content is EVICTED and visit.depth is not None:
@@ -162,26 +182,31 @@ def _content(debugger: Debugger, visit: Visit, slot: int) -> Any:
     return UNSET if content is EVICTED or debugger.timeline.standing(content) is not None else content
 
 
-def _born(debugger: Debugger, origin: Origin, result: Any, showing: Showing) -> list[str]:
-    """The troubles in a result that none of its operands has: `NaN`, `Inf`, both, or none."""
+def originating(debugger: Debugger, origin: Origin, result: Any, showing: Showing) -> list[str]:
+    """Return the troubles in a result that none of its operands has, such as `NaN` and `Inf`."""
     visit, pc = origin.visit, origin.pc
-    summary = showing.summary(result, visit.code, origin.slot)
-    troubles = _troubles(summary)
-    if not troubles or visit.code.instructions[pc][0] is None:
+    troubles = troubles_of(result, visit.code, origin.slot, showing)
+    if pc < 0 or not troubles or visit.code.instructions[pc][0] is None:
         return []
     for slot in filter(None, visit.code.operands[pc]):
-        content = _content(debugger, visit, slot)
-        known = showing.summary(content, visit.code, slot) if content is not UNSET else None
-        if content is UNSET or (known is None and hasattr(content, "dtype")):
+        content = content_of(debugger, visit, slot)
+        if content is UNSET or (
+            hasattr(content, "dtype") and showing.summary(content, visit.code, slot) is None
+        ):
             return []  # It may have come from there.
-        troubles -= _troubles(known)
+        troubles -= troubles_of(content, visit.code, slot, showing)
     return sorted(troubles, reverse=True)
 
 
-def _troubles(summary: Summary | None) -> set[str]:
+def troubles_of(content: Any, code: Code, slot: int, showing: Showing) -> set[str]:
+    """Return what is abnormal in a content: `NaN`, `Inf`, or `zeros` for a float tensor of zeros only."""
+    summary = showing.summary(content, code, slot)
     if summary is None:
         return set()
-    return {*(("NaN",) if summary.nan else ()), *(("Inf",) if summary.posinf or summary.neginf else ())}
+    found = {*(("NaN",) if summary.nan else ()), *(("Inf",) if summary.posinf or summary.neginf else ())}
+    if summary.count and summary.zero == summary.count and name_of(content.dtype) in FLOATS:
+        found.add(ZEROS)
+    return found
 
 
 def _given(origin: Origin) -> str:
