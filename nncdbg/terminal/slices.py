@@ -134,7 +134,7 @@ def _value_lines(debugger: Debugger, origin: Origin, showing: Showing) -> Iterat
         return
     line = showing.line(origin.name, content, visit.code, slot)
     if origin.pc < 0:
-        yield line.append(f"  ({_given(origin)})", "dim")
+        yield line.append(f"  ({origin_of_input(origin)})", "dim")
         return
     born = originating(debugger, origin, content, showing)
     yield line.append(f"  <- {' and '.join(born)} {verb(born)} here", "bold") if born else line
@@ -149,29 +149,34 @@ def verb(troubles: Sequence[str]) -> str:
 
 def cause_lines(debugger: Debugger, origin: Origin, name: str) -> Iterator[Text]:
     """Return the cause of a trouble that originates at a statement, and the hint."""
+    found = diagnosed(debugger, origin, name)
+    if isinstance(found, str):
+        yield Text(f"  {found}", "dim")
+    elif found is not None:
+        cause, within = found
+        inside = f" (inside, at {within.code.nodes[within.pc].op})" if within is not None else ""
+        yield Text(
+            f"  cause: {cause.name}{inside}: {cause.evidence}" if cause.evidence else f"  cause: {cause.name}"
+        )
+        if cause.hint:
+            yield Text(f"  hint: {cause.hint}", "dim")
+
+
+def diagnosed(debugger: Debugger, origin: Origin, name: str) -> Diagnosis | str | None:
+    """Return the cause of a NaN, an Inf or zeros (`name`), or a sentence where it is intentional.
+
+    None where operands were dropped to keep within the history budget: they would have to be computed again.
+    """
     code, pc = origin.visit.code, origin.pc
     target = code.targets[pc]
     output = origin.slot - target.start if isinstance(target, slice) else 0
     needed = [*code.operands[pc], origin.slot]
-    # What was dropped to keep within the history budget would have to be computed again first.
     if any(origin.visit.slots[slot] is EVICTED or origin.visit.slots[slot] is UNSET for slot in needed):
-        return
+        return None
     statement, slots = Statement(code, pc), origin.visit.slots
-    found: Diagnosis | None
     if name == ZEROS:
-        found = debugger.diagnose_zeros(statement, slots, output), None
-    else:
-        found = debugger.diagnose(name.lower(), statement, slots, output)
-    if found is None:
-        yield Text("  intentional: ONNX defines it so", "dim")
-        return
-    cause, within = found
-    inside = f" (inside, at {within.code.nodes[within.pc].op})" if within is not None else ""
-    yield Text(
-        f"  cause: {cause.name}{inside}: {cause.evidence}" if cause.evidence else f"  cause: {cause.name}"
-    )
-    if cause.hint:
-        yield Text(f"  hint: {cause.hint}", "dim")
+        return debugger.diagnose_zeros(statement, slots, output), None
+    return debugger.diagnose(name.lower(), statement, slots, output) or "intentional: ONNX defines it so"
 
 
 def content_of(debugger: Debugger, visit: Visit, slot: int) -> Any:
@@ -209,7 +214,7 @@ def troubles_of(content: Any, code: Code, slot: int, showing: Showing) -> set[st
     return found
 
 
-def _given(origin: Origin) -> str:
+def origin_of_input(origin: Origin) -> str:
     code = origin.visit.code
     if any(inner == origin.slot for _, inner in code.captures):
         return "from the block around"
