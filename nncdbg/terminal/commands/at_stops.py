@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.expression import parse
 from nncdbg.terminal.commands.table import command, whole_number
 
 if TYPE_CHECKING:
@@ -22,8 +21,7 @@ def display(session: Session, text: str) -> None:
     if not text:
         session.show_displays()
         return
-    scope = session.debugger.values
-    parse(text, scope.has, scope.names)
+    session.debugger.values.read(text)
     number = max(session.displays, default=0) + 1
     session.displays[number] = text
     session.show_displays([number])
