@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SIZES = {"": (94, 330), "dev": (173, 570), "docs": (115, 400)}
 """By `--extra`: MB that a first installation downloads, and MB on disk; docs/INSTALL.md has the parts."""
 
+EXAMPLE = ROOT / "examples" / "first_steps.nnc"
 VENV_ENTRIES = {"bin", "include", "lib", "lib64", "share", "tmp", "install.log"}
 NO_NETWORK = (
     "NewConnectionError",
@@ -117,6 +118,7 @@ def install(venv: Path, extra: str, progress: Progress) -> None:
         else:
             progress.say(f"updating the installation in {venv}")
         add_packages(venv, extra, progress, lock)
+        start_once(venv, progress, lock)
         for path in {stamp_of(venv, ""), stamp_of(venv, extra)}:
             path.write_text(fingerprint(venv))
     progress.say(f"installed in {time.monotonic() - progress.started:.0f} s")
@@ -229,6 +231,18 @@ def add_packages(venv: Path, extra: str, progress: Progress, lock: int) -> None:
     (venv / "install.log").write_text("\n".join(output) + "\n")
     if not output or not any(line.startswith("Successfully installed") for line in output):
         raise failure(output, venv / "install.log")
+
+
+def start_once(venv: Path, progress: Progress, lock: int) -> None:
+    """Start nncdbg, which compiles its modules for later starts; raise `InstallError` if it does not start."""
+    output: list[str] = []
+    for lines in running([str(venv / "bin" / "python"), "-m", "nncdbg", "run", str(EXAMPLE)], {}, lock):
+        output += lines
+        progress.tick("starting nncdbg for the first time")
+    if not any(line.startswith("%") for line in output):
+        raise InstallError(
+            f"nncdbg is installed, but does not start: {_last(output)}", "report this as a bug"
+        )
 
 
 def running(command: list[str], environment: dict[str, str], lock: int) -> Iterator[list[str]]:
