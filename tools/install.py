@@ -24,10 +24,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SIZES = {"": (94, 330), "dev": (173, 570), "docs": (115, 400)}
+SIZES = {"": (94, 330), "dev": (173, 550), "docs": (115, 420)}
 """By `--extra`: MB that a first installation downloads, and MB on disk; docs/INSTALL.md has the parts."""
 
 EXAMPLE = ROOT / "examples" / "first_steps.nnc"
+PIP = "-m pip install --disable-pip-version-check --no-input --progress-bar off --retries 2 --no-compile"
 VENV_ENTRIES = {"bin", "include", "lib", "lib64", "share", "tmp", "install.log"}
 NO_NETWORK = (
     "NewConnectionError",
@@ -192,8 +193,8 @@ def create(venv: Path, progress: Progress, lock: int) -> None:
     version = ".".join(map(str, sys.version_info[:3]))
     command = [sys.executable, "-m", "venv", str(venv)]
     output: list[str] = []
-    for line in running(command, {}, lock):
-        output += line or []
+    for lines in running(command, {}, lock):
+        output += lines
         progress.tick(f"making a virtual environment with Python {version}")
     if not (venv / "bin" / "pip").exists():
         raise InstallError(f"cannot make a virtual environment: {_last(output)}", hint)
@@ -203,23 +204,8 @@ def add_packages(venv: Path, extra: str, progress: Progress, lock: int) -> None:
     """Run pip in the environment, and report how far it is."""
     temporary = venv / "tmp"
     temporary.mkdir(exist_ok=True)
-    command = [
-        str(venv / "bin" / "python"),
-        "-m",
-        "pip",
-        "install",
-        "--disable-pip-version-check",
-        "--no-input",
-    ]
-    command += [
-        "--progress-bar",
-        "off",
-        "--retries",
-        "2",
-        "--no-compile",
-        "--editable",
-        f"{ROOT}[{extra}]" if extra else str(ROOT),
-    ]
+    target = f"{ROOT}[{extra}]" if extra else str(ROOT)
+    command = [str(venv / "bin" / "python"), *PIP.split(), "--editable", target]
     output, doing = [], "starting pip"
     try:
         for lines in running(command, {"TMPDIR": str(temporary)}, lock):
@@ -234,7 +220,7 @@ def add_packages(venv: Path, extra: str, progress: Progress, lock: int) -> None:
 
 
 def start_once(venv: Path, progress: Progress, lock: int) -> None:
-    """Start nncdbg, which compiles its modules for later starts; raise `InstallError` if it does not start."""
+    """Start nncdbg, which compiles its modules for later starts; raise `InstallError` if that fails."""
     output: list[str] = []
     for lines in running([str(venv / "bin" / "python"), "-m", "nncdbg", "run", str(EXAMPLE)], {}, lock):
         output += lines
