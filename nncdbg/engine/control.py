@@ -74,8 +74,9 @@ Journey: TypeAlias = "tuple[Callable[[], bool] | None, str, tuple[tuple[int, int
 class Control:
     """Moves one machine, which comes back at `traps`.
 
-    `holds` evaluates a condition; `log` prints a logpoint's message; `settle` decides whether a finding
-    stops the program; `describe` makes a Stop of (reason, frame, pc) with the line of the listing.
+    `holds` evaluates a condition, before the statement or after it; `log` prints a logpoint's message;
+    `settle` decides whether a finding stops the program; `describe` makes a Stop of (reason, frame, pc)
+    with the line of the listing.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class Control:
         machine: Machine,
         timeline: Timeline,
         traps: Traps,
-        holds: Callable[[Breakpoint], bool],
+        holds: Callable[[Breakpoint, bool], bool],
         log: Callable[[Judged], None],
         settle: Callable[[Finding], Stop | None],
         describe: Callable[..., Stop],
@@ -315,7 +316,7 @@ class Control:
             if after and frame.pc == 0 and not frame.is_loop and breakpoint.kind == "value":
                 continue
             try:
-                if self.holds(breakpoint):
+                if self.holds(breakpoint, after):
                     found.append(Judged(breakpoint, after))
             except NncdbgError as error:
                 found.append(Judged(breakpoint, after, f"its condition failed: {error.message}"))
