@@ -283,9 +283,25 @@ class Session:
             return
         show_stop(self.screen, self.debugger, stop, self._shown, written)
         self._shown = None if stop.reason == "end" else place_of(self.debugger.machine.frames[-1])
-        if stop.reason != "end":
+        if stop.reason == "end":
+            self._say_trouble()
+        else:
             self.show_displays()
         self._say_fallbacks()
+
+    def _say_trouble(self) -> None:
+        """After the end, name the command that explains an output with NaN, Inf or zeros only."""
+        from nncdbg.engine.expression import spelled
+        from nncdbg.terminal.reasons import abnormal
+
+        found = abnormal(self.debugger, self.screen, [*(self.debugger.outputs or ())])
+        if found is None:
+            return
+        name, troubles = found
+        kinds = " ".join(trouble.lower() for trouble in troubles if trouble != "zeros")
+        words = "only zeros" if troubles == ["zeros"] else " and ".join(troubles)
+        stop = f"; `catch {kinds}` and `run` stop there" if kinds else ""
+        self.screen.put(f"{spelled(name)} has {words}: `why` shows the origin{stop}")
 
     def show_displays(self, numbers: Iterable[int] | None = None) -> None:
         """Print displayed expressions, all or those with these numbers, with their values now."""
