@@ -156,6 +156,7 @@ _SOURCES: dict[str, Callable[[Session, str], list[str]]] = {
     "mark": lambda session, word: list(session.debugger.timeline.marks),
     "branch": lambda session, word: [str(number) for number in session.debugger.timeline.branches],
     "breakpoint": lambda session, word: [str(found.number) for found in session.debugger.breakpoints],
+    "display": lambda session, word: [str(number) for number in session.displays],
     "command": lambda session, word: [*_commands(session), "expressions", "keys"],
     "catch": _catches,
     "info": _topics,
