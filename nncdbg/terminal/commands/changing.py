@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from nncdbg.engine.data_specs import split_data
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.expression import evaluate, evaluate_index, resolve_name, split_assignment, split_target
+from nncdbg.engine.expression import (
+    evaluate,
+    evaluate_index,
+    resolve_name,
+    split_assignment,
+    split_definition,
+    split_target,
+)
 from nncdbg.terminal.commands.table import command, needs, no_arguments, whole_number
-from nncdbg.terminal.places import split_value
 from nncdbg.terminal.stops import look_at, value_or_reason
 
 if TYPE_CHECKING:
@@ -24,15 +27,19 @@ if TYPE_CHECKING:
 def set_(session: Session, text: str) -> None:
     """Change a value, or a part of it, and compute again what depends on it.
 
-      set %h[0, 3] = 0        set %h = %h * 2        set %h[isnan(%h)] = 0
+      set %h[0, 3] = 0        set %h += 1            set %h[isnan(%h)] = 0
       set %h = zeros          set %h = normal[2,3]   set %h = FILE.npy
+      set $limit = 3          defines a name for expressions, and prints nothing
     The run without the change stays as a branch (see `branches`, `diff`).  After `back` or
     `restart` the change is made again when the run reaches this point.  At a stop at an op without a
     kernel, set its results; the run then goes on with them.
     """
     debugger = session.debugger
     scope = debugger.values
-    data = split_data(needs("set", text))
+    if split_definition(needs("set", text)) is not None:
+        debugger.evaluate(text)
+        return
+    data = split_data(text)
     if data is not None and not scope.has(data[1]):
         target, index = split_target(data[0], scope.has, scope.names)
         _set(session, target, data[1], None if index is None else evaluate_index(index, scope))
@@ -65,38 +72,6 @@ def load(session: Session, text: str) -> None:
     scope = session.debugger.values
     target = resolve_name(name.strip(), scope.has, scope.names)
     _set(session, target, _unquoted(path))
-
-
-@command("save", group="changing", arguments="%value FILE.npy", completes=("value", "file"))
-def save(session: Session, text: str) -> None:
-    """Write a value to a NumPy file."""
-    name, path = split_value(needs("save", text))
-    if not path:
-        raise UsageError("there is no file to save to", hint="save %h FILE.npy")
-    scope = session.debugger.values
-    array = scope.value(resolve_name(name, scope.has, scope.names))
-    session.screen.put(f"saved to {write_array(Path(_unquoted(path)), array)}")
-
-
-def write_array(path: Path, array: Any) -> Path:
-    """Write a .npy file, whole or not at all; UsageError if that cannot be done."""
-    if not isinstance(array, np.ndarray) or array.dtype.hasobject:
-        raise UsageError(
-            f"{path}: only tensors of numbers can be saved", hint="a NumPy file would have to pickle it"
-        )
-    if path.is_dir():
-        raise UsageError(f"cannot write {path}: it is a folder", hint="name a file in it")
-    if path.suffix != ".npy":
-        path = path.with_name(path.name + ".npy")
-    draft = path.with_name(path.name + ".part")
-    try:
-        with draft.open("wb") as file:
-            np.save(file, array, allow_pickle=False)
-        draft.replace(path)
-    except OSError as error:
-        draft.unlink(missing_ok=True)
-        raise UsageError(f"cannot write {path}: {error.strerror}") from None
-    return path
 
 
 def _unquoted(path: str) -> str:
