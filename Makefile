@@ -34,8 +34,10 @@ e2e-editor: $(DEV_STAMP) vsix $(EDITOR_TESTS)/node_modules/.installed  ## the ex
 bench-editor: $(DEV_STAMP) vsix $(EDITOR_TESTS)/node_modules/.installed  ## how long the extension takes in a real VS Code
 	$(BIN)/python -m tests.vscode.figures
 
-vsix: $(EXTENSION)/node_modules  ## dist/nncdbg.vsix, the extension for VS Code
-	@if command -v npm >/dev/null; then mkdir -p dist && cd $(EXTENSION) && npm run --silent check && npm test --silent && npm run --silent package; \
+vsix: $(BIN)/python $(EXTENSION)/node_modules  ## dist/nncdbg.vsix, the extension for VS Code, with the wheel that it installs
+	@if command -v npm >/dev/null; then mkdir -p dist $(EXTENSION)/out && rm -f $(EXTENSION)/out/*.whl \
+	&& $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir $(EXTENSION)/out . \
+	&& cd $(EXTENSION) && npm run --silent check && npm test --silent && npm run --silent package; \
 	else echo "there is no npm: the extension is not built"; fi
 
 check: $(DEV_STAMP) generated-check  ## lint, format, types, import direction, generated docs

@@ -9,7 +9,7 @@ import { openExample } from "./example";
 import { Explanations } from "./explanations";
 import type { Language } from "./language";
 import { ModelEditor } from "./listing";
-import { selectPython } from "./python";
+import { install, selectPython, setUp } from "./python";
 import type { TensorViews } from "./tensor";
 import { EvaluatableValues, InlineValues } from "./values";
 import type { Views } from "./views";
@@ -30,6 +30,7 @@ export interface Exports {
 }
 
 export function activate(context: vscode.ExtensionContext): Exports {
+  setUp(context);
   const configurations = new Configurations();
   const changes = new ChangedModels();
   const models = new ModelEditor(changes);
@@ -56,6 +57,7 @@ export function activate(context: vscode.ExtensionContext): Exports {
     ...registerTensorViews(context, wires, values),
     vscode.commands.registerCommand("nncdbg.debugGraph", debugGraph),
     vscode.commands.registerCommand("nncdbg.selectPython", selectPython),
+    vscode.commands.registerCommand("nncdbg.install", () => install()),
     vscode.commands.registerCommand("nncdbg.openExample", () => openExample(context.extensionUri)),
   );
   startLanguage(context);

@@ -5,9 +5,9 @@ import * as vscode from "vscode";
 import type { Location, Position } from "vscode-languageserver-types";
 import { Client } from "./language/client";
 import { editorLocation, editorPosition } from "./language/conversion";
-import { ENVIRONMENT, Missing, offer, onPythonChange, pythonWithNncdbg } from "./python";
+import { ENVIRONMENT, Missing, NNCDBG, offer, onPythonChange, pythonWithNncdbg } from "./python";
 
-const SERVER = ["-m", "nncdbg.terminal.main", "lsp"];
+const SERVER = [...NNCDBG, "lsp"];
 const LANGUAGE = "nnc";
 const RESTART = { title: "Restart", command: "nncdbg.restartLanguageServer" };
 
