@@ -5,6 +5,7 @@ import { Adapters } from "./adapter";
 import { ChangedModels } from "./changes";
 import { currentSession, registerSessionCommands, told, valueOf } from "./commands";
 import { Configurations, debugGraph } from "./configurations";
+import { Endings } from "./endings";
 import { openExample } from "./example";
 import { Explanations } from "./explanations";
 import type { Language } from "./language";
@@ -50,6 +51,7 @@ export function activate(context: vscode.ExtensionContext): Exports {
     vscode.debug.registerDebugConfigurationProvider(TYPE, { provideDebugConfigurations: provide }, dynamic),
     vscode.languages.registerInlineValuesProvider(TEXTS, values),
     vscode.debug.registerDebugAdapterTrackerFactory(TYPE, values),
+    vscode.debug.registerDebugAdapterTrackerFactory(TYPE, new Endings()),
     vscode.languages.registerEvaluatableExpressionProvider(TEXTS, new EvaluatableValues()),
     vscode.window.registerCustomEditorProvider(ModelEditor.type, models),
     ...registerSessionCommands(explanations),

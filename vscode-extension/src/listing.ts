@@ -4,7 +4,7 @@ import { readFile } from "node:fs/promises";
 import * as path from "node:path";
 import * as vscode from "vscode";
 import { type ChangedModels, onFileChange } from "./changes";
-import { Missing, offer, readyPython, run } from "./python";
+import { Missing, NotInstalled, offer, readyPython, run } from "./python";
 
 const LISTING = ["-m", "nncdbg.terminal.main", "listing"];
 const FOLDER = ".nncdbg";
@@ -47,7 +47,7 @@ export class ModelEditor implements vscode.CustomReadonlyEditorProvider, vscode.
       panel.dispose();
     } catch (error) {
       panel.webview.html = page(wordsOf(error));
-      if (error instanceof Missing) {
+      if (error instanceof Missing && !(error instanceof NotInstalled)) {
         void offer(vscode.window.showErrorMessage, error);
       }
     }

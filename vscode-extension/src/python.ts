@@ -36,17 +36,16 @@ export class Missing extends Error {
   }
 }
 
-/** The environment is not installed yet. */
+/** The own environment is not there, and the user has given up its installation. */
 export class NotInstalled extends Missing {
   constructor() {
-    super("nncdbg is not installed yet: its Python package is downloaded once.", ["Install"]);
+    super("nncdbg is not installed: its installation was cancelled");
   }
 }
 
 type Remedy = keyof typeof REMEDIES;
 
 const REMEDIES = {
-  Install: () => install(),
   "Select Python": () => selectPython(),
   "Use nncdbg's Own Python": () => useOwnPython(),
 };

@@ -24,10 +24,9 @@ export const tests = {
     await open();
     // Once VS Code knows the language of this one, it mostly knows the editor of the model.
     await screen.openFile("nan_softmax.nnc");
-    await screen.toast("nncdbg is not installed yet").waitFor();
-    await screen.doubleClickFile("model.onnx");
     const failed = screen.toast("nncdbg cannot be installed");
     await failed.waitFor();
+    await screen.doubleClickFile("model.onnx");
     await screen.see('.output-view-container:visible, .part.panel:has-text("nncdbg installation")');
     await screen.picture("install-failed");
     fs.rmSync(folder);
