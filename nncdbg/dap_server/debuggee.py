@@ -187,11 +187,10 @@ class Debuggee:
             self._failed_at = self.debugger.machine.tick, self.debugger.timeline.branch, str(stop.error)
             if self._failed_at != before:
                 session.say(str(stop.error), "stderr")
-        if stop.reason == "end":
-            self._report_summary(session)
-        elif stop.finding is not None:
+        if stop.finding is not None:
             self._findings.append(finding_of(session, stop))
         if stop.reason == "end" and not self.stop_on_exit:
+            self._report_summary(session)
             self.end(session, 0)
         elif stop.error is not None and (self.no_debug or self._failed_at == before):
             # It was seen failing and nothing was changed: to go on from there is to leave.
