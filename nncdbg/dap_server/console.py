@@ -44,6 +44,8 @@ class Console(Terminal):
         self._playing = False
         """The runner is at work on lines of a file, and what they do is done at once."""
         self._seen_from: tuple[int | None, Stop] | None = None
+        self._arrived_at: Stop | None = None
+        """The latest stop that the console has printed."""
 
     def enter(self, text: str) -> str:
         """Do what was typed, one line or several; what there is to read of it at once.
@@ -109,6 +111,7 @@ class Console(Terminal):
                     break
                 stop = verb()
             self.arrived(stop, written=forward and stop.reason == "step")
+            self.run_due()
 
         if self._playing:
             several()
@@ -121,6 +124,24 @@ class Console(Terminal):
         if otherwise and not self._playing:
             raise UsageError(question.rstrip("?") + ": a console cannot ask", hint=otherwise)
         return True
+
+    def arrived(self, stop: Stop, *, written: bool = False) -> None:
+        self._arrived_at = stop
+        super().arrived(stop, written=written)
+
+    def react(self, stop: Stop) -> None:
+        """On the runner: print what `display` shows at a stop of the client's, and run its `commands`."""
+        due = [line for number in stop.breakpoints for line in self.scripts.get(number, ())]
+        if stop is self._arrived_at or stop.reason == "end" or not (due or self.displays):
+            return
+        self._due = due
+        self._playing = True
+        try:
+            self.show_displays()
+            self._watched(self.run_due)
+        finally:
+            self._playing = False
+            self._say()
 
     def play(self, path: str, *, echo: bool) -> int:
         if self._playing:

@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TextIO
 
+from rich.text import Text
+
 from nncdbg.engine.errors import NncdbgError, RunError, UsageError, failure_code
 from nncdbg.terminal.crash import report_crash
 from nncdbg.terminal.recording import SETUP
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from nncdbg.textual_repr.listing import Listing
 
 PROMPT = "(nncdbg) "
+CONTINUATION = "> "
+"""The prompt for lines that belong to a command."""
 
 _OPERATOR = re.compile(r"(?:[<>*/+]|==|!=)\s*\S|-\s|(?:and|or)\s")
 """What makes a line that begins with a value's name an expression, though a command has that name too."""
@@ -49,6 +53,13 @@ class Session:
         """The last line that `list` has shown since the last stop."""
         self.searched = ""
         """The text of the last `search`."""
+        self.displays: dict[int, str] = {}
+        """Expressions to print at each stop, by number."""
+        self.scripts: dict[int, list[str]] = {}
+        """Commands to run when a breakpoint stops the program, by its number."""
+        self._collected: tuple[list[str], Callable[[list[str]], None]] | None = None
+        self._due: list[str] = []
+        self._running_due = False
         self._repeated = ""
         self._shown: object = None
         self._fallen: set[str] = set()
@@ -83,6 +94,7 @@ class Session:
         except Exception as error:  # noqa: BLE001  a bug of ours must not take the user's session with it
             self.screen.complain(report_crash(error))
         else:
+            self.run_due()
             return True
         return False
 
@@ -90,6 +102,9 @@ class Session:
         """Do what a line says: a command, or an expression, which is printed.  Raises NncdbgError."""
         from nncdbg.terminal.commands import TABLE, resolve
 
+        if self._collected is not None:
+            self._collect(text)
+            return
         if is_expression(self.debugger, text):
             self._repeated = ""
             TABLE["print"].run(self, text)
@@ -98,6 +113,42 @@ class Session:
         found, arguments = resolve(word, arguments)
         self._repeated = text if found.repeats else ""
         found.run(self, arguments)
+
+    @property
+    def prompt(self) -> str:
+        """The prompt for the next line."""
+        return PROMPT if self._collected is None else CONTINUATION
+
+    @property
+    def collecting(self) -> bool:
+        """Whether the next lines belong to a command, up to a line `end`."""
+        return self._collected is not None
+
+    def collect(self, take: Callable[[list[str]], None]) -> None:
+        """Keep the lines that follow, up to a line `end`, and pass them to `take`."""
+        self._collected = [], take
+
+    def _collect(self, text: str) -> None:
+        assert self._collected is not None
+        lines, take = self._collected
+        if text == "end":
+            self._collected = None
+            take(lines)
+        else:
+            lines.append(text)
+
+    def run_due(self) -> None:
+        """Run the commands of the breakpoints of the latest stop; one that moves the program ends them."""
+        if self._running_due:
+            return
+        self._running_due = True
+        try:
+            while self._due and not self.over:
+                line = self._due.pop(0)
+                if not self.execute(line):
+                    self._due.clear()
+        finally:
+            self._running_due = False
 
     def sure(self, question: str, otherwise: str = "") -> bool:
         """Return whether a command that loses something may do it: a terminal asks, a script goes on.
@@ -122,7 +173,7 @@ class Session:
                 if self.over:
                     break
                 if echo and line.strip():
-                    self.screen.put(f"{PROMPT}{line.strip()}")
+                    self.screen.put(f"{self.prompt}{line.strip()}")
                 before = self.debugger.stop
                 failed += not self.execute(line)
                 if self.debugger.stop is not before and self._paused():
@@ -174,11 +225,45 @@ class Session:
         self.move(self.debugger.run)
 
     def arrived(self, stop: Stop, *, written: bool = False) -> None:
-        """Print a stop."""
+        """Print a stop and what `display` adds; the commands of its breakpoints are due then."""
         self.listed = None
+        self._due = [line for number in stop.breakpoints for line in self.scripts.get(number, ())]
+        if self._due[:1] == ["silent"]:
+            del self._due[0]
+            return
         show_stop(self.screen, self.debugger, stop, self._shown, written)
         self._shown = None if stop.reason == "end" else place_of(self.debugger.machine.frames[-1])
+        if stop.reason == "end":
+            self._say_trouble()
+        else:
+            self.show_displays()
         self._say_fallbacks()
+
+    def _say_trouble(self) -> None:
+        """After the end, name the command that explains an output with NaN, Inf or zeros only."""
+        from nncdbg.engine.expression import spelled
+        from nncdbg.terminal.reasons import abnormal
+
+        found = abnormal(self.debugger, self.screen, [*(self.debugger.outputs or ())])
+        if found is None:
+            return
+        name, troubles = found
+        kinds = " ".join(trouble.lower() for trouble in troubles if trouble != "zeros")
+        words = "only zeros" if troubles == ["zeros"] else " and ".join(troubles)
+        stop = f"; `catch {kinds}` and `run` stop there" if kinds else ""
+        self.screen.put(f"{spelled(name)} has {words}: `why` shows the origin{stop}")
+
+    def show_displays(self, numbers: Iterable[int] | None = None) -> None:
+        """Print displayed expressions, all or those with these numbers, with their values now."""
+        from nncdbg.terminal.commands.looking import displayed
+
+        for number in self.displays if numbers is None else numbers:
+            text = self.displays[number]
+            try:
+                shown = displayed(self, text)
+            except NncdbgError as error:
+                shown = Text(f"{text}: {error.message}", "dim")
+            self.screen.put_line(Text(f"{number}: ").append_text(shown))
 
     def _say_fallbacks(self) -> None:
         """A note on each op that ran on NumPy instead of the backend; one for all its statements."""

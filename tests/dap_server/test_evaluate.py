@@ -355,3 +355,16 @@ def test_console_refuses_to_delete_all_breakpoints_without_the_word_all(client: 
     assert client.evaluate("info b", "repl").startswith("1: line 11\n2: line 12")
     client.evaluate("delete all", "repl")
     assert client.evaluate("info b", "repl").startswith("there are no breakpoints")
+
+
+def test_display_and_commands_run_at_stops_of_the_editor(client: Client) -> None:
+    client.start(EXAMPLES / "first_steps.nnc")
+    for line in ("display $iter + 50", "break 13", "commands", "p max(%s)", "continue", "end", "break 21"):
+        client.evaluate(line, "repl")
+    seen = len(client.messages)
+    client.move("continue", "breakpoint")
+    said = "".join(m["body"]["output"] for m in client.messages[seen:] if m.get("event") == "output")
+    assert [f"1: $iter + 50 = {50 + n}" in said for n in range(6)] == [True] * 6
+    assert "0.823489" in said
+    assert "6.2533693" in said
+    assert client.top_frame()["line"] == 21

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nncdbg.terminal.commands import (  # noqa: F401
+    at_stops,
     changing,
     comparing,
     listing,
