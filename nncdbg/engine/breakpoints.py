@@ -93,7 +93,7 @@ def hit_rule(text: str) -> Hits:
         )
     sign, number = match[1] or "==", int(match[2])
     if sign == "%" and number == 0:
-        raise UsageError("every 0th hit never comes", hint="write %1 or more")
+        raise UsageError("the hit count %0 never occurs", hint="write %1 or more")
     rules: dict[str, Hits] = {
         "==": lambda count: count == number,
         ">=": lambda count: count >= number,

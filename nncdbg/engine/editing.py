@@ -38,7 +38,9 @@ def change(scope: Values, name: str, value: Any, index: Any, to_device: Callable
     machine, timeline = scope.machine, scope.timeline
     place = scope.place(name)
     if place.depth is None:
-        raise UsageError(f"%{name} belongs to a block that is over", hint="go back into it to change it")
+        raise UsageError(
+            f"%{name} belongs to a block that has ended", hint="step back into the block to change it"
+        )
     if isinstance(index, str):
         index = evaluate_index(parse_index(index, scope.has, scope.names), scope)
     after = edited(name, scope.to_host(scope.content(name)), value, index)
@@ -108,7 +110,7 @@ def _fitting(given: Array, dtype: np.dtype[Any]) -> Array:
     Floats are rounded, but what is finite stays finite; everything else must be exact, NaN and Inf too.
     """
     if given.size and _is_text(given) != (dtype.kind == "O"):
-        raise TypeError("text is needed" if dtype.kind == "O" else "text is not a number")
+        raise TypeError("text is required" if dtype.kind == "O" else "text is not a number")
     if dtype.kind == "O":
         return given.astype(object)
     if given.dtype.kind == "c" and dtype.kind != "c":
@@ -217,7 +219,7 @@ def _results_of(machine: Machine, level: int, pc: int) -> list[Any]:
         outcome = apart.step()
         if isinstance(outcome, Failed):
             raise RunError(
-                f"computing again what depends on the edit failed: {outcome.error}"
+                f"recomputing the values that depend on the edit failed: {outcome.error}"
             ) from outcome.error
         if isinstance(outcome, Ended):
             break

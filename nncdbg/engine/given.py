@@ -82,7 +82,7 @@ def _sequence(value: Value, type_: SequenceType, data: Any, folder: Path | None)
         data = load_archive(path, lambda header: _check_header(element, header))
     if not isinstance(data, (list, tuple)):
         raise UsageError(
-            f"input %{value.name} {type_} needs a list of arrays", hint="FILE.npz gives all that it holds"
+            f"input %{value.name} {type_} needs a list of arrays", hint="FILE.npz gives all its arrays"
         )
     return [
         given_array(Value(f"{value.name}[{index}]", type_.element), item, folder)
@@ -137,7 +137,7 @@ def _strings(value: Value, array: Array) -> Array:
     ]
     for item in flat:
         if not isinstance(item, str):
-            raise UsageError(f"input %{value.name} holds a {type(item).__name__}, which no tensor can hold")
+            raise UsageError(f"input %{value.name} holds a {type(item).__name__}, which a tensor cannot hold")
     out = np.empty(len(flat), object)
     out[:] = flat
     return out.reshape(array.shape)

@@ -245,7 +245,7 @@ class Machine:
         if len(self.frames) > DEEPEST:
             raise RunError(
                 f"more than {DEEPEST} blocks and calls inside each other",
-                hint=f"@{frame.code.graph.name} may call itself without an end",
+                hint=f"@{frame.code.graph.name} may recurse without end",
             )
         if self.frames:
             outer = self.frames[-1].slots
@@ -423,7 +423,7 @@ class Machine:
 def _problem(listener: Callable[[Event], None], event: Event, error: Exception) -> str:
     name = getattr(listener, "__qualname__", repr(listener))
     what = f"{type(error).__name__}: {error}"
-    return f"the listener {name} failed at {type(event).__name__} and hears no more: {what}"
+    return f"the listener {name} failed at {type(event).__name__} and is detached: {what}"
 
 
 def _uncollect(frame: Frame) -> None:

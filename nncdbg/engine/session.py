@@ -360,7 +360,7 @@ class Debugger:
         self._not_ended()
         place = self.listing.next_site(line)
         if place is None:
-            raise UsageError(f"there is no statement at or after line {line}")
+            raise UsageError(f"no statement at or after line {line}")
         site = place[1]
 
         def there(code: Code) -> bool:
@@ -380,7 +380,9 @@ class Debugger:
             stop = self.control.run_to(lambda: self._sites(there, pc), heed=False)
             if stop.reason == "end":
                 self.control.go_to(before)
-                raise UsageError("the program would end without coming there", hint="it stands where it was")
+                raise UsageError(
+                    "the program would end without coming there", hint="the position is unchanged"
+                )
             return stop
 
         return self._moved(run_there)
@@ -617,7 +619,7 @@ class Debugger:
         text = f"{count} re-applied: {', '.join(places)}"
         if not again:
             text = f"{count} of branch {self.timeline.branch} will be re-applied: {', '.join(places)}"
-            text += f"; `branch {self.timeline.without(edits[0])}` goes to the run without it"
+            text += f"; `branch {self.timeline.without(edits[0])}` is the run without it"
         frame = self.machine.frames[-1]
         self.said(LogMessage(text, frame, self.line_of(frame, frame.pc)))
 

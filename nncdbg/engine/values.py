@@ -95,13 +95,13 @@ class Values:
             )
         if self.has(name):
             raise NotComputed(
-                f"%{name} does not stand here",
+                f"%{name} is not available in this frame",
                 hint="its block has not run, or not since a value was set, or its history was dropped",
             )
         near = difflib.get_close_matches(name, list(self.names()), 1)
         raise ExpressionError(
             f"nothing is named %{name}",
-            hint=f"did you mean %{near[0]}?" if near else "`info values` lists what there is",
+            hint=f"did you mean %{near[0]}?" if near else "`info values` lists the available values",
         )
 
     def _where(self, place: Place) -> str:
@@ -149,7 +149,7 @@ class Values:
         gone = self.timeline.standing(content)
         if gone is not None:
             raise NotComputed(
-                f"%{name} stands no more: {gone}", hint="go back to before that, or use --allocator debug"
+                f"%{name} is no longer valid: {gone}", hint="go back to before that, or use --allocator debug"
             )
         return content
 

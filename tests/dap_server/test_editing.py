@@ -64,7 +64,7 @@ REFUSED: list[tuple[str, str, str]] = [
     ("%small[0]", "0.5", "not a number of this type"),
     ("%flags", "2", "not a number of this type"),
     ("%x", '"text"', "is not data"),
-    ("%words", "1", "text is needed"),
+    ("%words", "1", "text is required"),
     ("%x", "[1, 2]", "the new value has shape [2]"),
     ("%x[5]", "1", "out of bounds"),
     ("%x[0]", "[1, 2]", "cannot be set"),
@@ -134,7 +134,7 @@ def test_what_stands_after_the_change_is_not_what_was_there_before(client: Clien
     left = client.evaluate("%centred[0, 0]")
     client.request("setExpression", {"expression": "%x", "value": "%x * 100"})
     message = client.refused("evaluate", {"expression": "%centred[0, 0]"})
-    assert "does not stand here" in message, f"{left} belongs to the course that was left"
+    assert "is not available in this frame" in message, f"{left} belongs to the course that was left"
     client.move("stepBack", reason="entry")
     client.move("next")
     assert "set" in client.refused("evaluate", {"expression": "%centred"}), "the edit is applied again"
@@ -249,7 +249,7 @@ def test_restart_keeps_the_edits_of_the_branch(client: Client) -> None:
     client.expect_stop("exit")
     assert client.evaluate("%probs") == EVEN
     assert [text for text in _messages(client) if "re-applied" in text] == [
-        "1 edit of branch 1 will be re-applied: %h at line 11; `branch 0` goes to the run without it",
+        "1 edit of branch 1 will be re-applied: %h at line 11; `branch 0` is the run without it",
         "1 edit re-applied: %h at line 11",
     ]
 

@@ -107,7 +107,7 @@ def test_check_and_catch_say_what_they_need() -> None:
         nncdbg.Debugger(program).catch("micro")
     plain = nncdbg.Debugger(program, allocator="plain")
     assert {*plain.beyond()} == {"micro", "uninitialized", "guard"}
-    with pytest.raises(UsageError, match="the allocator plain does not watch over memory") as caught:
+    with pytest.raises(UsageError, match="the allocator plain does not check memory") as caught:
         plain.catch("nan", "guard")
     assert caught.value.hint == "debug, arena and poison do"
     for allocator in ("debug", "arena", "poison"):

@@ -311,7 +311,7 @@ def test_a_layer_that_was_over_before_an_edit_is_not_shown_as_it_was() -> None:
     debugger.run()
     assert debugger.value("q").shape == (4,)
     debugger.set_value("x", 0.0)
-    with pytest.raises(nncdbg.NotComputed, match="does not stand here"):
+    with pytest.raises(nncdbg.NotComputed, match="is not available in this frame"):
         debugger.value("q")
     debugger.step_back()
     assert debugger.value("q").shape == (4,)

@@ -138,7 +138,8 @@ class OnnxStore:
             return self._by_key[key]
         except KeyError:
             raise LoadError(
-                f'the model has no tensor "{key}"', hint="is it the file that the program text was made from?"
+                f'the model has no tensor "{key}"',
+                hint="check that this is the file from which the program text was made",
             ) from None
 
     def _check(self, key: str, proto: Any) -> None:
@@ -187,7 +188,7 @@ def tensor_array(tensor: Any, key: str, external: ExternalData) -> Array:
     name = element_type(tensor.data_type, key)
     expected = byte_count(tensor, key)
     if tensor.HasField("segment"):
-        raise LoadError(f'tensor "{key}" is stored in segments, which no known tool writes')
+        raise LoadError(f'tensor "{key}" is stored in segments, which is not supported')
     if is_external(tensor):
         return _from_bytes(external.read(tensor, key, expected), tensor, name, key)
     if tensor.HasField("raw_data") and name != "str":

@@ -85,7 +85,8 @@ class SafetensorsStore:
     def _known(self, key: str) -> str:
         if key not in self._keys:
             raise LoadError(
-                f'{self._path} has no tensor "{key}"', hint="is it the store that the text means?"
+                f'{self._path} has no tensor "{key}"',
+                hint="check that this is the store that the text refers to",
             )
         return key
 

@@ -103,7 +103,9 @@ def _failure(stop: Stop, model: str) -> NncdbgError | None:
     if isinstance(stop.error, NncdbgError):
         return stop.error
     if stop.reason == "pause":
-        return RunError(f"stopped: {stop.detail}", hint="a loop may never end; give more with --max-ops")
+        return RunError(
+            f"stopped: {stop.detail}", hint="the loop may never end; raise the limit with --max-ops"
+        )
     if stop.finding is not None and stop.finding.kind == "micro":
         return RunError(
             f"{stop.detail} (line {stop.line})", hint=f"`nncdbg {model} --check micro` stops there"

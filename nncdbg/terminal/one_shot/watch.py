@@ -111,7 +111,7 @@ def _check(parser: Parser, options: Namespace) -> None:
     if options.budget is not None and not options.budget > 0:
         parser.error(f"--budget {options.budget}: give seconds, such as --budget 60")
     if options.runs < 1:
-        parser.error(f"--runs {options.runs}: --runs 1 runs it once")
+        parser.error(f"--runs {options.runs}: use 1 or more; --runs 1 runs the program once")
     for name in ("plan", "write_plan"):
         if getattr(options, name) and not options.memory:
             parser.error(f"--{name.replace('_', '-')} belongs to --memory")
