@@ -76,7 +76,7 @@ def test_lines_bind_move_and_are_refused_with_a_reason(client: Client) -> None:
     assert [each["verified"] for each in told] == [True, True, False]
     assert [each["line"] for each in told] == [11, 10, 10_000]
     assert told[1]["message"] == "line 1 has no statement; moved to line 10"
-    assert told[2]["message"].startswith("there is no statement at or after line 10000")
+    assert told[2]["message"].startswith("no statement at or after line 10000")
     (elsewhere,) = set_lines(client, "/nowhere/other.py", 3)
     assert not elsewhere["verified"]
     assert elsewhere["message"].startswith("no statement of the program comes from other.py")

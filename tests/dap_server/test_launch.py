@@ -65,7 +65,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"check": "all"}, "there is no check 'all'"),
     ({"seed": -1}, "the seed cannot be -1"),
     ({"maxOps": 0}, "max_ops cannot be 0"),
-    ({"opLibrary": ["none.py"]}, "there is no op library"),
+    ({"opLibrary": ["none.py"]}, "does not exist"),
     ({"opLibrary": ["raises.py"]}, "ZeroDivisionError"),
     ({"cwd": "nowhere"}, "there is no folder"),
 ]

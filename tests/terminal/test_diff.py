@@ -326,7 +326,7 @@ def test_an_endless_loop_fails_the_run(model: Callable[..., str], capsys: Captur
     assert "has not ended after 50 statements" in err
     assert "--max-ops" in document["error"]["hint"]
     assert main(["diff", path, "--allocator-b", "arena", "--max-ops", "50"]) == 4
-    assert "side A: after 50 statements" in capsys.readouterr().err
+    assert "side A: the program has not ended after 50 statements" in capsys.readouterr().err
     assert main(["run", path, "--max-ops", "0"]) == 2
 
 

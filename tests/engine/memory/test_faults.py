@@ -83,7 +83,7 @@ def test_what_a_kernel_leaves_out_is_reported_at_its_statement(
     assert stop.finding is not None
     assert stop.finding.kind == "uninitialized"
     assert stop.detail == f"{op} left {left} of 20 elements of %b unwritten, the first at {first}"
-    assert debugger.run().detail == f"Identity reads %b, which {op} did not write in full"
+    assert debugger.run().detail == f"Identity reads %b, which {op} wrote only in part"
     assert_runs_on(debugger)
 
 
