@@ -1,22 +1,20 @@
 .DEFAULT_GOAL := help
-PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-EXAMPLE := examples/first_steps.nnc
-STAMP := $(VENV)/.installed
+export PYTHON VENV
 DEV_STAMP := $(VENV)/.installed-dev
+SITE_STAMP := $(VENV)/.installed-docs
 CLIENT := tests/dap_server/testsupport
 EXTENSION := vscode-extension
 EDITOR_TESTS := tests/vscode
 
-.PHONY: adapter help demo test conformance e2e e2e-editor bench-editor vsix check bench sizes docs format clean
+.PHONY: adapter help demo test conformance e2e e2e-editor bench-editor vsix check bench sizes docs site generated-check format clean
 
 help:  ## show these targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(STAMP)  ## be inside a computation graph: own venv, install, an example to step through
-	@if [ -t 0 ] && [ -t 1 ]; then $(BIN)/nncdbg $(EXAMPLE); \
-	else $(BIN)/nncdbg $(EXAMPLE) --replay examples/demo.cmd; fi
+demo:  ## open an example in the debugger; the first run installs nncdbg into .venv
+	@./demo
 
 test: $(DEV_STAMP)  ## run the tests, in parallel
 	$(BIN)/python -m pytest -n auto
@@ -40,20 +38,24 @@ vsix: $(EXTENSION)/node_modules  ## dist/nncdbg.vsix, the extension for VS Code
 	@if command -v npm >/dev/null; then mkdir -p dist && cd $(EXTENSION) && npm run --silent check && npm test --silent && npm run --silent package; \
 	else echo "there is no npm: the extension is not built"; fi
 
-check: $(DEV_STAMP)  ## lint, format, types, import direction, generated docs
+check: $(DEV_STAMP) generated-check  ## lint, format, types, import direction, generated docs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m nncdbg.terminal.reference | diff -u docs/COMMANDS.md - || \
-	  { echo "docs/COMMANDS.md is stale: run make docs"; exit 1; }
 
 bench: $(DEV_STAMP)  ## measure against peers in the same run, one JSON line per figure
 	$(BIN)/python benchmarks/run.py
 
-docs: $(DEV_STAMP)  ## write the generated pages
-	$(BIN)/python -m nncdbg.terminal.reference > docs/COMMANDS.md
-	$(BIN)/python -m nncdbg.terminal.influence_reference > docs/INFLUENCE.md
+docs: $(DEV_STAMP)  ## write the generated files under docs/
+	$(BIN)/python tools/generate_pages.py
+
+site: $(SITE_STAMP)  ## build the documentation site in build/site
+	$(BIN)/python -m sphinx -b html -W --keep-going -q -d build/doctrees docs build/site
+	@echo "open build/site/index.html"
+
+generated-check: $(DEV_STAMP)  ## fail if a generated file under docs/ is stale
+	$(BIN)/python tools/generate_pages.py --check
 
 format: $(DEV_STAMP)  ## format the code and mend what ruff can
 	$(BIN)/ruff check --fix .
@@ -63,15 +65,7 @@ sizes: $(DEV_STAMP)  ## lines per room, the longest files and functions
 	$(BIN)/python benchmarks/sizes.py
 
 clean:  ## remove the venv and caches
-	rm -rf $(VENV) $(CLIENT)/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-
-$(BIN)/python:
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-
-$(STAMP): pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable .
-	@touch $@
+	rm -rf $(VENV) $(VENV).lock $(CLIENT)/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 $(CLIENT)/node_modules: $(CLIENT)/package.json
 	@if command -v npm >/dev/null; then cd $(CLIENT) && npm install --no-package-lock --no-audit --no-fund && touch node_modules; \
@@ -84,6 +78,10 @@ $(EDITOR_TESTS)/node_modules/.installed: $(EDITOR_TESTS)/package.json $(EDITOR_T
 	@if command -v npm >/dev/null && command -v rg >/dev/null; then $(EDITOR_TESTS)/install.sh; \
 	else echo "there is no npm, or no ripgrep: the tests that need them are skipped"; fi
 
-$(DEV_STAMP): pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
-	@touch $@ $(STAMP)
+$(DEV_STAMP): pyproject.toml
+	@tools/install.sh --venv $(VENV) --extra dev
+	@touch $@
+
+$(SITE_STAMP): pyproject.toml
+	@tools/install.sh --venv $(VENV) --extra docs
+	@touch $@

@@ -1,40 +1,61 @@
 """nncdbg: the debugger for computation graphs.
 
-program = nncdbg.load("model.onnx")
-debugger = nncdbg.Debugger(program, inputs={"x": x})
-debugger.catch("nan")
-stop = debugger.run()
-debugger.step_back()
-debugger.stats("%h")
+    import nncdbg
+
+    debugger = nncdbg.Debugger("model.onnx", {"x": x})     # stopped at the first statement
+    debugger.break_at(op="Softmax")
+    debugger.catch("nan")
+    stop = debugger.run()                                  # stop.reason, stop.line
+    debugger.value("%h"), debugger.stats("%h")             # an array, its statistics
+    debugger.step_back()
+
+Open and run
+    load(path)             a Program from `.onnx` or `.nnc`, or from an onnx.ModelProto
+    parse(text)            a Program from graph text; `str(program)` is its text
+    run(program, inputs)   the outputs by name
+    Debugger(program, inputs)   break, step, step back, inspect, edit
+
+Check
+    watch(program)         a Report: the op where the first NaN originates, and why
+    diff(a, b)             a DiffReport: the first statement whose result differs
+    summarize(array)       a Summary: min, max, mean, std, counts of NaN, Inf and zeros
+
+Debug a script
+    breakpoint()           opens a prompt before the next statement of a graph
+    listen(address), wait_for_client()    an editor attaches
+
+Every function that takes a program also takes a path.  Every error is an NncdbgError.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
-# Late, so that `nncdbg --help` does not import NumPy and ONNX.
-_DOOR = {
+# Imported on first use, so that `nncdbg --help` does not import NumPy and ONNX.
+_PUBLIC = {
     "Debugger": "nncdbg.engine.session",
     "Stop": "nncdbg.engine.control",
     "Breakpoint": "nncdbg.engine.breakpoints",
-    "Program": "nncdbg.engine.graph",
+    "Frame": "nncdbg.engine.machine",
+    **dict.fromkeys(("Branch", "Mark"), "nncdbg.engine.timeline"),
+    **dict.fromkeys(("Graph", "Program", "TensorType"), "nncdbg.engine.graph"),
     **dict.fromkeys(
         ("breakpoint", "is_client_connected", "listen", "wait_for_client"), "nncdbg.dap_server.attach.calls"
     ),
-    "diff": "nncdbg.engine.divergence.door",
-    "load": "nncdbg.engine.frontends",
+    "diff": "nncdbg.engine.divergence.call",
+    "DiffReport": "nncdbg.engine.divergence.report",
+    **dict.fromkeys(("load", "ProgramSource"), "nncdbg.engine.frontends"),
+    "run": "nncdbg.engine.outputs",
+    "Outputs": "nncdbg.engine.values",
     "load_op_library": "nncdbg.engine.ops.library",
-    "op": "nncdbg.engine.ops.declaration",
-    "Op": "nncdbg.engine.ops.declaration",
-    "declare": "nncdbg.engine.ops.declaration",
-    "TensorType": "nncdbg.engine.graph",
+    **dict.fromkeys(("Op", "declare", "op"), "nncdbg.engine.ops.declaration"),
     "parse": "nncdbg.textual_repr",
-    "watch": "nncdbg.nan_watch.door",
-    "Summary": "nncdbg.stats",
-    "summarize": "nncdbg.stats",
+    "watch": "nncdbg.nan_watch.call",
+    **dict.fromkeys(("Report", "WatchFinding"), "nncdbg.nan_watch.records"),
+    **dict.fromkeys(("Summary", "summarize"), "nncdbg.stats"),
     **dict.fromkeys(
         (
             "ExpressionError",
@@ -52,7 +73,7 @@ _DOOR = {
     ),
 }
 
-__all__ = sorted([*_DOOR, "__version__"])
+__all__ = sorted([*_PUBLIC, "__version__"])
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.attach.calls import breakpoint as breakpoint  # noqa: A004
@@ -61,7 +82,8 @@ if TYPE_CHECKING:
     from nncdbg.dap_server.attach.calls import wait_for_client as wait_for_client
     from nncdbg.engine.breakpoints import Breakpoint as Breakpoint
     from nncdbg.engine.control import Stop as Stop
-    from nncdbg.engine.divergence.door import diff as diff
+    from nncdbg.engine.divergence.call import diff as diff
+    from nncdbg.engine.divergence.report import DiffReport as DiffReport
     from nncdbg.engine.errors import ExpressionError as ExpressionError
     from nncdbg.engine.errors import GraphError as GraphError
     from nncdbg.engine.errors import LoadError as LoadError
@@ -72,25 +94,34 @@ if TYPE_CHECKING:
     from nncdbg.engine.errors import RunError as RunError
     from nncdbg.engine.errors import UnsupportedOp as UnsupportedOp
     from nncdbg.engine.errors import UsageError as UsageError
+    from nncdbg.engine.frontends import ProgramSource as ProgramSource
     from nncdbg.engine.frontends import load as load
+    from nncdbg.engine.graph import Graph as Graph
     from nncdbg.engine.graph import Program as Program
     from nncdbg.engine.graph import TensorType as TensorType
+    from nncdbg.engine.machine import Frame as Frame
     from nncdbg.engine.ops.declaration import Op as Op
     from nncdbg.engine.ops.declaration import declare as declare
     from nncdbg.engine.ops.declaration import op as op
     from nncdbg.engine.ops.library import load_op_library as load_op_library
+    from nncdbg.engine.outputs import run as run
     from nncdbg.engine.session import Debugger as Debugger
-    from nncdbg.nan_watch.door import watch as watch
+    from nncdbg.engine.timeline import Branch as Branch
+    from nncdbg.engine.timeline import Mark as Mark
+    from nncdbg.engine.values import Outputs as Outputs
+    from nncdbg.nan_watch.call import watch as watch
+    from nncdbg.nan_watch.records import Report as Report
+    from nncdbg.nan_watch.records import WatchFinding as WatchFinding
     from nncdbg.stats import Summary as Summary
     from nncdbg.stats import summarize as summarize
     from nncdbg.textual_repr import parse as parse
+else:
 
-
-def __getattr__(name: str) -> Any:
-    module = _DOOR.get(name)
-    if module is None:
-        raise AttributeError(f"module 'nncdbg' has no attribute {name!r}")
-    return getattr(import_module(module), name)
+    def __getattr__(name):
+        module = _PUBLIC.get(name)
+        if module is None:
+            raise AttributeError(f"module 'nncdbg' has no attribute {name!r}")
+        return getattr(import_module(module), name)
 
 
 def __dir__() -> list[str]:

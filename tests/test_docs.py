@@ -1,4 +1,4 @@
-"""The Python in the pages runs, the commands in the README exist, the links lead somewhere."""
+"""The Python in the pages runs, the commands in the README exist, and links point to files."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.terminal.transcripts import alike, play
+
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+SESSION = re.compile(r"^```console\n(\$ nncdbg .*?)^```", re.MULTILINE | re.DOTALL)
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
-LINK = re.compile(r"\]\(([^)#:]+)\)")
+LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 
 
 @pytest.mark.parametrize(
@@ -26,10 +29,42 @@ def test_the_python_of_a_page_runs(page: Path, monkeypatch: pytest.MonkeyPatch) 
         exec(compile(block, str(page), "exec"), names)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
-def test_links_lead_somewhere(page: Path) -> None:
-    for target in LINK.findall(page.read_text()):
-        assert (page.parent / target).exists(), target
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return an empty working folder with the examples in it; the screen has 80 columns and no colour."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if SESSION.search(page.read_text())], ids=lambda p: p.stem
+)
+def test_sessions_of_a_page_look_the_same_again(
+    page: Path, desk: Path, request: pytest.FixtureRequest
+) -> None:
+    text = page.read_text(encoding="utf-8")
+    for shown in SESSION.findall(text):
+        seen = play(shown, desk)
+        if not alike(seen, shown):
+            assert request.config.getoption("--update") or seen == shown
+            text = text.replace(shown, seen)
+    page.write_text(text, encoding="utf-8")
+
+
+def test_every_tutorial_model_is_in_a_session() -> None:
+    text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+    models = sorted((ROOT / "examples" / "tutorials").iterdir())
+    assert models
+    assert [model.name for model in models if f"examples/tutorials/{model.name}" not in text] == []
+
+
+def test_links_of_pages_point_to_files() -> None:
+    links = [(page, target) for page in PAGES for target in LINK.findall(page.read_text())]
+    assert [(page.name, target) for page, target in links if not (page.parent / target).exists()] == []
 
 
 def test_the_commands_of_the_readme_exist() -> None:

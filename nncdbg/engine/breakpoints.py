@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from nncdbg.engine.code import Code, Path
 from nncdbg.engine.errors import UsageError
+from nncdbg.engine.escaping import printable
 from nncdbg.engine.expression import Expression
 from nncdbg.engine.graph import Node
 from nncdbg.textual_repr.listing import Listing
@@ -65,6 +66,10 @@ class Breakpoint:
     def due(self) -> bool:
         """Whether this hit, already counted, is one to stop at."""
         return self.hits is None or hit_rule(self.hits)(self.count)
+
+    def __repr__(self) -> str:
+        state = "" if self.enabled else ", disabled"
+        return printable(f"<Breakpoint {self.number}: {self}, reached {self.count} times{state}>")
 
     def __str__(self) -> str:
         where = {"value": f"%{self.target}", "data": f"%{self.target}", "graph": f"@{self.target}"}.get(

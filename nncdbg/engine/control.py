@@ -44,7 +44,8 @@ class Stop:
 
     def __repr__(self) -> str:
         op = self.node.op if self.node is not None else None
-        return f"Stop({self.reason!r}, line={self.line}, op={op!r})"
+        detail = f", detail={self.detail!r}" if self.detail else ""
+        return f"Stop({self.reason!r}, line={self.line}, op={op!r}{detail})"
 
 
 @dataclass(frozen=True, slots=True)

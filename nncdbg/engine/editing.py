@@ -123,7 +123,7 @@ def _fitting(given: Array, dtype: np.dtype[Any]) -> Array:
     same = (after == before) | (np.isnan(after) & np.isnan(before))
     kept = same if exact else np.where(np.isfinite(before), np.isfinite(after), same)
     if not kept.all():
-        raise ValueError(f"{given[~kept].flat[0]} is not a number of this type")
+        raise ValueError(f"{given[~kept].flat[0]} does not fit {name_of(dtype)}")
     return cast
 
 

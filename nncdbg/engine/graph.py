@@ -275,3 +275,13 @@ class Program:
         from nncdbg.textual_repr.printer import print_program
 
         return print_program(self)
+
+    def __repr__(self) -> str:
+        from nncdbg.textual_repr.printer import brief
+
+        return f"<Program {brief(self)}>"
+
+    @property
+    def graph(self) -> Graph:
+        """The graph that runs first."""
+        return self.graphs[self.entry]

@@ -20,6 +20,7 @@ from nncdbg.engine.abstract_run import block_results
 from nncdbg.engine.code import TRAP, Code, Statement
 from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.errors import RunError
+from nncdbg.engine.escaping import printable
 from nncdbg.engine.events import (
     Ended,
     Event,
@@ -53,6 +54,12 @@ class Frame:
         """The tick after the statement that began this frame."""
         self.times = times
         self.collected: list[list[Any]] = []
+
+    def __repr__(self) -> str:
+        nodes = self.code.nodes
+        following = nodes[self.pc].op if self.pc < len(nodes) else "return"
+        iteration = f" iteration {self.iteration}" if self.is_loop else ""
+        return printable(f"<Frame @{self.code.graph.name}{iteration}, next: {following}>")
 
     def clone(self) -> Frame:
         copy = Frame(self.code, self.slots.copy(), self.times)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path as FilePath
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from nncdbg.engine.backends import Backend
@@ -23,9 +24,11 @@ from nncdbg.engine.control import Control, Journey, LogMessage, Stop
 from nncdbg.engine.deviations import Edit
 from nncdbg.engine.editing import change, edited
 from nncdbg.engine.errors import NncdbgError, UnsupportedOp, UsageError
+from nncdbg.engine.escaping import printable
 from nncdbg.engine.expression import Expression, evaluate, evaluate_index, parse, parse_index
 from nncdbg.engine.findings import Finding
-from nncdbg.engine.graph import Array, Program
+from nncdbg.engine.frontends import ProgramSource, load
+from nncdbg.engine.graph import Array
 from nncdbg.engine.inputs import Note, bind
 from nncdbg.engine.instrumentation import Instrumentation, allocation_on
 from nncdbg.engine.judging import Judge
@@ -40,10 +43,11 @@ from nncdbg.engine.stopping import Stopping, bare
 from nncdbg.engine.supplied import SuppliedResults
 from nncdbg.engine.timeline import Branch, Mark, Timeline
 from nncdbg.engine.traps import Traps
-from nncdbg.engine.values import Values, type_of
+from nncdbg.engine.values import Outputs, Values, type_of
 from nncdbg.engine.visits import last_visit, left_micro_program
 from nncdbg.stats import Summary, summarize
 from nncdbg.textual_repr.listing import Listing
+from nncdbg.textual_repr.printer import brief
 from nncdbg.textual_repr.printer import listing as printed_listing
 
 if TYPE_CHECKING:
@@ -73,11 +77,14 @@ class Debugger:
     """
 
     supervisor: ClassVar[Callable[[Debugger, Verb], Stop] | None] = None
-    """Moves every debugger of the process by a verb of its user's, where somebody attaches to them."""
+    """Moves every debugger by a verb of the user's code: for an editor, or for a prompt inside a script."""
+
+    moving: ClassVar[dict[int, Debugger]] = {}
+    """The debugger that each thread moves, by thread; the outermost, if a kernel moves another one."""
 
     def __init__(
         self,
-        program: Program,
+        program: ProgramSource,
         inputs: Mapping[str, Any] | None = None,
         *,
         backend: str | Backend = "numpy",
@@ -92,6 +99,7 @@ class Debugger:
         folder: FilePath | None = None,
         black_box: BlackBox | None = None,
     ) -> None:
+        program = load(program)
         self.program = program
         self.seed = seed
         self.listing: Listing = program.listing or printed_listing(program, locations=False)
@@ -137,6 +145,15 @@ class Debugger:
         self._loaded.arrived = self._code_arrived
         self.selected = -1
         self.stop: Stop = self.here("entry")
+
+    def __repr__(self) -> str:
+        stop = self.stop
+        if stop.reason == "end":
+            state = f"ended after {self.machine.tick} statements"
+        else:
+            op = stop.node.op if stop.node is not None else "return"
+            state = f"stopped ({stop.reason}) at line {stop.line}: {op}"
+        return printable(f"<Debugger {brief(self.program)}; {state}>")
 
     def _take_control(self, codes: Sequence[Code], history: int, max_ops: int | None) -> None:
         """Have the machine, which is at its first statement, stop where it should; `codes` are its blocks."""
@@ -226,7 +243,7 @@ class Debugger:
         return list(self.traps.breakpoints.values())
 
     def catch(self, *kinds: str, when: str | None = None) -> None:
-        """Stop when a NaN is born (`nan`), an Inf (`inf`), a value overflows, memory is misused.
+        """Stop when a NaN originates (`nan`), an Inf (`inf`), a value overflows, memory is misused.
 
         Raises UsageError for a kind that is none, or that cannot be found here (see `beyond`).
         """
@@ -306,11 +323,27 @@ class Debugger:
     def _moved(self, verb: Verb) -> Stop:
         """Every way of moving comes here."""
         self.control.journey = None
-        supervisor = Debugger.supervisor
-        stop = verb() if supervisor is None else supervisor(self, verb)
+        thread = get_ident()
+        nested = thread in Debugger.moving
+        if not nested:
+            Debugger.moving[thread] = self
+        try:
+            stop = self._supervised(verb)
+        finally:
+            if not nested:
+                del Debugger.moving[thread]
         self.selected = -1
         self.stop = stop
         return stop
+
+    def _supervised(self, verb: Verb) -> Stop:
+        supervisor = Debugger.supervisor
+        if supervisor is not None:
+            return supervisor(self, verb)
+        stop = verb()
+        # A kernel may have called `nncdbg.breakpoint`: then its prompt is due at this stop.
+        supervisor = Debugger.supervisor
+        return stop if supervisor is None else supervisor(self, lambda: stop)
 
     def proceed(self, journey: Journey) -> Stop:
         """Take up a way forward that a stop broke off (see `Control.journey`), from this place."""
@@ -542,7 +575,7 @@ class Debugger:
         return self._supplied.result(frame.code, frame.pc, outputs.index(name))
 
     @property
-    def outputs(self) -> dict[str, Array] | None:
+    def outputs(self) -> Outputs | None:
         """The program's results by name; None until it has ended."""
         return self.values.outputs() if self.machine.ended else None
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -36,7 +36,7 @@ from nncdbg.engine.liveness import dying, last_uses
 from nncdbg.engine.machine import Entry, Frame, Machine
 
 JOURNAL = 2048
-"""Transfers of control that can be undone without a replay."""
+"""Transfers of control that can be undone available available without a replay."""
 
 SPACING = 1024
 """Ticks between checkpoints at the newest end of the timeline."""
@@ -62,8 +62,8 @@ class Mark:
     name: str
     branch: int
     tick: int
-    edits: tuple[Deviation, ...] | None = None
-    at: Statement | None = None
+    edits: tuple[Deviation, ...] | None = field(default=None, repr=False)
+    at: Statement | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Branch:
     parent: int | None
     tick: int
     title: str
-    saved: Saved | None = None
+    saved: Saved | None = field(default=None, repr=False)
 
 
 class Timeline:

@@ -41,6 +41,10 @@ def _not_supplied(frame: Frame, slot: int) -> Any:
     return UNSET
 
 
+class Outputs(dict[str, Array]):
+    """The results of a program: read-only arrays by name, without the `%`."""
+
+
 @dataclass(slots=True)
 class Values:
     """The values of a machine as seen from the frame at `depth` (-1: the innermost).
@@ -184,12 +188,12 @@ class Values:
             f"%{name} has no previous value", hint="this is its first iteration, or it was dropped"
         )
 
-    def outputs(self) -> dict[str, Array]:
+    def outputs(self) -> Outputs:
         """The results by name of a program that has ended."""
         frame = self.machine.frames[0]
         contents = frame.code.instructions[-1][1](frame.slots)
         names = [value.name for value in frame.code.graph.outputs]
-        return {name: self._kept(content) for name, content in zip(names, contents, strict=True)}
+        return Outputs((name, self._kept(content)) for name, content in zip(names, contents, strict=True))
 
     def variable(self, name: str) -> object:
         frame = self.machine.frames[self.depth]

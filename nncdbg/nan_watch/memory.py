@@ -188,7 +188,8 @@ class _Watch:
         """Whether the outputs are others than without reuse."""
         if not run.debugger.machine.ended:
             return True
-        base_outputs, outputs = base.debugger.outputs or {}, run.debugger.outputs or {}
+        base_outputs: dict[str, Any] = base.debugger.outputs or {}
+        outputs: dict[str, Any] = run.debugger.outputs or {}
         return any(digest(base_outputs.get(name)) != digest(value) for name, value in outputs.items())
 
     def _misuse(self, run: _Run) -> None:

@@ -35,7 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addini("nan_watch_fail_on", "gates of --nan-watch and of the fixture nan_watch", "string", "")
     parser.addini("nan_watch_max_ops", "statements after which a watched run is stopped", "string", "")
-    parser.addini("nan_watch_strict", "fail also on findings without effect on an output", "bool", False)
+    parser.addini("nan_watch_strict", "also fail on findings without effect on an output", "bool", False)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -112,15 +112,14 @@ def _watched(
 ) -> tuple[Report, str]:
     """The report on a run, and what is to be read of it where it is not ok; `model` is what it is called."""
     import nncdbg
-    from nncdbg.nan_watch.door import watch
-    from nncdbg.nan_watch.reports import Watched, text
+    from nncdbg.nan_watch.call import watch
 
     loaded = nncdbg.load(program)
     report = watch(loaded, inputs, **options)
     report.model = model or loaded.source or ""
     if report.ok:
         return report, ""
-    return report, text.render(report, Watched.of(loaded))
+    return report, str(report)
 
 
 # -- models as tests -------------------------------------------------------------------------------

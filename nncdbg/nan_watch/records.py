@@ -11,6 +11,7 @@ from nncdbg.stats.summary import Summary
 
 if TYPE_CHECKING:
     from nncdbg.engine.divergence.observers import Verification
+    from nncdbg.nan_watch.reports import Watched
 
 ROLES = ("birth", "masked", "healed", "propagated")
 """Origin; origin without effect on an output; finite result of non-finite operands; propagation."""
@@ -113,6 +114,27 @@ class WatchFinding:
     trips: bool = False
     """Whether it trips a gate of this watch."""
 
+    def __str__(self) -> str:
+        """What failed, in a sentence."""
+        from nncdbg.nan_watch.reports.wording import headline
+
+        return headline(self)
+
+    @property
+    def line(self) -> int | None:
+        """The line of the statement in the program's text, from 1."""
+        return self.site.line
+
+    @property
+    def op(self) -> str:
+        """The op of the statement."""
+        return self.site.op
+
+    @property
+    def value(self) -> str:
+        """The name of the result concerned, without the `%`."""
+        return self.site.value
+
     def as_dict(self) -> dict[str, Any]:
         """Fit for JSON."""
         site = self.site
@@ -176,6 +198,16 @@ class Report:
     """Whether the user interrupted it."""
     observers: Verification | None = None
     """Whether observers change the outputs, if that was verified."""
+    watched: Watched | None = field(default=None, compare=False)
+    """The program's text and the gates, which `str` quotes."""
+
+    def __str__(self) -> str:
+        """The text that `nncdbg watch` prints."""
+        from nncdbg.nan_watch.reports import FORMS, Watched
+
+        return FORMS["text"](self, self.watched or Watched()).rstrip("\n")
+
+    __repr__ = __str__
 
     def limit(self, most: int) -> None:
         """List at most so many findings, in their order; those that trip, then births, before all others.

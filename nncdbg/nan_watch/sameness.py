@@ -12,8 +12,8 @@ from nncdbg.engine.diagnosis.sightings import ENTRANCE, Sighting
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.graph import Program
 from nncdbg.engine.session import Debugger
+from nncdbg.nan_watch.call import watch
 from nncdbg.nan_watch.case import Case
-from nncdbg.nan_watch.door import watch
 from nncdbg.nan_watch.gates import KINDS, USUAL, Gates
 from nncdbg.nan_watch.records import Report, WatchFinding
 from nncdbg.nan_watch.tracing import Target, Trace, trace

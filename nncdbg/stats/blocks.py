@@ -66,7 +66,7 @@ def reduce_blocks(
     is called before each piece.  Raises UsageError for strings.
     """
     if array.dtype.kind in _STRINGS:
-        raise UsageError("strings cannot be reduced", hint="take every so-many-th element")
+        raise UsageError("strings cannot be reduced", hint="take every n-th element")
 
     def read(part: _Part) -> npt.NDArray[Any]:
         return numbers(array[part]) if minus is None else difference(array[part], minus[part])
@@ -117,6 +117,25 @@ def difference(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> npt.NDArray[np.float
         apart = wide[0] - wide[1]
     found = np.where(same, 0, apart)
     return np.asarray(absolute(found) if found.dtype.kind == "c" else found)
+
+
+def next_nonfinite(array: npt.NDArray[Any], start: int, between: Between) -> int | None:
+    """The first position from `start` on, in C order, of a NaN or infinity; None if all others are finite.
+
+    The search continues at the first element, so that the result may lie before `start`.  `between` is
+    called before each piece.  Complex elements count by their absolute values; strings are finite.
+    """
+    if array.dtype.kind not in "fcV":
+        return None
+    # A view, if the tensor is contiguous.
+    flat = array.reshape(-1)
+    for first, end in ((start, flat.size), (0, min(start, flat.size))):
+        for low in range(first, end, _PIECE):
+            between()
+            odd = ~np.isfinite(numbers(flat[low : min(low + _PIECE, end)]))
+            if odd.any():
+                return low + int(odd.argmax())
+    return None
 
 
 def _pieces(shape: Sequence[int], steps: Sequence[int]) -> Iterator[tuple[_Part, _Part]]:

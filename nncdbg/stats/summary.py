@@ -46,14 +46,20 @@ class Summary:
         """The fields by name, in order, fit for JSON."""
         return {name: getattr(self, name) for name in self.__slots__}
 
+    def figures(self) -> list[tuple[str, str]]:
+        """Return labels and numbers for a line: non-zero counts of NaN and infinities, then the statistics.
+
+        Without a finite element the line ends with the count of all elements: ``nan 12 of 12``.
+        """
+        counts = (("nan", self.nan), ("+inf", self.posinf), ("-inf", self.neginf))
+        abnormal = [(label, str(count)) for label, count in counts if count]
+        if abnormal and not self.finite:
+            return [*abnormal, ("of", str(self.count))]
+        statistics = (("min", self.min), ("mean", self.mean), ("max", self.max), ("std", self.std))
+        return [*abnormal, *((label, _number(number)) for label, number in statistics)]
+
     def __str__(self) -> str:
-        parts = [f"min {_number(self.min)} mean {_number(self.mean)} max {_number(self.max)}"]
-        parts.append(f"std {_number(self.std)} nan {self.nan}")
-        if self.posinf:
-            parts.append(f"+inf {self.posinf}")
-        if self.neginf:
-            parts.append(f"-inf {self.neginf}")
-        return " ".join(parts)
+        return " ".join(f"{label} {number}" for label, number in self.figures())
 
 
 class _Draft:

@@ -95,7 +95,7 @@ class _Prompt:
             self._send({"line": line})
             self._print_answer()
         if self._over.is_set():
-            print("the session is over")
+            print("the session has ended")
 
     def _print_answer(self) -> None:
         """What was asked is answered before the next prompt; Ctrl-C pauses a program that does not answer."""

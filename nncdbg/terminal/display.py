@@ -12,7 +12,7 @@ from nncdbg.engine.expression import spelled
 from nncdbg.engine.graph import Array
 from nncdbg.stats import summarize
 from nncdbg.terminal.grid import grid
-from nncdbg.terminal.look import BAD, DIM, SMALL, Look, elements, is_text, stacked, text, type_of
+from nncdbg.terminal.look import BAD, DIM, SMALL, Look, cells, elements, is_text, stacked, text, type_of
 from nncdbg.terminal.strips import channel_strip, image, spark
 
 if TYPE_CHECKING:
@@ -23,27 +23,30 @@ if TYPE_CHECKING:
 
 _SIDE = 16
 """Rows and columns of a matrix that is shown as a grid."""
-_EXPENDABLE = ("std", "mean", "min", "max")
-"""Statistics that a line too narrow leaves out, in that order; counts of NaN and inf stay."""
+_INDENT = "    "
+"""Before statistics that need lines of their own."""
 
 _NOT_FINITE = re.compile(r"(?<!\w)[+-]?(?:nan|inf)j?(?!\w)")
 
 
 def value_line(name: str, array: Array, summary: Summary, look: Look | None = None) -> Text:
-    """`%h f32[1,64,56,56] min -0.1 mean 0.4 max 6.1 std 0.9 nan 0`; small tensors show their elements.
+    """Return `%h f32[1,64,56,56] nan 8 min -0.1 mean 0.4 max 6.1 std 0.9`; small tensors show their elements.
 
-    A line too narrow first loses std, mean, min and max, then the end of its name; counts of NaN
-    and infinities stay as long as they fit at all.
+    Statistics are never cut: where they do not fit behind the name, they take lines of their own.
     """
     view = look or Look()
     head = f"{spelled(name)} {type_of(array)}"
     if array.size == 0:
         return stacked([f"{head} (empty)"], view)
     if array.size <= SMALL or is_text(array):
-        return stacked([text(f"{head} ").append_text(_elements(array, view))], view)
+        return _headed(head, [_elements(array, view)], view)
     if array.dtype.kind == "b":
-        return stacked([f"{head} {np.count_nonzero(array)} of {array.size} true"], view)
-    return _statistics_line(head, summary, view)
+        return _headed(head, [text(f"{np.count_nonzero(array)} of {array.size} true")], view)
+    figures = [
+        text(f"{label} {number}", BAD if label in ("nan", "+inf", "-inf") else "")
+        for label, number in summary.figures()
+    ]
+    return _headed(head, figures, view)
 
 
 def described(name: str, content: Any, look: Look | None = None) -> Text:
@@ -64,21 +67,19 @@ def _elements(array: Array, look: Look) -> Text:
     return line
 
 
-def _statistics_line(head: str, summary: Summary, look: Look) -> Text:
-    words = str(summary).split()
-    statistics = dict(zip(words[::2], words[1::2], strict=True))
-    for name in (None, *_EXPENDABLE):
-        statistics.pop(name or "", None)
-        tail = " ".join(f"{label} {number}" for label, number in statistics.items())
-        if len(head) + 1 + len(tail) <= look.width:
-            break
-    room = look.width - len(tail) - 1
-    line = stacked([head], Look(max(room, 1), look.color, look.unicode))
-    line.append(" ")
-    for position, (label, number) in enumerate(statistics.items()):
-        wrong = label in ("nan", "+inf", "-inf") and number != "0"
-        line.append(" " if position else "").append(f"{label} {number}", BAD if wrong else "")
-    return stacked([line], look)
+def _headed(head: str, parts: Sequence[Text], look: Look) -> Text:
+    """The parts behind the head, or on lines below it where they do not fit."""
+    joined = text(" ").join(parts)
+    if cells(head) + 1 + joined.cell_len <= look.width:
+        return text(f"{head} ").append_text(joined)
+    lines = [text(head)]
+    room = look.width
+    for part in parts:
+        if len(lines) > 1 and lines[-1].cell_len + 1 + part.cell_len <= room:
+            lines[-1].append(" ").append_text(part)
+        else:
+            lines.append(text(_INDENT if len(_INDENT) + part.cell_len <= room else "").append_text(part))
+    return stacked(lines, look)
 
 
 def histogram_bars(histogram: Histogram, look: Look | None = None) -> Text:

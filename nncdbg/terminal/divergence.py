@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from io import StringIO
 from typing import TYPE_CHECKING
 
 from rich.text import Text
@@ -11,7 +12,7 @@ from nncdbg.engine.expression import spelled
 from nncdbg.terminal.look import element
 
 if TYPE_CHECKING:
-    from nncdbg.engine.divergence.report import Growth, Match, Report, Site
+    from nncdbg.engine.divergence.report import DiffReport, Growth, Match, Site
     from nncdbg.terminal.screen import Screen
 
 _ROWS = 40
@@ -32,7 +33,7 @@ _HEADLINES = {
 }
 
 
-def print_report(screen: Screen, report: Report) -> None:
+def print_report(screen: Screen, report: DiffReport) -> None:
     """Print a report; long names are cropped on a terminal, whole in a pipe."""
     _verdict(screen, report)
     _causes(screen, report)
@@ -44,7 +45,16 @@ def print_report(screen: Screen, report: Report) -> None:
     _outputs(screen, report)
 
 
-def _verdict(screen: Screen, report: Report) -> None:
+def report_text(report: DiffReport) -> str:
+    """What `print_report` prints to a pipe."""
+    from nncdbg.terminal.screen import Screen
+
+    out = StringIO()
+    print_report(Screen(out, out, color=False), report)
+    return out.getvalue().rstrip("\n")
+
+
+def _verdict(screen: Screen, report: DiffReport) -> None:
     screen.put(Text(*_HEADLINES[report.status]))
     total = sum(report.matched.values())
     ways = ", ".join(f"{count} by {way}" for way, count in report.matched.items() if count)
@@ -64,7 +74,7 @@ def _verdict(screen: Screen, report: Report) -> None:
             )
 
 
-def _causes(screen: Screen, report: Report) -> None:
+def _causes(screen: Screen, report: DiffReport) -> None:
     """The first statement that differs by itself, and its value; then the others."""
     cause, first = report.cause, report.first
     if cause is None:
@@ -85,14 +95,14 @@ def _causes(screen: Screen, report: Report) -> None:
         screen.put(f"and {len(report.causes) - _LISTED} more; --json has all")
 
 
-def _ties(screen: Screen, report: Report) -> None:
+def _ties(screen: Screen, report: DiffReport) -> None:
     for match in report.ties[:_LISTED]:
         total = f" of {match.comparison.count}" if match.comparison is not None else ""
         count = f"{match.excess.count}{total} elements"
         screen.put_line(Text("tie: ", "bold").append_text(_site(match.a)).append(f": {count}"))
 
 
-def _differences(screen: Screen, report: Report) -> None:
+def _differences(screen: Screen, report: DiffReport) -> None:
     """Attributes and parameters that differ, besides the causes."""
     named = {cause.text for cause in report.causes}
     rest = [each for each in report.differences if each.text not in named]
@@ -185,7 +195,7 @@ def _cosine(number: float | None) -> str:
     return ">.999999" if 0.9999995 <= number < 1 else f"{number:.6f}"
 
 
-def _outputs(screen: Screen, report: Report) -> None:
+def _outputs(screen: Screen, report: DiffReport) -> None:
     for match in report.outputs:
         verdict = "beyond the tolerance" if match.diverges else "agrees"
         if match.diverges and match.detail:

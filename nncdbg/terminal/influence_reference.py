@@ -1,7 +1,4 @@
-"""docs/INFLUENCE.md: which operand elements influence which results, from the declarations of the ops.
-
-`python -m nncdbg.terminal.influence_reference` prints the page.
-"""
+"""docs/INFLUENCE.md: which operand elements influence which results, from the declarations (`make docs`)."""
 
 from __future__ import annotations
 
@@ -53,7 +50,3 @@ def _label(op: Op) -> str:
 def _key(row: Influence) -> tuple[str, str, str, bool]:
     where = "" if row.masks is None else f" in operand {', '.join(map(str, row.masks))}"
     return row.words, row.discards, row.infinities.value + where, not row.exact
-
-
-if __name__ == "__main__":
-    print(page(), end="")

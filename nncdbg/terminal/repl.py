@@ -108,13 +108,18 @@ def _read(session: Session, options: argparse.Namespace) -> int:
     if not sys.stdin.isatty():
         _read_lines(session)
         return session.exit_code
-    if session.screen.is_terminal and not session.screen.out.is_dumb_terminal:
+    read_lines(session)
+    return 0
+
+
+def read_lines(session: Session, *, plain: bool = False) -> None:
+    """Read commands that a person types, until there are no more; without line editing if `plain`."""
+    if session.screen.is_terminal and not session.screen.out.is_dumb_terminal and not plain:
         from nncdbg.terminal.prompt import read_prompt
 
         read_prompt(session)
     else:
         _ask_for_lines(session)
-    return 0
 
 
 def _replayed(session: Session, path: str) -> int:

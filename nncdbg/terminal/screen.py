@@ -75,9 +75,10 @@ class Screen:
         else:
             self.out.print(content, soft_wrap=True)
 
-    def put_line(self, content: Text) -> None:
-        """Print one line, cropped to the terminal's width, whole in a pipe."""
-        self.put(fitted(harmless(content), self.line_look))
+    def put_line(self, content: Text, indent: str = "") -> None:
+        """Print each line of `content` behind `indent`, cropped to the terminal's width, whole in a pipe."""
+        for line in harmless(content).split("\n"):
+            self.put(fitted(Text(indent).append_text(line), self.line_look))
 
     def note(self, content: str) -> None:
         """A remark on standard error, so that standard output stays what was asked for."""

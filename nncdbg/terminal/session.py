@@ -67,7 +67,7 @@ class Session:
             self.screen.complain(error)
         except MemoryError:
             self.screen.complain(
-                RunError(f"out of memory in `{text}`", hint="ask for a part: an index, a slice")
+                RunError(f"out of memory in `{text}`", hint="request a part: an index or a slice")
             )
         except KeyboardInterrupt:
             self.screen.complain("interrupted")
@@ -155,6 +155,10 @@ class Session:
                 stop = verb()
         self.arrived(stop, written=forward and stop.reason == "step")
 
+    def go_on(self) -> None:
+        """Run until something stops the program."""
+        self.move(self.debugger.run)
+
     def arrived(self, stop: Stop, *, written: bool = False) -> None:
         """Print a stop."""
         self.listed = None
@@ -211,13 +215,15 @@ def is_expression(debugger: Debugger, text: str) -> bool:
     there for a function or a value, as in `stats(%h).nan` and `h.mean()`.
     """
     from nncdbg.engine.expression import parse
-    from nncdbg.engine.expression.functions import FUNCTIONS
+    from nncdbg.engine.expression.functions import PREFIXES, function_name
     from nncdbg.terminal.commands import find
 
     scope = debugger.values
     word, _ = split_command(text)
     follows = text[len(word) : len(word) + 1]
-    if follows == "(" and word in FUNCTIONS or follows in ("[", ".") and scope.has(word):
+    if follows == "(" and function_name(word) or follows in ("[", ".") and scope.has(word):
+        return True
+    if follows == "." and word in PREFIXES:
         return True
     try:
         find(word)

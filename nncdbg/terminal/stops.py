@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
@@ -24,6 +25,9 @@ LINES = 5
 _MANY = 8
 """Values that a stop lists at most."""
 
+_INDENT = "  "
+"""Before the values of a stop."""
+
 
 def show_stop(screen: Screen, debugger: Debugger, stop: Stop, before: object, written: bool) -> None:
     """Print a stop, with what was just `written`.  `before` identifies the block of the last stop."""
@@ -37,8 +41,8 @@ def show_stop(screen: Screen, debugger: Debugger, stop: Stop, before: object, wr
     frame = debugger.machine.frames[-1]
     if place_of(frame) != before:
         screen.put_line(Text(f"in {frame_title(debugger.frames, 0)}", "bold"))
-    for line in _values(screen, debugger, stop, written):
-        screen.put_line(line)
+    for name in _names(debugger, stop, written):
+        screen.put_line(value_or_reason(debugger, name, screen, _INDENT), _INDENT)
     for line in _window(screen, debugger, stop):
         screen.put_line(line)
 
@@ -65,24 +69,20 @@ def _show_end(screen: Screen, debugger: Debugger) -> None:
         screen.put(str(debugger.micro.coverage))
 
 
-def describe(name: str, content: Any, screen: Screen) -> Text:
-    """The line of a value: its type, and its statistics or its few elements."""
-    return described(name, content, screen.line_look)
+def describe(name: str, content: Any, screen: Screen, indent: str = "") -> Text:
+    """The lines of a value: its type, and its statistics or few elements; they leave room for `indent`."""
+    look = screen.line_look
+    return described(name, content, replace(look, width=look.width - len(indent)))
 
 
-def value_or_reason(debugger: Debugger, name: str, screen: Screen) -> Text:
-    """The line of a value, or why there is none at this moment."""
+def value_or_reason(debugger: Debugger, name: str, screen: Screen, indent: str = "") -> Text:
+    """The lines of a value, or why there is none at this moment."""
     from nncdbg.engine.errors import NotComputed
 
     try:
-        return describe(name, debugger.value(name), screen)
+        return describe(name, debugger.value(name), screen, indent)
     except NotComputed as error:
         return Text(error.message, "dim")
-
-
-def _values(screen: Screen, debugger: Debugger, stop: Stop, written: bool) -> Iterator[Text]:
-    for name in _names(debugger, stop, written):
-        yield Text("  ").append_text(value_or_reason(debugger, name, screen))
 
 
 def _names(debugger: Debugger, stop: Stop, written: bool) -> list[str]:

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from nncdbg.engine.escaping import printable
 from nncdbg.engine.graph import (
     Constant,
     Graph,
@@ -23,12 +25,46 @@ from nncdbg.textual_repr.lexemes import key_text, name_text, op_text, print_type
 from nncdbg.textual_repr.listing import Listing, Path
 from nncdbg.textual_repr.literals import array_text, attribute_text, literal_text
 
-__all__ = ["listing", "print_graph", "print_program", "print_statement", "print_type"]
+__all__ = ["brief", "listing", "print_graph", "print_program", "print_statement", "print_type"]
 
 
 def print_program(program: Program, *, locations: bool = True) -> str:
     """The text of `program`, ending in a newline; without its ``loc`` clauses if `locations` is false."""
     return _print(program, locations).text()
+
+
+def brief(program: Program) -> str:
+    """One line on a program: file, signature, number of statements and graphs."""
+    entry = program.graphs[program.entry]
+    results = _few(map(value_text, entry.outputs))
+    signature = f"@{name_text(entry.name)}({_few(map(value_text, entry.inputs))}) -> ({results})"
+    title = f"{program.source.replace(chr(92), '/').rpartition('/')[2]}: " if program.source else ""
+    statements = f"{_counted(_statements(program), 'statement')} in {_counted(len(program.graphs), 'graph')}"
+    return printable(f"{title}{signature}, {statements}")
+
+
+_MOST_VALUES = 4
+"""Inputs, and outputs, that `brief` lists."""
+
+
+def _few(texts: Iterable[str]) -> str:
+    listed = list(texts)
+    more = [f"{len(listed) - _MOST_VALUES} more"] if len(listed) > _MOST_VALUES else []
+    return ", ".join([*listed[:_MOST_VALUES], *more])
+
+
+def _statements(program: Program) -> int:
+    """The number of statements, those of branches and loop bodies included."""
+    count, waiting = 0, [*program.graphs.values()]
+    while waiting:
+        nodes = waiting.pop().nodes
+        count += len(nodes)
+        waiting.extend(block for node in nodes for block in node.subgraphs)
+    return count
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def listing(program: Program, *, locations: bool = True) -> Listing:

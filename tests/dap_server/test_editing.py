@@ -60,9 +60,9 @@ def test_expressions_of_every_kind_of_value_are_set(client: Client, tmp_path: Pa
 
 
 REFUSED: list[tuple[str, str, str]] = [
-    ("%small", "8", "not a number of this type"),
-    ("%small[0]", "0.5", "not a number of this type"),
-    ("%flags", "2", "not a number of this type"),
+    ("%small", "8", "does not fit"),
+    ("%small[0]", "0.5", "does not fit"),
+    ("%flags", "2", "does not fit"),
     ("%x", '"text"', "is not data"),
     ("%words", "1", "text is required"),
     ("%x", "[1, 2]", "the new value has shape [2]"),
@@ -95,8 +95,8 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(client: Client, tmp_pa
         (rows, "[0]", "an item of a sequence cannot be set"),
         (values, "%nope", "cannot be set"),
         (values, "", "cannot be set"),
-        (999_999, "[0]", "these variables are gone"),
-        (0, "[0]", "these variables are gone"),
+        (999_999, "[0]", "these variables are no longer valid"),
+        (0, "[0]", "these variables are no longer valid"),
     ]
     for reference, name, words in wrong:
         arguments = {"variablesReference": reference, "name": name, "value": "1"}

@@ -255,7 +255,7 @@ def answering(with_bytes: bytes) -> Iterator[tuple[int, threading.Event]]:
     [
         (
             b"HTTP/1.1 400 Bad Request\r\n\r\n",
-            "is no server of the Debug Adapter Protocol: a line is no header",
+            "is not a Debug Adapter Protocol server: a line is no header",
         ),
         (b"Content-Length: 4\r\n\r\nnull", "a message has no type"),
         (b"Content-Length: 4\r\n\r\n[[[[", "a message is malformed"),

@@ -69,6 +69,7 @@ locations                    -        -            +          +        +       +
 nncdbg/slice                 -        -            +          +        +       +
 nncdbg/histogram             -        -            +          +        +       +
 nncdbg/stats                 -        -            +          +        +       +
+nncdbg/nonfinite             -        -            +          +        +       +
 nncdbg/compare               -        -            +          +        +       +
 nncdbg/lines                 -        -            +          +        +       +
 nncdbg/marks                 -        -            +          +        +       +
@@ -161,6 +162,7 @@ def arguments_of(command: str, numbers: Message) -> Any:
         "nncdbg/slice": {"expression": "%x"},
         "nncdbg/histogram": {"expression": "%x"},
         "nncdbg/stats": {"expressions": ["%x"]},
+        "nncdbg/nonfinite": {"expression": "%x"},
         "nncdbg/compare": {"expression": "%x", "against": {"expression": "%x"}},
         "nncdbg/lines": {"start": 1, "end": 20},
         "nncdbg/marks": {"action": "list"},

@@ -192,6 +192,25 @@ def test_statistics_and_histograms(client: Client, tmp_path: Path) -> None:
         assert expected in client.refused("nncdbg/histogram", arguments)
 
 
+def test_next_nonfinite_element_in_order_and_from_the_start_again(client: Client, tmp_path: Path) -> None:
+    odd_values.start(client, tmp_path)
+    found = [
+        client.request("nncdbg/nonfinite", {"expression": '%"odd name"', "start": start})["index"]
+        for start in range(6)
+    ]
+    assert found == [[0, 0], [0, 1], [0, 2], [0, 0], [0, 0], [0, 0]]
+    for finite in ("%x", "%small", "%words", "%empty", "2.5"):
+        assert client.request("nncdbg/nonfinite", {"expression": finite}) == {"index": None}
+    assert client.request("nncdbg/nonfinite", {"expression": "%x / 0"})["index"] == [0, 0]
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"expression": "%x", "start": 6}, "no element at position 6"),
+        ({"expression": "%x", "start": -1}, "no element at position -1"),
+        ({"expression": "%rows"}, "no tensor"),
+    ]
+    for arguments, words in wrong:
+        assert words in client.refused("nncdbg/nonfinite", arguments)
+
+
 def unpacked(body: Any) -> Array:
     """The cells of an answer in base64, in their shape; complex ones as pairs along a last axis."""
     dtype = np.dtype(dtypes.NUMPY[body["elements"]]).newbyteorder("<")

@@ -67,7 +67,7 @@ def test_a_tensor_reads_as_its_type_and_statistics_and_opens_axis_by_axis(
     flags = {"supportsVariableType": True, "supportsVariablePaging": True, "supportsMemoryReferences": True}
     client.start(file, inputs={"x": "x.npy"}, initialize=flags)
     whole = client.variables("Inputs")["%x"]
-    assert whole["value"] == "f32[2,3,4] min 0 mean 11.5 max 23 std 6.922 nan 0"
+    assert whole["value"] == "f32[2,3,4] min 0 mean 11.5 max 23 std 6.922"
     assert whole["type"] == "f32[2,3,4]"
     assert whole["evaluateName"] == "%x"
     assert whole["memoryReference"].startswith("0x")
@@ -80,7 +80,7 @@ def test_a_tensor_reads_as_its_type_and_statistics_and_opens_axis_by_axis(
         "min": "0", "max": "23", "mean": "11.5", "std": "6.92218655", "nan": "0", "posinf": "0",
         "neginf": "0", "zero": "1", "subnormal": "0", "count": "24",
     }  # fmt: skip
-    assert parts["[1]"]["value"] == "f32[3,4] min 12 mean 17.5 max 23 std 3.452 nan 0"
+    assert parts["[1]"]["value"] == "f32[3,4] min 12 mean 17.5 max 23 std 3.452"
     rows = by_name(children(client, parts["[1]"]))
     assert list(rows) == ["statistics", "[0]", "[1]", "[2]"]
     assert rows["[2]"]["value"] == "f32[4] [20. 21. 22. 23.]"

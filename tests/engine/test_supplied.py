@@ -126,7 +126,7 @@ def test_files(tmp_path):
         ("b", [1, 2], "the new value has shape [2]"),
         ("b", [[1], [2, 3]], "cannot be set"),
         ("b", 1j, "a complex number is not a real one"),
-        ("b", 1e300, "is not a number of this type"),
+        ("b", 1e300, "does not fit"),
         ("c", "zeros", "the sizes of %c are not known"),
         ("b", "nonsense", "is not data"),
     ],

@@ -287,7 +287,7 @@ def test_the_command(command: Any, tmp_path: Path) -> None:
     code, out, err = command("rms.nnc", "--input", "x=x.npy", "-o", "mixed.nnc")
     assert code == 0
     lines = out.splitlines()
-    assert lines[0] == "3 of 7 statements have to stay as they are, all others run in f16:"
+    assert lines[0] == "3 of 7 statements must keep their types; all others run in f16:"
     assert "    5 | %square = Mul(%h, %h)" in lines
     assert any("ends at 65504" in line for line in lines)
     assert err == "note: the mixed program is in mixed.nnc\n"

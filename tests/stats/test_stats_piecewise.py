@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from nncdbg.engine.graph import Array
-from nncdbg.stats import histogram, piecewise, summarize
+from nncdbg.stats import blocks, histogram, piecewise, summarize
+from nncdbg.stats.blocks import next_nonfinite
 
 
 class GaveUpError(Exception):
@@ -61,3 +62,20 @@ def test_it_can_be_given_up_between_two_pieces(monkeypatch: pytest.MonkeyPatch) 
 
     with pytest.raises(GaveUpError):
         piecewise.summarize_by_pieces(np.zeros(1000), between)
+
+
+@pytest.mark.parametrize("array", ARRAYS.values(), ids=ARRAYS)
+def test_next_nonfinite_visits_each_odd_element_in_order(
+    array: Array, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "_PIECE", 64)
+    with np.errstate(all="ignore"):
+        expected = np.flatnonzero(~np.isfinite(array.reshape(-1).astype(np.complex128)))
+    found, start = [], 0
+    for _ in expected:
+        place = next_nonfinite(array, start, lambda: None)
+        assert place is not None
+        found.append(place)
+        start = place + 1
+    assert found == expected.tolist()
+    assert next_nonfinite(array, start, lambda: None) == (found[0] if found else None)

@@ -189,11 +189,9 @@ def test_scalars(either_pass: str) -> None:
 
 def test_record() -> None:
     summary = stats.summarize(np.array([-0.125, 6.0625, np.nan, np.inf, 0]))
-    assert str(summary) == "min -0.125 mean 1.979 max 6.062 std 2.888 nan 1 +inf 1"
-    assert str(stats.summarize(np.array([-np.inf]))) == "min - mean - max - std - nan 0 -inf 1"
-    assert (
-        str(stats.summarize(np.array([123456, 2]))) == "min 2 mean 6.173e+04 max 123456 std 6.173e+04 nan 0"
-    )
+    assert str(summary) == "nan 1 +inf 1 min -0.125 mean 1.979 max 6.062 std 2.888"
+    assert str(stats.summarize(np.array([-np.inf]))) == "-inf 1 of 1"
+    assert str(stats.summarize(np.array([123456, 2]))) == "min 2 mean 6.173e+04 max 123456 std 6.173e+04"
     assert list(summary.as_dict()) == [field.name for field in dataclasses.fields(Summary)]
     assert type(summary) is Summary
     with pytest.raises(dataclasses.FrozenInstanceError):

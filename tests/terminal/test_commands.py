@@ -11,14 +11,8 @@ from nncdbg.engine.errors import UsageError
 from nncdbg.terminal.commands import GROUPS, TABLE, find
 from nncdbg.terminal.completion import candidates
 from nncdbg.terminal.places import StopSpec, parse_stop, split_value
-from nncdbg.terminal.reference import reference
 from nncdbg.terminal.screen import Screen
 from nncdbg.terminal.session import Session, is_expression, split_command
-
-
-def test_the_page_is_fresh(repository: Path) -> None:
-    page = (repository / "docs" / "COMMANDS.md").read_text(encoding="utf-8")
-    assert page == reference(), "run `python -m nncdbg.terminal.reference > docs/COMMANDS.md`"
 
 
 def test_help_is_one_line_that_ends_in_a_stop() -> None:

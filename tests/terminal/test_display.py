@@ -33,18 +33,22 @@ BROKEN = Summary(-0.1, 6.1, 0.4, 0.9, 12, 0, 3, 2, 0, BIG.size)
 
 def test_value_line_gives_statistics() -> None:
     line = value_line("h", BIG, SUMMARY, WIDE)
-    assert line.plain == "%h f32[1,64,56,56] min -0.1 mean 0.4 max 6.1 std 0.9 nan 0"
+    assert line.plain == "%h f32[1,64,56,56] min -0.1 mean 0.4 max 6.1 std 0.9"
     assert not line.spans
 
 
-def test_value_line_keeps_what_is_wrong_when_narrow() -> None:
+def test_value_line_wraps_statistics_and_never_cuts_them() -> None:
     line = value_line("h", BIG, BROKEN, WIDE)
-    assert line.plain == "%h f32[1,64,56,56] min -0.1 mean 0.4 max 6.1 std 0.9 nan 12 -inf 3"
+    assert line.plain == "%h f32[1,64,56,56] nan 12 -inf 3 min -0.1 mean 0.4 max 6.1 std 0.9"
     marked = {line.plain[span.start : span.end] for span in line.spans if span.style == "bold red"}
     assert marked == {"nan 12", "-inf 3"}
-    assert value_line("h", BIG, BROKEN, Look(44)).plain == "%h f32[1,64,56,56] max 6.1 nan 12 -inf 3"
-    assert value_line("h", BIG, BROKEN, NARROW).plain == "%h f3… nan 12 -inf 3"
-    assert value_line("h", BIG, BROKEN, PLAIN).plain == "%h f3~ nan 12 -inf 3"
+    assert value_line("h", BIG, BROKEN, Look(52)).plain == (
+        "%h f32[1,64,56,56]\n    nan 12 -inf 3 min -0.1 mean 0.4 max 6.1 std 0.9"
+    )
+    assert value_line("h", BIG, BROKEN, NARROW).plain == (
+        "%h f32[1,64,56,56]\n    nan 12 -inf 3\n    min -0.1\n    mean 0.4 max 6.1\n    std 0.9"
+    )
+    assert value_line("conv/h", BIG, BROKEN, PLAIN).plain.split("\n")[0] == "%conv/h f32[1,64,56~"
 
 
 @pytest.mark.parametrize(

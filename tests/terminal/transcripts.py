@@ -1,4 +1,4 @@
-"""Recorded sessions as tests: a header with the command line, then what a person would see."""
+"""Recorded sessions as tests: a header with the command line, then the output."""
 
 from __future__ import annotations
 
@@ -21,27 +21,34 @@ def commands(transcript: str) -> list[str]:
 
 
 def play(transcript: str, folder: Path) -> str:
-    """The transcript as it comes out now: the same header and commands, played in this process.
+    """Return the transcript as it comes out now: the same header and commands, played in this process.
 
+    Without commands, the header is a command of the shell, such as `nncdbg diff A B`.
     `folder` is for the file with the commands.  The last line is the exit code, if it is not 0.
     """
     header = transcript.splitlines()[0]
     assert header.startswith(HEADER), "a transcript begins with `$ nncdbg MODEL ...`"
-    script = folder / "typed.cmd"
-    script.write_text("\n".join(commands(transcript)) + "\n", encoding="utf-8")
-    screen = io.StringIO()
+    arguments = shlex.split(header.removeprefix(HEADER))
+    if typed := commands(transcript):
+        script = folder / "typed.cmd"
+        script.write_text("\n".join(typed) + "\n", encoding="utf-8")
+        arguments += ["--replay", str(script)]
+    screen = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
     with contextlib.redirect_stdout(screen), contextlib.redirect_stderr(screen):
-        code = main([*shlex.split(header.removeprefix(HEADER)), "--replay", str(script)])
-    shown = screen.getvalue().replace(str(folder), "FOLDER")
+        code = main(arguments)
+    screen.seek(0)
+    shown = screen.read().replace(str(folder), "FOLDER")
     seen = "".join(f"{line.rstrip()}\n" for line in shown.splitlines())
     return f"{header}\n{seen}" + (f"exit code {code}\n" if code else "")
 
 
+_SECONDS = re.compile(r"\(\d+(?:\.\d+)? m?s\)")
 _FRACTION = re.compile(r"-?\d+(?:\.\d*(?:e[+-]?\d+)?|e[+-]?\d+)")
 
 
 def alike(seen: str, expected: str) -> bool:
-    """The same, but for the last digits of fractions, in which processors differ, and the space they take."""
+    """Return whether two transcripts agree, except for times and the last digits of fractions."""
+    seen, expected = (_SECONDS.sub("(0 s)", text) for text in (seen, expected))
     if _words(seen) != _words(expected):
         return False
     pairs = zip(_FRACTION.findall(seen), _FRACTION.findall(expected), strict=True)

@@ -1,6 +1,6 @@
 // What the tensor view and its host tell each other.
 
-export type Request = "nncdbg/slice" | "nncdbg/histogram" | "nncdbg/stats" | "nncdbg/compare";
+export type Request = "nncdbg/slice" | "nncdbg/histogram" | "nncdbg/stats" | "nncdbg/compare" | "nncdbg/nonfinite";
 
 /** From the view. */
 export type FromView =
@@ -9,8 +9,12 @@ export type FromView =
   | ({ kind: "ask"; id: number; kept: boolean } & Question)
   | { kind: "abandon"; id: number }
   | { kind: "set"; index: number[]; value: string }
+  /** Contents of a file: `csv` is text, `png` base64. */
+  | { kind: "save"; format: SavedFormat; data: string }
   | { kind: "pin"; pinned: boolean }
   | { kind: "here" };
+
+export type SavedFormat = "csv" | "png";
 
 /** Where the session stands: values can be asked for only while `still`. */
 export type Standing = "still" | "moving" | "over";

@@ -1,14 +1,16 @@
 // One tensor view: a panel, what it looks at, and the requests that it makes.
 
 import { randomBytes } from "node:crypto";
+import * as path from "node:path";
 import * as vscode from "vscode";
 import type { Sessions, Told } from "./sessions";
-import { Early, FromView, Question, Standing, ToView, keyOf } from "./tensorMessages";
+import { Early, FromView, Question, SavedFormat, Standing, ToView, keyOf } from "./tensorMessages";
 
 /** Answers of one moment that are kept, for a view that was hidden and is shown again. */
 const KEPT = 12;
 /** ms of a move that is not worth a word: a step. */
 const SHORT = 150;
+const FORMATS: Record<SavedFormat, Record<string, string[]>> = { csv: { "CSV file": ["csv"] }, png: { "PNG picture": ["png"] } };
 const MOVES = new Set(["stopped", "invalidated", "terminated", "over"]);
 
 export class TensorPanel implements vscode.Disposable {
@@ -176,6 +178,9 @@ export class TensorPanel implements vscode.Disposable {
         this.pinned = message.pinned;
         this.tellSubject();
         break;
+      case "save":
+        void this.save(message.format, message.data);
+        break;
       case "here":
         this.fromHere();
         break;
@@ -264,6 +269,21 @@ export class TensorPanel implements vscode.Disposable {
       error = (caught as Error).message;
     }
     this.tell({ kind: "set", error });
+  }
+
+  /** Asks for a file, and writes what the view has made. */
+  private async save(format: SavedFormat, data: string): Promise<void> {
+    const folder = this.session.workspaceFolder?.uri ?? vscode.workspace.workspaceFolders?.[0]?.uri;
+    const name = `${this.expression.replace(/[^\w.-]+/g, "_").replace(/^_+|_+$/g, "") || "value"}.${format}`;
+    const defaultUri = folder ? vscode.Uri.joinPath(folder, name) : vscode.Uri.file(path.resolve(name));
+    const file = await vscode.window.showSaveDialog({ defaultUri, filters: FORMATS[format] });
+    if (file) {
+      try {
+        await vscode.workspace.fs.writeFile(file, Buffer.from(data, format === "png" ? "base64" : "utf8"));
+      } catch (error) {
+        void vscode.window.showErrorMessage(`cannot write ${file.fsPath}: ${(error as Error).message}`);
+      }
+    }
   }
 
   private page(root: vscode.Uri): string {

@@ -40,7 +40,7 @@ def listen(address: Address, token: str | None = None) -> Address:
     """
     global _attachment, _listener
     if _listener is not None:
-        raise UsageError(f"this process listens already, at {_listener}", hint="call nncdbg.listen once")
+        raise UsageError(f"this process already listens at {_listener}", hint="call nncdbg.listen once")
     from nncdbg.dap_server import handlers  # noqa: F401  enters the handlers into the table
     from nncdbg.dap_server.attach.process import Attachment
     from nncdbg.dap_server.runner import Runner
@@ -80,12 +80,22 @@ def is_client_connected() -> bool:
 
 
 def breakpoint() -> None:  # noqa: A001  as debugpy has it
-    """Stop before the next statement of a graph that this thread runs.  Does nothing without a client.
+    """Stop before the next statement of a graph that this thread runs.
 
-    In a kernel that is the statement after the kernel's own.
+    Without `listen`, the prompt opens there, as pdb's does; `continue` returns to the script.  After
+    `listen`, the editor stops there; without an attached editor nothing happens.  In a kernel, the next
+    statement is the one after the kernel's own.  ``PYTHONBREAKPOINT=nncdbg.breakpoint`` makes Python's
+    own `breakpoint()` call this function.
+
+    Raises UsageError if the prompt cannot read standard input.
     """
     if _attachment is not None:
         _attachment.stop_here()
+        return
+    from nncdbg.terminal.script_prompt import break_here
+
+    caller = sys._getframe(1)
+    break_here(f"{os.path.basename(caller.f_code.co_filename)}:{caller.f_lineno}")
 
 
 def _ended() -> None:

@@ -33,9 +33,7 @@ LONGEST = 500
 def disassemble(session: Session, arguments: DisassembleArguments) -> DisassembleBody:
     start = parse_reference(arguments.memory_reference)
     if start is None:
-        raise UsageError(
-            f"{arguments.memory_reference!r} is no address", hint="take one from the frames of the stack"
-        )
+        raise UsageError(f"{arguments.memory_reference!r} is no address", hint="use one from a stack frame")
     if not 0 <= arguments.instruction_count <= MOST:
         raise UsageError(f"`instructionCount` is between 0 and {MOST}")
     start += (arguments.offset or 0) + (arguments.instruction_offset or 0)

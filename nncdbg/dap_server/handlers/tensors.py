@@ -30,7 +30,14 @@ from nncdbg.engine.expression import (
 )
 from nncdbg.engine.expression.nodes import Name
 from nncdbg.stats import compare
-from nncdbg.stats.blocks import Blocks, Reduction, check_same_shape, difference, reduce_blocks
+from nncdbg.stats.blocks import (
+    Blocks,
+    Reduction,
+    check_same_shape,
+    difference,
+    next_nonfinite,
+    reduce_blocks,
+)
 from nncdbg.stats.piecewise import histogram_by_pieces
 from nncdbg.terminal.commands.changing import known_branch
 from nncdbg.terminal.commands.comparing import other_branch, value_on_branch
@@ -132,6 +139,14 @@ class HistogramArguments(msgspec.Struct, frozen=True, kw_only=True, rename="came
     frame_id: int | None = None
 
 
+class NonfiniteArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """`start` is the position, in C order, of the element at which the search starts."""
+
+    expression: str
+    start: int = 0
+    frame_id: int | None = None
+
+
 class StatisticsArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     expressions: list[str]
     frame_id: int | None = None
@@ -141,7 +156,7 @@ class StatisticsArguments(msgspec.Struct, frozen=True, kw_only=True, rename="cam
 def slice_(session: Session, arguments: SliceArguments) -> SliceBody:
     if not 1 <= arguments.max_elements <= MAX_ELEMENTS:
         raise UsageError(
-            f"a sample of {arguments.max_elements} elements", hint=f"ask for 1 to {MAX_ELEMENTS}"
+            f"a sample of {arguments.max_elements} elements", hint=f"request 1 to {MAX_ELEMENTS}"
         )
     scope = values_from(session, arguments.frame_id)
     whole = _named(scope, arguments)
@@ -283,14 +298,14 @@ def tensor_of(scope: Values, text: str) -> Array:
 
 def _tensor(content: Any, text: str) -> Array:
     if not isinstance(content, (np.ndarray, np.generic, bool, int, float)):
-        raise UsageError(f"`{text}` is no tensor", hint="name a tensor, or an element of a sequence")
+        raise UsageError(f"`{text}` is not a tensor", hint="give a tensor or an element of a sequence")
     return np.asarray(content)
 
 
 def _part(scope: Values, whole: Any, arguments: SliceArguments) -> Any:
     index: tuple[Any, ...] = ()
     if arguments.index is not None and arguments.axes is not None:
-        raise UsageError("both `index` and `axes` say what to take", hint="give one of them")
+        raise UsageError("`index` and `axes` cannot be combined", hint="give one of them")
     if arguments.index is not None:
         index = evaluate_index(parse_index(arguments.index, scope.has, scope.names), scope)
     elif arguments.axes is not None:
@@ -305,7 +320,7 @@ def _part(scope: Values, whole: Any, arguments: SliceArguments) -> Any:
 @request("nncdbg/histogram", when=LIVE, values=True, arguments=HistogramArguments, reads=True)
 def histogram(session: Session, arguments: HistogramArguments) -> dict[str, Any]:
     if not 1 <= arguments.bins <= MAX_BINS:
-        raise UsageError(f"a histogram of {arguments.bins} bins", hint=f"ask for 1 to {MAX_BINS}")
+        raise UsageError(f"a histogram of {arguments.bins} bins", hint=f"request 1 to {MAX_BINS}")
     scope = values_from(session, arguments.frame_id)
     content = standing_tensor(scope, arguments.expression)
     start = time.perf_counter()
@@ -337,6 +352,22 @@ def _statistics(session: Session, scope: Values, text: str) -> dict[str, Any]:
     summary = shown.noted(content) or Glance(shown, False, session.check_cancelled).full_summary(content)
     seconds = time.perf_counter() - start
     return {"expression": text, "type": type_text(content), "stats": summary.as_dict(), "seconds": seconds}
+
+
+@request("nncdbg/nonfinite", when=LIVE, values=True, arguments=NonfiniteArguments, reads=True)
+def nonfinite(session: Session, arguments: NonfiniteArguments) -> dict[str, Any]:
+    """The index of the next NaN or infinity in C order, the first one after the last; null if none."""
+    scope = values_from(session, arguments.frame_id)
+    array = np.asarray(scope.to_host(standing_tensor(scope, arguments.expression)))
+    if not 0 <= arguments.start < max(1, array.size):
+        raise UsageError(
+            f"no element at position {arguments.start}: {type_text(array)} has {array.size} elements",
+            hint="count from 0",
+        )
+    found = next_nonfinite(array, arguments.start, session.check_cancelled)
+    if found is None:
+        return {"index": None}
+    return {"index": [int(each) for each in np.unravel_index(found, array.shape)]}
 
 
 @request("nncdbg/compare", when=LIVE, values=True, arguments=CompareArguments, reads=True)

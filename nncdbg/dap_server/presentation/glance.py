@@ -1,6 +1,6 @@
 """How a value reads in a list of variables: its type, then its few elements or its statistics.
 
-    %h    f32[1,64,56,56] min -0.1 mean 0.4 max 6.1 std 0.9 nan 0
+    %h    f32[1,64,56,56] min -0.1 mean 0.4 max 6.1 std 0.9
     %i    i64[] 5
 
 Never more than a glance: statistics are kept per array, taken from what the engine logged where

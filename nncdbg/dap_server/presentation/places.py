@@ -215,5 +215,5 @@ def values_from(session: Session, frame_number: int | None) -> Values:
         return replace(values, depth=-1)
     depth = frame_depth(session, frame_number)
     if depth is None:
-        raise UsageError("this frame is gone", hint="ask for the stack again")
+        raise UsageError("this frame has ended", hint="request the stack trace again")
     return replace(values, depth=depth)

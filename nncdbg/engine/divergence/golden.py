@@ -11,7 +11,7 @@ from typing import Any
 from nncdbg.engine.divergence.blame import PROPAGATED, Verdict
 from nncdbg.engine.divergence.measure import measure
 from nncdbg.engine.divergence.recomputation import Recomputation
-from nncdbg.engine.divergence.report import NOWHERE, Cause, Match, Report, Site
+from nncdbg.engine.divergence.report import NOWHERE, Cause, DiffReport, Match, Site
 from nncdbg.engine.divergence.sequence import common_subsequence
 from nncdbg.engine.divergence.side import Side
 from nncdbg.engine.divergence.substitution import MISSING, Substitution
@@ -87,7 +87,7 @@ class GoldenRun:
     ) -> None:
         self.a = Side(a, "the model", origins=True)
         self.golden, self.names, self.tolerance = golden, names, tolerance
-        self.report = Report()
+        self.report = DiffReport()
         self._budget = budget
         unknown = names.keys() - golden.keys()
         if unknown:
@@ -99,7 +99,7 @@ class GoldenRun:
         """Leave the run, by a KeyboardInterrupt, before the next statement."""
         self.a.debugger.pause()
 
-    def run(self) -> Report:
+    def run(self) -> DiffReport:
         """Run to the end and compare.  Raises what the run fails with, and UsageError for a wrong name."""
         with Values(self._budget) as values:
             trace = Trace(self.a, values).record()

@@ -11,7 +11,7 @@ from nncdbg.engine.divergence.measure import measure
 from nncdbg.engine.divergence.paired_runs import PairedRuns
 from nncdbg.engine.divergence.pending import Pending
 from nncdbg.engine.divergence.recomputation import Recomputation, terms_of
-from nncdbg.engine.divergence.report import NOWHERE, Cause, Match, Report
+from nncdbg.engine.divergence.report import NOWHERE, Cause, DiffReport, Match
 from nncdbg.engine.divergence.side import Side
 from nncdbg.engine.divergence.tally import Tally
 from nncdbg.engine.divergence.tolerance import Tolerance
@@ -69,7 +69,7 @@ class Lockstep:
         """B's key for a statement and visit of A: the same."""
         return key
 
-    def run(self) -> Report:
+    def run(self) -> DiffReport:
         """Run both sides to their ends and compare.
 
         Raises the error of a side that fails, KeyboardInterrupt after a pause.

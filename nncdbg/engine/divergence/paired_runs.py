@@ -14,7 +14,7 @@ from nncdbg.engine.divergence.inputs import input_pairs
 from nncdbg.engine.divergence.measure import measure
 from nncdbg.engine.divergence.pairing import Pairs, paired
 from nncdbg.engine.divergence.recomputation import Recomputation, terms_of
-from nncdbg.engine.divergence.report import NOWHERE, Match, Report
+from nncdbg.engine.divergence.report import NOWHERE, DiffReport, Match
 from nncdbg.engine.divergence.side import Side
 from nncdbg.engine.divergence.substitution import Substitution
 from nncdbg.engine.divergence.tally import Tally
@@ -52,7 +52,7 @@ class PairedRuns:
         found = self.pairs.get(key[0])
         return None if found is None else (found[0], key[1])
 
-    def run(self) -> Report:
+    def run(self) -> DiffReport:
         """Run both sides to their ends and compare.
 
         Raises the error of a side that fails, with the first cause before it as a hint;

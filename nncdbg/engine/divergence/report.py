@@ -179,7 +179,7 @@ class Cause:
 
 
 @dataclass(slots=True)
-class Report:
+class DiffReport:
     """What was compared, and what differs.
 
     `status` is
@@ -221,6 +221,14 @@ class Report:
     """Statements executed on each side."""
     spilled: int = 0
     """Values that had to wait in files."""
+
+    def __str__(self) -> str:
+        """The text that `nncdbg diff` prints."""
+        from nncdbg.terminal.divergence import report_text
+
+        return report_text(self)
+
+    __repr__ = __str__
 
     @property
     def cause(self) -> Cause | None:

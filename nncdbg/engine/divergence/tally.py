@@ -9,7 +9,7 @@ from typing import Any
 from nncdbg.engine.divergence.blame import Verdict
 from nncdbg.engine.divergence.growth import GrowthTable
 from nncdbg.engine.divergence.measure import measure
-from nncdbg.engine.divergence.report import Match, Place, Report, Site
+from nncdbg.engine.divergence.report import DiffReport, Match, Place, Site
 from nncdbg.engine.divergence.side import Side
 from nncdbg.engine.divergence.tolerance import Tolerance
 from nncdbg.engine.divergence.written import Written
@@ -27,10 +27,10 @@ _KEPT = 32
 
 
 class Tally:
-    """Collects a `Report` of sides `a` and `b`."""
+    """Collects a `DiffReport` of sides `a` and `b`."""
 
     def __init__(self, a: Side, b: Side, tolerance: Tolerance) -> None:
-        self.report = Report()
+        self.report = DiffReport()
         self._a, self._b, self._tolerance = a, b, tolerance
         self._growth = GrowthTable()
         self._differing: list[Match] = []

@@ -2,7 +2,8 @@
 
     mean(%h, axis=0)[0] > 3 and not any(isnan(%x))
     %h.std() / prev(%h).std()          stats(%h).nan          %h[0, :, 2:5].shape
-    "%" before an operand is the sigil of a value; plain `h` works where it is a value's name.
+    `%` marks the name of a value; plain `h` works where it is a value's name.
+    np.abs(%h)          torch.softmax(%h, dim=-1)          mod(%i, 2)          %h.T @ %w
 
 It reads like Python over NumPy, and is neither: a parser of its own builds a tree, in which
 nothing but the names of values and a fixed table of functions can stand, and results far
@@ -14,7 +15,8 @@ known value: `%a/b` is the value `a/b` where there is one, else `%a` divided by 
 parsing needs to know the names (`has`); spaces make the division explicit.
 
 Differences from NumPy, all on purpose: reductions of f16 and f32 accumulate in f64 and give f64;
-bf16, f8 and 4-bit types compute in f32 or i8/u8; integer `//` and `%` by zero is an error;
+bf16, f8 and 4-bit types compute in f32 or i8/u8; integer `//` and `mod` by zero is an error;
+`zeros`, `ones` and floats of `full` and `arange` are f32;
 `a < b < c` works on tensors; `and`, `or`, `not` need scalars and give a bool; a list is a tensor.
 """
 
@@ -160,12 +162,24 @@ def evaluate_index(index: Index, scope: Scope) -> tuple[Any, ...]:
 
 
 def split_assignment(text: str, has: Has, names: Names = None) -> Assignment:
-    """`%v[0, 3] = EXPR` or `%v = EXPR`.  Raises ExpressionError."""
+    """`%v[0, 3] = EXPR`, `%v = EXPR`, or with `+=`, `-=`, `*=` or `/=`.  Raises ExpressionError."""
     parser = Parser(text, has, names)
+    parser.peek()
+    start = parser.position
     name, index = _target(parser)
+    end = parser.position
+    symbol = parser.peek()
+    augmented = symbol in ("+", "-", "*", "/") and text.startswith("=", parser.position + 1)
+    if augmented:
+        parser.take(symbol)
     parser.expect("=", "expected `=` and a value")
     root = parser.expression()
     parser.end()
+    if augmented:
+        before: Node = nodes.Name(start, end, name, plain=False)
+        if index is not None:
+            before = nodes.Index(start, end, before, index.items)
+        root = nodes.Binary(start, root.end, symbol, before, root)
     return Assignment(name, index, _expression(text, root))
 
 

@@ -45,6 +45,8 @@ def type_text(value: Any) -> str:
         except KeyError:
             name = str(value.dtype)
         return str(TensorType(name, value.shape))
+    if isinstance(value, list):
+        return "sequence"
     return "None" if value is None else type(value).__name__
 
 
@@ -178,7 +180,7 @@ def _divide(a: Any, b: Any) -> Any:
 
 
 def _whole(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """`//` and `%`: floats as IEEE has them; NumPy's silent 0 for integers is refused."""
+    """`//` and the remainder: floats as IEEE has them; NumPy's silent 0 for integers is refused."""
 
     def apply(a: Any, b: Any) -> Any:
         if np.asarray(a).dtype.kind in "biu" and np.asarray(b).dtype.kind in "biu":
@@ -189,6 +191,10 @@ def _whole(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         return operation(a, b)
 
     return apply
+
+
+_floor_divide = _whole(operator.floordiv)
+_remainder = _whole(operator.mod)
 
 
 def _matmul(a: Any, b: Any) -> Any:
@@ -214,8 +220,7 @@ _ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
     "-": operator.sub,
     "*": operator.mul,
     "/": _divide,
-    "//": _whole(operator.floordiv),
-    "%": _whole(operator.mod),
+    "//": _floor_divide,
     "**": _power,
     "&": operator.and_,
     "|": operator.or_,
@@ -253,6 +258,16 @@ def binary(symbol: str, left: Any, right: Any) -> Any:
         if _python(a, b):
             return float(_ARITHMETIC[symbol](np.float64(a), np.float64(b)))
         raise Fact(str(error)) from None
+
+
+def remainder(a: Any, b: Any) -> Any:
+    """The remainder of `a // b`, with the sign of `b`, as Python's `%` and NumPy's `mod`.
+
+    Raises Fact where the shapes do not broadcast, or an integer would be divided by zero.
+    """
+    left, right = number(a), number(b)
+    broadcast(left, right)
+    return _remainder(left, right)
 
 
 def compare(symbol: str, left: Any, right: Any) -> Any:

@@ -1,27 +1,30 @@
 """Reads an expression into a tree: a Pratt parser that fetches its tokens as it needs them.
 
-Tokens depend on where they stand (`%` is a sigil before an operand and a remainder after one;
-`%h/2` is a name or a division, whichever the known names say), so there is no separate lexer.
+Tokens depend on the known names (`%h/2` is a name or a division), so there is no separate lexer.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from typing import Any
 
 from nncdbg.engine.errors import ExpressionError
 from nncdbg.engine.expression import nodes
-from nncdbg.engine.expression.functions import SIGNATURES
+from nncdbg.engine.expression.calls import read_call
+from nncdbg.engine.expression.functions import ATTRIBUTES, FUNCTIONS, PREFIXES, SPELLINGS, function_name
 from nncdbg.engine.expression.nodes import MAX_DEPTH, Node
-from nncdbg.engine.expression.tokens import FOREIGN, KEYWORD, NUMBER, WORD, Tokens, nearest, shortened
+from nncdbg.engine.expression.shapes import dtype_name
+from nncdbg.engine.expression.tokens import FOREIGN, NUMBER, WORD, Tokens, nearest, shortened
 
 VARIABLES = ("iter", "op", "line")
 SUMMARY_FIELDS = ("min", "max", "mean", "std", "nan", "posinf", "neginf", "zero", "subnormal", "count")
-ATTRIBUTES = ("shape", "dtype", "size")
-"""Functions that may also be written `%h.shape`, without parentheses."""
+_PARTS = {"topk": ("values", "indices"), "unique": ("values", "counts")}
+"""The names of the tensors that a function returns, as in `topk(%h, 3).indices`."""
 
-_LISTED = ", ".join(sorted(SIGNATURES))
+_METHODS = sorted(name for name in FUNCTIONS if name != "prev")
+_LISTED = "`help expressions` lists the functions"
 
 _WORDS: dict[str, Any] = {
     "true": True,
@@ -29,9 +32,14 @@ _WORDS: dict[str, Any] = {
     "false": False,
     "False": False,
     "None": None,
-    "inf": float("inf"),
-    "nan": float("nan"),
+    "inf": math.inf,
+    "nan": math.nan,
+    "pi": math.pi,
+    "newaxis": None,
 }
+
+_CONSTANTS = ("inf", "nan", "pi", "newaxis")
+"""The words that NumPy and PyTorch have too, as `np.inf`."""
 
 _CONDITIONAL, _OR, _AND, _NOT, _COMPARE, _SUM, _PRODUCT, _SIGN, _POWER = 1, 2, 3, 4, 5, 9, 10, 11, 12
 _INFIX: dict[str, int] = {
@@ -44,7 +52,7 @@ _INFIX: dict[str, int] = {
     "&": 8,
     "**": _POWER,
     **dict.fromkeys(("+", "-"), _SUM),
-    **dict.fromkeys(("*", "/", "//", "%", "@"), _PRODUCT),
+    **dict.fromkeys(("*", "/", "//", "@"), _PRODUCT),
 }
 """How tightly an operator binds; the order is Python's."""
 
@@ -65,6 +73,8 @@ class Parser(Tokens):
         while True:
             symbol = self.peek()
             power = _INFIX.get(symbol, 0)
+            if symbol == "%":
+                raise self.fault("`%` is not an operator", hint=FOREIGN["%"])
             if power < binding:
                 break
             left = self._infix(left, symbol, power)
@@ -179,7 +189,7 @@ class Parser(Tokens):
             elif symbol == ".":
                 operand = self._attribute(operand)
             elif symbol == "(":
-                raise self.fault("only functions can be called", hint=f"the functions: {_LISTED}")
+                raise self.fault("only functions can be called", hint=_LISTED)
             else:
                 return operand
 
@@ -235,23 +245,31 @@ class Parser(Tokens):
             raise self.fault("expected the name of a method after `.`")
         name = match.group()
         self.position = match.end()
-        called = self.peek() == "("
         if isinstance(operand, nodes.Call) and operand.function == "stats" and name in SUMMARY_FIELDS:
             return nodes.Field(operand.start, match.end(), operand, name)
-        if name in SIGNATURES and called and name != "prev":
-            return self._call(name, operand.start, start, (operand,))
+        if isinstance(operand, nodes.Call) and name in _PARTS.get(operand.function, ()):
+            return self._part(operand, start, match.end(), _PARTS[operand.function].index(name))
+        function = function_name(name)
+        if function is not None and function != "prev" and self.peek() == "(":
+            return read_call(self, function, operand.start, start, (operand,))
         if name in ATTRIBUTES:
             return nodes.Call(operand.start, match.end(), name, ("x",), (operand,))
         self.position = start
-        if name in SIGNATURES and name != "prev":
+        if function is not None and function != "prev":
             raise self.fault(
                 f"`{name}` is a method and needs parentheses", width=len(name), hint=f"write .{name}()"
             )
-        if name in SUMMARY_FIELDS or name == "prev":
-            hint: str | None = f"write stats(%x).{name}" if name != "prev" else "write prev(%x)"
-        else:
-            hint = nearest(name, SIGNATURES) or f"the methods: {_LISTED}"
-        raise self.fault(f"there is no attribute `{shortened(name)}`", width=len(name), hint=hint)
+        raise self.fault(
+            f"there is no attribute `{shortened(name)}`", width=len(name), hint=_attribute_hint(name)
+        )
+
+    def _part(self, call: nodes.Call, start: int, end: int, number: int) -> Node:
+        if call.function == "unique" and "return_counts" not in call.parameters:
+            hint = "write unique(x, return_counts=true).counts"
+            self.position = start
+            raise self.fault("this `unique` returns one tensor", width=end - start, hint=hint)
+        item = nodes.Sequence(start, end, (nodes.Literal(start, end, number),), is_list=False)
+        return nodes.Index(call.start, end, call, item)
 
     # -- words: names, variables, functions ------------------------------------------------------
 
@@ -261,15 +279,40 @@ class Parser(Tokens):
             self.position = end
             return nodes.Literal(start, end, _WORDS[word])
         self.position = end
-        if word in SIGNATURES and self.peek() == "(":
-            return self._call(word, start, start, ())
+        if function_name(word) is not None and self.peek() == "(":
+            return read_call(self, function_name(word) or word, start, start, ())
         if self.has(word):
             return nodes.Name(start, end, word, plain=True)
+        if word in PREFIXES and self.text.startswith(".", end):
+            return self._of_library(word, start)
         self.position = start
-        if word in SIGNATURES:
+        if function_name(word) is not None:
             raise self.fault(f"`{word}` is a function", width=end - start, hint=f"write {word}(%x)")
-        hint = FOREIGN.get(word) or nearest(word, SIGNATURES) or self.nearest_value(word)
+        hint = _word_hint(word) or self.nearest_value(word)
         raise self.fault(f"there is no value or function `{shortened(word)}`", width=end - start, hint=hint)
+
+    def _of_library(self, library: str, start: int) -> Node:
+        """`np.abs(%h)`, `torch.softmax(%h, dim=-1)`, `np.float16`, `np.inf`: as without the prefix."""
+        match = WORD.match(self.text, self.position + 1)
+        word = match.group() if match else ""
+        end = self.position + 1 + len(word)
+        function, dtype = function_name(word), dtype_name(word)
+        self.position = end
+        if function is not None and self.peek() == "(":
+            unlike = FUNCTIONS[function].torch if library == "torch" and word not in SPELLINGS else ""
+            if unlike:
+                self.position = start
+                raise self.fault(f"{library}.{word} gives other numbers", width=end - start, hint=unlike)
+            return read_call(self, function, start, start, ())
+        if word in _CONSTANTS:
+            return nodes.Literal(start, end, _WORDS[word])
+        if dtype is not None and function is None:
+            return nodes.Literal(start, end, dtype)
+        self.position = start
+        hint = f"write {word}(%x)" if function else _word_hint(word) or _LISTED
+        raise self.fault(
+            f"there is no function `{library}.{shortened(word)}` here", width=end - start, hint=hint
+        )
 
     def _variable(self) -> Node:
         start = self.position
@@ -281,59 +324,14 @@ class Parser(Tokens):
         self.position = start + 1 + len(name)
         return nodes.Variable(start, self.position, name)
 
-    def _call(self, name: str, start: int, name_start: int, first: tuple[Node, ...]) -> Node:
-        known, needed = SIGNATURES[name]
-        # max(%a, 0) means axis 0 to NumPy and the larger one to Python: as a function it means neither.
-        positional = 1 if name in ("min", "max") and not first else len(known)
-        self.take("(")
-        arguments, given = list(first), list(known[: len(first)])
-        while self.peek() != ")":
-            if keyword := KEYWORD.match(self.text, self.position):
-                self._keyword(name, keyword, given, known)
-            elif len(arguments) >= positional:
-                raise self._too_many(name, known)
-            elif given != list(known[: len(given)]):
-                raise self.fault("an argument without a name follows one with a name")
-            else:
-                given.append(known[len(arguments)])
-            arguments.append(self.expression())
-            if self.peek() != ",":
-                break
-            self.take(",")
-        self.expect(")", "expected `,` or `)`")
-        end = self.position
-        missing = [parameter for parameter in known[:needed] if parameter not in given]
-        if missing:
-            self.position = name_start
-            raise self.fault(
-                f"`{name}` needs its argument `{missing[0]}`",
-                width=len(name),
-                hint=_usage(name, known, needed),
-            )
-        if name == "prev" and not isinstance(arguments[0], nodes.Name):
-            self.position = arguments[0].start
-            raise self.fault("`prev` takes the name of a value", width=arguments[0].end - arguments[0].start)
-        return nodes.Call(start, end, name, tuple(given), tuple(arguments))
 
-    def _keyword(self, name: str, match: re.Match[str], given: list[str], known: tuple[str, ...]) -> None:
-        parameter = match.group(1)
-        self.position = match.start(1)
-        if parameter not in known or parameter in given:
-            problem = "has no argument" if parameter not in known else "is given twice the argument"
-            raise self.fault(
-                f"`{name}` {problem} `{shortened(parameter)}`",
-                width=len(parameter),
-                hint="it has " + ", ".join(known),
-            )
-        given.append(parameter)
-        self.position = match.end()
-
-    def _too_many(self, name: str, known: tuple[str, ...]) -> ExpressionError:
-        hint = f"write {name}(x, axis=1); element by element: where(a > b, a, b)"
-        if name not in ("min", "max"):
-            hint = f"it has {', '.join(known)}"
-        return self.fault(f"`{name}` takes no further argument here", hint=hint)
+def _word_hint(word: str) -> str | None:
+    return FOREIGN.get(word) or nearest(word, [*FUNCTIONS, *SPELLINGS])
 
 
-def _usage(name: str, known: tuple[str, ...], needed: int) -> str:
-    return f"write {name}({', '.join(known[:needed])})"
+def _attribute_hint(name: str) -> str:
+    if name == "prev":
+        return "write prev(%x)"
+    if name in SUMMARY_FIELDS:
+        return f"write stats(%x).{name}"
+    return FOREIGN.get(name) or nearest(name, [*_METHODS, *SPELLINGS]) or _LISTED

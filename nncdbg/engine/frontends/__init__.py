@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.engine.frontends.confinement import path_inside
@@ -29,19 +29,31 @@ _STORES = {
 """Suffix to ``module:function`` of `(path) -> Store`."""
 
 
-def load(source: Any, *, flat: bool = False, stores: Iterable[str | os.PathLike[str]] = ()) -> Program:
-    """The program in a file (`.onnx`, `.nnc`) or in an `onnx.ModelProto`.
+class ModelProto(Protocol):
+    """An `onnx.ModelProto`, described without importing onnx."""
 
-    `flat` leaves module scopes as one graph instead of layers that are called; graph text is
-    taken as it is.  The stores that a text names are below its folder, or below one of `stores`.
+    def SerializeToString(self) -> bytes: ...
 
-    Raises LoadError for what cannot be read, GraphError for a wrong graph,
-    ParseError for wrong text, UsageError for a source of an unknown kind.
+
+ProgramSource: TypeAlias = "Program | str | os.PathLike[str] | ModelProto"
+"""A program, or what `load` makes one of: the path of a file, or an `onnx.ModelProto`."""
+
+
+def load(
+    source: ProgramSource, *, flat: bool = False, stores: Iterable[str | os.PathLike[str]] = ()
+) -> Program:
+    """Load a program from a file (`.onnx`, `.nnc`) or an `onnx.ModelProto`; a Program is returned as it is.
+
+    With `flat`, an ONNX model becomes one graph; without it, module scopes become layers that are called.
+    Graph text reads weights below its own folder only; `stores` lists other folders that it may read.
+
+    Raises LoadError if the file cannot be read, GraphError if the graph is wrong,
+    ParseError if the text does not parse, UsageError if `source` is something else.
     """
     if isinstance(source, Program):
         return source
     if isinstance(source, (str, os.PathLike)):
-        path = Path(os.fsdecode(source))
+        path = _path_of(source)
         program: Program = _find(_FRONTENDS, path, "model")(path, flat=flat, stores=tuple(map(Path, stores)))
         return program
     onnx = sys.modules.get("onnx")
@@ -50,9 +62,27 @@ def load(source: Any, *, flat: bool = False, stores: Iterable[str | os.PathLike[
 
         return from_model(source, flat=flat)
     raise UsageError(
-        f"cannot load a program from a {type(source).__module__}.{type(source).__qualname__}",
-        hint=f"give a path to a file ({', '.join(_FRONTENDS)}) or an onnx.ModelProto",
+        f"cannot load a program from an object of type {_type_name(source)}",
+        hint=_hint_for(source),
     )
+
+
+def _path_of(source: str | os.PathLike[str]) -> Path:
+    text = os.fsdecode(source)
+    if "\n" in text:
+        raise UsageError("this is program text, not the path of a file", hint="use nncdbg.parse(text)")
+    return Path(text)
+
+
+def _type_name(source: object) -> str:
+    kind = type(source)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _hint_for(source: object) -> str:
+    if any(each.__module__.startswith("torch.nn.") for each in type(source).__mro__):
+        return 'export it first: torch.onnx.export(module, arguments, "model.onnx", dynamo=True)'
+    return f"give a path to a file ({', '.join(_FRONTENDS)}) or an onnx.ModelProto"
 
 
 def open_stores(names: Sequence[str], folder: Path, allowed: Sequence[Path] = ()) -> tuple[Store, ...]:

@@ -133,7 +133,7 @@ def source(site: Site) -> list[str]:
 
 
 def operand_line(operand: Operand) -> str:
-    """`%q f32[3,4] min 0 mean 0.25 max 1 std 0.433 nan 0`."""
+    """`%q f32[3,4] min 0 mean 0.25 max 1 std 0.433`."""
     parts = [spelled(operand.name) if operand.name else "an operand", operand.type, operand.stats]
     return visible(" ".join(str(part) for part in parts if part is not None), STATEMENT)
 

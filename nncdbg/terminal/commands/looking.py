@@ -148,13 +148,15 @@ def _shown(session: Session, result: Any) -> Any:
     from nncdbg.terminal.grid import grid
     from nncdbg.terminal.look import element, type_of
 
+    if isinstance(result, list):
+        return Text("\n").join(
+            Text(f"[{i}] ").append_text(_shown(session, item)) for i, item in enumerate(result)
+        )
     if isinstance(result, np.ndarray) and result.ndim:
         return Text(f"{type_of(result)}\n").append_text(grid(result, look=session.screen.look))
     if isinstance(result, (np.ndarray, np.generic)):
         result = np.asarray(result)[()]
-    if isinstance(result, (bool, np.bool_, str, bytes)):
-        return element(result)
-    return str(result)
+    return Text(element(result) if isinstance(result, (bool, np.bool_, str, bytes)) else str(result))
 
 
 def _array(session: Session, text: str) -> tuple[str, Array]:
@@ -162,7 +164,7 @@ def _array(session: Session, text: str) -> tuple[str, Array]:
     scope = session.debugger.values
     result = session.debugger.evaluate(text)
     if not isinstance(result, (np.ndarray, np.generic, bool, int, float)):
-        raise UsageError(f"`{text}` is no tensor", hint="`print` shows it")
+        raise UsageError(f"`{text}` is not a tensor", hint="`print` shows it")
     expression = parse(text, scope.has, scope.names)
     whole = len(expression.names) == 1 and re.fullmatch(r'%?(?:"(?:[^"\\]|\\.)*"|[\w/.$]+)', text) is not None
     return next(iter(expression.names)) if whole else text, np.asarray(result)

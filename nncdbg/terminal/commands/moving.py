@@ -40,7 +40,7 @@ def run(session: Session, text: str) -> None:
 def continue_(session: Session, text: str) -> None:
     """Go on until a breakpoint, a caught finding, a failure or the end."""
     no_arguments("continue", text)
-    session.move(session.debugger.run)
+    session.go_on()
 
 
 @command("next", "n", group="moving", arguments="[COUNT]", repeats=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nncdbg.engine.errors import MemoryFault, NncdbgError, RunError, UsageError, failure_code
+from nncdbg.engine.errors import NncdbgError, UsageError, failure_code
 from nncdbg.terminal.one_shot.failure import error_document
 from nncdbg.terminal.options import (
     Parser,
@@ -28,7 +28,6 @@ from nncdbg.terminal.options import (
 from nncdbg.terminal.running import under_way
 
 if TYPE_CHECKING:
-    from nncdbg.engine.control import Stop
     from nncdbg.engine.session import Debugger
     from nncdbg.terminal.screen import Screen
 
@@ -51,6 +50,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(options: Namespace, screen: Screen) -> int:
+    from nncdbg.engine.outputs import failure_of
     from nncdbg.terminal.stops import fallbacks
 
     program = chosen_program(options)
@@ -64,7 +64,7 @@ def _run(options: Namespace, screen: Screen) -> int:
     if stop.reason == "pause" and not stop.detail:
         raise KeyboardInterrupt
     seconds = time.perf_counter() - start
-    error = _failure(stop, options.model)
+    error = failure_of(stop, options.model)
     files = _save(debugger, options.save_outputs) if error is None and options.save_outputs else {}
     if debugger.micro is not None:
         screen.note(str(debugger.micro.coverage))
@@ -96,30 +96,6 @@ def _options(arguments: Sequence[str]) -> Namespace:
     return parser.parse_args(arguments)
 
 
-def _failure(stop: Stop, model: str) -> NncdbgError | None:
-    """The error that ended the run before its end; None if there was none."""
-    if stop.reason == "end":
-        return None
-    if isinstance(stop.error, NncdbgError):
-        return stop.error
-    if stop.reason == "pause":
-        return RunError(
-            f"stopped: {stop.detail}", hint="the loop may never end; raise the limit with --max-ops"
-        )
-    if stop.finding is not None and stop.finding.kind == "micro":
-        return RunError(
-            f"{stop.detail} (line {stop.line})", hint=f"`nncdbg {model} --check micro` stops there"
-        )
-    if stop.finding is not None:
-        kind = stop.finding.kind
-        return MemoryFault(
-            f"{stop.detail} (line {stop.line})",
-            kind=kind,
-            hint=f"`nncdbg {model}`, then `continue`, stops there",
-        )
-    return RunError(stop.detail or f"the run stopped: {stop.reason}")
-
-
 def _print_outputs(screen: Screen, debugger: Debugger, files: dict[str, str]) -> None:
     from nncdbg.terminal.stops import describe
 
@@ -133,7 +109,7 @@ def _document(
     debugger: Debugger | None, seconds: float, error: NncdbgError | None, files: dict[str, str]
 ) -> dict[str, Any]:
     """What `--json` prints; `debugger` is None if there was none to be had."""
-    outputs = (debugger.outputs if debugger else None) or {}
+    outputs: dict[str, Any] = (debugger.outputs if debugger else None) or {}
     document: dict[str, Any] = {
         "status": "ok" if error is None else "failed",
         "outputs": [_output(name, content, files) for name, content in outputs.items()],

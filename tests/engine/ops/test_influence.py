@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from nncdbg.engine.dtypes import FLOATS, name_of
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.ops.influence import CHECK, Application
 from nncdbg.engine.ops.influence_selection import LOSING
-from nncdbg.terminal.influence_reference import page
 from tests.engine.ops.influence_samples import Sample, by_entry, entries
 
 ENTRIES = by_entry(1)
@@ -194,11 +192,6 @@ def _joined(before: list[Any] | None, now: Sequence[Any]) -> list[Any] | None:
     if [each.shape for each in before] != [each.shape for each in now]:
         return before
     return [a | b for a, b in zip(before, now, strict=True)]
-
-
-def test_page_of_the_rows_is_current() -> None:
-    written = (Path(__file__).parents[3] / "docs" / "INFLUENCE.md").read_text(encoding="utf-8")
-    assert written == page(), "run `python -m nncdbg.terminal.influence_reference > docs/INFLUENCE.md`"
 
 
 def test_a_check_hands_nothing_on() -> None:

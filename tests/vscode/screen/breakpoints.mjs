@@ -35,7 +35,7 @@ export const tests = {
     while (await ticked.count()) {
       await ticked.first().click();
     }
-    const box = screen.rows("debug-breakpoints", { hasText: "NaN is born" }).locator("input[type=checkbox]");
+    const box = screen.rows("debug-breakpoints", { hasText: "NaN originates" }).locator("input[type=checkbox]");
     await box.click();
     assert.ok(await box.isChecked());
     await screen.continueTo("%terms");

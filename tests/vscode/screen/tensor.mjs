@@ -90,6 +90,9 @@ export class TensorView {
   }
 }
 
+const NEXT = "Go to the next NaN or Inf (N)";
+const CSV = "Save the rows and columns that are shown as a CSV file";
+const PNG = "Save the picture as a PNG file";
 const FOLLOW = "Follow the program as it is stepped";
 
 /** Steps over statements until the arrow is in the line with this text. */
@@ -188,6 +191,84 @@ export const tests = {
     await screen.picture("tensor-not-yet");
     await page.keyboard.press("F10");
     await view.says(".statistics", /nan 1/);
+    await screen.stop();
+  },
+
+  async "Next NaN goes from one to the next, in the picture and in the table"({ page, screen, open, workspace, python }) {
+    prepare(workspace, python);
+    await open();
+    await screen.debug("tensors.nnc", "Mul(%x");
+    await stepTo(page, screen, "%y:");
+    const view = new TensorView(page, screen);
+    await view.open("%twice");
+    await view.says(".statistics", /nan 1 · inf 1/);
+    for (const place of [/^\[200, 800\] +inf$/, /^\[701, 333\] +nan$/, /^\[200, 800\] +inf$/]) {
+      await view.press(NEXT);
+      await view.says(".readout", place);
+    }
+    await view.says(".words", /Every element is shown/);
+    await screen.picture("tensor-next-nan");
+    await view.choose("View", "table");
+    await view.press(NEXT);
+    await view.says('.cell[aria-selected="true"]', /^nan$/);
+    await view.open("%image");
+    await view.press(NEXT);
+    await view.says(".message", /All elements are finite/);
+    await screen.stop();
+  },
+
+  async "pictures keep their shape, scales may be logarithmic, and zeros have an axis"({ page, screen, open, workspace, python }) {
+    prepare(workspace, python);
+    await open();
+    await screen.debug("tensors.nnc", "Mul(%x");
+    await stepTo(page, screen, "%y:");
+    const view = new TensorView(page, screen);
+    await view.open("%x[:, 0:16]");
+    const { width, height } = await view.settled("figure canvas");
+    assert.ok(Math.abs((height - 33) / (width - 54) - 64) < 1, `${width} x ${height} is 16 columns of 1024 rows`);
+    assert.ok(await view.frame.locator(".pictures").evaluate((each) => each.scrollHeight > each.clientHeight), "the rest is scrolled to");
+    await screen.picture("tensor-long");
+    await view.open("exp(%small * 8)");
+    await view.choose("Scale", "log");
+    await screen.picture("tensor-log");
+    await view.open("%image[0, 0, 0] * 0");
+    await view.settled(".u-over");
+    await screen.picture("tensor-zeros");
+    await view.open("%x[0:64, 0:64] * 1e-30 - 1e-21");
+    await view.choose("Compare with", "expression");
+    await view.frame.getByLabel("Expression to compare with").fill("%x[650:714, 300:364] * 1e-30");
+    await page.keyboard.press("Enter");
+    await view.says(".distance", /NaN on one side 1 · greatest difference/);
+    await view.says(".legend", /difference: NaN 1/);
+    const heights = await view.frame.locator("figure canvas").evaluateAll((all) => all.map((each) => each.getBoundingClientRect().height));
+    assert.equal(heights.length, 3);
+    assert.ok(heights.every((each) => each >= 96) && new Set(heights).size === 1, heights.join());
+    const tops = await view.frame.locator("figure").evaluateAll((all) => all.map((each) => each.getBoundingClientRect().top));
+    assert.equal(new Set(tops).size, 1, "one below the other");
+    await screen.picture("tensor-beside");
+    await screen.stop();
+  },
+
+  async "rows and columns are saved as CSV, and the picture as PNG"({ page, screen, open, workspace, python }) {
+    prepare(workspace, python);
+    await open();
+    await screen.debug("tensors.nnc", "Mul(%x");
+    await stepTo(page, screen, "%y:");
+    const view = new TensorView(page, screen);
+    for (const [expression, button, name] of [["%small * 0 + 1.5", CSV, "rows.csv"], ["%words", CSV, "words.csv"], ["%features", PNG, "features.png"]]) {
+      await view.open(expression);
+      await view.settled("header");
+      await view.press(button);
+      const input = page.locator(".quick-input-widget input:visible");
+      // The dialog writes its own path first.
+      await screen.until(async () => /\.(csv|png)$/.test(await input.inputValue()), "the dialog");
+      await input.fill(path.join(workspace, name));
+      await page.keyboard.press("Enter");
+      await screen.until(() => fs.existsSync(path.join(workspace, name)), name);
+    }
+    assert.equal(fs.readFileSync(path.join(workspace, "rows.csv"), "utf8"), "1.5,1.5,1.5\n1.5,1.5,1.5\n");
+    assert.equal(fs.readFileSync(path.join(workspace, "words.csv"), "utf8"), "plain\ngröße\n");
+    assert.deepEqual([...fs.readFileSync(path.join(workspace, "features.png")).subarray(1, 4)], [..."PNG"].map((each) => each.charCodeAt(0)));
     await screen.stop();
   },
 

@@ -27,6 +27,8 @@ export interface Choices {
   window: { rows: [number, number]; columns: [number, number] } | undefined;
   reduce: "stride" | Reduction;
   map: MapName;
+  /** Whether colors, heights and counts are logarithmic. */
+  log: boolean;
   range: [number, number] | undefined;
   against: Against;
   other: string;
@@ -106,6 +108,7 @@ export function choicesFor(dtype: string, shape: readonly number[]): Choices {
     window: undefined,
     reduce: "absmax",
     map: "even",
+    log: false,
     range: undefined,
     against: "nothing",
     other: "",
@@ -128,8 +131,8 @@ export function axesFor(mode: Mode, shape: readonly number[]): Axes {
 export function fitted(choices: Choices, dtype: string, shape: readonly number[]): Choices {
   const fresh = choicesFor(dtype, shape);
   if (choices.at.length !== shape.length || !modesOf(dtype, shape).includes(choices.mode)) {
-    const { reduce, map, range, against, other, part, bins } = choices;
-    return { ...fresh, reduce, map, range, against, other, part, bins };
+    const { reduce, map, log, range, against, other, part, bins } = choices;
+    return { ...fresh, reduce, map, log, range, against, other, part, bins };
   }
   const at = choices.at.map((place, axis) => Math.max(0, Math.min(place, (shape[axis] as number) - 1)));
   return { ...choices, at, window: undefined };

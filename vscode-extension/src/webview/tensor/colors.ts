@@ -17,7 +17,12 @@ export interface Scale {
   map: MapName;
   low: number;
   high: number;
+  /** Of a logarithmic scale: the absolute value below which it is linear, so that it has a place for zero. */
+  threshold?: number;
 }
+
+/** Decades that a logarithmic scale has at most on each side of zero. */
+const DECADES = 8;
 
 /** `style` is the class of the same colour in the style sheet. */
 export const ODD: readonly { flag: number; name: string; color: string; style: string }[] = [
@@ -45,19 +50,47 @@ function pixel(color: string): number {
 
 const ODD_PIXELS = ODD.map(({ flag, color }) => ({ flag, pixel: pixel(color) }));
 
-/** The pixel of a cell: what is not finite in it is seen before all else. */
-export function pixelOf(value: number, odd: number, scale: Scale, table: Uint32Array): number {
-  if (odd) {
-    return (ODD_PIXELS.find(({ flag }) => odd & flag) as { pixel: number }).pixel;
+/** The color, as a pixel, of each value on a scale: what is not finite in a cell is seen before all else. */
+export function painter(scale: Scale): (value: number, odd: number) => number {
+  const table = tableOf(scale.map);
+  const [low, high] = [bent(scale.low, scale), bent(scale.high, scale)];
+  return (value, odd) => {
+    if (odd) {
+      return (ODD_PIXELS.find(({ flag }) => odd & flag) as { pixel: number }).pixel;
+    }
+    const part = high > low ? (bent(value, scale) - low) / (high - low) : 0.5;
+    return table[Math.max(0, Math.min(STEPS - 1, Math.floor(part * STEPS)))] as number;
+  };
+}
+
+/** The value at a part of a scale, 0 for its lower end and 1 for the upper one. */
+export function valueAt(part: number, scale: Scale): number {
+  const { low, high, threshold } = scale;
+  if (threshold === undefined || part === 0 || part === 1) {
+    return low + part * (high - low);
   }
-  const width = scale.high - scale.low;
-  const part = width > 0 ? (value - scale.low) / width : 0.5;
-  const step = Math.max(0, Math.min(STEPS - 1, Math.floor(part * STEPS)));
-  return table[step] as number;
+  return 2 * threshold * Math.sinh(bent(low, scale) + part * (bent(high, scale) - bent(low, scale)));
+}
+
+function bent(value: number, { threshold }: Scale): number {
+  return threshold === undefined ? value : Math.asinh(value / (2 * threshold));
+}
+
+/** The least absolute value of a logarithmic scale: that of the data, within so many decades of the greatest. */
+export function thresholdOf(values: ArrayLike<number>): number {
+  let [least, most] = [Infinity, 0];
+  for (let i = 0; i < values.length; i++) {
+    const value = Math.abs(values[i] as number);
+    if (value > 0 && value < Infinity) {
+      least = Math.min(least, value);
+      most = Math.max(most, value);
+    }
+  }
+  return most ? Math.max(least, most / 10 ** DECADES) : 1;
 }
 
 /** From the least to the greatest finite value; about zero, if the map parts there. */
-export function scaleOf(values: ArrayLike<number>, map: MapName): Scale {
+export function scaleOf(values: ArrayLike<number>, map: MapName, log = false): Scale {
   let [low, high] = [Infinity, -Infinity];
   for (let i = 0; i < values.length; i++) {
     const value = values[i] as number;
@@ -73,5 +106,5 @@ export function scaleOf(values: ArrayLike<number>, map: MapName): Scale {
     high = Math.max(Math.abs(low), Math.abs(high));
     low = -high;
   }
-  return { map, low, high };
+  return log ? { map, low, high, threshold: thresholdOf(values) } : { map, low, high };
 }

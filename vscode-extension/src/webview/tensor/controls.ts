@@ -28,6 +28,9 @@ const PARTS: readonly (readonly [Part, string])[] = [
   ["difference", "difference"],
 ];
 
+/** Modes that show the parts of a comparison beside each other. */
+const BESIDE: readonly Mode[] = ["heat", "image", "line"];
+
 export class Controls {
   readonly root = element("div", { className: "controls", role: "toolbar", label: "What is shown" });
 
@@ -48,6 +51,10 @@ export class Controls {
     if (choices.mode === "heat" || choices.mode === "channels") {
       const maps = [["even", "viridis"], ["diverging", "blue to red"]] as const;
       parts.push(choice("Colors", maps, choices.map, (map) => set({ map: map as MapName })));
+    }
+    if (choices.mode !== "image" && choices.mode !== "table") {
+      const scales = [["linear", "linear"], ["log", "logarithmic"]] as const;
+      parts.push(choice("Scale", scales, choices.log ? "log" : "linear", (scale) => set({ log: scale === "log" })));
     }
     if (["heat", "channels", "image"].includes(choices.mode)) {
       parts.push(...rangeControls(choices, scale, set));
@@ -129,7 +136,7 @@ function comparing(choices: Choices, set: (some: Partial<Choices>) => void): Nod
     parts.push(field);
   }
   if (choices.against !== "nothing") {
-    const parted = choices.mode === "heat" || choices.mode === "line" ? PARTS : PARTS.slice(1);
+    const parted = BESIDE.includes(choices.mode) ? PARTS : PARTS.slice(1);
     parts.push(choice("Show", parted, partShown(choices), (part) => set({ part: part as Part })));
   }
   return parts;
@@ -146,5 +153,5 @@ export function partShown(choices: Choices): Part {
   if (!compared(choices)) {
     return "here";
   }
-  return part === "all" && mode !== "heat" && mode !== "line" ? "difference" : part;
+  return part === "all" && !BESIDE.includes(mode) ? "difference" : part;
 }

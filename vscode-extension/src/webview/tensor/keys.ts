@@ -7,6 +7,9 @@ import type { Grid } from "./numbers";
 export type Key = { kind: "cursor"; cursor: [number, number] } | { kind: "choices"; choices: Partial<Choices> };
 
 const ARROWS: Record<string, [number, number]> = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+/** Rows and columns, and places of a line, around an element that was searched for. */
+const NEAR = 64;
+const NEAR_LINE = 512;
 /** Rows or columns from which zooming in makes no sense any more. */
 const FEW = 4;
 
@@ -65,6 +68,24 @@ function zoomed(choices: Choices, shape: readonly number[], by: number): Key | u
   const columns = one(choices.columns, choices.window?.columns, choices.cursor[1]);
   const all = rows[1] - rows[0] === (shape[choices.rows] ?? 1) && columns[1] - columns[0] === (shape[choices.columns] ?? 1);
   return { kind: "choices", choices: { window: all ? undefined : { rows, columns } } };
+}
+
+/** What shows an element: its slice, with the cursor there, and so near that it is a cell of its own. */
+export function shownAt(index: readonly number[], choices: Choices, shape: readonly number[]): Partial<Choices> {
+  const { rows, columns, channels, mode } = choices;
+  const axes = mode === "line" ? [columns] : axesShown(choices).filter((axis) => axis !== channels || mode === "channels");
+  const at = choices.at.map((place, axis) => (axes.includes(axis) && axis !== channels ? place : (index[axis] ?? 0)));
+  const cursor: [number, number] = [index[rows] ?? 0, index[columns] ?? 0];
+  const near = (axis: number, place: number, many: number): [number, number] => {
+    const size = shape[axis] ?? 1;
+    const from = Math.max(0, Math.min(size - many, place - many / 2));
+    return [from, Math.min(size, from + many)];
+  };
+  if (mode === "line") {
+    return { at, cursor, window: (shape[columns] ?? 1) > NEAR_LINE ? { rows: [0, 1], columns: near(columns, cursor[1], NEAR_LINE) } : undefined };
+  }
+  const large = (shape[rows] ?? 1) > NEAR || (shape[columns] ?? 1) > NEAR;
+  return { at, cursor, window: large ? { rows: near(rows, cursor[0], NEAR), columns: near(columns, cursor[1], NEAR) } : undefined };
 }
 
 /** The cell that the element at the cursor is in. */

@@ -105,6 +105,12 @@ export class Loading {
     return this.asking.ask("nncdbg/compare", { expression: this.expression, against: this.against(choices) });
   }
 
+  /** The index of the next NaN or infinity from a position in C order on; null if there is none. */
+  async nonfinite(start: number): Promise<number[] | null> {
+    const { index } = await this.asking.ask<{ index: number[] | null }>("nncdbg/nonfinite", { expression: this.expression, start });
+    return index;
+  }
+
   /** What a part is as an expression, for requests that know of no other. */
   private expressionOf(choices: Choices, part: Part): string {
     if (part === "here" || part === "all") {

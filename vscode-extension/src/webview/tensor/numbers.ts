@@ -119,6 +119,15 @@ export function rounded(value: number | null): string {
   return value === null ? "–" : numberText(Number(value.toPrecision(4)));
 }
 
+/** The range of an axis for values that are all the same, or none of them finite; undefined for others. */
+export function aroundConstant(low: number | null, high: number | null): [number, number] | undefined {
+  if (low !== null && low !== high) {
+    return undefined;
+  }
+  const [middle, half] = [low ?? 0, Math.abs(low ?? 0) || 1];
+  return [middle - half, middle + half];
+}
+
 export function product(sizes: readonly number[]): number {
   return sizes.reduce((all, size) => all * size, 1);
 }
@@ -127,6 +136,11 @@ export function product(sizes: readonly number[]): number {
 export function shapeOf(type: string): number[] {
   const inner = /\[([\d,]*)\]$/.exec(type)?.[1];
   return inner ? inner.split(",").map(Number) : [];
+}
+
+/** The position of an element in C order. */
+export function positionOf(index: readonly number[], shape: readonly number[]): number {
+  return shape.reduce((position, size, axis) => position * size + (index[axis] ?? 0), 0);
 }
 
 /** Two axes of the cells as rows and columns; along the others stands index `at`. */

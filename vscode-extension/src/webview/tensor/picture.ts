@@ -11,8 +11,11 @@ const EDGE = 6;
 /** Cells that are marked so that they are seen however small they are; of more, enough are seen. */
 const MARKED = 2000;
 const MARK = 7;
-/** A side that is shorter than this is stretched. */
-const SHORT = 60;
+/** CSS pixels that the shorter side of a picture has at least; what has no room is scrolled. */
+const LEAST = 96;
+/** CSS pixels of the longest side, and of the thinnest strip: no canvas can be longer. */
+const LONGEST = 8192;
+const THIN = 12;
 
 export interface Drawing {
   grid: Grid;
@@ -22,8 +25,6 @@ export interface Drawing {
   /** The index of the first row, and how many rows of the tensor one is; so of columns. */
   rows: { start: number; step: number };
   columns: { start: number; step: number };
-  /** Whether a cell is as wide as high. */
-  square: boolean;
 }
 
 export class Picture {
@@ -52,17 +53,11 @@ export class Picture {
     this.canvas.focus({ preventScroll: true });
   }
 
-  /** Draws into so much room, in CSS pixels. */
+  /** Draws into so much room, in CSS pixels; larger, where the picture would be too small to read. */
   draw(drawing: Drawing, width: number, height: number): void {
     this.drawing = drawing;
-    const { rows, columns } = drawing.grid;
     const [left, bottom] = this.labelled ? [LEFT, BOTTOM] : [0, 0];
-    let [wide, high] = [Math.max(1, width - left - EDGE), Math.max(1, height - bottom - 2 * EDGE)];
-    if (drawing.square) {
-      const side = Math.min(wide / columns, high / rows);
-      wide = Math.min(wide, Math.max(SHORT, side * columns));
-      high = Math.min(high, Math.max(SHORT, side * rows));
-    }
+    const [wide, high] = sized(drawing, width - left - EDGE, height - bottom - 2 * EDGE - 1);
     this.place = { x: left || 1, y: this.labelled ? EDGE : 1, width: wide, height: high };
     const ratio = window.devicePixelRatio || 1;
     this.canvas.width = Math.round((left + wide + EDGE) * ratio);
@@ -188,14 +183,48 @@ export class Picture {
     return found;
   }
 
-  /** Of an element, by its row and column in the whole tensor; nothing if it is not in the picture. */
-  showCursor(row: number, column: number): void {
+  /** Of an element, by its row and column in the whole tensor; nothing if it is not in the picture.  `reveal`: scroll to it. */
+  showCursor(row: number, column: number, reveal: boolean): void {
     const { grid, rows, columns } = this.drawing as Drawing;
     const cell: [number, number] = [Math.floor((row - rows.start) / rows.step), Math.floor((column - columns.start) / columns.step)];
     const seen = cell[0] >= 0 && cell[1] >= 0 && cell[0] < grid.rows && cell[1] < grid.columns;
     this.cursor = seen ? cell : undefined;
     this.paint();
+    if (seen && reveal) {
+      this.scrollTo(...cell);
+    }
   }
+
+  /** Scrolls the pictures as little as needed to have a cell in view. */
+  private scrollTo(row: number, column: number): void {
+    const scrolled = this.root.parentElement as HTMLElement;
+    const [view, box] = [scrolled.getBoundingClientRect(), this.canvas.getBoundingClientRect()];
+    const { grid } = this.drawing as Drawing;
+    const x = box.left + this.place.x + ((column + 0.5) * this.place.width) / grid.columns - view.left;
+    const y = box.top + this.place.y + ((row + 0.5) * this.place.height) / grid.rows - view.top;
+    scrolled.scrollLeft += beyond(x, scrolled.clientWidth);
+    scrolled.scrollTop += beyond(y, scrolled.clientHeight);
+  }
+
+  /** The canvas as it is drawn. */
+  get drawn(): HTMLCanvasElement {
+    return this.canvas;
+  }
+}
+
+/** Width and height: elements are square, and the shorter side is long enough to read. */
+export function sized({ grid, rows, columns }: Pick<Drawing, "grid" | "rows" | "columns">, width: number, height: number): [number, number] {
+  const [down, across] = [grid.rows * rows.step, grid.columns * columns.step];
+  const fits = Math.min(width / across, height / down);
+  const least = Math.min(LEAST / Math.min(down, across), LONGEST / Math.max(down, across));
+  const side = Math.max(fits, least);
+  return [Math.max(THIN, Math.floor(side * across)), Math.max(THIN, Math.floor(side * down))];
+}
+
+/** How far a place is outside of a view with a margin. */
+function beyond(place: number, length: number): number {
+  const margin = Math.min(40, length / 4);
+  return place < margin ? place - margin : place > length - margin ? place - length + margin : 0;
 }
 
 function cellsImage({ grid, pixel }: Drawing): HTMLCanvasElement {

@@ -3,9 +3,9 @@
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import type { Histogram } from "../../tensorMessages";
-import { ODD } from "./colors";
+import { ODD, thresholdOf } from "./colors";
 import { element, themed } from "./elements";
-import { numberText, rounded } from "./numbers";
+import { aroundConstant, numberText, rounded } from "./numbers";
 
 export interface Curve {
   name: string;
@@ -22,6 +22,10 @@ export class Plot {
   readonly root = element("div", { className: "plot" });
   private plot: uPlot | undefined;
 
+  get drawn(): HTMLCanvasElement | undefined {
+    return this.plot?.ctx.canvas;
+  }
+
   clear(): void {
     this.plot?.destroy();
     this.plot = undefined;
@@ -35,6 +39,7 @@ export class Plot {
     size: { width: number; height: number },
     selected: (low: number, high: number) => void,
     pointed: (index: number) => void,
+    log: boolean,
   ): void {
     this.clear();
     const value = (_: uPlot, each: number | null) => (each === null ? "–" : numberText(each));
@@ -56,7 +61,7 @@ export class Plot {
       ...frame(size),
       series,
       bands,
-      scales: { x: { time: false } },
+      scales: { x: { time: false }, y: heights(log ? thresholdOf(curves.flatMap(({ values, high }) => [...Array.from(values), ...Array.from(high ?? [])])) : undefined) },
       cursor: { drag: { x: true, y: false, setScale: false } },
       hooks: {
         draw: [(plot) => markOdd(plot, x, curves)],
@@ -73,7 +78,7 @@ export class Plot {
     this.plot = new uPlot(options, finite as uPlot.AlignedData, this.root);
   }
 
-  bars({ edges, counts }: Histogram, size: { width: number; height: number }): void {
+  bars({ edges, counts }: Histogram, size: { width: number; height: number }, log: boolean): void {
     this.clear();
     const stroke = themed("charts-blue", "#3794ff");
     const width = (edges[1] as number) - (edges[0] as number);
@@ -85,11 +90,18 @@ export class Plot {
         { label: "about", value: (_, value) => rounded(value) },
         { label: "elements", stroke, fill: faded(stroke), width: 1, paths: bars, points: { show: false } },
       ],
-      scales: { x: { time: false }, y: { range: (_, __, most) => [0, Math.max(1, most) * 1.05] } },
+      scales: { x: { time: false }, y: { ...(log ? { distr: 4, asinh: 1 } : {}), range: (_, __, most) => [0, Math.max(1, most) * 1.05] } },
       cursor: { drag: { x: false, y: false } },
     };
     this.plot = new uPlot(options, [middles, counts], this.root);
   }
+}
+
+/** The scale of a curve: room around a constant too, and logarithmic above `threshold`, if there is one. */
+function heights(threshold: number | undefined): uPlot.Scale {
+  const range: uPlot.Scale["range"] = (_, low, high) =>
+    aroundConstant(low, high) ?? (threshold === undefined ? uPlot.rangeNum(low, high, 0.1, true) : [low, high]);
+  return threshold === undefined ? { range } : { range, distr: 4, asinh: threshold };
 }
 
 function frame({ width, height }: { width: number; height: number }): Pick<uPlot.Options, "width" | "height" | "axes" | "legend"> {

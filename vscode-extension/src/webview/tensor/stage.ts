@@ -3,7 +3,7 @@
 import type { Histogram } from "../../tensorMessages";
 import { Choices, Known, Part } from "./choices";
 import { drawBar } from "./colorBar";
-import { Scale, pixelOf, scaleOf, tableOf } from "./colors";
+import { Scale, painter, scaleOf } from "./colors";
 import { element } from "./elements";
 import { imagePixels } from "./image";
 import { CHANNELS, Loaded } from "./loading";
@@ -28,9 +28,9 @@ export interface Content {
 /** A cell was pointed at, or gone to. */
 export type Pointed = (shown: Shown, channel: number, row: number, column: number, chosen: boolean) => void;
 
-const BAR = 84;
-/** Times that a matrix is longer than wide before its cells are stretched. */
-const LONG = 8;
+const GAP = 12;
+/** CSS pixels that each side of a comparison has at least, where the view is so wide. */
+const SIDE = 320;
 export const NAMES: Record<Part, string> = { all: "", here: "this", there: "the other", difference: "difference" };
 
 export class Stage {
@@ -71,8 +71,17 @@ export class Stage {
     this.draw();
   }
 
-  showCursor([row, column]: [number, number]): void {
-    this.pictures.forEach((each) => each.showCursor(row, column));
+  showCursor([row, column]: [number, number], reveal: boolean): void {
+    this.pictures.forEach((each) => each.showCursor(row, column, reveal));
+  }
+
+  /** What is drawn, from left to right; empty for a table. */
+  get drawn(): HTMLCanvasElement[] {
+    if (!this.content) {
+      return [];
+    }
+    const plotted = this.plot.root.isConnected ? [this.plot.drawn] : [...this.pictures.map(({ drawn }) => drawn), ...this.bars.filter((each) => !each.hidden)];
+    return plotted.filter((each) => each !== undefined);
   }
 
   private build({ choices, shown }: Content): void {
@@ -86,7 +95,7 @@ export class Stage {
         return picture;
       }),
     );
-    const all = element("div", { className: "pictures" }, ...this.pictures.map((each) => each.root));
+    const all = element("div", { className: several ? "pictures" : "pictures beside" }, ...this.pictures.map((each) => each.root));
     this.root.replaceChildren(all, ...this.bars);
     if (focused) {
       this.pictures[0]?.focus();
@@ -100,7 +109,7 @@ export class Stage {
       return;
     }
     if (content.histogram) {
-      this.plot.bars(content.histogram, size);
+      this.plot.bars(content.histogram, size, content.choices.log);
     } else if (content.choices.mode === "line") {
       this.drawLine(content, size);
     } else {
@@ -121,41 +130,46 @@ export class Stage {
       size,
       (low, high) => this.selected([Math.max(0, Math.floor(low)), Math.min(length, Math.ceil(high) + 1)]),
       (index) => this.pointed(shown[0] as Shown, 0, 0, index, false),
+      choices.log,
     );
   }
 
   private drawPictures(content: Content, size: { width: number; height: number }): void {
     const { choices, known, shown } = content;
     const count = this.pictures.length;
-    const barred = choices.mode === "image" ? [] : shown.length > 1 ? [shown[0] as Shown, shown.at(-1) as Shown] : shown;
-    const room = barred.length * BAR;
-    const across = choices.mode === "channels" ? Math.ceil(Math.sqrt(count)) : size.width > size.height ? count : 1;
-    const width = (size.width - room) / across - 12;
-    const height = size.height / Math.ceil(count / across) - (count > 1 ? 28 : 6);
+    const room = this.drawBars(content, size.height);
+    const channels = choices.mode === "channels";
+    const across = channels ? Math.ceil(Math.sqrt(count)) : count;
+    const whole = size.width - room - GAP;
+    const width = Math.max(whole / across - GAP, channels ? 0 : Math.min(whole - GAP, SIDE));
+    const height = size.height / (channels ? Math.ceil(count / across) : 1) - (count > 1 ? 28 : 6);
     let next = 0;
     for (const each of shown) {
       const { cells, slice } = each.loaded;
-      const scale = scaleFor(content, each.part);
-      const table = tableOf(scale.map);
-      const colored = (cell: number) => pixelOf(cells.values[cell] as number, cells.odd[cell] as number, scale, table);
+      const paint = painter(scaleFor(content, each.part));
+      const colored = (cell: number) => paint(cells.values[cell] as number, cells.odd[cell] as number);
       const pixel = choices.mode === "image" && each.part !== "difference" ? imagePixels(cells, choices, known.dtype) : colored;
       for (let channel = 0; channel < channelsOf(each, choices); channel++) {
         const at = cells.shape.map((_, axis) => (axis === choices.channels ? channel : 0));
         const grid = gridOf(cells.shape, choices.rows, choices.columns, at);
-        const square = choices.mode !== "heat" || ratio(grid.rows, grid.columns) < LONG;
         const rows = { start: choices.window?.rows[0] ?? 0, step: slice.stride[choices.rows] ?? 1 };
         const columns = { start: choices.window?.columns[0] ?? 0, step: slice.stride[choices.columns] ?? 1 };
-        this.pictures[next++]?.draw({ grid, pixel, odd: cells.odd, rows, columns, square }, width, height);
+        this.pictures[next++]?.draw({ grid, pixel, odd: cells.odd, rows, columns }, width, height);
       }
     }
-    this.bars.forEach((bar, number) => {
+    this.showCursor(choices.cursor, false);
+  }
+
+  /** The color bars: of the values, and of a difference.  Returns the width that they take. */
+  private drawBars(content: Content, height: number): number {
+    const { choices, shown } = content;
+    const ends = shown.length > 1 ? [shown[0] as Shown, shown.at(-1) as Shown] : shown;
+    const barred = choices.mode === "image" ? ends.filter(({ part }) => part === "difference") : ends;
+    return this.bars.reduce((room, bar, number) => {
       const of = barred[number];
       bar.hidden = !of;
-      if (of) {
-        drawBar(bar, scaleFor(content, of.part), Math.min(size.height - 8, 320));
-      }
-    });
-    this.showCursor(choices.cursor);
+      return of ? room + GAP + drawBar(bar, scaleFor(content, of.part), Math.min(height - 8, 320)) : room;
+    }, 0);
   }
 }
 
@@ -182,13 +196,11 @@ function curveOf({ part, loaded }: Shown, count: number): Curve {
 function scaleFor({ choices, shown }: Content, part: Part): Scale {
   const apart = part === "difference";
   const map = apart ? "diverging" : choices.map;
+  const scales = shown.filter((each) => (each.part === "difference") === apart).map((each) => scaleOf(each.loaded.cells.values, map, choices.log));
+  const thresholds = scales.flatMap(({ threshold }) => threshold ?? []);
+  const log = thresholds.length ? { threshold: Math.min(...thresholds) } : {};
   if (choices.range && !apart) {
-    return { map, low: choices.range[0], high: choices.range[1] };
+    return { map, low: choices.range[0], high: choices.range[1], ...log };
   }
-  const scales = shown.filter((each) => (each.part === "difference") === apart).map((each) => scaleOf(each.loaded.cells.values, map));
-  return { map, low: Math.min(...scales.map(({ low }) => low)), high: Math.max(...scales.map(({ high }) => high)) };
-}
-
-function ratio(a: number, b: number): number {
-  return Math.max(a, b) / Math.max(1, Math.min(a, b));
+  return { map, low: Math.min(...scales.map(({ low }) => low)), high: Math.max(...scales.map(({ high }) => high)), ...log };
 }

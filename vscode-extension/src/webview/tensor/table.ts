@@ -44,11 +44,15 @@ export class TableView {
   /** Shows a table; resolves when what is seen of it is there. */
   async show(table: Table, cursor: [number, number], failed: (error: Error) => void): Promise<void> {
     Object.assign(this, { table, failed, known: undefined });
+    const before = this.cursor;
     this.cursor = [Math.min(cursor[0], table.rows - 1), Math.min(cursor[1], table.columns - 1)];
     this.space.style.height = `${Math.min(LONGEST, (table.rows + 1) * ROW)}px`;
     this.space.style.width = `${Math.min(LONGEST, HEAD + table.columns * COLUMN)}px`;
     this.root.setAttribute("aria-rowcount", String(table.rows));
     this.root.setAttribute("aria-colcount", String(table.columns));
+    if (before.join() !== this.cursor.join()) {
+      this.scrollToCursor();
+    }
     await this.update();
   }
 
@@ -113,10 +117,15 @@ export class TableView {
   private go(row: number, column: number): void {
     const { rows, columns } = this.table as Table;
     this.cursor = [Math.max(0, Math.min(row, rows - 1)), Math.max(0, Math.min(column, columns - 1))];
-    this.root.scrollTop = into(this.root.scrollTop, this.cursor[0], this.root.clientHeight - ROW, this.space.offsetHeight, rows, ROW);
-    this.root.scrollLeft = into(this.root.scrollLeft, this.cursor[1], this.root.clientWidth - HEAD, this.space.offsetWidth, columns, COLUMN);
+    this.scrollToCursor();
     this.table?.pointed(...this.cursor);
     void this.update();
+  }
+
+  private scrollToCursor(): void {
+    const { rows, columns } = this.table as Table;
+    this.root.scrollTop = into(this.root.scrollTop, this.cursor[0], this.root.clientHeight - ROW, this.space.offsetHeight, rows, ROW);
+    this.root.scrollLeft = into(this.root.scrollLeft, this.cursor[1], this.root.clientWidth - HEAD, this.space.offsetWidth, columns, COLUMN);
   }
 
   private key(event: KeyboardEvent): void {

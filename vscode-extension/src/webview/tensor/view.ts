@@ -1,14 +1,15 @@
 // The view of one tensor: it asks for what is chosen, and shows what comes.
 
-import type { FromView, Histogram, Slice, Subject, ToView } from "../../tensorMessages";
+import type { FromView, Histogram, SavedFormat, Slice, Subject, ToView } from "../../tensorMessages";
 import { Abandoned, Asking } from "./asking";
 import { Choices, Known, Part, choicesFor, fitted } from "./choices";
 import { scaleOf } from "./colors";
 import { Controls, compared, partShown } from "./controls";
 import { button, element } from "./elements";
-import { cellOf, movement } from "./keys";
+import { csvOf, pngOf } from "./exporting";
+import { cellOf, movement, shownAt } from "./keys";
 import { Loading } from "./loading";
-import { gridOf, product, shapeOf } from "./numbers";
+import { gridOf, positionOf, product, shapeOf } from "./numbers";
 import { readOut } from "./readout";
 import { Content, Shown, Stage } from "./stage";
 import { TableView } from "./table";
@@ -32,6 +33,9 @@ export class View {
   private readonly pin = button("Pin", "Follow the program as it is stepped", () => this.togglePin());
   private readonly again = button("Refresh", "Ask for the values of this moment", () => void this.refresh());
   private readonly here = button("From here", "Look from the frame that is selected", () => this.send({ kind: "here" }));
+  private readonly next = button("Next NaN", "Go to the next NaN or Inf (N)", () => void this.goToNonfinite());
+  private readonly csv = button("CSV", "Save the rows and columns that are shown as a CSV file", () => void this.export("csv"));
+  private readonly png = button("PNG", "Save the picture as a PNG file", () => void this.export("png"));
   private readonly statistics = element("p", { className: "statistics" });
   private readonly distance = element("p", { className: "distance" });
   private readonly controls = new Controls((choices) => this.choose(choices));
@@ -50,6 +54,8 @@ export class View {
   private subject: Subject | undefined;
   private looked: Looked | undefined;
   private content: Content | undefined;
+  /** The position of the element that was searched for last. */
+  private found = -1;
   /** The moment that is shown, or that it was tried to show. */
   private shownAt: { moment: number; place: string } | undefined;
 
@@ -60,7 +66,7 @@ export class View {
     private readonly kept: Kept,
   ) {
     this.asking = new Asking(send);
-    const buttons = element("span", { className: "buttons" }, this.pin, this.again, this.here);
+    const buttons = element("span", { className: "buttons" }, this.pin, this.again, this.here, this.next, this.csv, this.png);
     const top = element("header", {}, this.title, this.type, buttons);
     const foot = element("footer", {}, this.legend, this.readout, this.words, this.when);
     root.append(element("main", {}, top, this.statistics, this.controls.root, this.distance, this.message, this.stage.root, foot));
@@ -232,6 +238,49 @@ export class View {
     return this.looked;
   }
 
+  // -- going to an element, and saving -------------------------------------------------------------
+
+  /** To the next NaN or Inf after the cursor, in C order. */
+  private async goToNonfinite(): Promise<void> {
+    const { loading, looked } = this;
+    if (!loading || !looked || looked.known.dtype === "str") {
+      return;
+    }
+    const { known, choices } = looked;
+    const here = choices.at.map((place, axis) => (axis === choices.rows && choices.mode !== "line" ? choices.cursor[0] : axis === choices.columns ? choices.cursor[1] : place));
+    const position = positionOf(here, known.shape);
+    try {
+      const index = await loading.nonfinite((position + (this.found === position ? 1 : 0)) % Math.max(1, product(known.shape)));
+      if (index === null) {
+        this.say("All elements are finite.");
+        return;
+      }
+      this.found = positionOf(index, known.shape);
+      const mode = choices.mode === "histogram" ? "table" : choices.mode;
+      this.readout.textContent = `[${index.join(", ")}]`;
+      this.choose({ ...choices, mode, ...shownAt(index, { ...choices, mode }, known.shape) });
+    } catch (error) {
+      if (!(error instanceof Abandoned)) {
+        this.say((error as Error).message);
+      }
+    }
+  }
+
+  private async export(format: SavedFormat): Promise<void> {
+    const { loading, looked } = this;
+    if (!loading || !looked) {
+      return;
+    }
+    try {
+      const data = format === "png" ? pngOf(this.stage.drawn) : await csvOf(loading, looked.known, looked.choices, partShown({ ...looked.choices, mode: "table" }));
+      this.send({ kind: "save", format, data });
+    } catch (error) {
+      if (!(error instanceof Abandoned)) {
+        this.say((error as Error).message);
+      }
+    }
+  }
+
   // -- showing -----------------------------------------------------------------------------------
 
   /** Nothing is drawn, and why. */
@@ -263,7 +312,8 @@ export class View {
       this.words.textContent = first ? sentenceOf(first.slice, choices) : `${choices.bins} bins over the finite elements.`;
     }
     const odds: Odds | undefined = histogram ?? (first && oddsOf(first));
-    this.legend.replaceChildren(...(odds ? legendOf(odds) : []));
+    const apart = shown.find(({ part }) => part === "difference");
+    this.legend.replaceChildren(...(odds ? legendOf(odds) : []), ...(apart && shown.length > 1 ? legendOf(oddsOf(apart.loaded), "difference: ") : []));
   }
 
   private showControls(): void {
@@ -271,6 +321,7 @@ export class View {
       const { known, choices } = this.looked;
       const first = this.content?.shown[0];
       const scale = first && scaleOf(first.loaded.cells.values, choices.map);
+      this.png.disabled = choices.mode === "table" || !this.content;
       this.controls.show(choices, known, scale && [scale.low, scale.high]);
     }
   }
@@ -318,7 +369,7 @@ export class View {
         this.looked.choices.cursor = choices.cursor;
       }
       this.keepChoices();
-      this.stage.showCursor(choices.cursor);
+      this.stage.showCursor(choices.cursor, true);
     }
     this.readout.textContent = readOut(this.content, shown, channel, row, column);
   }
@@ -335,12 +386,18 @@ export class View {
     const { rows, columns } = gridOf(cells.shape, choices.rows, choices.columns);
     if (row >= 0 && column >= 0 && row < rows && column < columns) {
       this.pointed(first, 0, row, column, false);
+      this.stage.showCursor(choices.cursor, true);
     }
   }
 
   private key(event: KeyboardEvent): void {
     const target = event.target as HTMLElement;
     if (!this.content || event.defaultPrevented || ["INPUT", "SELECT"].includes(target.tagName)) {
+      return;
+    }
+    if (event.key === "n" && !event.ctrlKey && !event.metaKey && !event.altKey) {
+      event.preventDefault();
+      void this.goToNonfinite();
       return;
     }
     const { choices, known, shown } = this.content;

@@ -46,16 +46,16 @@ export function oddsOf({ slice, cells }: Loaded): Odds {
 }
 
 /** The colours of what is not finite, and how often that is there. */
-export function legendOf(counts: Odds): HTMLElement[] {
+export function legendOf(counts: Odds, of = ""): HTMLElement[] {
   const found: Record<number, number | undefined> = {
     [NAN]: counts.nan,
     [POSITIVE_INFINITY]: counts.posinf,
     [NEGATIVE_INFINITY]: counts.neginf,
   };
   const entries = ODD.filter(({ flag }) => found[flag]).map(({ flag, name, style }) =>
-    element("span", { className: "entry" }, element("span", { className: `swatch ${style}` }), `${name} ${counted(found[flag] as number)}`),
+    element("span", { className: "entry" }, element("span", { className: `swatch ${style}` }), `${of}${name} ${counted(found[flag] as number)}`),
   );
-  return entries.length ? entries : [element("span", { className: "entry" }, "all finite")];
+  return entries.length ? entries : [element("span", { className: "entry" }, `${of}all finite`)];
 }
 
 export function statisticsText(stats: Statistics): string {
@@ -72,10 +72,13 @@ export function distanceText(found: Comparison): string {
   if (!found.mismatched) {
     return "All elements are equal.";
   }
+  // The distances are between finite elements: they say nothing of the others.
+  const finite = found.mismatched > found.nan_mismatch + found.inf_mismatch;
   return [
     `${counted(found.mismatched)} of ${counted(found.count)} elements differ`,
-    `greatest difference ${rounded(found.max_abs)}`,
-    `relative ${rounded(found.max_rel)}`,
+    ...(found.nan_mismatch ? [`NaN on one side ${counted(found.nan_mismatch)}`] : []),
+    ...(found.inf_mismatch ? [`Inf on one side or of the other sign ${counted(found.inf_mismatch)}`] : []),
+    ...(finite ? [`greatest difference ${rounded(found.max_abs)}`, `relative ${rounded(found.max_rel)}`] : []),
     ...(found.worst?.length ? [`worst at [${found.worst.join(", ")}]`] : []),
   ].join(" · ");
 }

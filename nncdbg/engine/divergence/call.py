@@ -12,10 +12,10 @@ from nncdbg.engine.divergence.casting import cast_program
 from nncdbg.engine.divergence.golden import GoldenRun, golden_inputs, load_golden, load_names
 from nncdbg.engine.divergence.inputs import inputs_like
 from nncdbg.engine.divergence.lockstep import BUDGET, compared
-from nncdbg.engine.divergence.report import Report
+from nncdbg.engine.divergence.report import DiffReport
 from nncdbg.engine.divergence.tolerance import Tolerance
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.frontends import load
+from nncdbg.engine.frontends import ProgramSource, load
 from nncdbg.engine.graph import Program
 from nncdbg.engine.linking import Allocation
 from nncdbg.engine.session import Debugger
@@ -31,8 +31,8 @@ def counterpart(
 
 
 def diff(
-    a: Any,
-    b: Any = None,
+    a: ProgramSource,
+    b: ProgramSource | None = None,
     inputs: Mapping[str, Any] | None = None,
     *,
     backend: str | Backend = "numpy",
@@ -46,7 +46,7 @@ def diff(
     atol: float | None = None,
     ulp: int | None = None,
     **fields: Any,
-) -> Report:
+) -> DiffReport:
     """Run `a` and `b` (default: `a` again, with the `_b` arguments) and compare every value.
 
     Both are programs or what `nncdbg.load` takes, such as paths.  `inputs` and `fields` (dims, seed,

@@ -7,17 +7,18 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from nncdbg.engine.backends import Backend
-from nncdbg.engine.graph import Program
+from nncdbg.engine.frontends import ProgramSource, load
 from nncdbg.engine.linking import Allocation
 from nncdbg.engine.session import Debugger
 from nncdbg.nan_watch.gates import USUAL, Gates
 from nncdbg.nan_watch.records import Report
+from nncdbg.nan_watch.reports import Watched
 from nncdbg.nan_watch.runs import watch_runs
 from nncdbg.nan_watch.watching import MAX_FINDINGS, usual_allocation
 
 
 def watch(
-    program: Program,
+    program: ProgramSource,
     inputs: Mapping[str, Any] | None = None,
     *,
     fail_on: str | Iterable[str] = USUAL,
@@ -40,6 +41,7 @@ def watch(
     a run that fails is in `Report.error`, or in `Report.cases` if there are several.  Raises UsageError for
     an unknown gate, and the errors of Debugger.
     """
+    program = load(program)
     gates = Gates.of(fail_on, strict=strict)
     good = None
     if against is not None:
@@ -53,7 +55,7 @@ def watch(
             program, inputs, backend=backend, allocator=memory, seed=seed, statistics=statistics, **fields
         )
 
-    return watch_runs(
+    report = watch_runs(
         make,
         gates,
         model=program.source or "",
@@ -63,3 +65,5 @@ def watch(
         good=good,
         record_to=record,
     )
+    report.watched = Watched.of(program, gates)
+    return report

@@ -1,0 +1,120 @@
+"""Reads the arguments of a call: by position, by name, or spread as in `zeros(2, 3)`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from nncdbg.engine.errors import ExpressionError
+from nncdbg.engine.expression import nodes
+from nncdbg.engine.expression.declarations import Function
+from nncdbg.engine.expression.functions import FUNCTIONS, PARAMETERS
+from nncdbg.engine.expression.nodes import Node
+from nncdbg.engine.expression.tokens import KEYWORD, shortened
+
+if TYPE_CHECKING:
+    from nncdbg.engine.expression.parser import Parser
+
+
+@dataclass(slots=True)
+class _Call:
+    """The arguments read so far, by parameter; `tail` are those of the parameter that is spread."""
+
+    name: str
+    function: Function
+    positional: int
+    """How many parameters may be given by position."""
+    given: dict[str, Node] = field(default_factory=dict)
+    tail: list[Node] = field(default_factory=list)
+    named: bool = False
+
+
+def read_call(parser: Parser, name: str, start: int, name_start: int, first: tuple[Node, ...]) -> nodes.Call:
+    """The call of a function whose `(` comes next; `first` is the operand that it is a method of.
+
+    Raises ExpressionError for arguments that the function does not take.
+    """
+    function = FUNCTIONS[name]
+    # max(%a, 0) means axis 0 to NumPy and the larger one to Python: as a function it means neither.
+    positional = 1 if name in ("min", "max") and not first else len(function.parameters)
+    call = _Call(name, function, positional)
+    for operand in first:
+        _place(parser, call, operand)
+    parser.take("(")
+    while parser.peek() != ")":
+        _argument(parser, call)
+        if parser.peek() != ",":
+            break
+        parser.take(",")
+    parser.expect(")", "expected `,` or `)`")
+    end = parser.position
+    if len(call.tail) > 1:
+        tail = tuple(call.tail)
+        call.given[function.spread] = nodes.Sequence(tail[0].start, tail[-1].end, tail, is_list=False)
+    _check(parser, call, name_start)
+    return nodes.Call(start, end, name, tuple(call.given), tuple(call.given.values()))
+
+
+def _argument(parser: Parser, call: _Call) -> None:
+    if match := KEYWORD.match(parser.text, parser.position):
+        parameter = _keyword(parser, call, match)
+        call.named = True
+        call.given[parameter] = parser.expression()
+        return
+    if call.named:
+        raise parser.fault("an argument without a name follows one with a name")
+    if len(call.given) >= call.positional and not call.tail:
+        raise _too_many(parser, call)
+    _place(parser, call, parser.expression())
+
+
+def _place(parser: Parser, call: _Call, argument: Node) -> None:
+    """Give the next parameter an argument; one that is spread takes all that follow."""
+    if call.tail:
+        call.tail.append(argument)
+        return
+    parameter = call.function.parameters[len(call.given)]
+    call.given[parameter] = argument
+    if parameter == call.function.spread:
+        call.tail.append(argument)
+
+
+def _keyword(parser: Parser, call: _Call, match: re.Match[str]) -> str:
+    known = call.function.parameters
+    written = match.group(1)
+    parser.position = match.start(1)
+    parameter = written if written in known else PARAMETERS.get(written, written)
+    if parameter not in known or parameter in call.given:
+        problem = "has no argument" if parameter not in known else "is given twice the argument"
+        raise parser.fault(
+            f"`{call.name}` {problem} `{shortened(written)}`",
+            width=len(written),
+            hint="it has " + ", ".join(known),
+        )
+    parser.position = match.end()
+    return parameter
+
+
+def _check(parser: Parser, call: _Call, name_start: int) -> None:
+    function = call.function
+    missing = [
+        parameter for parameter in function.parameters[: function.needed] if parameter not in call.given
+    ]
+    if missing:
+        parser.position = name_start
+        message = f"`{call.name}` needs its argument `{missing[0]}`"
+        usage = f"write {call.name}({', '.join(function.parameters[: function.needed])})"
+        raise parser.fault(message, width=len(call.name), hint=usage)
+    argument = call.given["x"] if call.name == "prev" else None
+    if argument is not None and not isinstance(argument, nodes.Name):
+        parser.position = argument.start
+        raise parser.fault("`prev` takes the name of a value", width=argument.end - argument.start)
+
+
+def _too_many(parser: Parser, call: _Call) -> ExpressionError:
+    hint = f"it has {', '.join(call.function.parameters)}"
+    if call.name in ("min", "max"):
+        pair = {"min": "minimum", "max": "maximum"}[call.name]
+        hint = f"write {call.name}(x, axis=1); element by element: {pair}(a, b)"
+    return parser.fault(f"`{call.name}` takes no further argument here", hint=hint)

@@ -1,0 +1,223 @@
+"""Functions about shapes and types, and those that make tensors."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine import dtypes
+from nncdbg.engine.expression.declarations import Function
+from nncdbg.engine.expression.operators import Fact, check_room, integer, is_text, number, type_text
+from nncdbg.engine.expression.reductions import array_of, axes_of
+from nncdbg.engine.graph import Array
+
+_LONG_NAMES = {
+    "bool_": "bool",
+    "half": "f16",
+    "float": "f32",
+    "double": "f64",
+    "long": "i64",
+    "int": "i64",
+    "bfloat16": "bf16",
+    "complex64": "c64",
+    "complex128": "c128",
+    **{f"float{bits}": f"f{bits}" for bits in (16, 32, 64)},
+    **{f"{kind}int{bits}": f"{kind or 'i'}{bits}" for kind in ("", "u") for bits in (8, 16, 32, 64)},
+}
+"""NumPy's and PyTorch's names of types to those of program text."""
+
+
+def dtype_name(word: str) -> str | None:
+    """`f16` for `f16`, `float16` and `half`; None for a word that names no type."""
+    name = _LONG_NAMES.get(word, word)
+    return name if name in dtypes.NUMPY and name != "str" else None
+
+
+def _dtype_of(text: Any) -> np.dtype[Any]:
+    name = dtype_name(text) if isinstance(text, str) else None
+    if name is None:
+        raise Fact(f"{text!r} is not an element type", 'such as "f32", "float16" or np.int64')
+    return dtypes.NUMPY[name]
+
+
+def _tensor(x: Any) -> Array:
+    """A tensor as it is, of whatever type."""
+    return np.asarray(x if is_text(x) or isinstance(x, np.ndarray) else number(x))
+
+
+def _sizes(shape: Any) -> tuple[int, ...]:
+    items = shape if isinstance(shape, tuple) or np.ndim(shape) == 1 else (shape,)
+    return tuple(integer(item, "a size") for item in items)
+
+
+# -- facts -----------------------------------------------------------------------------------------
+
+
+def _shape(x: Any) -> tuple[int, ...]:
+    return _tensor(x).shape
+
+
+def _size(x: Any, axis: Any = None) -> int:
+    array = _tensor(x)
+    along = axes_of(axis, array.ndim)
+    return array.size if along is None else math.prod(array.shape[one] for one in along)
+
+
+def _dtype(x: Any) -> str:
+    return dtypes.name_of(_tensor(x).dtype)
+
+
+def _nbytes(x: Any) -> int:
+    array = _tensor(x)
+    if is_text(x):
+        raise Fact("strings have no fixed number of bytes")
+    return array.nbytes
+
+
+def _len(x: Any) -> int:
+    if isinstance(x, str | tuple | list):
+        return len(x)
+    array = _tensor(x)
+    if array.ndim == 0:
+        raise Fact(f"{type_text(x)} has no length", "a scalar has one element: .size")
+    return len(array)
+
+
+def _item(x: Any) -> Any:
+    array = _tensor(x)
+    if array.size != 1:
+        raise Fact(f"{type_text(x)} has {array.size} elements, not one", "choose one by its index: %h[0, 2]")
+    return array.reshape(-1)[0] if is_text(x) else array_of(array).reshape(-1)[0].item()
+
+
+# -- other shapes ----------------------------------------------------------------------------------
+
+
+def _reshape(x: Any, shape: Any) -> Array:
+    array, sizes = _tensor(x), _sizes(shape)
+    if any(size < -1 for size in sizes) or sizes.count(-1) > 1:
+        raise Fact("a size is 0 or more, and -1 at most once")
+    try:
+        return array.reshape(sizes)
+    except ValueError:
+        raise Fact(
+            f"{array.size} elements do not fit the shape {sizes}", f"x has shape {array.shape}"
+        ) from None
+
+
+def _flatten(x: Any) -> Array:
+    return _tensor(x).reshape(-1)
+
+
+def _transpose(x: Any, axes: Any = None) -> Array:
+    array = _tensor(x)
+    order = axes_of(axes, array.ndim)
+    if order is not None and len(order) != array.ndim:
+        hint = f"give {array.ndim} axes, or exchange two: swapaxes(x, 0, 1)"
+        raise Fact(f"{len(order)} axes do not order the {array.ndim} axes of the tensor", hint)
+    return array.transpose(order)
+
+
+def _swapaxes(x: Any, a: Any, b: Any) -> Array:
+    return np.swapaxes(_tensor(x), integer(a, "an axis"), integer(b, "an axis"))
+
+
+def _squeeze(x: Any, axis: Any = None) -> Array:
+    array = _tensor(x)
+    return np.squeeze(array, axes_of(axis, array.ndim))
+
+
+def _unsqueeze(x: Any, axis: Any) -> Array:
+    return np.expand_dims(_tensor(x), integer(axis, "an axis"))
+
+
+def _flip(x: Any, axis: Any = None) -> Array:
+    array = _tensor(x)
+    return np.flip(array, axes_of(axis, array.ndim))
+
+
+def _astype(x: Any, dtype: Any) -> Any:
+    wanted = _dtype_of(dtype)
+    # bf16 and its kin convert by themselves; `array_of` would widen them before.
+    array = _tensor(x)
+    if is_text(x):
+        raise Fact("strings do not convert to numbers")
+    return array.astype(wanted)
+
+
+# -- new tensors -----------------------------------------------------------------------------------
+
+
+def _new(shape: Any, dtype: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    sizes, type_ = _sizes(shape), _dtype_of(dtype)
+    if any(size < 0 for size in sizes):
+        raise Fact("a size is 0 or more")
+    check_room(sizes, max(1, type_.itemsize), ())
+    return sizes, type_
+
+
+def _zeros(shape: Any, dtype: Any = "f32") -> Array:
+    return np.zeros(*_new(shape, dtype))
+
+
+def _ones(shape: Any, dtype: Any = "f32") -> Array:
+    return np.ones(*_new(shape, dtype))
+
+
+def _full(shape: Any, value: Any, dtype: Any = None) -> Array:
+    number_ = array_of(value)
+    if number_.ndim:
+        raise Fact(f"the value must be a scalar, not {type_text(value)}")
+    natural = "f32" if isinstance(value, float) else dtypes.name_of(number_.dtype)
+    sizes, type_ = _new(shape, natural if dtype is None else dtype)
+    return np.full(sizes, number_, type_)
+
+
+def _arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None) -> Array:
+    first, last = (0, start) if stop is None else (start, stop)
+    bounds = [array_of(each) for each in (first, last, step)]
+    if any(each.ndim or not np.isfinite(each) for each in bounds) or not bounds[2]:
+        raise Fact("arange takes finite numbers, and a step that is not 0")
+    numbers = [each.item() for each in bounds]
+    integers = all(isinstance(each, int) for each in numbers)
+    count = math.ceil((float(numbers[1]) - float(numbers[0])) / float(numbers[2]))
+    type_ = _dtype_of(dtype) if dtype is not None else np.dtype(np.int64 if integers else np.float32)
+    check_room((max(0, count),), 8, ())
+    return np.arange(*numbers).astype(type_)
+
+
+SHAPES: dict[str, Function] = {
+    "shape": Function(("x",), 1, _shape, "the sizes, as a tuple"),
+    "dtype": Function(("x",), 1, _dtype, 'the element type as text: "f32"'),
+    "size": Function(("x", "axis"), 1, _size, "how many elements, in all or along an axis"),
+    "ndim": Function(("x",), 1, lambda x: _tensor(x).ndim, "how many axes"),
+    "nbytes": Function(("x",), 1, _nbytes, "how many bytes the elements take"),
+    "len": Function(("x",), 1, _len, "the size of the first axis"),
+    "item": Function(("x",), 1, _item, "the one element of a tensor, as a number"),
+    "T": Function(("x",), 1, lambda x: _tensor(x).T, "the tensor with its axes reversed"),
+    "reshape": Function(
+        ("x", "shape"), 2, _reshape, "the elements in another shape; -1 fits", spread="shape"
+    ),
+    "flatten": Function(("x",), 1, _flatten, "the elements in one axis"),
+    "transpose": Function(
+        ("x", "axes"),
+        1,
+        _transpose,
+        "the axes in another order, or reversed",
+        spread="axes",
+        torch="PyTorch's transpose exchanges two axes: write swapaxes(x, 0, 1)",
+    ),
+    "swapaxes": Function(("x", "a", "b"), 3, _swapaxes, "two axes exchanged"),
+    "squeeze": Function(("x", "axis"), 1, _squeeze, "without the axes of size 1, or without one of them"),
+    "unsqueeze": Function(("x", "axis"), 2, _unsqueeze, "with a new axis of size 1"),
+    "flip": Function(("x", "axis"), 1, _flip, "the elements in reverse order along axes"),
+    "astype": Function(("x", "dtype"), 2, _astype, 'the elements as another type: %h.astype("f16")'),
+    "zeros": Function(("shape", "dtype"), 1, _zeros, "a tensor of 0, of type f32", spread="shape"),
+    "ones": Function(("shape", "dtype"), 1, _ones, "a tensor of 1, of type f32", spread="shape"),
+    "full": Function(("shape", "value", "dtype"), 2, _full, "a tensor of one value"),
+    "arange": Function(
+        ("start", "stop", "step", "dtype"), 1, _arange, "start, start + step, ... below stop; or 0 to start"
+    ),
+}

@@ -1,0 +1,205 @@
+"""`nncdbg.breakpoint()` without an editor: the prompt, at the next statement of a graph that a script runs.
+
+`continue` returns to the script, whose own call (`debugger.run()`, say) goes on from there.  Stops of
+breakpoints and catches set at the prompt, and failures, open it again; all other stops are the script's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import sys
+import threading
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from nncdbg.engine.errors import UsageError
+from nncdbg.engine.session import Debugger
+from nncdbg.terminal.repl import confirmed, read_lines
+from nncdbg.terminal.running import print_messages
+from nncdbg.terminal.screen import Screen
+from nncdbg.terminal.session import PROMPT, Session
+
+if TYPE_CHECKING:
+    from nncdbg.engine.control import Stop
+    from nncdbg.engine.session import Verb
+
+
+def break_here(place: str) -> None:
+    """Open the prompt before the next statement that this thread runs; `place` is the caller's `file:line`.
+
+    Raises UsageError if standard input cannot be read.
+    """
+    _check_input()
+    global _prompt
+    if _prompt is None:
+        _prompt = ScriptPrompt()
+        atexit.register(_prompt.note_unreached)
+    Debugger.supervisor = _prompt.supervise
+    _prompt.break_here(f"nncdbg.breakpoint() at {place}")
+
+
+_prompt: ScriptPrompt | None = None
+
+
+def _check_input() -> None:
+    stream = sys.stdin
+    if stream is None or stream.closed:
+        raise UsageError(
+            "nncdbg.breakpoint() reads standard input, which is closed", hint="run the script in a terminal"
+        )
+    if type(stream).__module__ == "_pytest.capture":
+        raise UsageError(
+            "nncdbg.breakpoint() reads standard input, which pytest captures", hint="run pytest with -s"
+        )
+
+
+class ScriptSession(Session):
+    """The prompt inside a script: `continue` leaves it, and the script's own call goes on."""
+
+    released = False
+    """Whether the user let the script go on, rather than quit."""
+
+    def go_on(self) -> None:
+        self.released = self.over = True
+
+
+@dataclass(slots=True)
+class _Set:
+    """What was set at the prompt, of one debugger: numbers of breakpoints, kinds that are caught."""
+
+    numbers: set[int] = field(default_factory=set)
+    kinds: set[str] = field(default_factory=set)
+
+
+class ScriptPrompt:
+    """Opens the prompt on the debuggers that a script moves (see `Debugger.supervisor`)."""
+
+    def __init__(self) -> None:
+        self._due: dict[int, str] = {}
+        """By thread the call of `breakpoint` for which the prompt is to be opened."""
+        self._under: set[int] = set()
+        """Threads inside a verb of a debugger; what the prompt itself moves is among it."""
+        self._sets: WeakKeyDictionary[Debugger, _Set] = WeakKeyDictionary()
+        self._session: ScriptSession | None = None
+
+    def break_here(self, words: str) -> None:
+        """Open the prompt before the next statement that this thread runs."""
+        thread = threading.get_ident()
+        self._due[thread] = words
+        moving = Debugger.moving.get(thread)
+        if moving is not None:
+            moving.pause()
+
+    def note_unreached(self) -> None:
+        """At the end of the process, report the calls after which no graph ran."""
+        for words in self._due.values():
+            print(f"nncdbg: {words} opened no prompt: no graph ran after it", file=sys.stderr)
+
+    def supervise(self, debugger: Debugger, verb: Verb) -> Stop:
+        """Move a debugger, and open the prompt where it is due."""
+        thread = threading.get_ident()
+        if thread in self._under or Debugger.moving.get(thread) is not debugger:
+            # A command of the prompt moves it, or a kernel of another debugger does.
+            return verb()
+        self._under.add(thread)
+        try:
+            return self._supervised(debugger, verb)
+        finally:
+            self._under.discard(thread)
+
+    def _supervised(self, debugger: Debugger, verb: Verb) -> Stop:
+        # With a journey, the verb is under way already: a kernel called `breakpoint`.
+        if threading.get_ident() in self._due and debugger.control.journey is None:
+            self._hold(debugger, debugger.here("pause"))
+            if debugger.machine.ended:
+                return debugger.stop
+        stop = verb()
+        while self._concerns(debugger, stop):
+            rest, branch = debugger.control.journey, debugger.timeline.branch
+            self._hold(debugger, stop)
+            stop = debugger.stop
+            failed = stop.error is not None and debugger.timeline.branch == branch
+            if rest is None or failed or self._is_of_script(debugger, stop):
+                break
+            stop = debugger.proceed(rest)
+        session = self._session
+        if session is not None and session.debugger is debugger:
+            print_messages(debugger, session.screen)
+        return stop
+
+    def _concerns(self, debugger: Debugger, stop: Stop) -> bool:
+        """Whether a stop opens the prompt."""
+        if stop.reason == "end":
+            return False
+        if threading.get_ident() in self._due:
+            return True
+        mine = self._sets.get(debugger)
+        if mine is None:
+            return False
+        caught = stop.finding is not None and stop.finding.kind in mine.kinds
+        return caught or stop.error is not None or bool(mine.numbers & {*stop.breakpoints})
+
+    def _is_of_script(self, debugger: Debugger, stop: Stop) -> bool:
+        """Whether the script has to see a stop: the end, or one that it set itself."""
+        mine = self._sets[debugger]
+        caught = stop.finding is not None and stop.finding.kind not in mine.kinds
+        return stop.reason == "end" or caught or bool({*stop.breakpoints} - mine.numbers)
+
+    def _hold(self, debugger: Debugger, stop: Stop) -> None:
+        """Open the prompt at a stop, and return when the user lets the script go on.
+
+        Raises SystemExit if the user quits, UsageError if a pipe has no more commands.
+        """
+        words = self._due.pop(threading.get_ident(), None)
+        if words is not None:
+            stop = replace(stop, detail="; ".join(filter(None, (words, stop.detail))))
+        debugger.stop, debugger.selected = stop, -1
+        debugger.forget_pause()
+        session = self._session_of(debugger)
+        mine = self._sets.setdefault(debugger, _Set())
+        numbers, kinds = {each.number for each in debugger.breakpoints}, {*debugger.catches.conditions}
+        session.over = session.released = False
+        session.arrived(stop)
+        _read(session)
+        mine.numbers |= {each.number for each in debugger.breakpoints} - numbers
+        mine.kinds |= {*debugger.catches.conditions} - kinds
+        if not session.released:
+            raise SystemExit(1)
+
+    def _session_of(self, debugger: Debugger) -> ScriptSession:
+        if self._session is None or self._session.debugger is not debugger:
+            first = self._session is None
+            self._session = ScriptSession(debugger, debugger.program.source or "the program", Screen())
+            if sys.stdin.isatty():
+                self._session.confirm = confirmed
+            if first:
+                self._session.screen.put("`continue` returns to the script, `quit` ends it, `help` lists all")
+        return self._session
+
+
+def _read(session: ScriptSession) -> None:
+    """Read commands until the user leaves.  Raises UsageError if the input ends before."""
+    if not sys.stdin.isatty():
+        # Not `sys.stdin.readline`: a notebook replaces `input`.
+        while not session.over:
+            try:
+                line = input(PROMPT)
+            except EOFError:
+                raise UsageError(
+                    "standard input ended at the prompt of nncdbg.breakpoint()",
+                    hint="end the commands with `continue` or `quit`, or run the script in a terminal",
+                ) from None
+            session.execute(line, typed=True)
+        return
+    read_lines(session, plain=_event_loop_runs())
+
+
+def _event_loop_runs() -> bool:
+    """Whether this thread runs an event loop, beside which prompt_toolkit cannot start its own."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -1,0 +1,172 @@
+"""The public Python API: what programs can be given as, and how its objects print."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+import nncdbg
+
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLE = ROOT / "examples" / "first_steps.nnc"
+
+TEXT = """#nncdbg 1
+
+graph @main(%x: f32[4]) -> (%y: f32[4]) {
+  %h: f32[4] = Log(%x)
+  %y: f32[4] = Mul(%h, 0.0)
+  return %y
+}
+"""
+
+
+def onnx_model() -> onnx.ModelProto:
+    return onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 21]> net (float[4] x) => (float[4] y) { y = Relu(x) }'
+    )
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, Path]:
+    (tmp_path / "net.nnc").write_text(TEXT)
+    onnx.save(onnx_model(), str(tmp_path / "net.onnx"))
+    return {"nnc": tmp_path / "net.nnc", "onnx": tmp_path / "net.onnx"}
+
+
+USES: dict[str, Callable[[Any], Any]] = {
+    "load": nncdbg.load,
+    "run": nncdbg.run,
+    "watch": nncdbg.watch,
+    "Debugger": nncdbg.Debugger,
+    "diff": lambda program: nncdbg.diff(program, program),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("suffix", ["nnc", "onnx"])
+def test_a_path_names_a_program_everywhere(use: str, suffix: str, files: dict[str, Path]) -> None:
+    for source in (files[suffix], str(files[suffix])):
+        assert USES[use](source) is not None
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_model_proto_is_a_program_everywhere(use: str) -> None:
+    assert USES[use](onnx_model()) is not None
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_source_that_is_no_program_is_explained(use: str) -> None:
+    with pytest.raises(nncdbg.LoadError, match=r"nowhere\.onnx does not exist"):
+        USES[use]("nowhere.onnx")
+    with pytest.raises(nncdbg.UsageError, match="cannot load a program from an object of type int"):
+        USES[use](3)
+    with pytest.raises(nncdbg.UsageError, match=r"program text, not the path(.|\n)*nncdbg\.parse"):
+        USES[use](TEXT)
+
+
+def test_a_module_of_torch_is_to_be_exported() -> None:
+    module = type("Net", (), {"__module__": "torch.nn.modules.linear"})()
+    with pytest.raises(nncdbg.UsageError, match=r"torch\.onnx\.export"):
+        nncdbg.load(module)
+
+
+def test_run_returns_the_outputs() -> None:
+    outputs = nncdbg.run(nncdbg.parse(TEXT), {"x": [1.0, 1.0, 1.0, 1.0]})
+    assert isinstance(outputs, nncdbg.Outputs)
+    assert outputs["y"].tolist() == [0.0] * 4
+
+
+def test_run_raises_the_error_of_a_statement() -> None:
+    text = "graph @main(%x: f32[2]) -> (%y) {\n  %y = mine.Unknown(%x)\n  return %y\n}\n"
+    with pytest.raises(nncdbg.UnsupportedOp, match=r"mine\.Unknown"):
+        nncdbg.run(nncdbg.parse(text))
+
+
+def test_run_ends_at_its_limit() -> None:
+    with pytest.raises(nncdbg.RunError, match="max-ops"):
+        nncdbg.run(EXAMPLE, max_ops=3)
+
+
+def printed(*arguments: str) -> str:
+    command = [sys.executable, "-m", "nncdbg", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT).stdout
+
+
+def without_time(text: str) -> str:
+    head, _, rest = text.partition("\n")
+    return head.rpartition(" (")[0] + "\n" + rest
+
+
+def test_a_report_prints_as_the_command_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    report = nncdbg.watch("examples/nan_softmax.nnc")
+    assert without_time(str(report)) + "\n" == without_time(printed("watch", "examples/nan_softmax.nnc"))
+    assert repr(report) == str(report)
+    first = report.findings[0]
+    assert (first.line, first.op, first.value) == (21, "Log", "logq")
+    assert str(first) == "the first Inf is in %logq: Log made it out of operands without Inf"
+
+
+def test_a_comparison_prints_as_the_command_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    report = nncdbg.diff("examples/attention.nnc", dtype_b="f16")
+    assert str(report) + "\n" == printed("diff", "examples/attention.nnc", "--dtype-b", "f16")
+    assert repr(report) == str(report)
+
+
+def test_a_program_is_described_in_a_line() -> None:
+    program = nncdbg.parse(TEXT)
+    signature = "@main(%x: f32[4]) -> (%y: f32[4]), 2 statements in 1 graph"
+    assert repr(program) == f"<Program {signature}>"
+    assert repr(nncdbg.load(EXAMPLE)).startswith("<Program first_steps.nnc: @main(%x: f32[2,4]) -> (")
+    assert program.graph is program.graphs["main"]
+
+
+def test_a_program_with_many_inputs_lists_the_first() -> None:
+    inputs = ", ".join(f"%x{number}: f32[]" for number in range(9))
+    program = nncdbg.parse(
+        f"graph @main({inputs}) -> (%y: f32[]) {{\n  %y = Add(%x0, %x8)\n  return %y\n}}\n"
+    )
+    assert "(%x0: f32[], %x1: f32[], %x2: f32[], %x3: f32[], 5 more)" in repr(program)
+
+
+def test_a_debugger_describes_where_it_is() -> None:
+    debugger = nncdbg.Debugger(nncdbg.parse(TEXT))
+    assert repr(debugger).endswith("; stopped (entry) at line 4: Log>")
+    assert repr(debugger.frames) == "[<Frame @main, next: Log>]"
+    point = debugger.break_at(op="Mul", hits=1)
+    assert repr(point) == "<Breakpoint 1: op Mul hits 1, reached 0 times>"
+    stop = debugger.run()
+    assert repr(stop) == "Stop('breakpoint', line=5, op='Mul', detail='breakpoint 1, op Mul hits 1')"
+    debugger.enable(1, False)
+    assert repr(point) == "<Breakpoint 1: op Mul hits 1, reached 1 times, disabled>"
+    debugger.run()
+    assert repr(debugger).endswith("; ended after 3 statements>")
+
+
+def test_a_hostile_name_is_escaped_when_it_prints() -> None:
+    program = nncdbg.parse(TEXT.replace("@main", '@"a\\u001b]0;b"'))
+    for shown in (program, nncdbg.Debugger(program), nncdbg.Debugger(program).frames[0]):
+        assert "\x1b" not in repr(shown)
+
+
+def test_every_public_name_exists() -> None:
+    for name in nncdbg.__all__:
+        assert getattr(nncdbg, name) is not None
+    assert dir(nncdbg) == nncdbg.__all__
+    with pytest.raises(AttributeError, match="wach"):
+        getattr(nncdbg, "wach")  # noqa: B009  as a user's typing error would
+
+
+def test_inputs_are_arrays_numbers_lists_and_texts() -> None:
+    given: list[Any] = [np.ones(4, np.float32), [1, 1, 1, 1], "ones"]
+    for data in given:
+        assert nncdbg.run(nncdbg.parse(TEXT), {"x": data})["y"].tolist() == [0.0] * 4

@@ -1,0 +1,106 @@
+"""Writes the generated files under docs/ (`make docs`), or compares them (`make generated-check`).
+
+`python tools/generate_pages.py` writes what changed; with `--check` it writes nothing, and exits 1 if a file
+is stale, missing or left over. `--only PATH` limits both to one file or folder.
+
+To add files, add a function to `SOURCES`. It returns the text of each file by its path below the repository.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+Pages = dict[str, str]
+
+
+def commands() -> Pages:
+    """The index of the prompt's commands, from their table."""
+    from tools.command_pages import prompt_index
+
+    return {"docs/COMMANDS.md": prompt_index()}
+
+
+def command_pages() -> Pages:
+    """A page per command of the prompt."""
+    from tools.command_pages import prompt_pages
+
+    return {f"docs/commands/{name}": text for name, text in prompt_pages().items()}
+
+
+def command_line() -> Pages:
+    """The index of the shell's commands."""
+    from tools.command_pages import command_line_index
+
+    return {"docs/COMMAND_LINE.md": command_line_index()}
+
+
+def command_line_pages() -> Pages:
+    """A page per command of the shell, from its options."""
+    from tools.command_pages import command_line_pages
+
+    return {f"docs/command-line/{name}": text for name, text in command_line_pages().items()}
+
+
+def influence() -> Pages:
+    """Which operand elements influence which results, from the declarations of the ops."""
+    from nncdbg.terminal.influence_reference import page
+
+    return {"docs/INFLUENCE.md": page()}
+
+
+SOURCES: dict[str, Callable[[], Pages]] = {
+    "docs/COMMANDS.md": commands,
+    "docs/commands/": command_pages,
+    "docs/COMMAND_LINE.md": command_line,
+    "docs/command-line/": command_line_pages,
+    "docs/INFLUENCE.md": influence,
+}
+"""Path of a file, or of a folder that holds generated files only (ends in `/`), to what makes it."""
+
+
+def main(arguments: list[str]) -> int:
+    """Write or compare the generated files; the exit code."""
+    parser = argparse.ArgumentParser(description="Write the generated files under docs/.")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a file is stale")
+    parser.add_argument("--only", metavar="PATH", choices=SOURCES, help="one file or folder of the table")
+    options = parser.parse_args(arguments)
+    stale = [
+        path
+        for target in ([options.only] if options.only else SOURCES)
+        for path in _refresh(target, options.check)
+    ]
+    for path in stale:
+        print(f"{path} is stale: run `make docs`" if options.check else f"wrote {path}", file=sys.stderr)
+    return 1 if stale and options.check else 0
+
+
+def _refresh(target: str, check: bool) -> list[str]:
+    """Write the files of one entry unless `check`; the paths of those that differed."""
+    pages = SOURCES[target]()
+    leftover = _files_in(target) - set(pages) if target.endswith("/") else set()
+    changed = [path for path, text in pages.items() if _read(ROOT / path) != text]
+    if not check:
+        for path in changed:
+            (ROOT / path).parent.mkdir(parents=True, exist_ok=True)
+            (ROOT / path).write_text(pages[path], encoding="utf-8")
+        for path in leftover:
+            (ROOT / path).unlink()
+    return sorted([*changed, *leftover])
+
+
+def _files_in(folder: str) -> set[str]:
+    return {str(path.relative_to(ROOT)) for path in (ROOT / folder).rglob("*") if path.is_file()}
+
+
+def _read(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8") if path.is_file() else None
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
