@@ -36,7 +36,7 @@ from nncdbg.engine.liveness import dying, last_uses
 from nncdbg.engine.machine import Entry, Frame, Machine
 
 JOURNAL = 2048
-"""Transfers of control that can be undone available available without a replay."""
+"""Transfers of control that can be undone without a replay."""
 
 SPACING = 1024
 """Ticks between checkpoints at the newest end of the timeline."""
