@@ -51,8 +51,7 @@ def test_sessions_of_a_page_look_the_same_again(
         seen = play(shown, desk)
         if not alike(seen, shown):
             assert request.config.getoption("--update") or seen == shown
-            text = text.replace(shown, seen)
-    page.write_text(text, encoding="utf-8")
+            page.write_text(text := text.replace(shown, seen), encoding="utf-8")
 
 
 def test_every_tutorial_model_is_in_a_session() -> None:
