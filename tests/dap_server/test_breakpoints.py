@@ -109,7 +109,7 @@ def test_columns_and_a_text_changed_since_it_was_loaded(client: Client) -> None:
     told = set_lines(client, STEPS, {"line": 11, "column": 9}, sourceModified=True)
     assert told[0]["column"] == 3
     assert told[0]["endColumn"] > 20
-    assert "as it was loaded" in told[0]["message"]
+    assert "the text that was loaded" in told[0]["message"]
 
 
 def test_what_is_set_before_the_launch_is_bound_by_it(client: Client) -> None:

@@ -42,7 +42,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"program": "none.nnc"}, "there is no file"),
     ({"program": ""}, "is a folder"),
     ({"program": "."}, "is a folder"),
-    ({"program": "~nobody-at-all/g.nnc"}, "is no path"),
+    ({"program": "~nobody-at-all/g.nnc"}, "is not a path"),
     ({"program": "plain.txt"}, "plain.txt"),
     ({"program": 3}, "arguments.program"),
     ({"program": None}, "arguments.program"),

@@ -227,7 +227,7 @@ def test_memory_tells_where_values_stand(client: Client) -> None:
     memory = client.variables("Memory")
     assert memory["allocator"]["value"] == "debug"
     buffers = values(children(client, memory["buffers"]))
-    assert "256 bytes, f32[8,8], made by RandomNormal in line" in buffers["%wq"]
+    assert "256 bytes, f32[8,8], computed by RandomNormal at line" in buffers["%wq"]
     assert buffers["%tokens"].endswith("given")
 
 

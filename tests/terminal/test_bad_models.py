@@ -269,7 +269,7 @@ def test_a_loop_without_an_end_is_bounded(call: Call) -> None:
     code, out, err = call("m.onnx", "--max-ops", "200", "--input", "x=ones", typed="c\np sum(%s)\nc\n")
     assert code == 0
     assert "Paused: the program has not ended after 200 statements" in out
-    assert "Paused: after 400 statements" in out
+    assert "Paused: the program has not ended after 400 statements" in out
     assert "6.0" in out
 
 

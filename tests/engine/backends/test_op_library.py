@@ -117,5 +117,5 @@ def test_a_library_that_is_wrong_enters_nothing(tmp_path: Path, content: str, to
 def test_a_missing_file_is_told(tmp_path: Path) -> None:
     with pytest.raises(LoadError, match="does not exist"):
         nncdbg.load_op_library(tmp_path / "nowhere.py")
-    with pytest.raises(LoadError, match="is no path"):
+    with pytest.raises(LoadError, match="is not a path"):
         nncdbg.load_op_library("\0")
