@@ -8,7 +8,7 @@ CLIENT := tests/dap_server/testsupport
 EXTENSION := vscode-extension
 EDITOR_TESTS := tests/vscode
 
-.PHONY: adapter help demo test conformance e2e e2e-editor bench-editor vsix check bench sizes docs site generated-check format clean
+.PHONY: adapter help demo test conformance e2e e2e-editor bench-editor vsix check bench sizes docs site readme generated-check format clean
 
 help:  ## show these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ check: $(DEV_STAMP) generated-check  ## lint, format, types, import direction, g
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+readme: $(DEV_STAMP)  ## run all commands of the README in a fresh clone, installation included
+	$(BIN)/python tools/try_readme.py
 
 bench: $(DEV_STAMP)  ## measure against peers in the same run, one JSON line per figure
 	$(BIN)/python benchmarks/run.py

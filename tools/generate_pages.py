@@ -54,12 +54,27 @@ def influence() -> Pages:
     return {"docs/INFLUENCE.md": page()}
 
 
+def pictures() -> Pages:
+    """A session that finds a NaN, mends it and goes on, as a terminal shows it."""
+    from tools.terminal_picture import picture
+
+    commands = [
+        "catch nan",
+        "continue",
+        "why %terms",
+        "set %q = maximum(%q, 1e-7)",
+        "print any(isnan(%terms))",
+    ]
+    return {"docs/pictures/session.svg": picture("examples/nan_softmax.nnc", commands)}
+
+
 SOURCES: dict[str, Callable[[], Pages]] = {
     "docs/COMMANDS.md": commands,
     "docs/commands/": command_pages,
     "docs/COMMAND_LINE.md": command_line,
     "docs/command-line/": command_line_pages,
     "docs/INFLUENCE.md": influence,
+    "docs/pictures/": pictures,
 }
 """Path of a file, or of a folder that holds generated files only (ends in `/`), to what makes it."""
 

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import TypeAlias
 
 from nncdbg.dap_server.transport.pipes import pending
+from nncdbg.engine.threads import BackgroundThread
 
 Tell: TypeAlias = "Callable[[str, str], None]"
 """``tell(text, category)``; the category is "stdout" or "stderr"."""
@@ -53,7 +54,7 @@ class Capture:
         self._telling = False
         """Whether the thread may have taken something from a pipe that is not told yet."""
         self._woken, self._wake = os.pipe()
-        self._thread = threading.Thread(target=self._read, name="nncdbg-dap-output", daemon=True)
+        self._thread = BackgroundThread(target=self._read, name="nncdbg-dap-output")
 
     @property
     def errors(self) -> int:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
+from nncdbg.engine.threads import BackgroundThread
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.messages import Answer
@@ -94,7 +95,6 @@ def _debugpy() -> Any:
 def _step(session: Session, code: CodeType) -> Stop:
     """On the thread that moves the program."""
     debugpy = _debugpy()
-    _hide_threads()
     if not debugpy.is_client_connected():
         _attach(session, debugpy)
     try:
@@ -135,20 +135,7 @@ def trace_kernels() -> None:
     """Trace this thread as long as a Python debugger is attached, so that its breakpoints hold."""
     debugpy = sys.modules.get("debugpy")
     if debugpy is not None and _listening:
-        _hide_threads()
         debugpy.trace_this_thread(debugpy.is_client_connected())
-
-
-def _hide_threads() -> None:
-    """Our own threads go on while a kernel stands, and are none that a person debugs."""
-    for thread in threading.enumerate():
-        if thread.name.startswith("nncdbg-"):
-            _hide(thread)
-
-
-def _hide(thread: threading.Thread) -> threading.Thread:
-    thread.pydev_do_not_trace = thread.is_pydev_daemon_thread = True  # type: ignore[attr-defined]
-    return thread
 
 
 # -- attaching -----------------------------------------------------------------------------------------
@@ -179,10 +166,8 @@ def _attach(session: Session, debugpy: Any) -> None:
     if not debugpy.is_client_connected():
         reason = reasons[0] if reasons else "the Python debugger has disconnected"
         raise UsageError(reason, hint="step over the statement, or try again")
-    watching = threading.Thread(
-        target=_see_off, args=(session, debugpy), name="nncdbg-dap-child", daemon=True
-    )
-    _hide(watching).start()
+    watching = BackgroundThread(target=_see_off, args=(session, debugpy), name="nncdbg-dap-child")
+    watching.start()
 
 
 def _listen(debugpy: Any) -> tuple[str, int]:
@@ -223,7 +208,7 @@ def _cancelling(wait: Any, reason: Callable[[], str | None]) -> Iterator[list[st
                 with suppress(RuntimeError):
                     wait.cancel()
 
-    thread = _hide(threading.Thread(target=look, name="nncdbg-dap-child-wait", daemon=True))
+    thread = BackgroundThread(target=look, name="nncdbg-dap-child-wait")
     thread.start()
     try:
         yield reasons

@@ -116,6 +116,12 @@ class Console(Terminal):
         else:
             self._on_runner(several)
 
+    def sure(self, question: str, otherwise: str = "") -> bool:
+        """Refuse where a console cannot ask; a file's lines are not asked."""
+        if otherwise and not self._playing:
+            raise UsageError(question.rstrip("?") + ": a console cannot ask", hint=otherwise)
+        return True
+
     def play(self, path: str, *, echo: bool) -> int:
         if self._playing:
             return super().play(path, echo=echo)

@@ -9,6 +9,8 @@ import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 
+from nncdbg.engine.threads import BackgroundThread
+
 GRACE = 2.0
 """Seconds in which an op comes to its end after the signal to end; then the process ends without it."""
 
@@ -35,7 +37,7 @@ def told_to_end(end: Callable[[int], None]) -> Iterator[list[int]]:
         if number == _OVER:
             return
         caught.append(number)
-        threading.Thread(target=end, args=(128 + number,), name="nncdbg-dap-end", daemon=True).start()
+        BackgroundThread(target=end, args=(128 + number,), name="nncdbg-dap-end").start()
         if not over.wait(GRACE):
             os._exit(128 + number)
 
@@ -45,7 +47,7 @@ def told_to_end(end: Callable[[int], None]) -> Iterator[list[int]]:
     ends = (_OVER, *_ENDING)
     before = {number: signal.signal(number, nothing) for number in _ENDING}
     descriptor = signal.set_wakeup_fd(told, warn_on_full_buffer=False)
-    watcher = threading.Thread(target=watch, name="nncdbg-dap-signals", daemon=True)
+    watcher = BackgroundThread(target=watch, name="nncdbg-dap-signals")
     watcher.start()
     try:
         yield caught

@@ -19,6 +19,7 @@ from nncdbg.dap_server.protocol.events import (
     ProgressStartEventBody,
     ProgressUpdateEventBody,
 )
+from nncdbg.engine.threads import BackgroundThread
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
@@ -138,7 +139,7 @@ class Progress:
         with self._lock:
             self._works.append(work)
             if self._thread is None and not self._over.is_set():
-                self._thread = threading.Thread(target=self._tell, name="nncdbg-dap-progress", daemon=True)
+                self._thread = BackgroundThread(target=self._tell, name="nncdbg-dap-progress")
                 self._thread.start()
             resting = self._resting
         if resting:

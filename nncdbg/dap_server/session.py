@@ -38,6 +38,7 @@ from nncdbg.dap_server.transport.backlog import Backlog
 from nncdbg.dap_server.transport.connection import Connection
 from nncdbg.dap_server.transport.framing import FrameError
 from nncdbg.engine.errors import NncdbgError, UsageError
+from nncdbg.engine.threads import BackgroundThread
 from nncdbg.terminal.crash import report_crash
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ class Session:
     def start(self) -> None:
         """Begin to read and to serve."""
         for number in (1, 2):
-            thread = threading.Thread(target=self._attend, name=f"nncdbg-dap-{number}", daemon=True)
+            thread = BackgroundThread(target=self._attend, name=f"nncdbg-dap-{number}")
             self._threads.append(thread)
             thread.start()
 

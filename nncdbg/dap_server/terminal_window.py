@@ -33,6 +33,7 @@ from nncdbg.dap_server.registry import each_program
 from nncdbg.dap_server.transport.addresses import bind
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.escaping import printable_line
+from nncdbg.engine.threads import BackgroundThread
 from nncdbg.terminal.screen import Screen
 from nncdbg.terminal.stops import place_of, show_stop
 
@@ -76,7 +77,7 @@ class TerminalWindow:
         self._closed = False
         self._before: object = None
         self._console_spoke = False
-        self._thread = threading.Thread(target=self._serve, name="nncdbg-dap-terminal", daemon=True)
+        self._thread = BackgroundThread(target=self._serve, name="nncdbg-dap-terminal")
         self._thread.start()
 
     # -- what comes from the terminal ------------------------------------------------------------

@@ -44,6 +44,8 @@ class Breakpoint:
     enabled: bool = True
     passes: array[int] = field(default_factory=lambda: array("q"))
     """The ticks at which the place was reached with the condition true."""
+    skipped: int = 0
+    """Hits up to this count do not stop (`ignore`)."""
     lines: tuple[int, ...] = ()
     note: str = ""
     sites: list[tuple[Code, int, bool]] = field(default_factory=list)
@@ -65,7 +67,7 @@ class Breakpoint:
 
     def due(self) -> bool:
         """Whether this hit, already counted, is one to stop at."""
-        return self.hits is None or hit_rule(self.hits)(self.count)
+        return self.count > self.skipped and (self.hits is None or hit_rule(self.hits)(self.count))
 
     def __repr__(self) -> str:
         state = "" if self.enabled else ", disabled"

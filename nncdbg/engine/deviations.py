@@ -26,6 +26,8 @@ class Edit:
     """(depth of the frame, slot, before, after), the edited value first, its dependents after it."""
     at: Statement
     """The statement that was next."""
+    late: tuple[Statement, ...] = ()
+    """Decisions (`if`, `while`, `break`) that had already used one of the changed values, outermost first."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,12 +6,12 @@ run and depend on it run again; iterations of a loop that are over stay as they 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from nncdbg.engine.code import UNSET
+from nncdbg.engine.code import UNSET, Code, Statement
 from nncdbg.engine.deviations import Edit
 from nncdbg.engine.dtypes import INTEGERS, name_of
 from nncdbg.engine.errors import RunError, UsageError
@@ -142,6 +142,7 @@ def apply_edit(machine: Machine, depth: int, slot: int, name: str, after: Array,
 
     store(depth, slot, after)
     dirty = {slot}
+    late: list[Statement] = []
     try:
         for level in range(depth, len(machine.frames)):
             if level > depth:
@@ -149,11 +150,38 @@ def apply_edit(machine: Machine, depth: int, slot: int, name: str, after: Array,
             if not dirty:
                 break
             _again(machine, level, dirty, store, recall)
+            late += _decided(machine, level, dirty)
     except BaseException:
         for level, position, before, _ in reversed(changes):
             machine.frames[level].slots[position] = before
         raise
-    return Edit(machine.tick, name, tuple(changes), machine.next_statement)
+    return Edit(machine.tick, name, tuple(changes), machine.next_statement, tuple(late))
+
+
+def _decided(machine: Machine, level: int, dirty: set[int]) -> Iterator[Statement]:
+    """The decisions of one frame that have been taken with a value that is `dirty` now."""
+    frame = machine.frames[level]
+    for pc in range(min(frame.pc, len(frame.code.nodes))):
+        if frame.code.nodes[pc].op == "break" and frame.code.operands[pc][0] in dirty:
+            yield Statement(frame.code, pc)
+    # The first operand of `if` is its condition, that of `while` the number of iterations.
+    inside = level + 1 < len(machine.frames) and frame.pc < len(frame.code.nodes)
+    if (
+        inside
+        and frame.code.nodes[frame.pc].op in ("if", "while")
+        and frame.code.operands[frame.pc][0] in dirty
+    ):
+        yield Statement(frame.code, frame.pc)
+
+
+def late_words(edit: Edit, line_in: Callable[[Code, int], int | None]) -> list[str]:
+    """A sentence for each decision that was taken before the edit and stays as it was."""
+    found = []
+    for statement in edit.late:
+        op, line = statement.code.nodes[statement.pc].op, line_in(statement.code, statement.pc)
+        used = f"line {line}: `{op}` has already used %{edit.name}, and its decision stays"
+        found.append(f"{used} (to change it, step back to line {line} first)")
+    return found
 
 
 def _entering(machine: Machine, level: int, dirty: set[int], store: Store) -> set[int]:

@@ -54,6 +54,7 @@ class Placement:
             raise UsageError(f"no statement at or after line {line}", hint=f"the listing has {last} lines")
         if place[0] != line:
             found.note = f"line {line} has no statement; moved to line {place[0]}"
+            found.target = str(place[0])
         found.lines = (place[0],)
 
     def _bind_source(self, found: Breakpoint) -> None:

@@ -21,8 +21,8 @@ from nncdbg.engine.code import UNSET, Code, Path, Statement
 from nncdbg.engine.collector import collector_paused
 from nncdbg.engine.consumers import Consumers
 from nncdbg.engine.control import Control, Journey, LogMessage, Stop
-from nncdbg.engine.deviations import Edit
-from nncdbg.engine.editing import change, edited
+from nncdbg.engine.deviations import Edit, edits_of
+from nncdbg.engine.editing import change, edited, late_words
 from nncdbg.engine.errors import NncdbgError, UnsupportedOp, UsageError
 from nncdbg.engine.escaping import printable
 from nncdbg.engine.expression import Expression, evaluate, evaluate_index, parse, parse_index
@@ -39,7 +39,8 @@ from nncdbg.engine.machine import Frame, Machine, Running
 from nncdbg.engine.new_values import from_text, whole_result
 from nncdbg.engine.placement import Placement
 from nncdbg.engine.search import candidates, constant_names
-from nncdbg.engine.stopping import Stopping, bare
+from nncdbg.engine.short_names import ProgramNames, ShortNames
+from nncdbg.engine.stopping import Stopping
 from nncdbg.engine.supplied import SuppliedResults
 from nncdbg.engine.timeline import Branch, Mark, Timeline
 from nncdbg.engine.traps import Traps
@@ -103,6 +104,7 @@ class Debugger:
         self.program = program
         self.seed = seed
         self.listing: Listing = program.listing or printed_listing(program, locations=False)
+        self._names: dict[int, tuple[Any, ProgramNames]] = {}
         self.messages: list[str] = []
         """Messages of logpoints and about re-applied edits, oldest first, unless `said` takes them."""
         self.said: Callable[[LogMessage], None] = lambda message: self.messages.append(message.text)
@@ -166,6 +168,7 @@ class Debugger:
             self.timeline,
             lambda frame: self.line_of(frame, frame.pc),
             frozenset(candidates(program, "value") | constant_names(program)),
+            self.names_in,
             to_host=self.backend.to_host,
             supplied=self._supplied_now,
         )
@@ -233,6 +236,17 @@ class Debugger:
     def enable(self, number: int, enabled: bool = True) -> None:
         """Switch a breakpoint on or off."""
         self._stopping.enable(number, enabled)
+
+    def set_condition(self, number: int, when: str | None) -> Breakpoint:
+        """Replace the condition of a breakpoint; None removes it.
+
+        Raises UsageError for an unknown number, ExpressionError for a wrong condition.
+        """
+        return self._stopping.set_condition(number, when)
+
+    def ignore(self, number: int, count: int) -> Breakpoint:
+        """Let the next `count` hits of a breakpoint pass.  Raises UsageError for an unknown number."""
+        return self._stopping.ignore(number, count)
 
     def breakpoint(self, number: int) -> Breakpoint:
         """The breakpoint with a number.  Raises UsageError if there is none."""
@@ -505,8 +519,12 @@ class Debugger:
         return replace(self._innermost, depth=depth)
 
     def value(self, name: str) -> Array:
-        """The array at this moment, read-only.  Raises NotComputed before its statement has run."""
-        return self.values.value(bare(name, self.values.has))
+        """The array at this moment, read-only; `name` may be an unambiguous part of a long name.
+
+        Raises NotComputed before its statement has run, ExpressionError for an unknown or ambiguous name.
+        """
+        scope = self.values
+        return scope.value(scope.resolve(name))
 
     def stats(self, name: str) -> Summary:
         """The statistics of a value, over its finite elements, with counts of the others."""
@@ -528,13 +546,18 @@ class Debugger:
         returns them from then on, in every iteration, and the branch is the current one.
         """
         scope = scope or self.values
-        name = bare(name, scope.has)
+        name = scope.resolve(name)
         if name in self.awaited:
             self._supply(name, value, index, scope)
             return self.timeline.branches[self.timeline.branch]
         if isinstance(value, str) and (now := type_of(scope.content(name))) and now.dtype != "str":
             value = from_text(name, now, value, self._folder)
         return change(scope, name, value, index, self.backend.to_device)
+
+    def late_decisions(self) -> list[str]:
+        """A sentence for each decision (`if`, `while`, `break`) that the latest edit came too late for."""
+        edits = edits_of(self.timeline.edits)
+        return late_words(edits[-1], self.line_in) if edits else []
 
     @property
     def awaited(self) -> tuple[str, ...]:
@@ -597,6 +620,17 @@ class Debugger:
     def listing_of(self, frame: Frame) -> Listing:
         """The text that a frame's statements stand in: the program's, or a micro program's."""
         return self.listing_in(frame.code)
+
+    def names_in(self, code: Code) -> ShortNames:
+        """The names that are visible in a block, with their short forms."""
+        return self.names_of(code).at(code.path)
+
+    def names_of(self, code: Code) -> ProgramNames:
+        """The names of the program that a block belongs to: the debugged one, or a micro program."""
+        program = code.formula or self.program
+        if id(program) not in self._names:
+            self._names[id(program)] = program, ProgramNames(program)
+        return self._names[id(program)][1]
 
     def listing_in(self, code: Code) -> Listing:
         """The text that a block's statements stand in."""

@@ -8,9 +8,10 @@ from typing import Any
 from nncdbg.engine.breakpoints import Breakpoint, Place, hit_rule
 from nncdbg.engine.code import Code
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.expression import parse
+from nncdbg.engine.expression import Expression, parse
 from nncdbg.engine.linking import walk
 from nncdbg.engine.placement import Placement, braced
+from nncdbg.engine.short_names import choices, meant
 from nncdbg.engine.traps import Traps
 from nncdbg.engine.values import Values
 from nncdbg.textual_repr.listing import Listing
@@ -48,8 +49,6 @@ class Stopping:
         rule = str(hits) if hits is not None else None
         if rule is not None:
             hit_rule(rule)
-        read = [expression] if expression is not None else []
-        read += [parse(part, scope.has, scope.names) for part in braced(log or "")]
         found = Breakpoint(
             self._numbers + 1,
             kind,
@@ -57,7 +56,7 @@ class Stopping:
             expression,
             rule,
             log,
-            frozenset().union(*(each.names for each in read)),
+            self._reads(expression, log),
             temporary,
             place if kind == "site" else None,
         )
@@ -67,17 +66,55 @@ class Stopping:
         self.traps.rearm()
         return found
 
+    def _reads(self, when: Expression | None, log: str | None) -> frozenset[str]:
+        """Return the values that a condition and a log message read."""
+        scope = self.scope
+        read = [parse(part, scope.has, scope.names) for part in braced(log or "")]
+        read += [when] if when is not None else []
+        return frozenset().union(*(each.names for each in read))
+
     def _target(self, kind: str, place: Any) -> str:
         match kind:
             case "graph":
                 return str(place.lstrip("@"))
             case "value" | "data":
-                return bare(place, self.scope.program_names.__contains__)
+                return self._value(place)
             case "source":
                 return f"{place[0]}:{place[1]}"
             case "site":
                 return _site_words(place)
         return str(place)
+
+    def _value(self, written: str) -> str:
+        """The name of the value to stop at, given its name or a part of it; an unknown one as it is."""
+        name = bare(written, self.scope.program_names.__contains__)
+        if name in self.scope.program_names:
+            return name
+        found = meant(name, self.scope.names())
+        if len(found) > 1:
+            raise UsageError(f"%{name} is ambiguous", hint=choices(found))
+        return found[0] if found else name
+
+    def set_condition(self, number: int, when: str | None) -> Breakpoint:
+        """Replace the condition of a breakpoint, or remove it.
+
+        Raises UsageError for an unknown number, ExpressionError for a wrong condition.
+        """
+        found = self.known(number)
+        scope = self.scope
+        found.condition = parse(when, scope.has, scope.names) if when else None
+        found.reads = self._reads(found.condition, found.log)
+        found.sites.clear()
+        found.note = ""
+        self.placement.bind(found, self.traps.codes)
+        self.traps.rearm()
+        return found
+
+    def ignore(self, number: int, count: int) -> Breakpoint:
+        """Have the next `count` hits of a breakpoint pass.  Raises UsageError for an unknown number."""
+        found = self.known(number)
+        found.skipped = found.count + max(0, count)
+        return found
 
     def delete(self, number: int | None) -> None:
         """Remove one breakpoint, or all.  Raises UsageError for a number that is not there."""

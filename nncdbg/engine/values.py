@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from nncdbg.engine.code import UNSET, Code
 from nncdbg.engine.errors import ExpressionError, NotComputed
 from nncdbg.engine.graph import Array, TensorType
 from nncdbg.engine.machine import Frame, Machine
+from nncdbg.engine.short_names import Scopes, ShortNames, choices, meant
 from nncdbg.engine.timeline import EVICTED, Timeline
 from nncdbg.stats import Summary
 from nncdbg.stats.piecewise import summarize_by_pieces
@@ -57,6 +58,8 @@ class Values:
     timeline: Timeline
     line: Callable[[Frame], int | None]
     program_names: frozenset[str]
+    names_in: Callable[[Code], ShortNames]
+    """The names that are visible in a block."""
     depth: int = -1
     to_host: Callable[[Any], Any] = _as_it_is
     """Brings a value of a device to where one can look at it."""
@@ -102,8 +105,26 @@ class Values:
                 f"%{name} is not available in this frame",
                 hint="its block has not run, or not since a value was set, or its history was dropped",
             )
+        raise self._unknown(name)
+
+    def resolve(self, name: str) -> str:
+        """Return the full name of a value, given its name or an unambiguous part of it, with `%` or without.
+
+        Raises ExpressionError for a part that several names have, and for a name that does not exist.
+        """
+        text = name[1:] if name.startswith("%") and not self.has(name) else name
+        if self.has(text):
+            return text
+        found = meant(text, self.names())
+        if not found:
+            raise self._unknown(text)
+        if len(found) > 1:
+            raise ExpressionError(f"%{text} is ambiguous", hint=choices(found))
+        return found[0]
+
+    def _unknown(self, name: str) -> ExpressionError:
         near = difflib.get_close_matches(name, list(self.names()), 1)
-        raise ExpressionError(
+        return ExpressionError(
             f"nothing is named %{name}",
             hint=f"did you mean %{near[0]}?" if near else "`info values` lists the available values",
         )
@@ -117,13 +138,17 @@ class Values:
     def has(self, name: str) -> bool:
         return name in self.program_names or any(name in frame.code.slot_of for frame in self.machine.frames)
 
-    def names(self) -> Iterable[str]:
+    def names(self) -> Scopes:
         """Every name of the program, and those of the micro programs on the stack, nearest first."""
-        seen: dict[str, None] = {}
-        for frame in reversed(self.machine.frames):
-            seen.update((name, None) for name in frame.code.slot_of if name)
-        seen.update((name, None) for name in self.program_names)
-        return seen
+        frames = self.machine.frames
+        selected = frames[max(-len(frames), min(self.depth, len(frames) - 1))]
+        return Scopes(
+            (
+                self.names_in(selected.code).names,
+                [name for frame in reversed(frames) for name in frame.code.slot_of],
+                self.program_names,
+            )
+        )
 
     def value(self, name: str) -> Array:
         """The array at this moment, read-only."""

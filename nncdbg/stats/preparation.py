@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine import dtypes
+from nncdbg.engine.threads import BackgroundThread
 from nncdbg.stats.kernel import Kernel
 
 _FIRST = ("f32", "i64", "bool", "f64", "f16", "bf16", "i32")
@@ -46,7 +47,7 @@ class _Preparation:
                 # A thread that is inside LLVM when the interpreter goes away takes the process
                 # with it, so the way out waits for the dtype at hand, and no further one begins.
                 atexit.register(self.stop)
-                self.thread = threading.Thread(target=self._work, name="nncdbg-statistics", daemon=True)
+                self.thread = BackgroundThread(target=self._work, name="nncdbg-statistics")
                 self.thread.start()
 
     def stop(self) -> None:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from nncdbg.engine import dtypes
 from nncdbg.engine.errors import UsageError
+from nncdbg.engine.threads import BackgroundThread
 from nncdbg.stats.kernel import Kernel
 from nncdbg.stats.plain import blocks_of, combine, empty_summary, summarize_plain
 from nncdbg.stats.preparation import address_of, kernels, looked_at
@@ -106,7 +107,7 @@ def _in_threads(kernel: Kernel, flat: npt.NDArray[Any]) -> Summary:
         while (i := next(tickets)) < len(pieces):
             found[i] = _summarize_flat(kernel, pieces[i])
 
-    threads = [threading.Thread(target=work) for _ in range(min(_THREADS, _cores()) - 1)]
+    threads = [BackgroundThread(work, "nncdbg-statistics") for _ in range(min(_THREADS, _cores()) - 1)]
     for thread in threads:
         thread.start()
     work()

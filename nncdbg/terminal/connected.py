@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.engine.escaping import printable, printable_styled
+from nncdbg.engine.threads import BackgroundThread
 from nncdbg.terminal.options import Parser
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class _Prompt:
 
         from nncdbg.terminal.session import PROMPT
 
-        threading.Thread(target=self._hear, name="nncdbg-repl", daemon=True).start()
+        BackgroundThread(target=self._hear, name="nncdbg-repl").start()
         while not self._over.is_set():
             try:
                 # What comes while a line is edited is printed above it.

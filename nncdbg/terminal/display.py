@@ -35,18 +35,19 @@ def value_line(name: str, array: Array, summary: Summary, look: Look | None = No
     Statistics are never cut: where they do not fit behind the name, they take lines of their own.
     """
     view = look or Look()
-    head = f"{spelled(name)} {type_of(array)}"
+    heads = [f"{form} {type_of(array)}" for form in view.forms(name)]
     if array.size == 0:
-        return stacked([f"{head} (empty)"], view)
+        return _headed(heads, [text("(empty)")], view)
     if array.size <= SMALL or is_text(array):
-        return _headed(head, [_elements(array, view)], view)
+        shown = _elements(array, view)
+        return _headed(heads, [shown] if is_text(array) else [*shown.split(" ")], view)
     if array.dtype.kind == "b":
-        return _headed(head, [text(f"{np.count_nonzero(array)} of {array.size} true")], view)
+        return _headed(heads, [text(f"{np.count_nonzero(array)} of {array.size} true")], view)
     figures = [
         text(f"{label} {number}", BAD if label in ("nan", "+inf", "-inf") else "")
         for label, number in summary.figures()
     ]
-    return _headed(head, figures, view)
+    return _headed(heads, figures, view)
 
 
 def described(name: str, content: Any, look: Look | None = None) -> Text:
@@ -54,9 +55,10 @@ def described(name: str, content: Any, look: Look | None = None) -> Text:
     if isinstance(content, (np.ndarray, np.generic)):
         array = np.asarray(content)
         return value_line(name, array, summarize(array), look)
+    head = (look or Look()).forms(name)[0]
     if content is None:
-        return text(f"{spelled(name)} (none)")
-    return text(f"{spelled(name)} {type(content).__name__} of {len(content)}")
+        return text(f"{head} (none)")
+    return text(f"{head} {type(content).__name__} of {len(content)}")
 
 
 def _elements(array: Array, look: Look) -> Text:
@@ -67,11 +69,13 @@ def _elements(array: Array, look: Look) -> Text:
     return line
 
 
-def _headed(head: str, parts: Sequence[Text], look: Look) -> Text:
-    """The parts behind the head, or on lines below it where they do not fit."""
+def _headed(heads: Sequence[str], parts: Sequence[Text], look: Look) -> Text:
+    """The parts behind the first of `heads` that leaves room for them, or on lines below where none does."""
     joined = text(" ").join(parts)
-    if cells(head) + 1 + joined.cell_len <= look.width:
-        return text(f"{head} ").append_text(joined)
+    for head in heads:
+        if cells(head) + 1 + joined.cell_len <= look.width:
+            return text(f"{head} ").append_text(joined)
+    head = next((head for head in heads if cells(head) <= look.width), heads[-1])
     lines = [text(head)]
     room = look.width
     for part in parts:

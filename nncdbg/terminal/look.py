@@ -15,11 +15,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nncdbg.engine import dtypes
+from nncdbg.engine.expression import spelled
 from nncdbg.engine.graph import Array, TensorType
+from nncdbg.engine.short_names import ELLIPSIS
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
+
+    from nncdbg.engine.short_names import ShortNames
 
 BAD = "bold red"
 """Style of NaN and infinities."""
@@ -31,11 +35,15 @@ SMALL = 8
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """`width` in cells; `color` and `unicode` as far as the other end can show them."""
+    """`width` in cells; `color` and `unicode` as far as the other end can show them.
+
+    `names` are the short names of the block that is shown; None shows names in full.
+    """
 
     width: int = 80
     color: bool = False
     unicode: bool = True
+    names: ShortNames | None = None
 
     @classmethod
     def of(cls, console: Console) -> Look:
@@ -47,6 +55,19 @@ class Look:
     def ellipsis(self) -> str:
         """One cell that stands for what is left out."""
         return "…" if self.unicode else "~"
+
+    def forms(self, name: str) -> list[str]:
+        """Return the ways to write `name` here, with its sigil: the preferred one, then a shorter one."""
+        if self.names is None:
+            return [spelled(name)]
+        return [short_name_text(form, self.unicode) for form in self.names.forms(name)]
+
+
+def short_name_text(form: str, unicode: bool = True) -> str:
+    """Return a short form of a value's name with its sigil, quoted where a name like it has to be."""
+    bare = spelled(form.replace(ELLIPSIS, "."))
+    text = spelled(form) if bare.startswith('%"') else f"%{form}"
+    return text if unicode else text.replace(ELLIPSIS, "...")
 
 
 def element(value: Any, digits: int = 4) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from nncdbg.engine.threads import BackgroundThread
 from nncdbg.stats import prepare
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class _Progress:
         self.debugger = debugger
         self.screen = screen
         self.done = threading.Event()
-        self.thread = threading.Thread(target=self._watch, name="nncdbg-progress", daemon=True)
+        self.thread = BackgroundThread(target=self._watch, name="nncdbg-progress")
 
     def start(self) -> None:
         self.thread.start()

@@ -50,12 +50,20 @@ class Screen:
         width: int | None = None,
         color: bool | None = None,
     ) -> None:
+        self.full_names = False
+        """Whether names are shown in full on a terminal too."""
+        self._fixed = width is not None
         self.out = _console(out or sys.stdout, width, color)
         self.err = _console(err or sys.stderr, width, color)
 
     @property
     def is_terminal(self) -> bool:
         return self.out.is_terminal
+
+    @property
+    def shortens(self) -> bool:
+        """Whether long names are shortened: on a screen, but not in a pipe."""
+        return (self.is_terminal or self._fixed) and not self.full_names
 
     @property
     def look(self) -> Look:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TextIO
 
@@ -17,8 +18,12 @@ if TYPE_CHECKING:
     from nncdbg.engine.divergence.companion import Companion
     from nncdbg.engine.session import Debugger
     from nncdbg.terminal.recording import Confirm
+    from nncdbg.textual_repr.listing import Listing
 
 PROMPT = "(nncdbg) "
+
+_OPERATOR = re.compile(r"(?:[<>*/+]|==|!=)\s*\S|-\s|(?:and|or)\s")
+"""What makes a line that begins with a value's name an expression, though a command has that name too."""
 
 _DEPTH = 20
 """Command files inside command files."""
@@ -42,6 +47,8 @@ class Session:
         """Asks a yes-or-no question, where there is a person to answer it."""
         self.listed: int | None = None
         """The last line that `list` has shown since the last stop."""
+        self.searched = ""
+        """The text of the last `search`."""
         self._repeated = ""
         self._shown: object = None
         self._fallen: set[str] = set()
@@ -81,16 +88,23 @@ class Session:
 
     def dispatch(self, text: str) -> None:
         """Do what a line says: a command, or an expression, which is printed.  Raises NncdbgError."""
-        from nncdbg.terminal.commands import TABLE, find
+        from nncdbg.terminal.commands import TABLE, resolve
 
         if is_expression(self.debugger, text):
             self._repeated = ""
             TABLE["print"].run(self, text)
             return
         word, arguments = split_command(text)
-        found = find(word)
+        found, arguments = resolve(word, arguments)
         self._repeated = text if found.repeats else ""
         found.run(self, arguments)
+
+    def sure(self, question: str, otherwise: str = "") -> bool:
+        """Return whether a command that loses something may do it: a terminal asks, a script goes on.
+
+        `otherwise` names a command that does it without a question.
+        """
+        return self.confirm is None or self.confirm(question)
 
     def play(self, path: str, *, echo: bool) -> int:
         """Execute the lines of a command file; how many failed.  Raises UsageError if it cannot be read."""
@@ -173,6 +187,15 @@ class Session:
                 self._fallen.add(op)
                 self.screen.note(words)
 
+    def listing(self) -> Listing:
+        """Return the text that the selected frame's statements belong to."""
+        return self.debugger.listing_of(self.debugger.frames[max(0, self.debugger.selected)])
+
+    def here(self) -> int:
+        """Return the line of the selected frame's statement in `listing`; 1 where it has none."""
+        frame = self.debugger.frames[max(0, self.debugger.selected)]
+        return self.debugger.line_of(frame, frame.pc) or 1
+
     def current_line(self) -> int:
         """The line of the selected frame's statement; UsageError where it is not in the program's text."""
         frame = self.debugger.frames[max(0, self.debugger.selected)]
@@ -219,11 +242,13 @@ def is_expression(debugger: Debugger, text: str) -> bool:
     from nncdbg.terminal.commands import find
 
     scope = debugger.values
-    word, _ = split_command(text)
+    word, rest = split_command(text)
     follows = text[len(word) : len(word) + 1]
     if follows == "(" and function_name(word) or follows in ("[", ".") and scope.has(word):
         return True
     if follows == "." and word in PREFIXES:
+        return True
+    if word and scope.has(word) and _OPERATOR.match(rest):
         return True
     try:
         find(word)

@@ -15,11 +15,14 @@ from nncdbg.engine.slicing import Origin, Slicing, Visit
 from nncdbg.engine.timeline import EVICTED
 from nncdbg.stats import Summary, summarize
 from nncdbg.terminal.display import described
-from nncdbg.terminal.look import Look
+from nncdbg.terminal.stops import look_into, statement_lines
 
 if TYPE_CHECKING:
     from nncdbg.engine.session import Debugger
     from nncdbg.terminal.screen import Screen
+
+_INDENT = "    "
+"""Before a value."""
 
 _MANY = 60
 """Values shown at most."""
@@ -31,6 +34,9 @@ class Showing(Protocol):
     def line(self, name: str, content: Any, code: Code, slot: int) -> Text:
         """The line of a value."""
 
+    def statement(self, code: Code, line: int, head: str) -> str:
+        """The statement on a line of a block's listing behind `head`."""
+
     def summary(self, content: Any, code: Code, slot: int) -> Summary | None:
         """Its statistics; None for what is no tensor, and where they would take too long."""
 
@@ -38,12 +44,16 @@ class Showing(Protocol):
 class InLines:
     """On a terminal: all statistics, whatever they cost."""
 
-    def __init__(self, debugger: Debugger, look: Look) -> None:
+    def __init__(self, debugger: Debugger, screen: Screen) -> None:
         self.to_host = debugger.backend.to_host
-        self.look = look
+        self.debugger = debugger
+        self.screen = screen
 
     def line(self, name: str, content: Any, code: Code, slot: int) -> Text:
-        return described(name, self.to_host(content), self.look)
+        return described(name, self.to_host(content), look_into(self.debugger, self.screen, code, _INDENT))
+
+    def statement(self, code: Code, line: int, head: str) -> str:
+        return "\n".join(statement_lines(self.debugger, self.screen, code, line, head))
 
     def summary(self, content: Any, code: Code, slot: int) -> Summary | None:
         array = self.to_host(content)
@@ -53,7 +63,7 @@ class InLines:
 def show_slice(screen: Screen, debugger: Debugger, name: str, depth: int) -> None:
     """Print the slice of `name` at this moment.  Raises NotComputed or ExpressionError for the name."""
     place = debugger.values.place(name)
-    showing = InLines(debugger, screen.line_look)
+    showing = InLines(debugger, screen)
     named = [*followed(debugger, slicing_of(debugger).visit_of(place), [place.slot], depth, showing)]
     for line in slice_lines(debugger, named[:_MANY], showing):
         screen.put_line(line)
@@ -86,19 +96,24 @@ def slice_lines(debugger: Debugger, origins: Iterable[Origin], showing: Showing)
     for origin in origins:
         here = (origin.visit, origin.pc)
         if origin.pc >= 0 and here != told:
-            yield statement_line(debugger, origin.visit, origin.pc)
+            yield statement_line(debugger, origin.visit, origin.pc, showing)
         told = here if origin.pc >= 0 else None
-        yield from (Text("    ").append_text(line) for line in _value_lines(debugger, origin, showing))
+        yield from (
+            Text(_INDENT).append_text(part)
+            for line in _value_lines(debugger, origin, showing)
+            for part in line.split("\n")
+        )
 
 
-def statement_line(debugger: Debugger, visit: Visit, pc: int) -> Text:
+def statement_line(debugger: Debugger, visit: Visit, pc: int, showing: Showing) -> Text:
     """`line 22: %terms = Mul(%q, %logq)`, in a loop with the iteration."""
     listing = debugger.listing_of(Frame(visit.code, visit.slots))
     line = listing.line(visit.code.path, pc)
     where = f" of the micro program of {visit.code.graph.name}" if visit.code.formula is not None else ""
     if visit.iteration is not None:
         where = f" #{visit.iteration}{where}"
-    return Text().append(f"line {line}{where}: ", "bold").append(listing.lines[line - 1].strip())
+    head = f"line {line}{where}: "
+    return Text().append(head, "bold").append(showing.statement(visit.code, line, head)[len(head) :])
 
 
 def _value_lines(debugger: Debugger, origin: Origin, showing: Showing) -> Iterator[Text]:

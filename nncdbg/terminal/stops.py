@@ -9,14 +9,19 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from nncdbg.engine.errors import NncdbgError
+from nncdbg.engine.short_names import ShortNames
 from nncdbg.terminal.display import described
+from nncdbg.terminal.statements import brief
 from nncdbg.terminal.titles import frame_title
 from nncdbg.terminal.windows import CALLER, CULPRIT, HERE, Marks, around, window
 
 if TYPE_CHECKING:
+    from nncdbg.engine.code import Code
     from nncdbg.engine.control import Stop
     from nncdbg.engine.machine import Frame
     from nncdbg.engine.session import Debugger
+    from nncdbg.engine.short_names import ProgramNames
+    from nncdbg.terminal.look import Look
     from nncdbg.terminal.screen import Screen
 
 LINES = 5
@@ -42,7 +47,7 @@ def show_stop(screen: Screen, debugger: Debugger, stop: Stop, before: object, wr
     if place_of(frame) != before:
         screen.put_line(Text(f"in {frame_title(debugger.frames, 0)}", "bold"))
     for name in _names(debugger, stop, written):
-        screen.put_line(value_or_reason(debugger, name, screen, _INDENT), _INDENT)
+        screen.put_line(value_or_reason(debugger, name, look_at(debugger, screen, _INDENT)), _INDENT)
     for line in _window(screen, debugger, stop):
         screen.put_line(line)
 
@@ -64,25 +69,46 @@ def _reason(debugger: Debugger, stop: Stop) -> str:
 def _show_end(screen: Screen, debugger: Debugger) -> None:
     screen.put(f"The program has ended after {debugger.timeline.tick} statements")
     for name, array in (debugger.outputs or {}).items():
-        screen.put_line(describe(name, array, screen))
+        screen.put_line(described(name, array, look_at(debugger, screen)))
     if debugger.micro is not None:
         screen.put(str(debugger.micro.coverage))
 
 
-def describe(name: str, content: Any, screen: Screen, indent: str = "") -> Text:
-    """The lines of a value: its type, and its statistics or few elements; they leave room for `indent`."""
+def names_on(debugger: Debugger, screen: Screen, code: Code) -> ProgramNames | None:
+    """The names of the program that a block belongs to; None on a screen that shows names in full."""
+    return debugger.names_of(code) if screen.shortens else None
+
+
+def statement_lines(debugger: Debugger, screen: Screen, code: Code, line: int, head: str = "") -> list[str]:
+    """The statement on a line of a block's listing behind `head`, on two lines where one is too narrow."""
+    names = names_on(debugger, screen, code)
+    listing = debugger.listing_in(code)
+    visible = names.at(listing.block(line) or code.path) if names is not None else ShortNames(())
+    statement = listing.lines[line - 1].strip()
+    first, *rest = brief(statement, visible, screen.line_look.width - len(head))
+    return [head + first, *(" " * len(head) + words for words in rest)]
+
+
+def look_at(debugger: Debugger, screen: Screen, indent: str = "") -> Look:
+    """How to show lines about values of the selected frame behind `indent`."""
+    return look_into(debugger, screen, debugger.frames[max(0, debugger.selected)].code, indent)
+
+
+def look_into(debugger: Debugger, screen: Screen, code: Code, indent: str = "") -> Look:
+    """How to show lines about values of a block behind `indent`."""
+    names = names_on(debugger, screen, code)
     look = screen.line_look
-    return described(name, content, replace(look, width=look.width - len(indent)))
+    return replace(look, width=look.width - len(indent), names=names.at(code.path) if names else None)
 
 
-def value_or_reason(debugger: Debugger, name: str, screen: Screen, indent: str = "") -> Text:
+def value_or_reason(debugger: Debugger, name: str, look: Look) -> Text:
     """The lines of a value, or why there is none at this moment."""
     from nncdbg.engine.errors import NotComputed
 
     try:
-        return describe(name, debugger.value(name), screen, indent)
+        return described(name, debugger.value(name), look)
     except NotComputed as error:
-        return Text(error.message, "dim")
+        return Text(error.message.replace(f"%{name}", look.forms(name)[0], 1), "dim")
 
 
 def _names(debugger: Debugger, stop: Stop, written: bool) -> list[str]:
@@ -124,7 +150,8 @@ def _window(screen: Screen, debugger: Debugger, stop: Stop) -> list[Text]:
     listing = debugger.listing_of(frame)
     marks = marks_of(debugger, 0, stop)
     centre = stop.line if stop.line is not None else next(iter(marks.arrows))
-    return window(listing, around(centre, LINES, len(listing.lines)), marks, screen.line_look.width)
+    lines = around(centre, LINES, len(listing.lines))
+    return window(listing, lines, marks, screen.line_look.width, names_on(debugger, screen, frame.code))
 
 
 def marks_of(debugger: Debugger, selected: int, stop: Stop | None = None) -> Marks:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from nncdbg.engine.short_names import ShortNames
+from nncdbg.terminal.statements import brief, whole
+
 if TYPE_CHECKING:
+    from nncdbg.engine.short_names import ProgramNames
     from nncdbg.textual_repr.listing import Listing
 
 HERE = "->"
@@ -25,7 +29,7 @@ _STYLES = (
         re.compile(r"\b(?:graph|if|else|while|break unless|next|yield|return|collect|times|count)\b"),
         "magenta",
     ),
-    (re.compile(r'%(?:"(?:[^"\\]|\\.)*"|[\w/.$]+)'), "cyan"),
+    (re.compile(r'%(?:"(?:[^"\\]|\\.)*"|[\w/.$…]+)'), "cyan"),
     (re.compile(r"@[\w/.$]+"), "yellow"),
     (re.compile(r": \w+\[[^\]]*\]"), "dim"),
     (re.compile(r"\bloc\(.*\)"), "dim"),
@@ -40,26 +44,24 @@ class Marks:
     breakpoints: Mapping[int, bool] = field(default_factory=dict)
 
 
-def window(listing: Listing, lines: Iterable[int], marks: Marks, room: int) -> list[Text]:
-    """One Text per line number of `lines` that the listing has, for a screen of `room` columns."""
+def window(
+    listing: Listing, lines: Iterable[int], marks: Marks, room: int, names: ProgramNames | None
+) -> list[Text]:
+    """The `lines` that the listing has, for a screen of `room` columns; full names if `names` is None.
+
+    Long statements lose types and attributes before operands; one that an arrow points to is shown whole.
+    """
     numbers = [number for number in lines if 1 <= number <= len(listing.lines)]
     width = len(str(numbers[-1])) if numbers else 1
     room -= width + 5
-    return [_line(op_in_sight(listing.lines[number - 1], room), number, width, marks) for number in numbers]
-
-
-_STATEMENT = re.compile(r"(?P<lead>\s*)(?P<outputs>%.+?)(?P<call> = @?[\w./]+\()")
-
-
-def op_in_sight(statement: str, room: int) -> str:
-    """A statement too long for `room` columns with its outputs cut short, so that its op still shows."""
-    match = _STATEMENT.match(statement)
-    if match is None or len(statement) <= room:
-        return statement
-    least = max(12, room // 2)
-    if len(match["outputs"]) <= least:
-        return statement
-    return f"{match['lead']}{match['outputs'][: least - 1]}…{statement[match.start('call') :]}"
+    shown: list[Text] = []
+    for number in numbers:
+        block = listing.block(number)
+        visible = names.at(block) if names is not None and block is not None else ShortNames(())
+        fit = whole if number in marks.arrows else brief
+        statement = listing.lines[number - 1].replace("\t", "    ")
+        shown += _lines(fit(statement, visible, room), number, width, marks)
+    return shown
 
 
 def around(line: int, size: int, last: int) -> range:
@@ -68,11 +70,14 @@ def around(line: int, size: int, last: int) -> range:
     return range(first, min(last, first + size - 1) + 1)
 
 
-def _line(statement: str, number: int, width: int, marks: Marks) -> Text:
+def _lines(statement: Sequence[str], number: int, width: int, marks: Marks) -> Iterator[Text]:
+    """The lines of one statement, the first with its number and marks."""
     star = {None: " ", True: "*", False: "o"}[marks.breakpoints.get(number)]
     arrow = marks.arrows.get(number, "  ")
-    out = Text().append(star, "bold red").append(arrow, "bold yellow").append(f" {number:>{width}} ", "dim")
-    code = Text(statement.replace("\t", "    "), "bold" if number in marks.arrows else "")
-    for pattern, style in _STYLES:
-        code.highlight_regex(pattern, style)
-    return out.append_text(code)
+    head = Text().append(star, "bold red").append(arrow, "bold yellow").append(f" {number:>{width}} ", "dim")
+    for line in statement:
+        code = Text(line, "bold" if number in marks.arrows else "")
+        for pattern, style in _STYLES:
+            code.highlight_regex(pattern, style)
+        yield head.append_text(code)
+        head = Text(" " * (width + 5))

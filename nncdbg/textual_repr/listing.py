@@ -64,3 +64,8 @@ class Listing:
     def header_line(self, path: Path) -> int:
         """The line that opens the graph at `path`: ``graph``, ``if``, ``} else`` or ``while``."""
         return self.headers[path]
+
+    def block(self, line: int) -> Path | None:
+        """The innermost graph, branch or body around `line`, its header included; None outside of graphs."""
+        around = [path for path, first in self.headers.items() if first <= line <= self.statements[path][-1]]
+        return max(around, key=self.headers.__getitem__, default=None)

@@ -6,6 +6,8 @@ import contextlib
 import json
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.dap_server.client import Client, read_body, stdio_client
+from tests.dap_server.client import Client, read_body, socket_client, stdio_client
 
 pytest.importorskip("debugpy")
 
@@ -252,3 +254,54 @@ def test_a_missing_debugpy_is_told(files: tuple[Path, Path], tmp_path: Path) -> 
         target = {"threadId": 1, "targetId": ways_in(client)["kernel of child.Twice (Python)"]}
         assert "debugpy is not installed" in client.refused("stepIn", target)
         client.move("next")
+
+
+BESIDE = """
+import debugpy
+import nncdbg
+
+here = nncdbg.listen(("127.0.0.1", 0))[1]
+print(here, debugpy.listen(("127.0.0.1", 0))[1], flush=True)
+debugpy.wait_for_client()
+nncdbg.wait_for_client()
+dbg = nncdbg.Debugger(nncdbg.load("graph.nnc"))
+dbg.step_over()
+debugpy.breakpoint()
+dbg.run()
+"""
+
+
+def test_a_python_breakpoint_of_debugpy_does_not_stop_the_server(tmp_path: Path) -> None:
+    (tmp_path / "graph.nnc").write_text(
+        MODEL.replace("child.Twice(%a, by=3)", "Neg(%a)")
+        .replace("child.Twice", "Neg")
+        .replace("child.Traced", "Abs")
+    )
+    (tmp_path / "beside.py").write_text(BESIDE)
+    # Python's own message on frozen modules is not of this test.
+    command = [sys.executable, "-Xfrozen_modules=off", "beside.py"]
+    with contextlib.ExitStack() as stack:
+        process = stack.enter_context(
+            subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+        )
+        stack.callback(process.kill)
+        assert process.stdout is not None
+        ours, theirs = map(int, process.stdout.readline().split())
+        python = Child({"connect": {"host": "127.0.0.1", "port": theirs}, "justMyCode": False})
+        python.request("configurationDone")
+        with socket_client(socket.create_connection(("127.0.0.1", ours), 30)) as client:
+            client.request("initialize", {"adapterID": "nncdbg"})
+            client.request("attach", {})
+            client.expect_event("initialized")
+            client.request("setFunctionBreakpoints", {"breakpoints": [{"name": "Abs"}]})
+            client.request("configurationDone")
+            thread, frame = python.stopped()
+            assert Path(frame["source"]["path"]).name == "beside.py"
+            assert len(python.request("threads")["threads"]) == 1, "threads of nncdbg are not listed"
+            assert client.request("threads")["threads"] == [{"id": 1, "name": "main"}]
+            client.request("setFunctionBreakpoints", {"breakpoints": [{"name": "Abs"}]})
+            python.request("continue", {"threadId": thread})
+            client.expect_stop("function breakpoint")
+            client.request("disconnect", {})
+        python.close()
+        assert process.wait(30) == 0

@@ -59,6 +59,89 @@ def test_expressions_of_every_kind_of_value_are_set(client: Client, tmp_path: Pa
         client.expect_event("invalidated")
 
 
+DISPLAYED = {
+    "%narrow[0, 0]": ("3", "3"),
+    "%flags": (
+        "bool[2,3] [false false true false true true]",
+        "bool[2,3] [false false true false true true]",
+    ),
+    "%small": ("i4[2,3] [[-8, 7 0], [1 2 3]]", "i4[2,3] [[-8 7 0] [1 2 3]]"),
+    "%words": ("str[2] ['new' '']", "str[2] ['new' '']"),
+    '%"größe/1"': ("f32[] nan", "f32[] nan"),
+    '%"odd name"': ("f32[2,3] [[0. 1. 2.] [3. inf 5.]]", "f32[2,3] [[0. 1. 2.] [3. inf 5.]]"),
+}
+
+
+def test_a_value_accepts_the_text_that_it_displays(client: Client, tmp_path: Path) -> None:
+    odd_values.start(client, tmp_path)
+    for expression, (value, result) in DISPLAYED.items():
+        arguments = {"expression": expression, "value": value}
+        assert client.request("setExpression", arguments)["value"] == result, expression
+    values = scope_reference(client, "Values")
+    listed = client.request("variables", {"variablesReference": values})["variables"]
+    for each in listed:
+        if "[" in each["value"].partition(" ")[2]:
+            assert set_variable(client, values, each["name"], each["value"])["value"] == each["value"]
+
+
+def test_elements_whose_displayed_text_is_kept_keep_their_exact_value(client: Client) -> None:
+    client.start(EXAMPLES / "first_steps.nnc")
+    client.request("setExpression", {"expression": "%x[0]", "value": "[0.123456789, 2, 3, 4]"})
+    shown = client.evaluate("%x[0]")
+    assert shown == "f32[4] [0.1235 2. 3. 4. ]", "rounded"
+    client.request("setExpression", {"expression": "%x[0]", "value": shown.replace("3.", "7.5")})
+    assert client.evaluate("%x[0, 2]") == "7.5"
+    assert client.evaluate("%x[0, 0]") == "0.12345679"
+
+
+NOT_A_DISPLAY = [
+    ("%x[0]", "f32[3] [1 2 3]", "the value is f32[4], the text has f32[3]"),
+    ("%x[0]", "f64[4] [1 2 3 4]", "the text has f64[4]"),
+    ("%x[0]", "f32[4] [1 2 3]", "f32[4] has 4 elements, the text has 3"),
+    ("%x[0]", "f32[4] [1 2 3 normal]", "normal is not an element"),
+]
+
+
+def test_a_displayed_text_of_another_type_or_size_is_refused(client: Client) -> None:
+    client.start(EXAMPLES / "first_steps.nnc")
+    for expression, value, words in NOT_A_DISPLAY:
+        assert words in client.refused("setExpression", {"expression": expression, "value": value})
+
+
+DECISION = """#nncdbg 1
+opset 18
+
+graph @main(%x: f32[2]) -> (%y: f32[2]) {
+  %total: f32[] = ReduceSum(%x, keepdims=0)
+  %positive: bool[] = Greater(%total, 0.0)
+  if %positive @then {
+    %double: f32[2] = Add(%x, %x)
+    yield %double
+  } else @other {
+    %less: f32[2] = Neg(%x)
+    yield %less
+  } -> (%y: f32[2])
+  return %y
+}
+"""
+
+
+def test_an_edit_names_the_decision_that_has_already_used_the_value(client: Client, tmp_path: Path) -> None:
+    program = tmp_path / "decision.nnc"
+    program.write_text(DECISION)
+    client.start(program, inputs={"x": "ones"})
+    client.move("next")
+    client.move("next")
+    client.request("setExpression", {"expression": "%positive", "value": "bool[] false"})
+    client.none_of("output")
+    client.request("setExpression", {"expression": "%positive", "value": "true"})
+    client.move("stepIn")
+    client.request("setExpression", {"expression": "%total", "value": "-1"})
+    said = client.expect_event("output", category="important")["output"]
+    assert "line 7: `if` has already used %total, and its decision stays" in said
+    assert "step back to line 7" in said
+
+
 REFUSED: list[tuple[str, str, str]] = [
     ("%small", "8", "does not fit"),
     ("%small[0]", "0.5", "does not fit"),

@@ -338,3 +338,15 @@ def test_the_capabilities(client: Client) -> None:
     ):
         assert told[name] is True, json.dumps(told)
     assert told["completionTriggerCharacters"] == ["%", "@", "$", "."]
+
+
+def test_console_refuses_to_delete_all_breakpoints_without_the_word_all(client: Client) -> None:
+    client.start(EXAMPLES / "first_steps.nnc")
+    client.evaluate("b 11", "repl")
+    client.evaluate("b 12", "repl")
+    response = client.expect_response(client.send("evaluate", {"expression": "delete", "context": "repl"}))
+    assert not response["success"]
+    assert "`delete all` deletes them" in response["message"]
+    assert client.evaluate("info b", "repl").startswith("1: line 11\n2: line 12")
+    client.evaluate("delete all", "repl")
+    assert client.evaluate("info b", "repl").startswith("there are no breakpoints")

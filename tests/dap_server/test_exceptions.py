@@ -36,7 +36,7 @@ def test_the_filters_are_told_with_words_for_people(client: Client) -> None:
     names = [each["filter"] for each in filters]
     assert names == ["nan", "inf", "uninitialized", "integer", "overflow", "guard", "race", "assertion"]
     assert all(each["label"] and each["description"] and each["supportsCondition"] for each in filters)
-    assert [each["filter"] for each in filters if each["default"]] == ["uninitialized", "guard"]
+    assert [each["filter"] for each in filters if each["default"]] == ["nan", "uninitialized", "guard"]
 
 
 def test_a_nan_is_told_at_its_birth_with_what_it_came_from(client: Client) -> None:
@@ -50,7 +50,7 @@ def test_a_nan_is_told_at_its_birth_with_what_it_came_from(client: Client) -> No
     stop = client.move("continue", "exception")
     assert stop["hitBreakpointIds"] == [told[0]["id"]]
     assert stop["description"] == "NaN originates"
-    assert stop["text"] == "the first NaN is in %terms: Mul produced it from inputs without NaN"
+    assert stop["text"] == "the first NaN is in %terms: Mul made it out of inputs without NaN"
     info = client.request("exceptionInfo", {"threadId": 1})
     assert info["exceptionId"] == "nan"
     assert info["breakMode"] == "always"
@@ -185,7 +185,7 @@ def test_filters_that_a_program_cannot_find_are_not_offered(client: Client) -> N
     client.expect_event("initialized")
     guard, nan = catch(client, "guard", "nan")
     assert (guard["verified"], guard["reason"], nan["verified"]) == (False, "failed", True)
-    told = "the allocator plain does not check memory (debug, arena and poison do)"
+    told = "the allocator plain does not watch over memory (debug, arena and poison do)"
     assert guard["message"] == told
     client.request("restart", {"arguments": {**plain, "allocator": "arena"}})
     every = ["nan", "inf", "uninitialized", "integer", "overflow", "guard", "race", "assertion"]

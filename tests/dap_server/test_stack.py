@@ -49,8 +49,7 @@ def test_frames_are_named_as_the_terminal_names_them(client: Client) -> None:
     assert "%sum" in lines[top["line"] - 1] or "%quotient" in lines[top["line"] - 1]
     assert "while @newton" in lines[outer["line"] - 1]
     assert top["column"] == 1
-    assert top["endLine"] == top["line"]
-    assert top["endColumn"] == len(lines[top["line"] - 1]) + 1
+    assert not {"endLine", "endColumn"} & top.keys(), "VS Code would select the statement"
     assert top["source"]["path"] == str(EXAMPLES / "refine_loop.nnc")
     modules = {each["id"]: each["name"] for each in client.request("modules", {})["modules"]}
     assert modules[top["moduleId"]] == "@main"

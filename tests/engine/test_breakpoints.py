@@ -186,3 +186,40 @@ def test_a_stop_without_such_a_condition_is_before_the_statement() -> None:
     assert said == ["5: 4.0"]
     debugger.step_over()
     assert said == ["5: 4.0", "5: 8.0"]
+
+
+def test_condition_of_a_breakpoint_can_change_and_be_removed() -> None:
+    debugger, _ = grown()
+    found = debugger.break_at(op="Mul")
+    debugger.set_condition(found.number, "$iter == 1")
+    assert str(found) == "op Mul if $iter == 1"
+    assert debugger.run().frame.iteration == 1
+    debugger.set_condition(found.number, "%t > 0")
+    assert found.note == "the condition reads the result, so it is evaluated after the statement"
+    stop = debugger.run()
+    assert (stop.frame.iteration, debugger.frames[0].pc) == (1, 1)
+    debugger.set_condition(found.number, None)
+    assert (found.condition, found.note) == (None, "")
+    stop = debugger.run()
+    assert (stop.frame.iteration, debugger.frames[0].pc) == (2, 0)
+    with pytest.raises(nncdbg.NncdbgError, match="no breakpoint 9"):
+        debugger.set_condition(9, "1 > 0")
+    with pytest.raises(nncdbg.NncdbgError):
+        debugger.set_condition(found.number, "nonsense(")
+    assert found.condition is None
+
+
+def test_ignored_hits_pass_and_count() -> None:
+    debugger, _ = grown()
+    found = debugger.break_at(op="Mul")
+    debugger.ignore(found.number, 1)
+    assert debugger.run().frame.iteration == 1
+    assert found.count == 2
+    debugger.ignore(found.number, 0)
+    assert debugger.run().frame.iteration == 2
+
+
+def test_breakpoint_reports_the_line_it_moved_to(debugger: nncdbg.Debugger) -> None:
+    found = debugger.break_at(line=1)
+    assert str(found) == f"line {found.lines[0]}"
+    assert found.note == f"line 1 has no statement; moved to line {found.lines[0]}"

@@ -113,6 +113,8 @@ TABLE: list[tuple[str, Any]] = [
     ("h", H),
     ("%s.1", G + 1),
     ("%/conv1/Conv_output_0", H * 2),
+    ("%conv1/Conv_output_0", H * 2),
+    ("%Conv_output_0[0]", (H * 2)[0]),
     ("%/conv1/Conv_output_0.max()", 10.0),
     ('%"conv:0"', G * 3),
     ('%"two\\nlines"', G * 4),
@@ -406,7 +408,7 @@ def test_condition() -> None:
 # text, message, the part that is underlined, the hint
 ERRORS: list[tuple[str, str, str, str]] = [
     ("%hh + 1", "there is no value `%hh` here", "%hh", "did you mean %h?"),
-    ("%conv1/Conv_output_0", "there is no value", "%conv1/Conv_output_0", "%/conv1/Conv_output_0"),
+    ("%conv2/Conv_output_0", "there is no value", "%conv2/Conv_output_0", "%/conv1/Conv_output_0"),
     ("%hg.std()", "there is no value `%hg.std`", "%hg.std", "did you mean %"),
     ('%"conv:1"', 'there is no value `%"conv:1"`', '%"conv:1"', '%"conv:0"'),
     ("meen(%h)", "there is no value or function `meen`", "meen", "did you mean mean?"),

@@ -9,6 +9,7 @@ import pytest
 import nncdbg
 from nncdbg.engine.errors import UsageError
 from nncdbg.terminal.commands import GROUPS, TABLE, find
+from nncdbg.terminal.commands.looking import separated
 from nncdbg.terminal.completion import candidates
 from nncdbg.terminal.places import StopSpec, parse_stop, split_value
 from nncdbg.terminal.screen import Screen
@@ -22,7 +23,19 @@ def test_help_is_one_line_that_ends_in_a_stop() -> None:
 
 @pytest.mark.parametrize(
     ("word", "name"),
-    [("n", "next"), ("s", "step"), ("si", "stepi"), ("c", "continue"), ("b", "back"), ("rc", "rcontinue")]
+    [
+        ("n", "next"),
+        ("s", "step"),
+        ("si", "stepi"),
+        ("c", "continue"),
+        ("b", "break"),
+        ("bk", "back"),
+        ("w", "where"),
+        ("u", "up"),
+        ("f", "frame"),
+        ("h", "help"),
+        ("rc", "rcontinue"),
+    ]
     + [("fin", "finish"), ("bt", "where"), ("p", "print"), ("q", "quit"), ("unt", "until"), ("wat", "watch")]
     + [("l", "list"), ("r", "run"), ("rb", "rback"), ("mark", "mark"), ("rest", "restart"), ("tb", "tbreak")],
 )
@@ -139,6 +152,10 @@ def test_completion_of_files_marks_and_branches(
 
 
 EXPRESSIONS = [
+    "h > 0",
+    "h == 0",
+    "h * 2",
+    "h - 1",
     "%x",
     "x",
     "x + 1",
@@ -166,3 +183,62 @@ def test_an_expression_is_printed(session: Session, capsys: pytest.CaptureFixtur
     assert session.execute("x.shape", typed=True)
     assert not session.execute("%nope", typed=True)
     assert capsys.readouterr().out == "3\n(2, 4)\n"
+
+
+def test_delete_of_all_asks_on_a_terminal_only(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
+    session.screen = Screen()
+    asked: list[str] = []
+
+    def refuse(question: str) -> bool:
+        asked.append(question)
+        return False
+
+    debugger = session.debugger
+    debugger.break_at(line=10)
+    debugger.break_at(line=11)
+    session.confirm = refuse
+    session.execute("delete")
+    session.execute("clearall")
+    assert asked == ["delete all breakpoints (2)?"] * 2
+    assert len(debugger.breakpoints) == 2
+    session.execute("delete 1")
+    assert len(asked) == 2
+    session.execute("delete all")
+    assert debugger.breakpoints == []
+    session.execute("delete")
+    assert len(asked) == 2, "there is nothing to lose"
+    debugger.break_at(line=10)
+    session.confirm = None
+    session.execute("delete")
+    assert debugger.breakpoints == []
+    session.execute("d")
+    error = capsys.readouterr().err
+    assert "`delete` in gdb, `down` in pdb" in error
+
+
+def test_run_of_a_program_under_way_asks(session: Session) -> None:
+    session.screen = Screen()
+    debugger = session.debugger
+    session.execute("next")
+    session.confirm = lambda question: False
+    session.execute("r")
+    assert debugger.timeline.tick > 0
+    assert not debugger.machine.ended
+    session.confirm = lambda question: True
+    session.execute("r")
+    assert debugger.machine.ended
+    session.confirm = None
+    session.execute("restart")
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("%h", ["%h"]),
+        ("%a, max(%b, 1), %c[0, :]", ["%a", "max(%b, 1)", "%c[0, :]"]),
+        ('%"odd, name", 2', ['%"odd, name"', "2"]),
+        ('%"a \\" b, c", 2', ['%"a \\" b, c"', "2"]),
+    ],
+)
+def test_expressions_between_commas(text: str, parts: list[str]) -> None:
+    assert separated(text) == parts

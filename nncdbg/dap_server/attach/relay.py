@@ -26,6 +26,7 @@ from nncdbg.dap_server.transport.addresses import Address, prepare, words
 from nncdbg.dap_server.transport.connection import Connection
 from nncdbg.dap_server.transport.framing import FrameError
 from nncdbg.engine.errors import NncdbgError, UsageError
+from nncdbg.engine.threads import BackgroundThread
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
@@ -93,7 +94,7 @@ class Relay:
         self._terminated = False
         self._capabilities: Message = {}
         """Those of the process."""
-        self._thread = threading.Thread(target=self._run, name="nncdbg-dap-relay", daemon=True)
+        self._thread = BackgroundThread(target=self._run, name="nncdbg-dap-relay")
 
     # -- on the client's threads ---------------------------------------------------------------
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 _CONDITION = "an expression, such as $iter > 3 or max(abs(%h)) > 100"
 
 _KINDS = (
-    ("nan", "NaN originates", "An op computes a NaN from operands without NaN", False),
-    ("inf", "Inf originates", "An op computes an Inf from operands without Inf", False),
+    ("nan", "NaN originates", "An op makes a NaN from operands without NaN", True),
+    ("inf", "Inf originates", "An op makes an Inf from operands without Inf", False),
     ("uninitialized", "Uninitialized memory", "An op reads or returns uninitialized memory", True),
     (
         "integer",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from nncdbg.dap_server.events import report_change
 from nncdbg.dap_server.presentation.children import View
+from nncdbg.dap_server.presentation.displayed import from_display, is_displayed
 from nncdbg.dap_server.presentation.places import (
     ContentPlace,
     ScopePlace,
@@ -97,12 +98,28 @@ def set_expression(session: Session, arguments: SetExpressionArguments) -> SetEx
 def _set(session: Session, scope: Values, name: str, index: Any, text: str) -> None:
     """Set a value, or the part at a NumPy index, to the result of an expression, generated data or a file.
 
-    Raises ExpressionError, NotComputed, and UsageError where shape or type do not fit.
+    A text in the form in which the value is displayed is accepted too.  Decisions that have already used the
+    value are named in the console.  Raises ExpressionError, NotComputed, and UsageError where shape or type
+    do not fit.
     """
-    is_data = (generated(text) or data_file(text)) and not scope.has(text)
-    given = text if is_data else evaluate(parse(text, scope.has, scope.names), scope)
-    session.program.debugger.set_value(name, given, index, scope=scope)
+    debugger = session.program.debugger
+    awaited = name in debugger.awaited
+    debugger.set_value(name, _given(session, scope, name, index, text), index, scope=scope)
+    sentences = [] if awaited else debugger.late_decisions()
     session.defer(lambda: report_change(session))
+    for sentence in sentences:
+        session.say(sentence, "important")
+
+
+def _given(session: Session, scope: Values, name: str, index: Any, text: str) -> Any:
+    """The new value that a text gives; the text itself for generated data and files."""
+    if (generated(text) or data_file(text)) and not scope.has(text):
+        return text
+    if is_displayed(text):
+        glance = View(session).glance
+        whole = glance.host(scope.content(name))
+        return from_display(text, whole if index is None else whole[index], glance)
+    return evaluate(parse(text, scope.has, scope.names), scope)
 
 
 def _shown(session: Session, place: ContentPlace, format: ValueFormat | None) -> Variable:

@@ -97,15 +97,13 @@ def _machine_frame(
     assert line is not None, "each statement has its own line"
     place = frame_place(session, depth)
     name = frame_title(frames, len(frames) - 1 - depth)
-    listing = debugger.listing_of(frame)
+    # Without an end: VS Code would select the statement, and the next keystroke would replace it.
     return StackFrame(
         id=session.handles.number(place),
         name=_formatted(session, name, frame, line, format),
         source=session.program.sources.of_frame(frame),
         line=line_for_client(session, line),
         column=column_for_client(session, 1),
-        end_line=line_for_client(session, line),
-        end_column=column_for_client(session, len(listing.lines[line - 1]) + 1),
         instruction_pointer_reference=reference_of(session, frame.code, pc),
         module_id=module_of(session, frame.code),
         presentation_hint="normal",

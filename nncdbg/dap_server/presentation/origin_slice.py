@@ -40,7 +40,11 @@ class _Glancing:
     """Statistics as far as one answer may compute them."""
 
     def __init__(self, session: Session) -> None:
+        self.debugger = session.program.debugger
         self.glance = Glance(session.program.shown, hex=False, between=session.check_cancelled)
+
+    def statement(self, code: Code, line: int, head: str) -> str:
+        return head + self.debugger.listing_in(code).lines[line - 1].strip()
 
     def line(self, name: str, content: Any, code: Code, slot: int) -> Text:
         return Text(f"{spelled(name)} {self.glance.text(content)}")
@@ -54,14 +58,14 @@ def _slice(session: Session, stop: Stop, output: int | None) -> Iterator[str]:
     assert stop.frame is not None
     frame, slicing = stop.frame, slicing_of(debugger)
     code, visit = frame.code, slicing.visit_of_frame(frame)
+    showing = _Glancing(session)
     pc = next((pc for pc, node in enumerate(code.nodes) if node is stop.node), len(code.nodes))
     if output is not None and pc < len(code.nodes):
         target = code.targets[pc]
         slots = [target.start + output] if isinstance(target, slice) else [target or 0]
     else:
-        yield statement_line(debugger, visit, pc).plain
+        yield statement_line(debugger, visit, pc, showing).plain
         slots = list(dict.fromkeys(code.operands[pc]))
-    showing = _Glancing(session)
     named = followed(debugger, visit, slots, _DEPTH, showing)
     for line in slice_lines(debugger, named, showing):
         yield line.plain

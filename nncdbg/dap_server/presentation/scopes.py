@@ -147,18 +147,32 @@ def _awaited(here: Here, names: Sequence[str]) -> Children:
 
 
 def _values(here: Here) -> Children:
-    """All that is computed in this frame, the newest first, then what it was given."""
+    """The values of this frame: computed ones, the newest first, then given ones, then those to come."""
     slots = here.view.session.program.shown.slots(here.code)
     written = len(slots.written) if here.ended else slots.before(here.frame.pc)
-    total = written + len(slots.given)
+    given = written + len(slots.given)
 
     def make(start: int, stop: int) -> Iterator[Listed]:
         for index in range(start, stop):
-            newest = index < written
-            slot = slots.written[written - 1 - index] if newest else slots.given[index - written]
-            yield _value(here, slot)
+            if index < written:
+                yield _value(here, slots.written[written - 1 - index])
+            elif index < given:
+                yield _value(here, slots.given[index - written])
+            else:
+                yield _to_come(here, slots.written[index - len(slots.given)])
 
-    return Children(total, make)
+    return Children(len(slots.written) + len(slots.given), make)
+
+
+def _to_come(here: Here, slot: int) -> Listed:
+    """A value that a later statement of the frame computes."""
+    encoded = here.sent.again(slot, UNSET)
+    if encoded is not None:
+        return encoded
+    name = here.code.names[slot]
+    declared = here.code.types.get(name)
+    kind = None if declared is None else str(declared)
+    return here.sent.keep(slot, UNSET, here.view.variable(spelled(name), "<not computed>", type=kind))
 
 
 def _parameters(here: Here) -> Children:

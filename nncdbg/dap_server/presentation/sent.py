@@ -6,6 +6,7 @@ A step changes few of the values on the screen, and clients ask for all of them 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -15,6 +16,7 @@ import numpy as np
 
 from nncdbg.dap_server.presentation.glance import UNKNOWN, is_tensor
 from nncdbg.dap_server.presentation.memory_references import number_in
+from nncdbg.engine.code import UNSET
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.presentation.children import View
@@ -28,12 +30,12 @@ Listed: TypeAlias = "Variable | msgspec.Raw"
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """How an array was shown: `encoded` as it was sent, with the `numbers` of places that are in there.
+    """How a value was shown: `encoded` as it was sent, with the `numbers` of places that are in there.
 
     `stamp` is what beside array and slot decides how it reads.
     """
 
-    content: weakref.ref[Any]
+    content: Callable[[], Any]
     stamp: tuple[bool, ...]
     encoded: msgspec.Raw
     numbers: tuple[int, ...]
@@ -57,7 +59,14 @@ class Sent:
         return known.encoded if self._handles.stand(known.numbers) else None
 
     def keep(self, slot: int, content: Any, variable: Variable) -> Listed:
-        """Remember how an array is shown, as long as it lives; nothing of what is still to be computed."""
+        """Remember how an array is shown, as long as it lives, or a value that is not computed (UNSET).
+
+        Nothing is remembered of statistics that are still to be computed.
+        """
+        if content is UNSET:
+            encoded = msgspec.Raw(msgspec.json.encode(variable))
+            self._known[slot] = Known(lambda: UNSET, self._stamp, encoded, ())
+            return encoded
         keeps = self._keeps and is_tensor(content) and not isinstance(content, np.generic)
         if keeps and not variable.value.endswith(UNKNOWN):
             gone = partial(self._known.pop, slot)

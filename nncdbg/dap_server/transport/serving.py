@@ -25,6 +25,7 @@ from nncdbg.dap_server.transport.admission import Admission, occupied
 from nncdbg.dap_server.transport.connection import Connection
 from nncdbg.dap_server.transport.framing import FrameError
 from nncdbg.engine.errors import NncdbgError, UsageError
+from nncdbg.engine.threads import BackgroundThread
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
@@ -118,7 +119,7 @@ class Listener:
             self._woken, self._wake = socket.socketpair()
         except OSError as error:
             raise self._unable(error) from None
-        self._thread = threading.Thread(target=self._accept, name="nncdbg-dap-listener", daemon=True)
+        self._thread = BackgroundThread(target=self._accept, name="nncdbg-dap-listener")
         try:
             self._thread.start()
         except RuntimeError as error:
@@ -192,9 +193,7 @@ class Listener:
             connected.close()
             return
         client = _Client(connected, self.access.refusal(connected))
-        client.thread = threading.Thread(
-            target=self._attend, args=(client,), name="nncdbg-dap-client", daemon=True
-        )
+        client.thread = BackgroundThread(target=self._attend, args=(client,), name="nncdbg-dap-client")
         with self._turn:
             room = self._make_room(client)
             if room:

@@ -17,6 +17,7 @@ from nncdbg.dap_server.runner import Runner
 from nncdbg.dap_server.session import Session
 from nncdbg.dap_server.transport.connection import Connection
 from nncdbg.dap_server.transport.pipes import capacity, pending
+from nncdbg.engine.threads import BackgroundThread
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -44,9 +45,7 @@ def serve_stdio() -> int:
         session.flush_output = capture.flush
         session.start()
         over = threading.Event()
-        threading.Thread(
-            target=_end_with_client, args=(session, over), name="nncdbg-dap-end", daemon=True
-        ).start()
+        BackgroundThread(target=_end_with_client, args=(session, over), name="nncdbg-dap-end").start()
         session.runner.run()
         session.join()
         over.set()

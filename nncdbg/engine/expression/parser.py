@@ -285,6 +285,8 @@ class Parser(Tokens):
             return nodes.Name(start, end, word, plain=True)
         if word in PREFIXES and self.text.startswith(".", end):
             return self._of_library(word, start)
+        if function_name(word) is None and (name := self.meant(word, start, parts=False)):
+            return nodes.Name(start, end, name, plain=True)
         self.position = start
         if function_name(word) is not None:
             raise self.fault(f"`{word}` is a function", width=end - start, hint=f"write {word}(%x)")

@@ -10,6 +10,7 @@ from itertools import islice
 from nncdbg.engine.errors import ExpressionError
 from nncdbg.engine.expression import nodes
 from nncdbg.engine.expression.nodes import MAX_DEPTH, fault
+from nncdbg.engine.short_names import ELLIPSIS, choices, meant
 from nncdbg.textual_repr.lexemes import BARE, STRING, Flaw, name_text, unquote
 
 MAX_TEXT = 10_000
@@ -43,11 +44,17 @@ _HINT_LENGTH = 200
 _HINT_NAMES = 20_000
 """Names that are compared; comparing takes about 25 microseconds each."""
 
+_LONGEST_NAME = 1000
+"""Characters of a text that can be a part of a name."""
+
+_GUESSES = 4
+"""How many beginnings of a name that is not known are looked for as parts of known ones."""
+
 _SPACE = re.compile(r"\s*")
 _OPERATOR = re.compile(r"\*\*|//|==|!=|<=|>=|&&|\|\||<<|>>|:=|(?:if|else|and|or|in|is|for|not)\b|[^\w\s]")
 NUMBER = re.compile(r"0[xX][0-9a-fA-F]+|(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 WORD = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-_BARE_NAME = re.compile(BARE)
+_BARE_NAME = re.compile(rf"(?:{BARE}|{ELLIPSIS})+")
 KEYWORD = re.compile(r"\s*([A-Za-z_]\w*)\s*=(?!=)", re.ASCII)
 _STRING = re.compile(rf"{STRING}|'(?:[^'\\]|\\.)*'")
 
@@ -148,9 +155,11 @@ class Tokens:
         self.position += 1
         if self.text.startswith('"', self.position):
             name = self.string()
-            if not self.has(name):
-                raise self.unknown_name(name, start, self.position)
-            return name
+            if self.has(name):
+                return name
+            if found := self.meant(name, start):
+                return found
+            raise self.unknown_name(name, start, self.position)
         match = _BARE_NAME.match(self.text, self.position)
         if match is None:
             self.position = start
@@ -161,7 +170,25 @@ class Tokens:
             if self.has(name):
                 self.position += len(name)
                 return name
+        for part in islice(_candidates(run), _GUESSES):
+            if found := self.meant(part, start):
+                self.position += len(part)
+                return found
         raise self.unknown_name(run, start, match.end())
+
+    def meant(self, text: str, start: int, *, parts: bool = True) -> str | None:
+        """The one name that `text`, which begins at `start`, is a part of; None if there is none.
+
+        Raises for a part that several names have.
+        """
+        if self._names is None or len(text) > _LONGEST_NAME:
+            return None
+        found = meant(text, self._names(), parts=parts)
+        if len(found) > 1:
+            width = self.position + len(text) - start
+            self.position = start
+            raise self.fault(f"`{shortened(text)}` is ambiguous", width=width, hint=choices(found))
+        return found[0] if found else None
 
     def any_name(self) -> str:
         """`%name`, `%"odd name"`, or a plain name that is known."""
@@ -171,11 +198,12 @@ class Tokens:
         if match is None:
             raise self.fault("expected the name of a value", hint="names start with `%`: %x")
         word = match.group()
-        if not self.has(word):
+        name = word if self.has(word) else self.meant(word, match.start(), parts=False)
+        if name is None:
             hint = self.nearest_value(word)
             raise self.fault(f"there is no value `{shortened(word)}` here", width=len(word), hint=hint)
         self.position = match.end()
-        return word
+        return name
 
     def unknown_name(self, name: str, start: int, end: int) -> ExpressionError:
         """The error that no value has the name that was read from `start` to `end`."""

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from nncdbg.terminal.commands import changing, comparing, looking, moving, session_files, states, stopping  # noqa: F401
-from nncdbg.terminal.commands.table import GROUPS, TABLE, Command, find
+from nncdbg.terminal.commands import (  # noqa: F401
+    changing,
+    comparing,
+    listing,
+    looking,
+    moving,
+    session_files,
+    stack,
+    states,
+    stopping,
+)
+from nncdbg.terminal.commands.table import GROUPS, TABLE, Command, find, resolve
 
-__all__ = ["GROUPS", "TABLE", "Command", "find"]
+__all__ = ["GROUPS", "TABLE", "Command", "find", "resolve"]

@@ -12,7 +12,7 @@ from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import evaluate, evaluate_index, resolve_name, split_assignment, split_target
 from nncdbg.terminal.commands.table import command, needs, no_arguments, whole_number
 from nncdbg.terminal.places import split_value
-from nncdbg.terminal.stops import value_or_reason
+from nncdbg.terminal.stops import look_at, value_or_reason
 
 if TYPE_CHECKING:
     from nncdbg.engine.control import Stop
@@ -46,12 +46,14 @@ def _set(session: Session, name: str, value: Any, index: Any = None) -> None:
     debugger = session.debugger
     awaited = name in debugger.awaited
     branch = debugger.set_value(name, value, index)
-    session.screen.put_line(value_or_reason(debugger, name, session.screen))
+    session.screen.put_line(value_or_reason(debugger, name, look_at(debugger, session.screen)))
     if awaited:
         line = debugger.line_of(debugger.frames[0], debugger.frames[0].pc)
         session.screen.put(f"line {line} gives this from now on, instead of running its op")
     else:
         session.screen.put(f"this is branch {branch.number}; branch {branch.parent} stays as it was")
+        for sentence in debugger.late_decisions():
+            session.screen.put(sentence)
 
 
 @command("load", group="changing", arguments="%value = FILE.npy", completes=("value", "file"))

@@ -110,10 +110,12 @@ def _show_parts(session: Session, pair: tuple[Any, Any], titles: tuple[str, str]
 
 def _show_comparison(session: Session, name: str, pair: tuple[Any, Any], titles: tuple[str, str]) -> None:
     from nncdbg.stats import compare
-    from nncdbg.terminal.stops import describe
+    from nncdbg.terminal.display import described
+    from nncdbg.terminal.stops import look_at
 
     for title, array in zip(titles, pair, strict=True):
-        session.screen.put_line(describe(name, array, session.screen).append(f"  ({title})", "dim"))
+        line = described(name, array, look_at(session.debugger, session.screen))
+        session.screen.put_line(line.append(f"  ({title})", "dim"))
     if not all(isinstance(array, np.ndarray) for array in pair) or pair[0].shape != pair[1].shape:
         return  # Both lines say what they are; there is no distance.
     found = compare(*pair)

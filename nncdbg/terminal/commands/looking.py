@@ -1,4 +1,4 @@
-"""Commands that look at the program text, the stack, and values."""
+"""Commands that show values: elements, statistics, where they come from."""
 
 from __future__ import annotations
 
@@ -8,138 +8,99 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.expression import evaluate_index, parse, resolve_name, split_target
-from nncdbg.terminal.commands.table import command, needs, no_arguments, whole_number
+from nncdbg.engine.expression import evaluate_index, parse, resolve_name, spelled, split_target
+from nncdbg.terminal.commands.table import command, needs, whole_number
+from nncdbg.terminal.display import described
 from nncdbg.terminal.places import split_value
 from nncdbg.terminal.stops import (
-    describe,
-    marks_of,
+    look_at,
     operand_names,
     unique,
     value_or_reason,
 )
-from nncdbg.terminal.titles import frame_title
-from nncdbg.terminal.windows import around, window
 
 if TYPE_CHECKING:
     from nncdbg.engine.graph import Array
+    from nncdbg.engine.values import Place
     from nncdbg.terminal.session import Session
 
-_PAGE = 11
-"""Lines that `list` shows."""
 
-
-@command(
-    "list", "l", group="looking", arguments="[LINE | FIRST,LAST | @graph]", repeats=True, completes=("graph",)
-)
-def list_(session: Session, text: str) -> None:
-    """Show program text around the current statement, a line, or a graph's start.
-
-    `->` is the next statement, `>>` the one just run that a stop is about, `=>` the caller under way
-    (after `up`); `*` marks a breakpoint, `o` one that is off.  Again: the lines that follow.
-    """
-    debugger = session.debugger
-    selected = max(0, debugger.selected)
-    frame = debugger.frames[selected]
-    listing = debugger.listing_of(frame)
-    last = len(listing.lines)
-    lines = _wanted(session, text, last)
-    if not lines:
-        what = f"there are no lines {text} to list" if text else "this is the end of the listing"
-        raise UsageError(what, hint=f"it has {last} lines")
-    marks = marks_of(debugger, selected, debugger.stop)
-    for line in window(listing, lines, marks, session.screen.line_look.width):
-        session.screen.put_line(line)
-    session.listed = lines[-1]
-
-
-def _wanted(session: Session, text: str, last: int) -> range:
-    """The line numbers that `list` is asked for."""
-    if not text:
-        if session.listed is not None:
-            return range(session.listed + 1, min(last, session.listed + _PAGE) + 1)
-        return around(_here(session), _PAGE, last)
-    if text.startswith("@"):
-        return _graph_lines(session, text[1:].strip('"'), last)
-    if match := re.fullmatch(r"(\d+)\s*[, -]\s*(\d+)", text):
-        return range(max(1, int(match[1])), min(last, int(match[2])) + 1)
-    line = whole_number("list", text)
-    return around(line, _PAGE, last) if 1 <= line <= last else range(0)
-
-
-def _here(session: Session) -> int:
-    debugger = session.debugger
-    frame = debugger.frames[max(0, debugger.selected)]
-    return debugger.line_of(frame, frame.pc) or 1
-
-
-def _graph_lines(session: Session, name: str, last: int) -> range:
-    if (name,) not in session.debugger.listing.headers:
-        known = ", ".join("@" + graph for graph in list(session.debugger.program.graphs)[:10])
-        raise UsageError(f"the program has no graph @{name}", hint=f"there are {known}")
-    first = session.debugger.listing.header_line((name,))
-    return range(first, min(last, first + _PAGE - 1) + 1)
-
-
-@command("where", "bt", group="looking")
-def where(session: Session, text: str) -> None:
-    """Show the stack: every layer, branch and loop under way, innermost first, with its iteration."""
-    no_arguments("where", text)
-    from rich.text import Text
-
-    debugger = session.debugger
-    chosen = max(0, debugger.selected)
-    for number, frame in enumerate(debugger.frames):
-        line = debugger.line_of(frame, frame.pc) or 0
-        words = debugger.listing_of(frame).lines[line - 1].strip()
-        star = "*" if number == chosen else " "
-        title = frame_title(debugger.frames, number)
-        session.screen.put_line(Text(f"{star}#{number} {title}, line {line}: ").append(words, "dim"))
-
-
-@command("up", group="looking", arguments="[COUNT]", repeats=True)
-def up(session: Session, text: str) -> None:
-    """Look from the frame that called this one; values and `list` follow."""
-    _select(session, whole_number("up", text) if text else 1)
-
-
-@command("down", group="looking", arguments="[COUNT]", repeats=True)
-def down(session: Session, text: str) -> None:
-    """Look from the frame that this one called."""
-    _select(session, -(whole_number("down", text) if text else 1))
-
-
-def _select(session: Session, steps: int) -> None:
-    from rich.text import Text
-
-    debugger = session.debugger
-    before = max(0, debugger.selected)
-    chosen = min(max(0, before + steps), len(debugger.frames) - 1)
-    if chosen == before:
-        which = "outermost" if steps > 0 else "innermost"
-        raise UsageError(f"this is the {which} frame", hint="`where` shows the stack")
-    debugger.selected, session.listed = chosen, None
-    frame = debugger.frames[chosen]
-    session.screen.put_line(Text(f"#{chosen} {frame_title(debugger.frames, chosen)}", "bold"))
-    listing = debugger.listing_of(frame)
-    for line in window(
-        listing,
-        around(_here(session), 3, len(listing.lines)),
-        marks_of(debugger, chosen),
-        session.screen.line_look.width,
-    ):
-        session.screen.put_line(line)
-
-
-@command("print", "p", group="looking", arguments="EXPR", completes=("value", "function"))
+@command("print", "p", group="looking", arguments="EXPR[, EXPR...]", completes=("value", "function"))
 def print_(session: Session, text: str) -> None:
-    """Show what an expression gives at this moment: `p mean(%h, axis=0)[3] / 2`.
+    """Print expressions: `p mean(%h, axis=0)[3] / 2`, `p %x, %h`.
 
     There are arithmetic, comparison, indexing, min max mean std sum abs any all isnan isinf isfinite
     count norm quantile shape dtype size argmax, prev(%h), stats(%h).nan, $iter, $op and $line.
-    A line that is no command but an expression is shown as well: `%h[0] * 2`.
+    `print` can be left out: `%h[0] * 2`.
     """
-    session.screen.put(_shown(session, session.debugger.evaluate(needs("print", text))))
+    for expression in separated(needs("print", text)):
+        session.screen.put(_shown(session, session.debugger.evaluate(expression)))
+
+
+def separated(text: str) -> list[str]:
+    """Return the expressions between the commas of a list, without those in brackets and quotes."""
+    parts, depth, quoted, start = [], 0, False, 0
+    for place, sign in enumerate(text):
+        if sign == '"' and text[place - 1 : place] != "\\":
+            quoted = not quoted
+        elif not quoted and sign in "([{":
+            depth += 1
+        elif not quoted and sign in ")]}":
+            depth -= 1
+        elif sign == "," and not quoted and depth == 0:
+            parts.append(text[start:place])
+            start = place + 1
+    return [part.strip() for part in (*parts, text[start:])]
+
+
+@command("whatis", group="looking", arguments="EXPR", completes=("value", "function"))
+def whatis(session: Session, text: str) -> None:
+    """Show the type of an expression; of a value, also its full name and its statement."""
+    from nncdbg.terminal.look import type_of
+
+    name = _name_of(session, needs("whatis", text))
+    if name is None:
+        session.screen.put(str(type_of(session.debugger.evaluate(text))))
+        return
+    place = next(session.debugger.values.places(name), None)
+    session.screen.put(f"{spelled(name)}: {_type_here(session, name)}")
+    if place is not None and place.depth is not None:
+        session.screen.put(f"  {_role(session, place)}")
+
+
+def _type_here(session: Session, name: str) -> str:
+    """Return the type of a value: of its content, or as far as it is known before."""
+    from nncdbg.engine.errors import NotComputed
+    from nncdbg.terminal.look import type_of
+
+    try:
+        return str(type_of(session.debugger.value(name)))
+    except NotComputed as error:
+        place = next(session.debugger.values.places(name), None)
+        known = place.code.types.get(name) if place is not None else None
+        return f"{known or 'unknown type'}, not computed yet ({error.hint})"
+
+
+def _role(session: Session, place: Place) -> str:
+    """Return what defines a value: a statement, the frame's caller, or the program text."""
+    code = place.code
+    pc = code.definition[place.slot]
+    if pc >= 0:
+        return f"result of line {session.debugger.line_in(code, pc)}, {code.nodes[pc].op}"
+    if place.slot > len(code.graph.inputs):
+        return "constant"
+    return "carried by the loop" if code.parent is not None else f"input of @{code.graph.name}"
+
+
+def _name_of(session: Session, text: str) -> str | None:
+    """Return the value that `%h`, `%"odd name"` or plain `h` names; None for other expressions."""
+    from nncdbg.engine.errors import ExpressionError
+
+    scope = session.debugger.values
+    try:
+        return resolve_name(text, scope.has, scope.names)
+    except ExpressionError:
+        return None
 
 
 def _shown(session: Session, result: Any) -> Any:
@@ -172,7 +133,7 @@ def _array(session: Session, text: str) -> tuple[str, Array]:
 
 @command("stats", group="looking", arguments="[%value | EXPR]", repeats=True, completes=("value", "function"))
 def stats(session: Session, text: str) -> None:
-    """Show the statistics of a value; without arguments, of what this statement reads and writes.
+    """Show the statistics of a value, or of all values of this statement.
 
     min, mean, max and std are over the finite elements.
     """
@@ -200,7 +161,7 @@ def _titled(session: Session, name: str, array: Array) -> Any:
     from nncdbg.terminal.look import type_of
 
     if session.debugger.values.has(name):
-        return describe(name, array, session.screen)
+        return described(name, array, look_at(session.debugger, session.screen))
     return Text(f"{name}: {type_of(array)}")
 
 
@@ -218,12 +179,12 @@ def _statement_stats(session: Session) -> None:
     if not names:
         session.screen.put("this statement reads and writes no values")
     for name in names:
-        session.screen.put_line(value_or_reason(debugger, name, session.screen))
+        session.screen.put_line(value_or_reason(debugger, name, look_at(debugger, session.screen)))
 
 
 @command("hist", group="looking", arguments="%value [BINS]", completes=("value", "function"))
 def hist(session: Session, text: str) -> None:
-    """Show how the finite elements of a value are spread, with NaN and infinities on rows of their own."""
+    """Show a histogram of the finite elements; NaN and Inf are counted apart."""
     from nncdbg.stats import histogram
     from nncdbg.terminal.display import histogram_bars
 
@@ -240,9 +201,9 @@ def hist(session: Session, text: str) -> None:
 
 @command("show", group="looking", arguments="%value[INDEX]", completes=("value",))
 def show(session: Session, text: str) -> None:
-    """Show elements: a grid of a small tensor, an image of a large one, channels side by side.
+    """Show elements: a grid of a small tensor, an image of a large one.
 
-    With an index (`show %h[0, 2:5]`) always the elements.
+    With an index (`show %h[0, 2:5]`) the elements are always shown.
     """
     from nncdbg.terminal import display
     from nncdbg.terminal.grid import grid
@@ -251,7 +212,7 @@ def show(session: Session, text: str) -> None:
     name, index = split_target(needs("show", text), scope.has, scope.names)
     array, look = scope.value(name), session.screen.look
     if not isinstance(array, np.ndarray):
-        session.screen.put_line(describe(name, array, session.screen))
+        session.screen.put_line(described(name, array, look_at(session.debugger, session.screen)))
     elif index is None:
         session.screen.put(display.show(array, name, look))
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nncdbg.engine.errors import UsageError
-from nncdbg.terminal.commands.table import command, needs, no_arguments, whole_number
+from nncdbg.terminal.commands.table import command, no_arguments, whole_number
 
 if TYPE_CHECKING:
     from nncdbg.engine.control import Stop
@@ -21,11 +21,18 @@ def _times(name: str, text: str) -> int:
 
 @command("run", "r", group="moving")
 def run(session: Session, text: str) -> None:
-    """Run from the start until something stops the program.
+    """Run from the start until a breakpoint, a finding, a failure or the end.
 
-    A program that is under way or has ended is restarted first.
+    If the program is under way, a terminal asks first.  `finish` runs to the end of the graph or loop.
     """
     no_arguments("run", text)
+    machine = session.debugger.machine
+    if (
+        machine.tick
+        and not machine.ended
+        and not session.sure("the program is under way: run it from the start?")
+    ):
+        return
 
     def from_the_start() -> Stop:
         debugger = session.debugger
@@ -38,85 +45,93 @@ def run(session: Session, text: str) -> None:
 
 @command("continue", "c", group="moving", repeats=True)
 def continue_(session: Session, text: str) -> None:
-    """Go on until a breakpoint, a caught finding, a failure or the end."""
+    """Continue to the next breakpoint, finding, failure or the end."""
     no_arguments("continue", text)
     session.go_on()
 
 
 @command("next", "n", group="moving", arguments="[COUNT]", repeats=True)
 def next_(session: Session, text: str) -> None:
-    """Execute this statement, with all that it calls.
+    """Execute this statement, including the graph or loop that it calls.
 
-    Layers, branches and loops are taken whole; what the statement wrote is shown.
+    The results are shown.  COUNT repeats it, unless the program stops for another reason.
     """
     session.move(session.debugger.step_over, _times("next", text))
 
 
 @command("step", "s", group="moving", arguments="[COUNT]", repeats=True)
 def step(session: Session, text: str) -> None:
-    """Execute this statement, and enter the graph, branch or loop that it begins."""
+    """Execute this statement, or enter its graph, branch or loop."""
     session.move(session.debugger.step_into, _times("step", text))
 
 
 @command("stepi", "si", group="moving", arguments="[COUNT]", repeats=True)
 def stepi(session: Session, text: str) -> None:
-    """Like `step`, and enter the micro program of an op that has one.
+    """Like `step`, but also enter the micro program of an op.
 
-    The micro program computes the op out of simpler ones: Softmax is ReduceMax, Sub, Exp, ReduceSum, Div.
+    A micro program computes an op from simpler ops: Softmax from ReduceMax, Sub, Exp, ReduceSum and Div.
     """
     session.move(lambda: session.debugger.step_into(micro=True), _times("stepi", text))
 
 
 @command("finish", "fin", group="moving", repeats=True)
 def finish(session: Session, text: str) -> None:
-    """Run until the innermost layer, branch, loop or micro program is left."""
+    """Run to the end of the current graph, branch, loop or micro program."""
     no_arguments("finish", text)
     session.move(session.debugger.step_out)
 
 
-@command("until", group="moving", arguments="LINE", completes=("line",))
+@command("until", group="moving", arguments="[LINE]", repeats=True, completes=("line",))
 def until(session: Session, text: str) -> None:
-    """Run until the statement at LINE, or the next one after it, is about to run."""
-    line = whole_number("until", needs("until", text))
-    session.move(lambda: session.debugger.run_to(line=line))
+    """Run to a line; without LINE, like `next`, but past the end of a loop.
+
+    The program stops before the first statement at or after LINE.  Breakpoints on the way stop it too.
+    """
+    if text:
+        line = whole_number("until", text)
+        session.move(lambda: session.debugger.run_to(line=line))
+        return
+    frame = session.debugger.frames[0]
+    repeats = frame.is_loop and frame.pc == len(frame.code.nodes)
+    session.move(session.debugger.step_out if repeats else session.debugger.step_over)
 
 
-@command("back", "b", group="moving", arguments="[COUNT]", repeats=True)
+@command("back", "bk", group="moving", arguments="[COUNT]", repeats=True)
 def back(session: Session, text: str) -> None:
-    """Step back: undo the last statement of this block, with all that it called.
+    """Step back: undo the last statement of this frame, including its calls.
 
-    At the first statement of a block it goes back to the statement that began the block, in a loop
-    to the end of the iteration before.
+    From the first statement of a graph, `back` returns to the statement that called it; in a loop, to the
+    end of the previous iteration.
     """
     session.move(session.debugger.step_back, _times("back", text), forward=False)
 
 
 @command("rback", "rb", group="moving", arguments="[COUNT]", repeats=True)
 def rback(session: Session, text: str) -> None:
-    """Step back into: undo the last statement executed, wherever it was."""
+    """Step back into calls: undo the last statement that was executed."""
     session.move(session.debugger.step_back_into, _times("rback", text), forward=False)
 
 
 @command("rfinish", "rfin", group="moving", repeats=True)
 def rfinish(session: Session, text: str) -> None:
-    """Go back to the statement that began the innermost block."""
+    """Go back to the statement that called this graph, branch or loop."""
     no_arguments("rfinish", text)
     session.move(session.debugger.reverse_step_out, forward=False)
 
 
 @command("rcontinue", "rc", group="moving", repeats=True)
 def rcontinue(session: Session, text: str) -> None:
-    """Go back to the previous breakpoint hit or caught finding, else to the start."""
+    """Go back to the previous breakpoint or finding, or to the start."""
     no_arguments("rcontinue", text)
     session.move(session.debugger.reverse_continue, forward=False)
 
 
 @command("restart", group="moving")
 def restart(session: Session, text: str) -> None:
-    """Go back to the first statement of this branch and stop there; breakpoints and marks stay.
+    """Go back to the first statement; keep breakpoints, marks and edits.
 
-    Values that were set on this branch are set again when the run reaches them.  `branch 0` goes
-    to the run without them.
+    Edits of this branch are made again when the run reaches them.  `branch 0` selects the run without
+    edits.
     """
     no_arguments("restart", text)
     session.move(session.debugger.restart, forward=False)

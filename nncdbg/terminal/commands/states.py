@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
 from nncdbg.engine.errors import UsageError
 from nncdbg.terminal.commands.changing import branches, marks
-from nncdbg.terminal.commands.looking import where
-from nncdbg.terminal.commands.table import command
-from nncdbg.terminal.stops import describe, fallbacks, value_or_reason
+from nncdbg.terminal.commands.stack import where
+from nncdbg.terminal.commands.table import command, whole_number
+from nncdbg.terminal.display import described
+from nncdbg.terminal.stops import fallbacks, look_at, statement_lines, value_or_reason
 
 if TYPE_CHECKING:
+    from nncdbg.engine.code import Code
+    from nncdbg.engine.machine import Frame
     from nncdbg.terminal.session import Session
+    from nncdbg.textual_repr.listing import Site
 
 _MANY = 100
 """Values that `info values` lists at most."""
@@ -23,18 +27,23 @@ _MANY = 100
 
 @command("info", "i", group="looking", arguments="TOPIC [TEXT]", completes=("info",))
 def info(session: Session, text: str) -> None:
-    """Show the state of breakpoints inputs values memory frames marks branches program fallbacks.
+    """Show the state of the debugger and the program, by topic.
 
-    `info values TEXT` lists the values of this block whose names contain TEXT.
-    A beginning of the topic does, the first in this order: `info b` is `info breakpoints`.
+      breakpoints, display   what stops, what each stop shows
+      inputs                 the program's inputs
+      args, locals           inputs and computed values of the selected frame
+      values [all | TEXT]    its values without or with constants, or those with TEXT in their names
+      constants              its constants
+      line [LINE], frames    a statement, the stack
+      time, marks, branches  the moment, and moments to go to
+      memory, program, fallbacks
+    A prefix of a topic works, the first in the order above: `info b` is `info breakpoints`.
     """
     word, _, rest = text.partition(" ")
-    topics = [topic for topic in TOPICS if word and topic.startswith(word)]
+    topics = [topic for topic in TOPICS if word and topic.startswith(_ELSEWHERE.get(word, word))]
     if not topics:
-        raise UsageError(
-            f'there is no info about "{word}"' if word else "`info` needs a topic",
-            hint=f"topics: {', '.join(TOPICS)}",
-        )
+        what = f'there is no info about "{word}"' if word else "`info` needs a topic"
+        raise UsageError(what, hint=_ANSWERS.get(word) or f"topics: {', '.join(TOPICS)}")
     TOPICS[topics[0]](session, rest.strip())
 
 
@@ -58,21 +67,95 @@ def _breakpoints(session: Session, text: str) -> None:
 
 def _inputs(session: Session, text: str) -> None:
     for name, array in session.debugger.inputs.items():
-        session.screen.put_line(describe(name, array, session.screen))
+        session.screen.put_line(described(name, array, look_at(session.debugger, session.screen)))
     for note in session.debugger.notes:
         session.screen.put(f"  {note}")
 
 
 def _values(session: Session, text: str) -> None:
-    debugger = session.debugger
-    code = debugger.frames[max(0, debugger.selected)].code
-    names = [name for name in code.slot_of if name and text.lstrip("%") in name]
+    names, constants = _names(session), _constant_names(session)
+    if text and text != "all":
+        _list_values(
+            session, [name for name in names if text.lstrip("%") in name], f'with "{text}" in its name'
+        )
+        return
+    shown = names if text else [name for name in names if name not in constants]
+    _list_values(session, shown)
+    hidden = len(names) - len(shown)
+    if hidden:
+        session.screen.put(f"and {hidden} constant{'s' * (hidden != 1)}: `info constants`")
+
+
+def _constants(session: Session, text: str) -> None:
+    constants = _constant_names(session)
+    _list_values(session, [name for name in _names(session) if name in constants], "that is constant")
+
+
+def _arguments(session: Session, text: str) -> None:
+    _list_values(session, [value.name for value in _selected(session).code.graph.inputs], "given to it")
+
+
+def _locals(session: Session, text: str) -> None:
+    frame = _selected(session)
+    results = [value.name for node in frame.code.nodes[: frame.pc] for value in node.outputs if value.name]
+    _list_values(session, results, "computed yet")
+
+
+def _selected(session: Session) -> Frame:
+    return session.debugger.frames[max(0, session.debugger.selected)]
+
+
+def _names(session: Session) -> list[str]:
+    """Return the names of all values of the selected frame."""
+    return [name for name in _selected(session).code.slot_of if name]
+
+
+def _constant_names(session: Session) -> set[str]:
+    """Return the names of the constants that the selected frame can read."""
+    code: Code | None = _selected(session).code
+    names: set[str] = set()
+    while code is not None:
+        names.update(constant.value.name for constant in code.graph.constants)
+        code = code.parent
+    return names
+
+
+def _list_values(session: Session, names: Sequence[str], which: str = "") -> None:
+    look = look_at(session.debugger, session.screen)
     for name in names[:_MANY]:
-        session.screen.put_line(value_or_reason(debugger, name, session.screen))
+        session.screen.put_line(value_or_reason(session.debugger, name, look))
     if len(names) > _MANY:
-        session.screen.put(f"and {len(names) - _MANY} more; `info values TEXT` chooses by name")
+        session.screen.put(f"and {len(names) - _MANY} more; `info values TEXT` selects by name")
     if not names:
-        session.screen.put(f'no value of this block has "{text}" in its name')
+        session.screen.put(f"this frame has no value {which}".rstrip())
+
+
+def _line(session: Session, text: str) -> None:
+    listing = session.listing()
+    number = whole_number("info", text) if text else session.here()
+    place = listing.next_site(number)
+    if place is None or number < 1:
+        raise UsageError(f"there is no statement at or after line {number}")
+    line, site = place
+    code, head = _selected(session).code, f"line {line}: "
+    for words in statement_lines(session.debugger, session.screen, code, line, head):
+        session.screen.put_line(Text(words))
+    session.screen.put(f"  {_place_of(session, site)}")
+
+
+def _place_of(session: Session, site: Site) -> str:
+    """Return the number of a statement in its graph, and where the user's model defines it."""
+    inside = next((frame.code for frame in session.debugger.frames if frame.code.path == site.path), None)
+    graph = f"statement {site.pc + 1} of @{site.path[0]}"
+    if inside is None or site.pc >= len(inside.nodes) or inside.nodes[site.pc].location is None:
+        return graph
+    return f"{graph}, from {inside.nodes[site.pc].location}"
+
+
+def _time(session: Session, text: str) -> None:
+    timeline = session.debugger.timeline
+    session.screen.put(f"{timeline.tick} statements executed, on branch {timeline.branch}")
+    session.screen.put(f"{timeline.replayed} statements replayed to go back")
 
 
 def _memory(session: Session, text: str) -> None:
@@ -81,7 +164,6 @@ def _memory(session: Session, text: str) -> None:
     session.screen.put(f"allocator {debugger.allocation.name}")
     session.screen.put(f"buffers in use {_size(debugger.allocation.live_bytes())}")
     session.screen.put(f"history budget {_size(timeline.budget)}")
-    session.screen.put(f"statements replayed to go back {timeline.replayed}")
 
 
 def _fallbacks(session: Session, text: str) -> None:
@@ -121,11 +203,34 @@ def _program(session: Session, text: str) -> None:
 TOPICS: dict[str, Callable[[Session, str], None]] = {
     "breakpoints": _breakpoints,
     "inputs": _inputs,
+    "args": _arguments,
+    "locals": _locals,
     "values": _values,
-    "memory": _memory,
+    "constants": _constants,
+    "line": _line,
     "frames": lambda session, text: where(session, ""),
+    "time": _time,
+    "memory": _memory,
     "marks": lambda session, text: marks(session, ""),
     "branches": lambda session, text: branches(session, ""),
     "program": _program,
     "fallbacks": _fallbacks,
 }
+
+_ELSEWHERE = {
+    "watchpoints": "breakpoints",
+    "checkpoints": "marks",
+    "functions": "program",
+    "source": "program",
+    "files": "program",
+    "stack": "frames",
+}
+"""Topic in gdb to topic here."""
+
+_ANSWERS = {
+    "registers": "`info locals` lists the values of this frame",
+    "threads": "the program has one thread: `where` shows its stack",
+    "symbol": "`whatis %h` says what a name is",
+    "signals": "`info breakpoints` lists what is caught",
+}
+"""Topic in gdb that has no meaning here to what to use instead."""

@@ -1,4 +1,4 @@
-"""Commands that say where the program is to stop."""
+"""Commands that set, change and delete breakpoints."""
 
 from __future__ import annotations
 
@@ -26,34 +26,33 @@ def _say(session: Session, found: Breakpoint, what: str = "Breakpoint") -> None:
         session.screen.put(f"  {found.note}")
 
 
-@command("break", "br", group="stopping", arguments="PLACE [if EXPR] [hits N]", completes=_PLACE)
+@command("break", "b", "br", group="stopping", arguments="PLACE [if EXPR] [hits N]", completes=_PLACE)
 def break_(session: Session, text: str) -> None:
-    """Stop before a line, before each statement with an op, at a graph's start, or at a value.
+    """Stop before a line, an op, a graph's first statement, or a value's statement.
 
-    PLACE is LINE, OP, @graph or %value:
+    PLACE is LINE, OP, @graph or %value; without PLACE, the current line:
       break 12                       break Softmax hits 3
       break @layer1                  break %h if std(%h) > 10
-    A condition that names what the statement itself computes is tested after the statement.
-    N is a count, or one of == >= > <= < % before it: `hits %10` stops at every tenth.
-    Without PLACE: at the current line.
+    A condition that reads a result of the statement is tested after the statement.
+    N is a count; a sign before it compares: `hits >=3`, and `hits %10` stops at each tenth hit.
     """
     _say(session, parse_stop(text or str(session.current_line())).add_to(session.debugger))
 
 
 @command("tbreak", group="stopping", arguments="PLACE [if EXPR] [hits N]", completes=_PLACE)
 def tbreak(session: Session, text: str) -> None:
-    """A breakpoint that is deleted when it is hit."""
+    """Set a breakpoint that is deleted when it is hit."""
     found = parse_stop(text or str(session.current_line())).add_to(session.debugger, temporary=True)
     _say(session, found, "Temporary breakpoint")
 
 
 @command("log", group="stopping", arguments="PLACE MESSAGE", completes=_PLACE)
 def log(session: Session, text: str) -> None:
-    """Print a message each time a place is reached, and go on.
+    """Print a message each time a place is reached, and continue.
 
-    Expressions in braces are filled in:
+    Expressions in braces are replaced by their values:
       log 14 iteration {$iter}: mean {mean(%s)}
-    A message that reads the result of its own line is printed after that statement.
+    A message that reads a result of the statement is printed after the statement.
     """
     kind, name, message = split_place(needs("log", text))
     if not message:
@@ -65,7 +64,7 @@ def log(session: Session, text: str) -> None:
 
 @command("watch", group="stopping", arguments="%value [if EXPR] [hits N]", completes=("value",))
 def watch(session: Session, text: str) -> None:
-    """Stop after each statement that writes a value, of all iterations and calls."""
+    """Stop after each statement that writes a value."""
     spec = parse_stop(needs("watch", text))
     if spec.kind == "line":
         raise UsageError("`watch` needs a value, not a line", hint="watch %h if max(%h) > 100")
@@ -80,10 +79,12 @@ def watch(session: Session, text: str) -> None:
 def catch(session: Session, text: str) -> None:
     """Stop at findings: nan, inf, overflow, uninitialized, integer, guard.
 
-    nan and inf stop at the statement that makes the first one out of inputs without any; overflow at
-    an infinity that no division by zero explains; uninitialized at a read of memory that nobody wrote;
-    integer at an integer division by zero, a cast out of range or a quantization by a scale of zero;
-    guard at a write beyond a buffer.  Without KIND: what is caught now.
+      nan, inf       a NaN or Inf originates: no operand has one
+      overflow       an Inf that no division by zero explains
+      uninitialized  a read of memory that was never written
+      integer        integer division by zero, a cast out of range, a quantization scale of zero
+      guard          a write past the end of a buffer
+    Without KIND, show what is caught.
     """
     if not text:
         _say_caught(session)
@@ -99,7 +100,7 @@ def catch(session: Session, text: str) -> None:
 
 @command("uncatch", group="stopping", arguments="[KIND...]", completes=("catch",))
 def uncatch(session: Session, text: str) -> None:
-    """Stop no more at these kinds of findings; without KIND, at none."""
+    """Stop catching these kinds of findings; without KIND, all."""
     kinds = text.replace(",", " ").split()
     caught = session.debugger.catches.conditions
     for kind in kinds:
@@ -122,22 +123,76 @@ def _numbers(session: Session, name: str, text: str) -> list[int]:
     return numbers or [found.number for found in session.debugger.breakpoints]
 
 
-@command("delete", "d", group="stopping", arguments="[NUMBER...]", completes=("breakpoint",))
+@command("delete", group="stopping", arguments="[NUMBER... | all]", completes=("breakpoint",))
 def delete(session: Session, text: str) -> None:
-    """Delete breakpoints, watchpoints and logpoints; without NUMBER, all."""
-    for number in _numbers(session, "delete", text):
-        session.debugger.delete(number)
+    """Delete breakpoints, watchpoints and logpoints by number.
+
+    Without NUMBER, all are deleted; a terminal asks first.  `delete all` does not ask, and a script is
+    never asked.
+    """
+    debugger = session.debugger
+    if text == "all":
+        debugger.delete()
+        return
+    numbers = _numbers(session, "delete", text)
+    count = len(numbers)
+    if (
+        not text
+        and count
+        and not session.sure(f"delete all breakpoints ({count})?", "`delete all` deletes them")
+    ):
+        return
+    for number in numbers:
+        debugger.delete(number)
+
+
+@command("clear", group="stopping", arguments="[LINE]", completes=("line",))
+def clear(session: Session, text: str) -> None:
+    """Delete the breakpoints at a line; without LINE, at the current line."""
+    line = whole_number("clear", text) if text else session.current_line()
+    debugger = session.debugger
+    there = [found for found in debugger.breakpoints if line in found.lines and found.kind != "data"]
+    if not there:
+        raise UsageError(f"there is no breakpoint at line {line}", hint="`info breakpoints` lists them")
+    for found in there:
+        debugger.delete(found.number)
+        session.screen.put(f"Deleted breakpoint {found.number}: {found}")
+
+
+@command(
+    "condition", group="stopping", arguments="NUMBER [EXPR]", completes=("breakpoint", "value", "function")
+)
+def condition(session: Session, text: str) -> None:
+    """Set the condition of a breakpoint; without EXPR, remove it.
+
+    condition 1 max(abs(%h)) > 6e4
+    """
+    number, _, expression = needs("condition", text).partition(" ")
+    _say(
+        session, session.debugger.set_condition(whole_number("condition", number), expression.strip() or None)
+    )
+
+
+@command("ignore", group="stopping", arguments="NUMBER COUNT", completes=("breakpoint",))
+def ignore(session: Session, text: str) -> None:
+    """Ignore the next COUNT hits of a breakpoint."""
+    number, _, count = needs("ignore", text).partition(" ")
+    found = session.debugger.ignore(
+        whole_number("ignore", number), whole_number("ignore", count.strip() or "0")
+    )
+    left = found.skipped - found.count
+    session.screen.put(f"breakpoint {found.number} ignores its next {left} hit{'s' * (left != 1)}")
 
 
 @command("disable", group="stopping", arguments="[NUMBER...]", completes=("breakpoint",))
 def disable(session: Session, text: str) -> None:
-    """Switch breakpoints off; without NUMBER, all."""
+    """Disable breakpoints; without NUMBER, all."""
     for number in _numbers(session, "disable", text):
         session.debugger.enable(number, False)
 
 
 @command("enable", group="stopping", arguments="[NUMBER...]", completes=("breakpoint",))
 def enable(session: Session, text: str) -> None:
-    """Switch breakpoints on; without NUMBER, all."""
+    """Enable breakpoints; without NUMBER, all."""
     for number in _numbers(session, "enable", text):
         session.debugger.enable(number)

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 Run: TypeAlias = "Callable[[Session, str], None]"
 
 GROUPS = {
-    "moving": "Forward and back",
-    "stopping": "Where to stop",
-    "looking": "Looking",
-    "changing": "Changing values, branches, marks",
+    "moving": "Run and step",
+    "stopping": "Breakpoints",
+    "looking": "Program and values",
+    "changing": "Edits, marks, branches",
     "session": "Session",
 }
 """Group to title, in the order of the help."""
@@ -27,10 +27,10 @@ GROUPS = {
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """`run(session, argument text)` does it.
+    """A command of the prompt; `run(session, argument text)` executes it.
 
-    `help` is one line, `details` what `help NAME` adds.  `repeats`: an empty line does it again.
-    `completes` are the kinds of words (see `completion`) that can stand in its arguments.
+    `help` is one line; `help NAME` adds `details`.  `repeats`: an empty line repeats the command.
+    `completes` are the kinds of words (see `completion`) that complete its arguments.
     """
 
     name: str
@@ -63,7 +63,7 @@ def command(
     repeats: bool = False,
     completes: tuple[str, ...] = (),
 ) -> Callable[[Run], Run]:
-    """Enter the decorated function into the table; its docstring is the help, first line by itself."""
+    """Enter the decorated function into the table; its docstring is the help: one line, then details."""
 
     def enter(run: Run) -> Run:
         first, _, rest = inspect.cleandoc(run.__doc__ or "").partition("\n")
@@ -81,36 +81,64 @@ def command(
 
 
 def find(word: str) -> Command:
-    """The command that `word` is, is short for, or is an unambiguous beginning of; else UsageError."""
+    """Return the command with this name, short form or unambiguous prefix, or that an alias begins with.
+
+    Raises UsageError for anything else, with the command to use instead as the hint.
+    """
+    return resolve(word, "")[0]
+
+
+def resolve(word: str, arguments: str) -> tuple[Command, str]:
+    """Return the command that a line begins with, and its arguments, aliases of other debuggers expanded.
+
+    Raises UsageError where `word` is none, with the command to use instead as the hint.
+    """
+    from nncdbg.terminal.commands.familiar import ALIASES, ANSWERS
+
     exact = TABLE.get(word) or _SHORTS.get(word)
     if exact is not None:
-        return exact
+        return exact, arguments
+    if word in ALIASES:
+        name, _, first = ALIASES[word].partition(" ")
+        return TABLE[name], f"{first} {arguments}".strip()
+    if word in ANSWERS:
+        raise UsageError(f"`{word}`: {ANSWERS[word].why}", hint=ANSWERS[word].hint)
     matches = [entry for name, entry in TABLE.items() if name.startswith(word)]
     if len(matches) == 1:
-        return matches[0]
+        return matches[0], arguments
     if matches:
         names = ", ".join(entry.name for entry in matches)
-        raise UsageError(f'"{word}" is the beginning of several commands', hint=f"one of: {names}")
-    near = difflib.get_close_matches(word, TABLE, 1)
-    hint = f"did you mean `{near[0]}`?" if near else "`help` lists the commands"
-    raise UsageError(f'there is no command "{word}"', hint=hint)
+        raise UsageError(f'"{word}" is a prefix of several commands', hint=f"one of: {names}")
+    raise UsageError(f'there is no command "{word}"', hint=_suggestion(word, arguments))
+
+
+def _suggestion(word: str, arguments: str) -> str:
+    """Return what was probably meant: a shell command, a command, or an expression."""
+    from nncdbg.terminal.commands.familiar import ALIASES
+
+    near = difflib.get_close_matches(word, [*TABLE, *ALIASES], 1)
+    if near:
+        return f"did you mean `{near[0]}`?"
+    if arguments[:1] in tuple("<>=!+*/"):
+        return f"an expression names values with %: `p %{word} {arguments}`"
+    return "`help` lists the commands"
 
 
 def no_arguments(name: str, text: str) -> None:
-    """UsageError if something stands behind a command that takes nothing."""
+    """Raise UsageError where a command without arguments is given some."""
     if text:
         raise UsageError(f'`{name}` takes no arguments, got "{text}"', hint=f"`help {name}` says more")
 
 
 def needs(name: str, text: str) -> str:
-    """The arguments of a command that cannot do without; UsageError if there are none."""
+    """Return the arguments of a command that needs some.  Raises UsageError where there are none."""
     if not text:
         raise UsageError(f"`{name}` needs arguments: {TABLE[name].usage}", hint=f"`help {name}` says more")
     return text
 
 
 def whole_number(name: str, text: str) -> int:
-    """The number that a command is given; UsageError for anything else."""
+    """Return the number that a command is given.  Raises UsageError for anything else."""
     try:
         return int(text)
     except ValueError:

@@ -97,10 +97,11 @@ def _options(arguments: Sequence[str]) -> Namespace:
 
 
 def _print_outputs(screen: Screen, debugger: Debugger, files: dict[str, str]) -> None:
-    from nncdbg.terminal.stops import describe
+    from nncdbg.terminal.display import described
+    from nncdbg.terminal.stops import look_at
 
     for name, content in (debugger.outputs or {}).items():
-        screen.put_line(describe(name, content, screen))
+        screen.put_line(described(name, content, look_at(debugger, screen)))
     for path in files.values():
         screen.note(f"saved {path}")
 

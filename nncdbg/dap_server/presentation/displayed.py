@@ -1,0 +1,59 @@
+"""Values as an editor displays them (`f32[3] [1. nan 0.5]`), read back after the user has edited the text."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nncdbg.dap_server.presentation.glance import Glance, type_text
+from nncdbg.engine import dtypes
+from nncdbg.engine.data_specs import Plain, read_spec
+from nncdbg.engine.errors import UsageError
+
+if TYPE_CHECKING:
+    from nncdbg.engine.graph import Array
+
+_TYPED = re.compile(r"\s*(\w+)\[([\d,\s]*)\]\s+(\S.*)", re.DOTALL)
+_ELEMENT = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s\[\],]+""")
+
+
+def is_displayed(text: str) -> bool:
+    """Whether a text begins with the type of a tensor, as displayed values do."""
+    found = _TYPED.fullmatch(text)
+    return found is not None and found[1] in dtypes.NUMPY
+
+
+def from_display(text: str, before: Array, glance: Glance) -> Array:
+    """The array of the type and shape of `before` that an edited display of it stands for.
+
+    Elements whose text has not changed keep their exact value, as the display is rounded.  Raises
+    UsageError for another type or shape, and for a display that has statistics instead of elements.
+    """
+    found = _TYPED.fullmatch(text)
+    assert found is not None, "`is_displayed` has accepted it"
+    before = np.asarray(before)
+    known, given = type_text(before), f"{found[1]}[{found[2].replace(' ', '')}]"
+    if given != known:
+        raise UsageError(f"the value is {known}, the text has {given}", hint="type and shape cannot change")
+    shown = _ELEMENT.findall(glance.text(before).removeprefix(f"{known} "))
+    elements = _ELEMENT.findall(found[3])
+    if len(shown) != before.size:
+        raise UsageError(
+            "the display has statistics, not all elements, so it cannot be edited",
+            hint="give a number, zeros, FILE.npy or an expression; or open the value and edit an element",
+        )
+    if len(elements) != before.size:
+        raise UsageError(f"{known} has {before.size} elements, the text has {len(elements)}")
+    pairs = zip(before.reshape(-1), shown, elements, strict=True)
+    values = [old if new == text else _element(new) for old, text, new in pairs]
+    return np.array(values, dtype=object if before.dtype.kind == "O" else None).reshape(before.shape)
+
+
+def _element(text: str) -> Any:
+    """The number, bool or string that a text spells.  Raises UsageError."""
+    spec = read_spec(text)
+    if not isinstance(spec, Plain):
+        raise UsageError(f"{text} is not an element", hint="give a number, true, false, nan or inf")
+    return spec.data

@@ -1,0 +1,200 @@
+"""Short forms of long names, and the names that a short form, a suffix or a part of a name can mean.
+
+Exported models name values by their path: `/model/decoder/layers.3/self_attn/MatMul_1_output_0`.
+A short form is the end of such a path (`self_attn/MatMul_1_output_0`), or two parts of it around an
+ellipsis (`layers.3…MatMul_1_output_0`), that no other name in sight has.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
+
+from nncdbg.engine.graph import Graph, Program
+
+_Test: TypeAlias = Callable[[str], bool]
+
+ELLIPSIS = "…"
+
+LONG = 24
+"""Names of more characters are shortened."""
+
+_PART = 3
+"""Characters from which a text is looked for anywhere in a name."""
+
+_LISTED = 6
+"""Names that an error about an ambiguous text lists."""
+
+_component = re.compile(r"(?:[/:|.]|__)+(?=[^\d/:|.])")
+"""What ends a component of a path; `layers.3` is one component."""
+_word = re.compile(r"[^A-Za-z0-9]+(?=[A-Za-z])")
+_elision = re.compile(r"…|\.\.\.")
+
+
+class ShortNames:
+    """The names that are visible in one block.
+
+    Forms depend on these names alone, so that a value has the same form at every stop.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.names: Sequence[str] = tuple(dict.fromkeys(name for name in names if name))
+        self._forms: dict[str, tuple[str, ...]] = {}
+
+    def forms(self, name: str) -> tuple[str, ...]:
+        """Return what a value can be called: the preferred form, then a shorter one if there is one."""
+        found = self._forms.get(name)
+        if found is None:
+            found = self._forms[name] = tuple(dict.fromkeys(self._find_forms(name)))
+        return found
+
+    def _find_forms(self, name: str) -> Iterator[str]:
+        if _elision.search(name):
+            yield name
+            return
+        unique = [end for end in _ends(name, _component) if self._by_component[end] <= 1]
+        least = unique[-1] if unique else name
+        if len(least) > LONG:
+            least = min([least, *self._elided(name)], key=len)
+        if least == name and len(name) > LONG:
+            least = min([name, *(end for end in _ends(name, _word) if self._by_word[end] <= 1)], key=len)
+        if len(least) > 2 * LONG:
+            least = self._cut(name, least)
+        fitting = [end for end in unique if len(end) <= LONG]
+        if len(name) <= LONG:
+            yield name
+        elif fitting:
+            yield fitting[0]
+        yield least
+
+    def _elided(self, name: str) -> Iterator[str]:
+        """A component and the last one around an ellipsis, if only this name has these two."""
+        *components, last = _components(name)
+        for component in reversed(components):
+            if self._pairs[component, last] <= 1:
+                yield component + ELLIPSIS + last
+                return
+
+    def _cut(self, name: str, form: str) -> str:
+        """Both ends of a form of a name, if only this name has these; else the form."""
+        ends = form[:LONG] + ELLIPSIS + form[-LONG // 2 :]
+        return ends if ELLIPSIS not in form and matching(ends, [self.names]) == [name] else form
+
+    @cached_property
+    def _by_component(self) -> Counter[str]:
+        return Counter(end for name in self.names for end in _ends(name, _component))
+
+    @cached_property
+    def _by_word(self) -> Counter[str]:
+        return Counter(end for name in self.names for end in _ends(name, _word))
+
+    @cached_property
+    def _pairs(self) -> Counter[tuple[str, str]]:
+        pairs: Counter[tuple[str, str]] = Counter()
+        for name in self.names:
+            *components, last = _components(name)
+            pairs.update((component, last) for component in set(components))
+        return pairs
+
+
+class ProgramNames:
+    """The short names of each block of a program."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._blocks: dict[tuple[str | int, ...], ShortNames] = {}
+
+    def at(self, path: tuple[str | int, ...]) -> ShortNames:
+        """Return the names visible in the block at `path`: its own, and those of the blocks around."""
+        found = self._blocks.get(path)
+        if found is None:
+            found = self._blocks[path] = ShortNames(self._visible(path))
+        return found
+
+    def _visible(self, path: tuple[str | int, ...]) -> Iterator[str]:
+        graph = self._program.graphs[str(path[0])]
+        yield from _defined(graph)
+        for pc, index in zip(path[1::2], path[2::2], strict=True):
+            graph = graph.nodes[int(pc)].subgraphs[int(index)]
+            yield from _defined(graph)
+
+
+def _defined(graph: Graph) -> Iterator[str]:
+    """The names that a graph defines, without those of its blocks."""
+    yield from (value.name for value in graph.inputs)
+    yield from (constant.value.name for constant in graph.constants)
+    yield from (value.name for node in graph.nodes for value in node.outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class Scopes:
+    """Names in tiers, the nearest first."""
+
+    tiers: Sequence[Iterable[str]]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys(name for tier in self.tiers for name in tier if name))
+
+
+def meant(text: str, names: Iterable[str], *, parts: bool = True) -> list[str]:
+    """Return the names that `text` can mean; several if it is ambiguous, none if it means nothing.
+
+    Names that end with `text`, at the start of a component of a path or of a word, come before names that
+    contain it; the latter count only with `parts`.  In each group a nearer tier of `names` hides the others.
+    """
+    tiers = names.tiers if isinstance(names, Scopes) else [names]
+    return matching(text, tiers, parts=parts)
+
+
+def matching(text: str, tiers: Sequence[Iterable[str]], *, parts: bool = True) -> list[str]:
+    """Return the names that `text` fits best in the first tier that has any; `…` is any text."""
+    if not any(_elision.split(text)):
+        return []
+    tests = [*_exact_tests(text), *_part_tests(text)] if parts else _exact_tests(text)
+    known = [list(dict.fromkeys(tier)) for tier in tiers]
+    for fits in tests:
+        for tier in known:
+            if found := [name for name in tier if fits(name)]:
+                return found
+    return []
+
+
+def choices(found: Sequence[str]) -> str:
+    """Return a hint that lists the names that an ambiguous text can mean."""
+    names = ShortNames(found)
+    listed = ", ".join(f"%{names.forms(name)[0]}" for name in found[:_LISTED])
+    return f"one of: {listed}{f' and {len(found) - _LISTED} more' if len(found) > _LISTED else ''}"
+
+
+def _exact_tests(text: str) -> list[_Test]:
+    if _elision.search(text) is None:
+        return [
+            lambda name: name.endswith(text) and text in _ends(name, _component),
+            lambda name: name.endswith(text) and text in _ends(name, _word),
+        ]
+    pair = _elision.split(text)
+    if len(pair) != 2:
+        return []
+    return [lambda name: (split := _components(name))[-1] == pair[1] and pair[0] in split[:-1]]
+
+
+def _part_tests(text: str) -> list[_Test]:
+    pieces = _elision.split(text)
+    if max(map(len, pieces)) < _PART:
+        return []
+    pattern = re.compile(".*".join(map(re.escape, pieces)), re.DOTALL)
+    ending = re.compile(pattern.pattern + r"\Z", re.DOTALL)
+    return [lambda name: ending.search(name) is not None, lambda name: pattern.search(name) is not None]
+
+
+def _ends(name: str, boundary: re.Pattern[str]) -> list[str]:
+    """The name and its ends after each boundary, longest first."""
+    return [name, *(name[match.end() :] for match in boundary.finditer(name))]
+
+
+def _components(name: str) -> list[str]:
+    return [part for part in _component.split(name) if part] or [name]

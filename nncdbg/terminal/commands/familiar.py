@@ -1,0 +1,157 @@
+"""Commands of gdb, pdb and delve: their aliases here, and answers for those without a meaning here."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Answer(NamedTuple):
+    """Why a command of another debugger does not exist here, and the commands to use instead."""
+
+    why: str
+    hint: str
+
+
+class Letter(NamedTuple):
+    """What one letter means here and elsewhere; empty where the debugger has no such command."""
+
+    letter: str
+    here: str
+    gdb: str
+    pdb: str
+    delve: str
+
+
+LETTERS = (
+    Letter("a", "info args", "", "args", "args"),
+    Letter("b", "break", "break", "break", "break"),
+    Letter("c", "continue", "continue", "continue", "continue"),
+    Letter("d", "neither: type `delete` or `down`", "delete", "down", ""),
+    Letter("f", "frame", "frame", "", ""),
+    Letter("h", "help", "help", "help", "help"),
+    Letter("i", "info", "info", "", ""),
+    Letter("j", "neither: `goto` and `set` are named", "jump", "jump", ""),
+    Letter("l", "list", "list", "list", "list"),
+    Letter("n", "next", "next", "next", "next"),
+    Letter("p", "print", "print", "print", "print"),
+    Letter("q", "quit", "quit", "quit", "quit"),
+    Letter("r", "run; asks first if the program is under way", "run", "return", "restart"),
+    Letter("s", "step", "step", "step", "step"),
+    Letter("t", "neither: `log` is named", "thread", "", "trace"),
+    Letter("u", "up", "until", "up", ""),
+    Letter("w", "where", "", "where", ""),
+    Letter("x", "neither: `show` is named", "x", "", "examinemem"),
+)
+"""The choice per letter: the common meaning, else the harmless one, else the question."""
+
+ALIASES = {
+    "reverse-next": "back",
+    "rn": "back",
+    "reverse-nexti": "back",
+    "rni": "back",
+    "reverse-step": "rback",
+    "rs": "rback",
+    "reverse-stepi": "rback",
+    "rsi": "rback",
+    "reverse-continue": "rcontinue",
+    "rewind": "rcontinue",
+    "rw": "rcontinue",
+    "reverse-finish": "rfinish",
+    "cont": "continue",
+    "fg": "continue",
+    "nexti": "next",
+    "ni": "next",
+    "next-instruction": "next",
+    "step-instruction": "stepi",
+    "stepout": "finish",
+    "so": "finish",
+    "return": "finish",
+    "advance": "until",
+    "start": "restart",
+    "starti": "restart",
+    "rerun": "run",
+    "hbreak": "break",
+    "thbreak": "tbreak",
+    "cond": "condition",
+    "clearall": "delete",
+    "breakpoints": "info breakpoints",
+    "bp": "info breakpoints",
+    "args": "info args",
+    "a": "info args",
+    "locals": "info locals",
+    "vars": "info constants",
+    "funcs": "info program",
+    "sources": "info program",
+    "stack": "where",
+    "ls": "list",
+    "longlist": "ll",
+    "pp": "print",
+    "inspect": "print",
+    "output": "print",
+    "call": "print",
+    "ptype": "whatis",
+    "types": "whatis",
+    "retval": "stats",
+    "rv": "stats",
+    "checkpoint": "mark",
+    "check": "mark",
+    "checkpoints": "marks",
+    "bookmark": "mark",
+    "goto-bookmark": "goto",
+    "transcript": "record",
+    "apropos": "help",
+}
+"""Name in another debugger to the command line that it begins here."""
+
+_NO_MACHINE = "a graph has values, not registers and instructions"
+_NO_JUMP = "the statements of a graph run in order"
+_NO_THREADS = "the program has one thread"
+_NO_PROCESS = "the program runs in this process"
+_NO_TRACE = "a trace is a logpoint here"
+_SHOW = "`show %h[0:8]` shows elements, `stats %h` the statistics"
+
+ANSWERS = {
+    "d": Answer("`delete` in gdb, `down` in pdb", "type `delete` or `down`"),
+    "j": Answer(_NO_JUMP, "`goto NUMBER` goes to another moment, `set %h = EXPR` changes a value"),
+    "jump": Answer(_NO_JUMP, "`goto NUMBER` goes to another moment, `set %h = EXPR` changes a value"),
+    "x": Answer("memory is shown by value", _SHOW),
+    "examinemem": Answer("memory is shown by value", _SHOW),
+    "regs": Answer(_NO_MACHINE, "`info locals` lists the values of this frame"),
+    "disassemble": Answer(_NO_MACHINE, "`stepi` enters the micro program of an op, `ll` lists the graph"),
+    "disass": Answer(_NO_MACHINE, "`stepi` enters the micro program of an op, `ll` lists the graph"),
+    "thread": Answer(_NO_THREADS, "`where` shows its stack"),
+    "threads": Answer(_NO_THREADS, "`where` shows its stack"),
+    "t": Answer(_NO_TRACE, "`log PLACE MESSAGE` prints a message at a place"),
+    "trace": Answer(_NO_TRACE, "`log PLACE MESSAGE` prints a message at a place"),
+    "dprintf": Answer("values go in braces", "`log PLACE MESSAGE`, such as `log 14 mean {mean(%s)}`"),
+    "printf": Answer("there are no formats", "`print EXPR` shows values, `log PLACE MESSAGE` prints text"),
+    "echo": Answer("there are no formats", "`print EXPR` shows values, `log PLACE MESSAGE` prints text"),
+    "rbreak": Answer("a breakpoint can be at an op", "`break OP` stops before each statement with the op"),
+    "rwatch": Answer(
+        "reads are not watched", "`watch %h` stops after each write, `break OP` before a statement"
+    ),
+    "awatch": Answer(
+        "reads are not watched", "`watch %h` stops after each write, `break OP` before a statement"
+    ),
+    "on": Answer("a breakpoint has a list of commands", "`commands NUMBER`, the commands, then `end`"),
+    "toggle": Answer("say which", "`disable NUMBER` or `enable NUMBER`"),
+    "rev": Answer("each step back is a command", "`back`, `rback`, `rfinish` or `rcontinue`"),
+    "clear-checkpoint": Answer("marks stay", "`marks` lists them, `mark NAME` sets one again"),
+    "handle": Answer("there are no signals", "`catch nan`, `catch inf` stop at findings"),
+    "signal": Answer("there are no signals", "`catch nan`, `catch inf` stop at findings"),
+    "exceptions": Answer(
+        "a failure stops the program", "`where` shows the stack, `catch nan` stops at findings"
+    ),
+    "attach": Answer(_NO_PROCESS, "`quit`, then `nncdbg MODEL`"),
+    "detach": Answer(_NO_PROCESS, "`continue` runs to the end, `quit` leaves"),
+    "kill": Answer(_NO_PROCESS, "`restart` goes back to the start, `quit` leaves"),
+    "file": Answer("a session has one model", "`quit`, then `nncdbg MODEL`"),
+    "rebuild": Answer("a session has one model", "`quit`, then `nncdbg MODEL`"),
+    "edit": Answer("the text of the program is fixed", "`set %h = EXPR` changes a value"),
+    "shell": Answer("there is no shell here", "`quit` leaves, `source FILE` runs commands from a file"),
+    "define": Answer("commands are not defined here", "`source FILE` runs commands from a file"),
+    "alias": Answer("commands are not defined here", "`source FILE` runs commands from a file"),
+    "layout": Answer("there are no windows", "`list` shows the text; editors show more, see `nncdbg dap`"),
+    "tui": Answer("there are no windows", "`list` shows the text; editors show more, see `nncdbg dap`"),
+}
+"""Name in another debugger to the answer that it gets."""

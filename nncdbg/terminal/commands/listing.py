@@ -1,0 +1,115 @@
+"""Commands that show and search the program text."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from nncdbg.engine.errors import UsageError
+from nncdbg.terminal.commands.table import command, needs, no_arguments, whole_number
+from nncdbg.terminal.stops import marks_of, names_on
+from nncdbg.terminal.windows import around, window
+
+if TYPE_CHECKING:
+    from nncdbg.terminal.session import Session
+
+_PAGE = 11
+"""Lines that `list` shows."""
+
+
+@command(
+    "list",
+    "l",
+    group="looking",
+    arguments="[. | LINE | FIRST,LAST | @graph]",
+    repeats=True,
+    completes=("graph",),
+)
+def list_(session: Session, text: str) -> None:
+    """List program text around the current statement, a line or a graph's start.
+
+    `list` again shows the lines that follow; `list .` returns to the current statement.  `->` marks
+    the next statement, `>>` the statement that a stop reports, `=>` the statement of an outer frame;
+    `*` marks an enabled breakpoint, `o` a disabled one.
+    """
+    last = len(session.listing().lines)
+    lines = _wanted(session, text, last)
+    if not lines:
+        what = f"there are no lines {text} to list" if text else "this is the end of the listing"
+        raise UsageError(what, hint=f"it has {last} lines")
+    _show(session, lines)
+
+
+@command("ll", group="looking")
+def ll(session: Session, text: str) -> None:
+    """List the whole graph, branch or loop of the selected frame."""
+    no_arguments("ll", text)
+    debugger = session.debugger
+    code = debugger.frames[max(0, debugger.selected)].code
+    listing = session.listing()
+    lines = listing.statements[code.path]
+    first = listing.header_line(code.path) if code.path in listing.headers else lines[0]
+    _show(session, range(first, lines[-1] + 1))
+
+
+def _show(session: Session, lines: range) -> None:
+    debugger = session.debugger
+    listing = session.listing()
+    marks = marks_of(debugger, max(0, debugger.selected), debugger.stop)
+    code = debugger.frames[max(0, debugger.selected)].code
+    names = names_on(debugger, session.screen, code)
+    for line in window(listing, lines, marks, session.screen.line_look.width, names):
+        session.screen.put_line(line)
+    session.listed = lines[-1]
+
+
+def _wanted(session: Session, text: str, last: int) -> range:
+    """The line numbers that `list` is asked for."""
+    if not text:
+        if session.listed is not None:
+            return range(session.listed + 1, min(last, session.listed + _PAGE) + 1)
+        return around(session.here(), _PAGE, last)
+    if text == ".":
+        return around(session.here(), _PAGE, last)
+    if text.startswith("@"):
+        return _graph_lines(session, text[1:].strip('"'), last)
+    if match := re.fullmatch(r"(\d+)\s*[, -]\s*(\d+)", text):
+        return range(max(1, int(match[1])), min(last, int(match[2])) + 1)
+    line = whole_number("list", text)
+    return around(line, _PAGE, last) if 1 <= line <= last else range(0)
+
+
+def _graph_lines(session: Session, name: str, last: int) -> range:
+    if (name,) not in session.debugger.listing.headers:
+        known = ", ".join("@" + graph for graph in list(session.debugger.program.graphs)[:10])
+        raise UsageError(f"the program has no graph @{name}", hint=f"there are {known}")
+    first = session.debugger.listing.header_line((name,))
+    return range(first, min(last, first + _PAGE - 1) + 1)
+
+
+@command("search", "forward-search", group="looking", arguments="TEXT", repeats=True)
+def search(session: Session, text: str) -> None:
+    """List the next line that contains TEXT, after the last line listed.
+
+    `search` without TEXT repeats the last search; after the last line it continues at the first.
+    Upper and lower case are equal.
+    """
+    _search(session, "search", text, 1)
+
+
+@command("rsearch", "reverse-search", group="looking", arguments="TEXT", repeats=True)
+def rsearch(session: Session, text: str) -> None:
+    """List the previous line that contains TEXT, before the last line listed."""
+    _search(session, "rsearch", text, -1)
+
+
+def _search(session: Session, name: str, text: str, direction: int) -> None:
+    session.searched = needs(name, text or session.searched)
+    lines = session.listing().lines
+    start, wanted = session.listed or session.here(), session.searched.casefold()
+    for distance in range(1, len(lines) + 1):
+        number = (start - 1 + direction * distance) % len(lines) + 1
+        if wanted in lines[number - 1].casefold():
+            _show(session, range(number, number + 1))
+            return
+    raise UsageError(f'no line contains "{session.searched}"')

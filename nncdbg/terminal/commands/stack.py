@@ -1,0 +1,86 @@
+"""Commands that show the stack and select a frame of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from nncdbg.engine.errors import UsageError
+from nncdbg.terminal.commands.table import command, whole_number
+from nncdbg.terminal.stops import marks_of, names_on, statement_lines
+from nncdbg.terminal.titles import frame_title
+from nncdbg.terminal.windows import around, window
+
+if TYPE_CHECKING:
+    from nncdbg.terminal.session import Session
+
+
+@command("where", "w", "bt", "backtrace", group="looking", arguments="[COUNT]")
+def where(session: Session, text: str) -> None:
+    """Show the stack, innermost frame first: layers, branches, loops with their iteration.
+
+    COUNT is the number of innermost frames to show; -COUNT shows the outermost ones.
+    """
+    debugger = session.debugger
+    chosen = max(0, debugger.selected)
+    frames = [*enumerate(debugger.frames)]
+    count = whole_number("where", text) if text else len(frames)
+    for number, frame in frames[:count] if count >= 0 else frames[count:]:
+        line = debugger.line_of(frame, frame.pc) or 0
+        star = "*" if number == chosen else " "
+        head = f"{star}#{number} {frame_title(debugger.frames, number)}, line {line}: "
+        for words in statement_lines(debugger, session.screen, frame.code, line, head):
+            session.screen.put_line(Text(words[: len(head)]).append(words[len(head) :], "dim"))
+
+
+@command("frame", "f", group="looking", arguments="[NUMBER]")
+def frame_(session: Session, text: str) -> None:
+    """Select a frame of the stack by its number in `where`, or show the selected one.
+
+    Names of values, `list`, `break` and `info` refer to the selected frame until the program moves.
+    """
+    debugger = session.debugger
+    number = whole_number("frame", text) if text else max(0, debugger.selected)
+    if not 0 <= number < len(debugger.frames):
+        raise UsageError(f"there is no frame {number}", hint="`where` lists the frames")
+    _show_frame(session, number)
+
+
+@command("up", "u", group="looking", arguments="[COUNT]", repeats=True)
+def up(session: Session, text: str) -> None:
+    """Select the frame that called this one, or COUNT frames up."""
+    _select(session, whole_number("up", text) if text else 1)
+
+
+@command("down", group="looking", arguments="[COUNT]", repeats=True)
+def down(session: Session, text: str) -> None:
+    """Select the frame that this one called, or COUNT frames down."""
+    _select(session, -(whole_number("down", text) if text else 1))
+
+
+def _select(session: Session, steps: int) -> None:
+    debugger = session.debugger
+    before = max(0, debugger.selected)
+    chosen = min(max(0, before + steps), len(debugger.frames) - 1)
+    if chosen == before:
+        which = "outermost" if steps > 0 else "innermost"
+        raise UsageError(f"this is the {which} frame", hint="`where` shows the stack")
+    _show_frame(session, chosen)
+
+
+def _show_frame(session: Session, chosen: int) -> None:
+    """Select a frame and print its title and the lines around its statement."""
+    debugger = session.debugger
+    debugger.selected, session.listed = chosen, None
+    frame = debugger.frames[chosen]
+    session.screen.put_line(Text(f"#{chosen} {frame_title(debugger.frames, chosen)}", "bold"))
+    listing = debugger.listing_of(frame)
+    for line in window(
+        listing,
+        around(session.here(), 3, len(listing.lines)),
+        marks_of(debugger, chosen),
+        session.screen.line_look.width,
+        names_on(debugger, session.screen, frame.code),
+    ):
+        session.screen.put_line(line)
