@@ -128,7 +128,13 @@ def _value_lines(debugger: Debugger, origin: Origin, showing: Showing) -> Iterat
         yield line.append(f"  ({_given(origin)})", "dim")
         return
     born = _born(debugger, origin, content, showing)
-    yield line.append(f"  <- {' and '.join(born)} is born here", "bold") if born else line
+    yield (
+        line.append(
+            f"  <- {' and '.join(born)} {'originate' if len(born) > 1 else 'originates'} here", "bold"
+        )
+        if born
+        else line
+    )
     for name in born:
         yield from _why_born(debugger, origin, name)
 
