@@ -93,7 +93,11 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add("--write-plan", metavar="FILE", help="with --memory: write nncdbg's own plan of offsets")
     add("--record", metavar="FILE", help="write the statistics of this good run")
     add("--against", metavar="FILE", help="compare with a recorded good run (gate: change)")
-    add("--baseline", metavar="FILE", help="file of file of file of known findings: fail only on new ones")
+    add(
+        "--baseline",
+        metavar="FILE",
+        help="file of file of file of file of known findings: fail only on new ones",
+    )
     add("--write-baseline", metavar="FILE", help="write the present findings as the baseline")
     add("--bundle", metavar="DIR", help="write a repro of the first finding; `nncdbg DIR` opens it")
     add("--json", action="store_true", help="one JSON document on standard output")
