@@ -36,7 +36,7 @@ REFUSED = {
     "a NUL": (b"\0\0\0\0\r\n", "is not a header"),
     "a line without end": (b"x" * 5000, "too long"),
     "too many headers": (b"X: y\r\n" * 33 + b"\r\n", "more than 32 headers"),
-    "one byte too much": (b"Content-Length: %d\r\n\r\n" % (MAX_BODY + 1), f"{MAX_BODY} is the most"),
+    "one byte too much": (b"Content-Length: %d\r\n\r\n" % (MAX_BODY + 1), f"the limit is {MAX_BODY}"),
     "100 MB": (b"Content-Length: 100000000\r\n\r\n", "100000000 bytes is too large"),
     "cut in a name": (b"Content-Le", "ends within a header"),
     "cut after a header": (b"Content-Length: 2\r\n", "ends within a header"),

@@ -204,7 +204,7 @@ def test_evicted_values_say_so_and_are_computed_again_when_opened(client: Client
     for _ in range(39):
         client.move("next")
     found = client.variables("Values")
-    gone = [each for each in found.values() if "was dropped" in each["value"]]
+    gone = [each for each in found.values() if "was evicted" in each["value"]]
     assert gone, "the budget holds a few of the values only"
     for each in gone[:2]:
         assert each["presentationHint"]["lazy"]
