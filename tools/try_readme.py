@@ -63,9 +63,11 @@ def installations(readme: str) -> list[str]:
 
 
 def environment(home: Path) -> dict[str, str]:
-    """The variables of a fresh container with this machine's package index."""
+    """The variables of a fresh container with this machine's package index and certificates."""
     index = {
-        name: text for name, text in os.environ.items() if name.startswith(("PIP_", "UV_")) or "proxy" in name
+        name: text
+        for name, text in os.environ.items()
+        if name.startswith(("PIP_", "UV_", "SSL_")) or "proxy" in name
     }
     terminal = {"TERM": "xterm-256color", "PROMPT_TOOLKIT_NO_CPR": "1", "INPUTRC": "/dev/null"}
     path = os.pathsep.join([*_programs(), "/usr/local/bin", "/usr/bin", "/bin"])
@@ -130,10 +132,10 @@ def main() -> int:
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(checkout)], check=True)
         variables = environment(home)
         tried = play(checkout, variables, commands(readme), 60)
-        for command in installations(readme):
+        for number, command in enumerate(installations(readme)):
             if shutil.which(command.split()[0], path=variables["PATH"]) or command.startswith("env/"):
-                typed = command.replace("git+URL", f"--force 'git+file://{checkout}'")
-                tried += play(checkout, variables, [typed], 180)
+                typed = command.replace("git+URL", f"'git+file://{checkout}'")
+                tried += play(checkout, variables | {"HOME": f"{home}{number}"}, [typed], 180)
     for each in tried:
         result = "ok" if each.as_printed else f"exit code {each.code}:\n{each.output}"
         print(

@@ -50,7 +50,7 @@ class Parser(argparse.ArgumentParser):
         return options, rest
 
     def error(self, message: str) -> NoReturn:
-        error = UsageError(message, hint=f"see `{self.prog} --help`")
+        error = UsageError(message, hint=f"`{self.prog} --help` lists what there is")
         if self._json:
             print(failure_document(error))
         raise error
@@ -65,13 +65,13 @@ def add_model(parser: Parser) -> None:
 
 def add_opening(parser: Parser) -> None:
     """How a graph is opened."""
-    parser.add_argument("--flat", action="store_true", help="show one flat graph instead of called layers")
+    parser.add_argument("--flat", action="store_true", help="one graph, instead of layers that are called")
     parser.add_argument(
         "--allow-store",
         action="append",
         default=[],
         metavar="DIR",
-        help="folder from which graph text may read weights (repeatable)",
+        help="let graph text read weights from this folder too (repeatable)",
     )
 
 
@@ -80,19 +80,19 @@ def add_machine(parser: Parser) -> None:
     add = parser.add_argument
     add("--input", action="append", default=[], metavar="NAME=DATA", help=f"{INPUT_FORMS} (repeatable)")
     add("--dim", action="append", default=[], metavar="NAME=SIZE", help="a symbolic size (repeatable)")
-    add("--seed", type=int, default=0, help="seed of generated inputs and random ops (0)")
+    add("--seed", type=int, default=0, help="of inputs not given and of random ops (0)")
     add("--backend", default="numpy", help="numpy, onnxruntime or cupy (numpy)")
-    add("--fallback", action="store_true", help="use NumPy for ops without a kernel in the backend")
+    add("--fallback", action="store_true", help="run on NumPy what the backend has no kernel for")
     add(
         "--op-library",
         action="append",
         default=[],
         metavar="FILE.py",
-        help="Python file with your own kernels (repeatable)",
+        help="kernels of your own (repeatable)",
     )
     add("--allocator", help="debug, arena, poison or plain (debug; plain on a device)")
     add("--history", metavar="BYTES", help="memory for old values, such as 500MB or 4GiB (a quarter of RAM)")
-    add("--max-ops", type=int, metavar="N", help="stop after N statements")
+    add("--max-ops", type=int, metavar="N", help="stop after N statements, for loops that may never end")
 
 
 def add_check(parser: Parser) -> None:
@@ -103,7 +103,7 @@ def add_check(parser: Parser) -> None:
 
 def add_verification(parser: Parser) -> None:
     """Whether observing changes the run."""
-    words = "first prove that debugging changes no bit of an output"
+    words = "check first that statistics, catches, guards and fills change no bit of an output"
     parser.add_argument("--verify-observers", action="store_true", help=words)
 
 
@@ -133,10 +133,22 @@ def verify_observers(
 def add_prompt(parser: Parser) -> None:
     """Where the prompt's commands come from and go to."""
     add = parser.add_argument
-    add("-x", "--source", action="append", default=[], metavar="FILE", help="run the commands in FILE first")
-    add("--record", metavar="FILE", help="record the setup and the typed commands to FILE")
-    add("--force", action="store_true", help="overwrite an existing recording")
-    add("--replay", metavar="FILE", help="replay a recorded session and exit")
+    add("-x", "--source", action=_Script, default=[], metavar="FILE", help="run the commands in FILE first")
+    add("-ex", "--command", action=_Script, dest="source", metavar="COMMAND", help="run COMMAND first")
+    add("--record", metavar="FILE", help="write setup and commands typed to FILE")
+    add("--force", action="store_true", help="overwrite a recording that exists")
+    add("--replay", metavar="FILE", help="play a recorded session with its inputs, and leave")
+    add("--allow-python", action="store_true", help="let recordings run Python (`py`)")
+
+
+class _Script(argparse.Action):
+    """Keep `-x FILE` and `-ex COMMAND` in the order of the command line: (is a file, text) each."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, options: argparse.Namespace, value: Any, *_: Any
+    ) -> None:
+        given = getattr(options, self.dest)
+        setattr(options, self.dest, [*given, (self.metavar == "FILE", value)])
 
 
 def load_program(path: str, *, flat: bool = False, stores: Sequence[str] = ()) -> Program:
