@@ -251,8 +251,8 @@ class Machine:
         """Begin a frame inside the innermost one, whose pc stays at the statement that caused it."""
         if len(self.frames) > DEEPEST:
             raise RunError(
-                f"more than {DEEPEST} blocks and calls inside each other",
-                hint=f"@{frame.code.graph.name} may call itself without an end",
+                f"blocks and calls are nested more than {DEEPEST} levels deep",
+                hint=f"check whether @{frame.code.graph.name} calls itself",
             )
         if self.frames:
             outer = self.frames[-1].slots

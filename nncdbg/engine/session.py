@@ -427,7 +427,9 @@ class Debugger:
             stop = self.control.run_to(lambda: self._sites(there, pc), heed=False)
             if stop.reason == "end":
                 self.control.go_to(before)
-                raise UsageError("the program would end without coming there", hint="it stands where it was")
+                raise UsageError(
+                    "the program would end before it reaches that place", hint="the program has not moved"
+                )
             return stop
 
         return self._moved(run_there)

@@ -134,7 +134,7 @@ def computed(frame: Frame, slot: int, ended: bool) -> bool:
 def content_at(session: Session, place: ContentPlace) -> Any:
     """What stands at a place now, where it stands (see `Values.content`); UNSET if nothing does.
 
-    What was dropped is computed again.  Raises NotComputed for a value that stands no more.
+    What was dropped is computed again.  Raises NotComputed for a value that is no longer valid.
     """
     content = _whole(session, place)
     if content is UNSET or not place.index:
@@ -215,5 +215,5 @@ def values_from(session: Session, frame_number: int | None) -> Values:
         return replace(values, depth=-1)
     depth = frame_depth(session, frame_number)
     if depth is None:
-        raise UsageError("this frame is gone", hint="ask for the stack again")
+        raise UsageError("the frame no longer exists", hint="request the stack again")
     return replace(values, depth=depth)

@@ -351,7 +351,7 @@ def test_a_scan_that_does_not_fit():
         load(made)
     made = scan(scan_output_axes=[1])
     made.graph.output[1].type.tensor_type.ClearField("shape")
-    with pytest.raises(UnsupportedOp, match="how many axes"):
+    with pytest.raises(UnsupportedOp, match="number of axes is unknown"):
         load(made)
 
 
