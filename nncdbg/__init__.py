@@ -50,6 +50,7 @@ _PUBLIC = {
     **dict.fromkeys(("load", "ProgramSource"), "nncdbg.engine.frontends"),
     "run": "nncdbg.engine.outputs",
     "Outputs": "nncdbg.engine.values",
+    "Tensor": "nncdbg.engine.tensor",
     "load_op_library": "nncdbg.engine.ops.library",
     **dict.fromkeys(("Op", "declare", "op"), "nncdbg.engine.ops.declaration"),
     "parse": "nncdbg.textual_repr",
@@ -106,6 +107,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.ops.library import load_op_library as load_op_library
     from nncdbg.engine.outputs import run as run
     from nncdbg.engine.session import Debugger as Debugger
+    from nncdbg.engine.tensor import Tensor as Tensor
     from nncdbg.engine.timeline import Branch as Branch
     from nncdbg.engine.timeline import Mark as Mark
     from nncdbg.engine.values import Outputs as Outputs

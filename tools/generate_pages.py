@@ -47,6 +47,13 @@ def command_line_pages() -> Pages:
     return {f"docs/command-line/{name}": text for name, text in command_line_pages().items()}
 
 
+def expressions() -> Pages:
+    """The language of expressions, from its table of functions."""
+    from tools.expression_page import page
+
+    return {"docs/EXPRESSIONS.md": page()}
+
+
 def influence() -> Pages:
     """Which operand elements influence which results, from the declarations of the ops."""
     from nncdbg.terminal.influence_reference import page
@@ -73,6 +80,7 @@ SOURCES: dict[str, Callable[[], Pages]] = {
     "docs/commands/": command_pages,
     "docs/COMMAND_LINE.md": command_line,
     "docs/command-line/": command_line_pages,
+    "docs/EXPRESSIONS.md": expressions,
     "docs/INFLUENCE.md": influence,
     "docs/pictures/": pictures,
 }

@@ -28,7 +28,7 @@ const host = await build({
   alias: { [JSONRPC]: "./jsonrpc" },
 });
 const pages = await build({
-  entryPoints: Object.fromEntries(["map", "statistics", "tensor"].map((name) => [name, `src/webview/${name}/main.ts`])),
+  entryPoints: Object.fromEntries(["explain", "map", "statistics", "tensor"].map((name) => [name, `src/webview/${name}/main.ts`])),
   outdir: "out/webview",
   bundle: true,
   metafile: true,

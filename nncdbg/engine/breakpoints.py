@@ -29,7 +29,8 @@ class Breakpoint:
     `target` is the line number (as text), ``file:line`` of the user's model, op name, graph name or
     value name; of a site, which `place` gives, it is what people read.  A data breakpoint stops
     after the value was written, the others before the statement runs.  If the condition or the log
-    message reads a result of the statement itself (`reads` has all names), both are evaluated after it.
+    message reads a result of the statement itself (`reads` has all names, `reads_out` is for `$out`), both
+    are evaluated after it.
     """
 
     number: int
@@ -41,6 +42,7 @@ class Breakpoint:
     reads: frozenset[str] = frozenset()
     temporary: bool = False
     place: Place | None = None
+    reads_out: bool = False
     enabled: bool = True
     passes: array[int] = field(default_factory=lambda: array("q"))
     """The ticks at which the place was reached with the condition true."""
@@ -134,4 +136,6 @@ def matching(breakpoint: Breakpoint, code: Code) -> Iterable[tuple[int, bool]]:
 
 def reads_result(breakpoint: Breakpoint, node: Node) -> bool:
     """Whether the condition or the log message reads what this statement computes."""
+    if breakpoint.reads_out and node.outputs:
+        return True
     return any(value.name in breakpoint.reads for value in node.outputs if value.name)

@@ -21,12 +21,13 @@ from nncdbg.engine.findings import Finding
 from nncdbg.engine.graph import Node
 from nncdbg.engine.limit import Limit
 from nncdbg.engine.machine import Frame, Machine
+from nncdbg.engine.rich_output import RichOutput
 from nncdbg.engine.timeline import Mark, Timeline
 from nncdbg.engine.traps import Traps
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(RichOutput):
     """Why and where the program stands.
 
     `reason` is entry, breakpoint, step, data, exception, goto, pause or end.  `node` and `line`
@@ -73,8 +74,9 @@ Journey: TypeAlias = "tuple[Callable[[], bool] | None, str, tuple[tuple[int, int
 class Control:
     """Moves one machine, which comes back at `traps`.
 
-    `holds` evaluates a condition; `log` prints a logpoint's message; `settle` decides whether a finding
-    stops the program; `describe` makes a Stop of (reason, frame, pc) with the line of the listing.
+    `holds` evaluates a condition, before the statement or after it; `log` prints a logpoint's message;
+    `settle` decides whether a finding stops the program; `describe` makes a Stop of (reason, frame, pc)
+    with the line of the listing.
     """
 
     def __init__(
@@ -82,7 +84,7 @@ class Control:
         machine: Machine,
         timeline: Timeline,
         traps: Traps,
-        holds: Callable[[Breakpoint], bool],
+        holds: Callable[[Breakpoint, bool], bool],
         log: Callable[[Judged], None],
         settle: Callable[[Finding], Stop | None],
         describe: Callable[..., Stop],
@@ -314,7 +316,7 @@ class Control:
             if after and frame.pc == 0 and not frame.is_loop and breakpoint.kind == "value":
                 continue
             try:
-                if self.holds(breakpoint):
+                if self.holds(breakpoint, after):
                     found.append(Judged(breakpoint, after))
             except NncdbgError as error:
                 found.append(Judged(breakpoint, after, f"its condition failed: {error.message}"))

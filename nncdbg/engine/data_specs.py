@@ -124,5 +124,8 @@ class _NoValues:
     def variable(self, name: str) -> object:
         raise UsageError(f"${name} has no value here")
 
+    def variables(self) -> tuple[str, ...]:
+        return ()
+
     def summary(self, array: Array) -> Any:
         raise UsageError("stats has no value here")

@@ -25,6 +25,8 @@ from typing import Any, TypeAlias
 
 import numpy.typing as npt
 
+from nncdbg.engine.rich_output import RichOutput
+
 Dim: TypeAlias = "int | str | None"
 """A size, a symbol such as ``"N"``, or None where nothing is known (printed ``?``)."""
 
@@ -253,7 +255,7 @@ def _same_line(a: Node, b: Node) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class Program(RichOutput):
     """All graphs of a source, `entry` first to run.
 
     `stores` are the paths behind `Reference.store`, as the text has them; `opsets` maps an op

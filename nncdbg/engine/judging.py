@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -12,13 +13,13 @@ from nncdbg.engine.code import Code, Statement
 from nncdbg.engine.control import Judged, LogMessage, Stop
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.explanation import explained, size_origins
-from nncdbg.engine.expression import condition, evaluate, parse
+from nncdbg.engine.expression import condition, evaluate
 from nncdbg.engine.findings import Finding
 from nncdbg.engine.graph import Array
 from nncdbg.engine.integer_checks import fault_of, finding_of
 from nncdbg.engine.machine import Frame
 from nncdbg.engine.placement import braced
-from nncdbg.engine.values import Values
+from nncdbg.engine.values import Current, Values
 from nncdbg.textual_repr.listing import Listing
 
 _TOLD_AS = {"nan": ("nan",), "inf": ("inf", "overflow")}
@@ -64,17 +65,32 @@ class Judge:
 
     # -- breakpoints -------------------------------------------------------------------------
 
-    def holds(self, found: Breakpoint) -> bool:
-        """Whether the condition of a breakpoint is true at this moment."""
-        return found.condition is None or condition(found.condition, self.scope)
+    def holds(self, found: Breakpoint, after: bool) -> bool:
+        """Whether the condition of a breakpoint is true now, before or after the statement that is meant."""
+        when = found.condition
+        return when is None or condition(when, self._scope(found, after) if when.variables else self.scope)
+
+    def _scope(self, found: Breakpoint, after: bool) -> Values:
+        """The names and values of this moment, `$in0` and `$out` those of the breakpoint's statement.
+
+        Where a block begins, `$out` is the value that is watched.
+        """
+        frame = self.machine.frames[-1]
+        if not after:
+            current = Current(frame, frame.pc, None)
+        elif frame.pc == 0 and found.target in frame.code.slot_of:
+            current = Current(frame, 0, (frame.code.slot_of[found.target],))
+        else:
+            current = Current.after(frame, frame.pc - 1)
+        return replace(self.scope, current=current)
 
     def message(self, judged: Judged) -> LogMessage:
         """What a logpoint says here, each expression in braces replaced by its value."""
-        scope = self.scope
+        scope = self._scope(judged.breakpoint, judged.after)
         rest, text = judged.breakpoint.log or "", ""
         for part in braced(rest):
             try:
-                shown = str(evaluate(parse(part, scope.has, scope.names), scope))
+                shown = str(evaluate(scope.read(part), scope))
             except NncdbgError as error:
                 shown = f"<{error.message}>"
             before, _, rest = rest.partition("{" + part + "}")
@@ -100,7 +116,8 @@ class Judge:
         for told, when in self.catches.qualifying(finding):
             detail = told.detail
             try:
-                if when is not None and not condition(when, self.scope):
+                current = Current.after(frame, statement.pc)
+                if when is not None and not condition(when, replace(self.scope, current=current)):
                     continue
             except NncdbgError as error:
                 detail = f"{detail}; the condition of catch {told.kind} failed: {error.message}"

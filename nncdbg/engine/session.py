@@ -25,7 +25,7 @@ from nncdbg.engine.deviations import Edit, edits_of
 from nncdbg.engine.editing import change, edited, late_words
 from nncdbg.engine.errors import NncdbgError, UnsupportedOp, UsageError
 from nncdbg.engine.escaping import printable
-from nncdbg.engine.expression import Expression, evaluate, evaluate_index, parse, parse_index
+from nncdbg.engine.expression import Expression, evaluate, evaluate_index, parse_index, split_definition
 from nncdbg.engine.findings import Finding
 from nncdbg.engine.frontends import ProgramSource, load
 from nncdbg.engine.graph import Array
@@ -38,13 +38,15 @@ from nncdbg.engine.linking import Allocation, Binding, Execute, Linker
 from nncdbg.engine.machine import Frame, Machine, Running
 from nncdbg.engine.new_values import from_text, whole_result
 from nncdbg.engine.placement import Placement
+from nncdbg.engine.rich_output import RichOutput
 from nncdbg.engine.search import candidates, constant_names
 from nncdbg.engine.short_names import ProgramNames, ShortNames
 from nncdbg.engine.stopping import Stopping
 from nncdbg.engine.supplied import SuppliedResults
+from nncdbg.engine.tensor import Tensor
 from nncdbg.engine.timeline import Branch, Mark, Timeline
 from nncdbg.engine.traps import Traps
-from nncdbg.engine.values import Outputs, Values, type_of
+from nncdbg.engine.values import Current, Outputs, Values, type_of
 from nncdbg.engine.visits import last_visit, left_micro_program
 from nncdbg.stats import Summary, summarize
 from nncdbg.textual_repr.listing import Listing
@@ -61,7 +63,7 @@ Verb: TypeAlias = "Callable[[], Stop]"
 """One way of moving a program, with all that it needs to know."""
 
 
-class Debugger:
+class Debugger(RichOutput):
     """A program, stopped at its first statement.
 
     `inputs` maps input names to arrays, scalars, or specs such as ``"x.npy"`` and ``"zeros"``;
@@ -166,7 +168,7 @@ class Debugger:
         self._innermost = Values(
             self.machine,
             self.timeline,
-            lambda frame: self.line_of(frame, frame.pc),
+            self.line_of,
             frozenset(candidates(program, "value") | constant_names(program)),
             self.names_in,
             to_host=self.backend.to_host,
@@ -262,7 +264,7 @@ class Debugger:
         Raises UsageError for a kind that is none, or that cannot be found here (see `beyond`).
         """
         scope = self.values
-        expression = parse(when, scope.has, scope.names) if when else None
+        expression = scope.read(when) if when else None
         self._instrumentation.catch(kinds, expression)
 
     def beyond(self) -> dict[str, tuple[str, str]]:
@@ -515,8 +517,31 @@ class Debugger:
     @property
     def values(self) -> Values:
         """Names and values as seen from the selected frame."""
-        depth = -1 if self.selected < 0 else len(self.machine.frames) - 1 - self.selected
-        return replace(self._innermost, depth=depth)
+        return self.values_at(len(self.machine.frames) - 1 - max(0, self.selected))
+
+    def values_at(self, depth: int) -> Values:
+        """Names and values as seen from the frame at `depth`, 0 for the outermost."""
+        frame = self.machine.frames[depth]
+        pc, done = self.statement_at(depth)
+        current = Current.after(frame, pc) if done else Current.before(frame, pc)
+        return replace(self._innermost, depth=depth, current=current)
+
+    def statement_at(self, depth: int) -> tuple[int, bool]:
+        """(pc, whether it has run) of the current statement of the frame at `depth`.
+
+        That is the next one; or in the frame that the stop is about, the one just run that it is about.
+        """
+        frame, stop = self.machine.frames[depth], self.stop
+        nodes = frame.code.nodes
+        ran = stop.frame is frame and stop.node is not None and 0 < frame.pc <= len(nodes)
+        if ran and nodes[frame.pc - 1] is stop.node:
+            return frame.pc - 1, True
+        return frame.pc, False
+
+    @property
+    def convenience(self) -> dict[str, Any]:
+        """What was defined with `$x = EXPR`, by name without `$`; `_` is the value printed last."""
+        return self._innermost.convenience
 
     def value(self, name: str) -> Array:
         """The array at this moment, read-only; `name` may be an unambiguous part of a long name.
@@ -526,14 +551,25 @@ class Debugger:
         scope = self.values
         return scope.value(scope.resolve(name))
 
+    def __getitem__(self, name: str) -> Tensor:
+        """The value at this moment with its name and statistics; errors are those of `value`."""
+        scope = self.values
+        name = scope.resolve(name)
+        return Tensor(scope.value(name), name)
+
     def stats(self, name: str) -> Summary:
         """The statistics of a value, over its finite elements, with counts of the others."""
         return summarize(self.value(name))
 
     def evaluate(self, text: str) -> Any:
-        """The value of an expression at this moment."""
+        """The value of an expression at this moment; `$x = EXPR` also defines a convenience name."""
         scope = self.values
-        return evaluate(parse(text, scope.has, scope.names), scope)
+        definition = split_definition(text)
+        if definition is None:
+            return evaluate(scope.read(text), scope)
+        name, value = definition
+        result = self.convenience[name] = evaluate(scope.read(value), scope)
+        return result
 
     def set_value(self, name: str, value: Any, index: Any = None, *, scope: Values | None = None) -> Branch:
         """Change a value, or the part at `index`, and compute again what depends on it.

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from nncdbg.engine.breakpoints import Breakpoint, Place, hit_rule
 from nncdbg.engine.code import Code
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.expression import Expression, parse
+from nncdbg.engine.expression import Expression
 from nncdbg.engine.linking import walk
 from nncdbg.engine.placement import Placement, braced
 from nncdbg.engine.short_names import choices, meant
 from nncdbg.engine.traps import Traps
 from nncdbg.engine.values import Values
 from nncdbg.textual_repr.listing import Listing
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A condition, the names of values that it and the log message read, and whether they read `$out`."""
+
+    condition: Expression | None
+    names: frozenset[str]
+    out: bool
 
 
 class Stopping:
@@ -44,8 +54,7 @@ class Stopping:
                 "a breakpoint is at one of line, op, graph, value, source or site", hint="break_at(line=12)"
             )
         kind, place = chosen[0]
-        scope = self.scope
-        expression = parse(when, scope.has, scope.names) if when else None
+        read = self._read(when, log)
         rule = str(hits) if hits is not None else None
         if rule is not None:
             hit_rule(rule)
@@ -53,25 +62,37 @@ class Stopping:
             self._numbers + 1,
             kind,
             self._target(kind, place),
-            expression,
+            read.condition,
             rule,
             log,
-            self._reads(expression, log),
+            read.names,
             temporary,
             place if kind == "site" else None,
+            read.out,
         )
-        self.placement.bind(found, self.traps.codes)
+        self._bind(found)
         self._numbers += 1
         self.traps.breakpoints[found.number] = found
         self.traps.rearm()
         return found
 
-    def _reads(self, when: Expression | None, log: str | None) -> frozenset[str]:
-        """Return the values that a condition and a log message read."""
-        scope = self.scope
-        read = [parse(part, scope.has, scope.names) for part in braced(log or "")]
-        read += [when] if when is not None else []
-        return frozenset().union(*(each.names for each in read))
+    def _read(self, when: str | None, log: str | None) -> _Read:
+        """Return the condition, and what it and the log message read.  Raises ExpressionError."""
+        condition = self.scope.read(when) if when else None
+        read = [self.scope.read(part) for part in braced(log or "")]
+        read += [condition] if condition is not None else []
+        names = frozenset[str]().union(*(each.names for each in read))
+        return _Read(condition, names, any(each.reads_result for each in read))
+
+    def _bind(self, found: Breakpoint) -> None:
+        """Bind a breakpoint to its statements.  Raises UsageError where `$out` has no value there."""
+        self.placement.bind(found, self.traps.codes)
+        before = found.sites and not any(after for _, _, after in found.sites)
+        if found.reads_out and (found.kind == "graph" or before):
+            raise UsageError(
+                f"`$out` has no value at {found.kind} {found.target}: no result is computed there",
+                hint="break at an op, a value or a statement with results",
+            )
 
     def _target(self, kind: str, place: Any) -> str:
         match kind:
@@ -101,14 +122,21 @@ class Stopping:
         Raises UsageError for an unknown number, ExpressionError for a wrong condition.
         """
         found = self.known(number)
-        scope = self.scope
-        found.condition = parse(when, scope.has, scope.names) if when else None
-        found.reads = self._reads(found.condition, found.log)
+        before = _Read(found.condition, found.reads, found.reads_out)
+        try:
+            self._bind_again(found, self._read(when, found.log))
+        except UsageError:
+            self._bind_again(found, before)
+            raise
+        finally:
+            self.traps.rearm()
+        return found
+
+    def _bind_again(self, found: Breakpoint, read: _Read) -> None:
+        found.condition, found.reads, found.reads_out = read.condition, read.names, read.out
         found.sites.clear()
         found.note = ""
-        self.placement.bind(found, self.traps.codes)
-        self.traps.rearm()
-        return found
+        self._bind(found)
 
     def ignore(self, number: int, count: int) -> Breakpoint:
         """Have the next `count` hits of a breakpoint pass.  Raises UsageError for an unknown number."""

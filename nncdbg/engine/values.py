@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from nncdbg.engine.code import UNSET, Code
 from nncdbg.engine.errors import ExpressionError, NotComputed
+from nncdbg.engine.expression import FACTS, STATEMENT_VARIABLE, Expression, check_variables, parse
 from nncdbg.engine.graph import Array, TensorType
 from nncdbg.engine.machine import Frame, Machine
+from nncdbg.engine.rich_output import RichOutput
 from nncdbg.engine.short_names import Scopes, ShortNames, choices, meant
 from nncdbg.engine.timeline import EVICTED, Timeline
 from nncdbg.stats import Summary
@@ -42,8 +44,31 @@ def _not_supplied(frame: Frame, slot: int) -> Any:
     return UNSET
 
 
-class Outputs(dict[str, Array]):
+class Outputs(dict[str, Array], RichOutput):
     """The results of a program: read-only arrays by name, without the `%`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Current:
+    """What the variables `$in0` and `$out` are about, in a frame.
+
+    `pc` is the statement whose operands are `$in0`, `$in1`.  `results` are the slots of `$out`, `$out1`;
+    None for a statement that has not run.
+    """
+
+    frame: Frame
+    pc: int
+    results: Sequence[int] | None
+
+    @classmethod
+    def before(cls, frame: Frame, pc: int) -> Current:
+        """The statement at `pc`, and the results of the one before it; the block's inputs at its start."""
+        return cls(frame, pc, results_of(frame, pc - 1))
+
+    @classmethod
+    def after(cls, frame: Frame, pc: int) -> Current:
+        """The statement at `pc`, which has run; the block's inputs for -1."""
+        return cls(frame, max(0, pc), results_of(frame, pc))
 
 
 @dataclass(slots=True)
@@ -56,7 +81,8 @@ class Values:
 
     machine: Machine
     timeline: Timeline
-    line: Callable[[Frame], int | None]
+    line: Callable[[Frame, int], int | None]
+    """The line of a statement of a frame, by its pc."""
     program_names: frozenset[str]
     names_in: Callable[[Code], ShortNames]
     """The names that are visible in a block."""
@@ -67,6 +93,10 @@ class Values:
     """(frame, slot) to the result that the user gave for the frame's next statement, or UNSET."""
     between: Callable[[], None] = _go_on
     """Called before each value that is looked up; what it raises ends what looks it up."""
+    convenience: dict[str, Any] = field(default_factory=dict)
+    """What was defined with `$x = EXPR`, by name without `$`; `_` is the value printed last."""
+    current: Current | None = None
+    """What `$in0` and `$out` are about; the next and the last statement of the frame if None."""
 
     def places(self, name: str) -> Iterator[Place]:
         frames = self.machine.frames
@@ -160,7 +190,9 @@ class Values:
         For who looks at once and at a part, whatever its size.  Raises NotComputed or ExpressionError.
         """
         self.between()
-        place = self.place(name)
+        return self._content(self.place(name), name)
+
+    def _content(self, place: Place, name: str) -> Any:
         content = place.slots[place.slot]
         if content is EVICTED:
             content = UNSET
@@ -220,21 +252,87 @@ class Values:
         names = [value.name for value in frame.code.graph.outputs]
         return Outputs((name, self._kept(content)) for name, content in zip(names, contents, strict=True))
 
+    def read(self, text: str) -> Expression:
+        """An expression over these values and variables.  Raises ExpressionError."""
+        return check_variables(parse(text, self.has, self.names), self)
+
+    def variables(self) -> Iterable[str]:
+        """The names after `$` that mean something here."""
+        current = self._current()
+        yield from FACTS
+        yield from _numbered("in", len(current.frame.code.operands[current.pc]))
+        yield from _numbered("out", len(current.results or ()))
+        yield from self.convenience
+
     def variable(self, name: str) -> object:
+        """`$iter`, `$op`, `$line`, `$in0`, `$out`, or a convenience name.  Raises KeyError for another name.
+
+        Raises NotComputed for a result of a statement that has not run.
+        """
+        numbered = STATEMENT_VARIABLE.fullmatch(name)
+        if numbered is not None:
+            return self._of_statement(numbered[1], int(numbered[2] or 0))
+        current = self._current()
+        frame, pc = current.frame, current.pc
+        match name:
+            case "iter":
+                outer = self.machine.frames[: self.machine.frames.index(frame) + 1]
+                loops = [each.iteration for each in outer if each.is_loop]
+                return loops[-1] if loops else 0
+            case "op":
+                return frame.code.nodes[pc].op if pc < len(frame.code.nodes) else "return"
+            case "line":
+                return self.line(frame, pc) or 0
+        return self.convenience[name]
+
+    def _current(self) -> Current:
+        if self.current is not None:
+            return self.current
         frame = self.machine.frames[self.depth]
-        if name == "iter":
-            loops = [
-                f.iteration for f in self.machine.frames[: self.machine.frames.index(frame) + 1] if f.is_loop
-            ]
-            return loops[-1] if loops else 0
-        if name == "op":
-            return frame.code.nodes[frame.pc].op if frame.pc < len(frame.code.nodes) else "return"
-        if name == "line":
-            return self.line(frame) or 0
-        raise ExpressionError(f"nothing is named ${name}", hint="there are $iter, $op and $line")
+        return Current.before(frame, frame.pc)
+
+    def _of_statement(self, kind: str, number: int) -> Array:
+        """An operand (`in`) or a result (`out`) of the current statement."""
+        current = self._current()
+        frame = current.frame
+        slots = frame.code.operands[current.pc] if kind == "in" else current.results
+        if slots is None:
+            raise NotComputed("$out is not computed yet", hint="it is the result of a statement that has run")
+        shown = f"${kind}{number or ''}" if kind == "out" else f"${kind}{number}"
+        if number >= len(slots):
+            what = ("operand" if kind == "in" else "result") + ("" if len(slots) == 1 else "s")
+            hint = (
+                f"they are {', '.join(f'${each}' for each in _numbered(kind, len(slots)))}" if slots else None
+            )
+            raise ExpressionError(f"there is no {shown}: the statement has {len(slots)} {what}", hint=hint)
+        slot = slots[number]
+        if slot == 0:
+            raise NotComputed(f"{shown} is an optional operand that is not given")
+        if frame.slots[slot] is UNSET:
+            raise NotComputed(f"{shown} is not computed yet", hint="step over the statement that defines it")
+        self.between()
+        depth = self.machine.frames.index(frame) if frame in self.machine.frames else None
+        place = Place(frame.slots, slot, frame.code, depth, True)
+        return self._kept(self._content(place, frame.code.names[slot]))
 
     def summary(self, array: Array) -> Summary:
         return summarize_by_pieces(array, self.between)
+
+
+def results_of(frame: Frame, pc: int) -> Sequence[int]:
+    """The slots that a statement writes; of the start of a block (-1), what it is given or carries."""
+    if pc < 0:
+        inputs = frame.code.graph.inputs[1 if frame.is_loop else 0 :]
+        return [frame.code.slot_of[value.name] for value in inputs if value.name]
+    target = frame.code.targets[pc]
+    if target is None:
+        return ()
+    return range(target.start, target.stop) if isinstance(target, slice) else (target,)
+
+
+def _numbered(kind: str, count: int) -> Iterator[str]:
+    """`out`, `out1`, ... or `in0`, `in1`, ..."""
+    return (kind if kind == "out" and not number else f"{kind}{number}" for number in range(count))
 
 
 def copied(content: Any) -> Any:

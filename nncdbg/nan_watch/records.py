@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.errors import StoppedRun, failure_code
+from nncdbg.engine.rich_output import RichOutput
 from nncdbg.stats.summary import Summary
 
 if TYPE_CHECKING:
@@ -174,7 +175,7 @@ def _place(site: Site | None) -> dict[str, Any] | None:
 
 
 @dataclass(slots=True)
-class Report:
+class Report(RichOutput):
     """The result of a watch over one run, or over all cases of a corpus.
 
     `ops` counts executed statements, `seconds` the time of the runs.  `counts` tells how many findings of

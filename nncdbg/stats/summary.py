@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from nncdbg.engine.rich_output import RichOutput
+
 
 def _number(number: float | None) -> str:
     """Four significant digits; integers in full, as far as they are not longer than that."""
@@ -17,7 +19,7 @@ def _number(number: float | None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(RichOutput):
     """Statistics of one tensor.
 
     `min`, `max`, `mean` and `std` (population, ddof 0) are over the finite elements, None if
@@ -62,7 +64,7 @@ class Summary:
         return " ".join(f"{label} {number}" for label, number in self.figures())
 
 
-class _Draft:
+class _Draft(RichOutput):
     """A summary while it is made: the same slots, open to assignment."""
 
     __slots__ = Summary.__slots__

@@ -97,7 +97,7 @@ def _graphs(session: Session, word: str) -> list[str]:
 def _functions(session: Session, word: str) -> list[str]:
     from nncdbg.engine.expression.functions import FUNCTIONS
 
-    return [f"{name}(" for name in FUNCTIONS] + ["$iter", "$op", "$line"]
+    return [f"{name}(" for name in FUNCTIONS] + [f"${name}" for name in session.debugger.values.variables()]
 
 
 def _files(session: Session, word: str) -> list[str]:
@@ -135,7 +135,7 @@ _SOURCES: dict[str, Callable[[Session, str], list[str]]] = {
     "mark": lambda session, word: list(session.debugger.timeline.marks),
     "branch": lambda session, word: [str(number) for number in session.debugger.timeline.branches],
     "breakpoint": lambda session, word: [str(found.number) for found in session.debugger.breakpoints],
-    "command": lambda session, word: [*_commands(session), "keys"],
+    "command": lambda session, word: [*_commands(session), "expressions", "keys"],
     "catch": _catches,
     "info": _topics,
     "line": lambda session, word: [],

@@ -239,7 +239,6 @@ def is_expression(debugger: Debugger, text: str) -> bool:
     """Whether a line is to be read as an expression: no command begins it, or a command's name stands
     there for a function or a value, as in `stats(%h).nan` and `h.mean()`.
     """
-    from nncdbg.engine.expression import parse
     from nncdbg.engine.expression.functions import PREFIXES, function_name
     from nncdbg.terminal.commands import find
 
@@ -260,7 +259,7 @@ def is_expression(debugger: Debugger, text: str) -> bool:
     else:
         return False
     try:
-        parse(text, scope.has, scope.names)
+        scope.read(text)
     except NncdbgError:
         return False
     return True

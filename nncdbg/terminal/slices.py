@@ -18,6 +18,7 @@ from nncdbg.terminal.display import described
 from nncdbg.terminal.stops import look_into, statement_lines
 
 if TYPE_CHECKING:
+    from nncdbg.engine.diagnosis.diagnosing import Diagnosis
     from nncdbg.engine.session import Debugger
     from nncdbg.terminal.screen import Screen
 
@@ -82,7 +83,7 @@ def followed(
     """What named values were computed from; of one with NaN or Inf only what leads to where that was born."""
 
     def troubled(origin: Origin) -> bool:
-        content = _content(debugger, origin.visit, origin.slot)
+        content = content_of(debugger, origin.visit, origin.slot)
         return content is UNSET or bool(_troubles(showing.summary(content, origin.visit.code, origin.slot)))
 
     bad = any(troubled(Origin(visit, slot, 0)) for slot in slots if slot)
@@ -119,42 +120,50 @@ def statement_line(debugger: Debugger, visit: Visit, pc: int, showing: Showing) 
 def _value_lines(debugger: Debugger, origin: Origin, showing: Showing) -> Iterator[Text]:
     """The value; where it is no number any more and was before, also why."""
     visit, slot = origin.visit, origin.slot
-    content = _content(debugger, visit, slot)
+    content = content_of(debugger, visit, slot)
     if content is UNSET:
         yield Text(f"{spelled(origin.name)} does not stand any more", "dim")
         return
     line = showing.line(origin.name, content, visit.code, slot)
     if origin.pc < 0:
-        yield line.append(f"  ({_given(origin)})", "dim")
+        yield line.append(f"  ({origin_of_input(origin)})", "dim")
         return
-    born = _born(debugger, origin, content, showing)
+    born = originating(debugger, origin, content, showing)
     yield line.append(f"  <- {' and '.join(born)} is born here", "bold") if born else line
     for name in born:
         yield from _why_born(debugger, origin, name)
 
 
 def _why_born(debugger: Debugger, origin: Origin, name: str) -> Iterator[Text]:
+    found = diagnosed(debugger, origin, name)
+    if isinstance(found, str):
+        yield Text(f"  {found}", "dim")
+    elif found is not None:
+        cause, within = found
+        inside = f" (inside, at {within.code.nodes[within.pc].op})" if within is not None else ""
+        yield Text(
+            f"  cause: {cause.name}{inside}: {cause.evidence}" if cause.evidence else f"  cause: {cause.name}"
+        )
+        if cause.hint:
+            yield Text(f"  hint: {cause.hint}", "dim")
+
+
+def diagnosed(debugger: Debugger, origin: Origin, name: str) -> Diagnosis | str | None:
+    """Return the cause of a NaN or Inf (`name`), or a sentence where it is intentional.
+
+    None where operands were dropped to keep within the history budget: they would have to be computed again.
+    """
     code, pc = origin.visit.code, origin.pc
     target = code.targets[pc]
     output = origin.slot - target.start if isinstance(target, slice) else 0
     needed = [*code.operands[pc], origin.slot]
-    # What was dropped to keep within the history budget would have to be computed again first.
     if any(origin.visit.slots[slot] is EVICTED or origin.visit.slots[slot] is UNSET for slot in needed):
-        return
+        return None
     found = debugger.diagnose(name.lower(), Statement(code, pc), origin.visit.slots, output)
-    if found is None:
-        yield Text("  it is meant: that is how ONNX defines it", "dim")
-        return
-    cause, within = found
-    inside = f" (inside, at {within.code.nodes[within.pc].op})" if within is not None else ""
-    yield Text(
-        f"  cause: {cause.name}{inside}: {cause.evidence}" if cause.evidence else f"  cause: {cause.name}"
-    )
-    if cause.hint:
-        yield Text(f"  hint: {cause.hint}", "dim")
+    return "it is meant: that is how ONNX defines it" if found is None else found
 
 
-def _content(debugger: Debugger, visit: Visit, slot: int) -> Any:
+def content_of(debugger: Debugger, visit: Visit, slot: int) -> Any:
     """What a slot holds; UNSET for what does not stand any more."""
     content = visit.slots[slot]
     if content is EVICTED and visit.depth is not None:
@@ -162,7 +171,7 @@ def _content(debugger: Debugger, visit: Visit, slot: int) -> Any:
     return UNSET if content is EVICTED or debugger.timeline.standing(content) is not None else content
 
 
-def _born(debugger: Debugger, origin: Origin, result: Any, showing: Showing) -> list[str]:
+def originating(debugger: Debugger, origin: Origin, result: Any, showing: Showing) -> list[str]:
     """The troubles in a result that none of its operands has: `NaN`, `Inf`, both, or none."""
     visit, pc = origin.visit, origin.pc
     summary = showing.summary(result, visit.code, origin.slot)
@@ -170,7 +179,7 @@ def _born(debugger: Debugger, origin: Origin, result: Any, showing: Showing) -> 
     if not troubles or visit.code.instructions[pc][0] is None:
         return []
     for slot in filter(None, visit.code.operands[pc]):
-        content = _content(debugger, visit, slot)
+        content = content_of(debugger, visit, slot)
         known = showing.summary(content, visit.code, slot) if content is not UNSET else None
         if content is UNSET or (known is None and hasattr(content, "dtype")):
             return []  # It may have come from there.
@@ -184,7 +193,7 @@ def _troubles(summary: Summary | None) -> set[str]:
     return {*(("NaN",) if summary.nan else ()), *(("Inf",) if summary.posinf or summary.neginf else ())}
 
 
-def _given(origin: Origin) -> str:
+def origin_of_input(origin: Origin) -> str:
     code = origin.visit.code
     if any(inner == origin.slot for _, inner in code.captures):
         return "from the block around"

@@ -6,6 +6,7 @@ marked, however small the NaN's share: finding it is what the picture is for.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -24,8 +25,9 @@ _RAMP = " .:-=+*#%@"
 _BARS = "▁▂▃▄▅▆▇█"
 _MARKS = "?!^v"
 """By kind of area: (a mean), NaN, only +inf, only -inf."""
-_MARK_COLORS = ("", "rgb(255,0,255)", "rgb(255,40,40)", "rgb(40,80,255)")
-_VIRIDIS = ((68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37))
+MARK_COLORS = ((255, 0, 255), (255, 40, 40), (40, 80, 255))
+"""Colours of areas with a NaN, with only +inf, with only -inf."""
+VIRIDIS = ((68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37))
 """Anchors of matplotlib's colour map of that name, dark to light."""
 
 _LINES = 20
@@ -191,19 +193,21 @@ def _characters(areas: Areas, scale: tuple[float, float] | None, ramp: str) -> l
 def _colors(areas: Areas, scale: tuple[float, float] | None) -> list[list[str]]:
     levels = _levels(areas, scale, 256)
     return [
-        [_MARK_COLORS[kind] if kind else _color(level) for level, kind in zip(*row, strict=True)]
+        [_rgb(MARK_COLORS[kind - 1]) if kind else _color(level) for level, kind in zip(*row, strict=True)]
         for row in zip(levels, areas.kinds, strict=True)
     ]
 
 
 def _color(level: int) -> str:
     """The colour of a level 0..255 between the anchors of the map."""
-    at = level / 255 * (len(_VIRIDIS) - 1)
-    left = min(int(at), len(_VIRIDIS) - 2)
-    mixed = (
-        round(a + (b - a) * (at - left)) for a, b in zip(_VIRIDIS[left], _VIRIDIS[left + 1], strict=True)
-    )
-    return "rgb({},{},{})".format(*mixed)
+    at = level / 255 * (len(VIRIDIS) - 1)
+    left = min(int(at), len(VIRIDIS) - 2)
+    mixed = (round(a + (b - a) * (at - left)) for a, b in zip(VIRIDIS[left], VIRIDIS[left + 1], strict=True))
+    return _rgb(mixed)
+
+
+def _rgb(color: Iterable[int]) -> str:
+    return "rgb({},{},{})".format(*color)
 
 
 def _beside(pictures: list[list[Text]], width: int) -> list[Text]:

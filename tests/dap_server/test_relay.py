@@ -197,7 +197,7 @@ def test_what_goes_wrong_is_told_and_the_next_try_works(client: Client, program:
         ({"port": "x"}, "arguments.connect.port"),
         (
             {"port": closed},
-            f"cannot attach to 127.0.0.1:{closed}: Connection refused (set `connect` to the address that nncdbg.listen",
+            f"cannot attach to 127.0.0.1:{closed}: Connection refused (set `connect` to the address",
         ),
         ({"host": "no.such.host.invalid", "port": 1}, "cannot attach to no.such.host.invalid:1: "),
         ({"socket": "nowhere"}, "cannot attach to unix:nowhere: No such file or directory"),

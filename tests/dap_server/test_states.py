@@ -71,6 +71,7 @@ nncdbg/histogram             -        -            +          +        +       +
 nncdbg/stats                 -        -            +          +        +       +
 nncdbg/nonfinite             -        -            +          +        +       +
 nncdbg/compare               -        -            +          +        +       +
+nncdbg/explain               -        -            +          +        +       +
 nncdbg/lines                 -        -            +          +        +       +
 nncdbg/marks                 -        -            +          +        +       +
 nncdbg/map                   -        -            +          +        +       +

@@ -61,6 +61,9 @@ VALUES: dict[str, Any] = {
 }
 
 
+VARIABLES: dict[str, object] = {"iter": 4, "op": "Softmax", "line": 12, "out": H + 1, "x": 2.5}
+
+
 @dataclass
 class Counted:
     """Stands for nncdbg.stats.Summary."""
@@ -87,7 +90,10 @@ class Moment:
         return VALUES[name] - 1
 
     def variable(self, name: str) -> object:
-        return {"iter": 4, "op": "Softmax", "line": 12}[name]
+        return VARIABLES[name]
+
+    def variables(self) -> Iterable[str]:
+        return VARIABLES
 
     def summary(self, array: Any) -> Counted:
         finite = array[np.isfinite(array)]

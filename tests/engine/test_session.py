@@ -209,7 +209,7 @@ def test_what_a_pause_broke_off_is_not_looked_at() -> None:
 
 
 def test_reverse_continue_meets_the_same_hits_in_reverse(debugger: nncdbg.Debugger) -> None:
-    debugger.break_at(line=8, when="$iter % 2 == 0")
+    debugger.break_at(line=8, when="mod($iter, 2) == 0")
     debugger.break_at(op="Relu")
     forward = []
     while (stop := debugger.run()).reason != "end":

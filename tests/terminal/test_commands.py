@@ -120,7 +120,7 @@ def session(repository: Path) -> Session:
         ("p mean(%sc", ["%scores"]),
         ("p sco", ["%scores"]),
         ("p argm", ["argmax(", "argmin("]),
-        ("p $i", ["$iter"]),
+        ("p $i", ["$in0", "$iter"]),
         ("stats %sh", ["%sharp"]),
         ("break Soft", ["Softmax"]),
         ("break @la", ["@layer"]),

@@ -3,7 +3,6 @@
 
 import * as path from "node:path";
 import * as vscode from "vscode";
-import { Explanations } from "./explanations";
 
 /** What VS Code gives a command of the menu of a variable. */
 export interface VariableContext {
@@ -15,14 +14,13 @@ export interface VariableContext {
   expression?: string;
 }
 
-export function registerSessionCommands(explanations: Explanations): vscode.Disposable[] {
+export function registerSessionCommands(): vscode.Disposable[] {
   const register = vscode.commands.registerCommand;
   return [
     register("nncdbg.reverseStepInto", () => told(() => reverse("nncdbg/reverseStepIn"))),
     register("nncdbg.reverseStepOut", () => told(() => reverse("nncdbg/reverseStepOut"))),
     register("nncdbg.breakWhenNaN", (of) => told(() => breakWhen(of, (value) => `any(isnan(${value}))`))),
     register("nncdbg.breakWhen", (of) => told(() => breakWhen(of, askCondition))),
-    register("nncdbg.why", (of) => told(() => why(of, explanations))),
     register("nncdbg.saveAsNpy", (of) => told(() => save(of))),
   ];
 }
@@ -92,13 +90,6 @@ function askCondition(value: string): Thenable<string | undefined> {
     value: `max(abs(${value})) > 10`,
     valueSelection: [0, -1],
   });
-}
-
-async function why(of: VariableContext | undefined, explanations: Explanations): Promise<void> {
-  const value = await valueOf(of);
-  if (value) {
-    await explanations.show(`why ${value}`, await enter(`why ${value}`));
-  }
 }
 
 async function save(of: VariableContext | undefined): Promise<void> {

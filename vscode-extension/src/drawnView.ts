@@ -1,8 +1,8 @@
 // A view of the side bar that is a page: what its request answers is drawn there, and a click goes to a line.
 
-import { randomBytes } from "node:crypto";
 import * as vscode from "vscode";
 import { Follower, FollowingView } from "./following";
+import { documentOf } from "./page";
 import type { FromPage, Target, ToPage } from "./pageMessages";
 import { Sessions } from "./sessions";
 
@@ -25,14 +25,13 @@ export abstract class DrawnView implements FollowingView, vscode.WebviewViewProv
     this.registered = vscode.window.registerWebviewViewProvider(`nncdbg.${name}`, this);
   }
 
-  resolveWebviewView(view: vscode.WebviewView): void {
+  async resolveWebviewView(view: vscode.WebviewView): Promise<void> {
     this.view = view;
-    const root = vscode.Uri.joinPath(this.extension, "out", "webview");
-    view.webview.options = { enableScripts: true, localResourceRoots: [root] };
+    view.webview.options = { enableScripts: true, localResourceRoots: [] };
     view.webview.onDidReceiveMessage((message: FromPage) => this.hear(message));
     view.onDidChangeVisibility(() => this.follower.update());
     view.onDidDispose(() => (this.view = undefined));
-    view.webview.html = this.page(view.webview, root);
+    view.webview.html = await documentOf(this.extension, this.name, this.title);
   }
 
   get visible(): boolean {
@@ -52,6 +51,13 @@ export abstract class DrawnView implements FollowingView, vscode.WebviewViewProv
     this.tell({ kind: "say", words });
   }
 
+  /** Shows what is asked for like this from now on. */
+  protected ask(asks: object): void {
+    this.asked = asks;
+    void this.view?.webview.postMessage({ kind: "asked", asks } satisfies ToPage);
+    this.follower.again();
+  }
+
   private tell(message: ToPage): void {
     this.last = message;
     void this.view?.webview.postMessage(message);
@@ -61,6 +67,7 @@ export abstract class DrawnView implements FollowingView, vscode.WebviewViewProv
     switch (message.kind) {
       case "ready":
         // The page was not there when this was told, or was taken away with its view.
+        void this.view?.webview.postMessage({ kind: "asked", asks: this.asked } satisfies ToPage);
         this.tell(this.last);
         void this.follower.update();
         break;
@@ -90,26 +97,6 @@ export abstract class DrawnView implements FollowingView, vscode.WebviewViewProv
     } catch (error) {
       void vscode.window.showErrorMessage((error as Error).message);
     }
-  }
-
-  private page(webview: vscode.Webview, root: vscode.Uri): string {
-    const nonce = randomBytes(16).toString("base64");
-    const script = webview.asWebviewUri(vscode.Uri.joinPath(root, `${this.name}.js`));
-    const style = webview.asWebviewUri(vscode.Uri.joinPath(root, `${this.name}.css`));
-    const policy = `default-src 'none'; script-src 'nonce-${nonce}'; style-src ${webview.cspSource}`;
-    return `<!DOCTYPE html>
-<html lang="en">
-<head>
-  <meta charset="utf-8">
-  <meta http-equiv="Content-Security-Policy" content="${policy}">
-  <meta name="viewport" content="width=device-width, initial-scale=1">
-  <link rel="stylesheet" href="${style}">
-  <title>${this.title}</title>
-</head>
-<body>
-  <script nonce="${nonce}" src="${script}"></script>
-</body>
-</html>`;
   }
 
   dispose(): void {

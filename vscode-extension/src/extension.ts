@@ -6,7 +6,6 @@ import { ChangedModels } from "./changes";
 import { currentSession, registerSessionCommands, told, valueOf } from "./commands";
 import { Configurations, debugGraph } from "./configurations";
 import { openExample } from "./example";
-import { Explanations } from "./explanations";
 import type { Language } from "./language";
 import { ModelEditor } from "./listing";
 import { selectPython } from "./python";
@@ -33,7 +32,6 @@ export function activate(context: vscode.ExtensionContext): Exports {
   const configurations = new Configurations();
   const changes = new ChangedModels();
   const models = new ModelEditor(changes);
-  const explanations = new Explanations();
   const wires = new Wires();
   const values = new InlineValues(wires);
   const provide = () => configurations.provideDebugConfigurations();
@@ -41,7 +39,6 @@ export function activate(context: vscode.ExtensionContext): Exports {
   context.subscriptions.push(
     changes,
     models,
-    explanations,
     wires,
     values,
     vscode.debug.registerDebugAdapterDescriptorFactory(TYPE, new Adapters(wires)),
@@ -51,7 +48,7 @@ export function activate(context: vscode.ExtensionContext): Exports {
     vscode.debug.registerDebugAdapterTrackerFactory(TYPE, values),
     vscode.languages.registerEvaluatableExpressionProvider(TEXTS, new EvaluatableValues()),
     vscode.window.registerCustomEditorProvider(ModelEditor.type, models),
-    ...registerSessionCommands(explanations),
+    ...registerSessionCommands(),
     ...registerViews(context, wires, values),
     ...registerTensorViews(context, wires, values),
     vscode.commands.registerCommand("nncdbg.debugGraph", debugGraph),
@@ -62,7 +59,7 @@ export function activate(context: vscode.ExtensionContext): Exports {
   return { onDidAsk: wires.onDidAsk };
 }
 
-const VIEW_COMMANDS = ["timeline.goTo", "timeline.setMark", "timeline.renameMark", "timeline.deleteMark", "map.openInNetron"];
+const VIEW_COMMANDS = ["explain", "timeline.goTo", "timeline.setMark", "timeline.renameMark", "timeline.deleteMark", "map.openInNetron"];
 
 interface SessionViews extends vscode.Disposable {
   follow(session: vscode.DebugSession): vscode.DebugAdapterTracker;
@@ -90,7 +87,7 @@ function registerViews(context: vscode.ExtensionContext, wires: Wires, values: I
   return [
     tracked,
     ...VIEW_COMMANDS.map((name) =>
-      vscode.commands.registerCommand(`nncdbg.${name}`, (of) => told(async () => (await views()).commands[name](of))),
+      vscode.commands.registerCommand(`nncdbg.${name}`, (of) => told(async () => (await views()).commands[name](of as never))),
     ),
   ];
 }

@@ -6,8 +6,8 @@ export interface Target {
   line: number;
 }
 
-/** To the page. */
-export type ToPage = { kind: "show"; answer: unknown } | { kind: "say"; words: string };
+/** To the page.  `asked`: what it is to show from now on was chosen elsewhere. */
+export type ToPage = { kind: "show"; answer: unknown } | { kind: "say"; words: string } | { kind: "asked"; asks: object };
 
 /** From the page. */
 export type FromPage =

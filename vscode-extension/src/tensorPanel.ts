@@ -1,8 +1,8 @@
 // One tensor view: a panel, what it looks at, and the requests that it makes.
 
-import { randomBytes } from "node:crypto";
 import * as path from "node:path";
 import * as vscode from "vscode";
+import { documentOf } from "./page";
 import type { Sessions, Told } from "./sessions";
 import { Early, FromView, Question, SavedFormat, Standing, ToView, keyOf } from "./tensorMessages";
 
@@ -39,19 +39,18 @@ export class TensorPanel implements vscode.Disposable {
     private frameId: number | undefined,
     column: vscode.ViewColumn,
   ) {
-    const root = vscode.Uri.joinPath(extension, "out", "webview");
     this.panel = vscode.window.createWebviewPanel(
       TensorPanel.type,
       expression,
       { viewColumn: column, preserveFocus: false },
-      { enableScripts: true, localResourceRoots: [root] },
+      { enableScripts: true, localResourceRoots: [] },
     );
     this.place = sessions.placeOf(session);
     this.listeners = [
       this.panel.webview.onDidReceiveMessage((message: FromView) => this.hear(message)),
       sessions.onTold((told) => this.follow(told)),
     ];
-    this.panel.webview.html = this.page(root);
+    void documentOf(extension, "tensor", "Tensor").then((html) => (this.panel.webview.html = html));
   }
 
   onClosed(closed: () => void): void {
@@ -284,27 +283,6 @@ export class TensorPanel implements vscode.Disposable {
         void vscode.window.showErrorMessage(`cannot write ${file.fsPath}: ${(error as Error).message}`);
       }
     }
-  }
-
-  private page(root: vscode.Uri): string {
-    const { webview } = this.panel;
-    const nonce = randomBytes(16).toString("base64");
-    const script = webview.asWebviewUri(vscode.Uri.joinPath(root, "tensor.js"));
-    const style = webview.asWebviewUri(vscode.Uri.joinPath(root, "tensor.css"));
-    const policy = `default-src 'none'; script-src 'nonce-${nonce}'; style-src ${webview.cspSource}`;
-    return `<!DOCTYPE html>
-<html lang="en">
-<head>
-  <meta charset="utf-8">
-  <meta http-equiv="Content-Security-Policy" content="${policy}">
-  <meta name="viewport" content="width=device-width, initial-scale=1">
-  <link rel="stylesheet" href="${style}">
-  <title>Tensor</title>
-</head>
-<body>
-  <script nonce="${nonce}" src="${script}"></script>
-</body>
-</html>`;
   }
 }
 

@@ -1,6 +1,8 @@
 // The views of the debug side bar.  A bundle of its own, loaded with the first session.
 
 import * as vscode from "vscode";
+import type { VariableContext } from "./commands";
+import { Explain } from "./explain";
 import { Stops } from "./following";
 import { GraphMap } from "./map";
 import { Sessions } from "./sessions";
@@ -12,6 +14,7 @@ export class Views implements vscode.Disposable {
   private readonly sessions: Sessions;
   private readonly timeline: Timeline;
   private readonly statistics: Statistics;
+  private readonly explain: Explain;
   private readonly map: GraphMap;
   private readonly stops: Stops;
 
@@ -19,8 +22,9 @@ export class Views implements vscode.Disposable {
     this.sessions = new Sessions(wires, given);
     this.timeline = new Timeline(this.sessions);
     this.statistics = new Statistics(extension, this.sessions);
+    this.explain = new Explain(extension, this.sessions);
     this.map = new GraphMap(extension, this.sessions);
-    const followers = [this.timeline, this.statistics, this.map].map((each) => each.follower);
+    const followers = [this.timeline, this.statistics, this.explain, this.map].map((each) => each.follower);
     this.stops = new Stops(this.sessions, followers);
   }
 
@@ -29,15 +33,16 @@ export class Views implements vscode.Disposable {
   }
 
   /** The commands of the views, by name. */
-  readonly commands: Record<string, (row: Row) => Promise<void>> = {
-    "timeline.goTo": (row) => this.timeline.goTo(row),
+  readonly commands: Record<string, (of: never) => Promise<void>> = {
+    explain: (of: VariableContext | vscode.Uri | undefined) => this.explain.explain(of),
+    "timeline.goTo": (row: Row) => this.timeline.goTo(row),
     "timeline.setMark": () => this.timeline.setMark(),
-    "timeline.renameMark": (row) => this.timeline.renameMark(row),
-    "timeline.deleteMark": (row) => this.timeline.deleteMark(row),
+    "timeline.renameMark": (row: Row) => this.timeline.renameMark(row),
+    "timeline.deleteMark": (row: Row) => this.timeline.deleteMark(row),
     "map.openInNetron": () => this.map.openInNetron(),
   };
 
   dispose(): void {
-    [this.stops, this.timeline, this.statistics, this.map, this.sessions].forEach((each) => each.dispose());
+    [this.stops, this.timeline, this.statistics, this.explain, this.map, this.sessions].forEach((each) => each.dispose());
   }
 }

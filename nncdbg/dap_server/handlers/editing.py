@@ -24,7 +24,7 @@ from nncdbg.dap_server.protocol.requests import SetExpressionBody, SetVariableBo
 from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.engine.data_specs import data_file, generated
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.expression import evaluate, evaluate_index, parse, split_target
+from nncdbg.engine.expression import evaluate, evaluate_index, split_target
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.protocol.requests import SetExpressionArguments, SetVariableArguments
@@ -119,7 +119,7 @@ def _given(session: Session, scope: Values, name: str, index: Any, text: str) ->
         glance = View(session).glance
         whole = glance.host(scope.content(name))
         return from_display(text, whole if index is None else whole[index], glance)
-    return evaluate(parse(text, scope.has, scope.names), scope)
+    return evaluate(scope.read(text), scope)
 
 
 def _shown(session: Session, place: ContentPlace, format: ValueFormat | None) -> Variable:

@@ -15,7 +15,7 @@ from nncdbg.dap_server.protocol.types import CompletionItem, CompletionItemType
 from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.dap_server.sources.positions import column_for_client, line_of_client
 from nncdbg.engine.expression import evaluate as value_of
-from nncdbg.engine.expression import parse
+from nncdbg.engine.expression import split_definition
 from nncdbg.terminal.completion import candidates
 from nncdbg.terminal.session import is_expression
 
@@ -56,14 +56,19 @@ def evaluate(session: Session, arguments: EvaluateArguments) -> EvaluateBody:
         line = text.strip()
         if line[:1] in ("", "#") or not is_expression(console.debugger, line):
             return EvaluateBody(result=console.enter(text), variables_reference=0)
+        definition = split_definition(line)
+        if definition is not None:
+            session.check_settled()
+            console.debugger.evaluate(line)
+            text = f"${definition[0]}"
         scope = console.debugger.values
     else:
         scope = values_from(session, arguments.frame_id)
     session.check_settled()
     if arguments.context == "clipboard":
-        content = value_of(parse(text, scope.has, scope.names), scope)
+        content = value_of(scope.read(text), scope)
         return EvaluateBody(result=python_text(text, content), variables_reference=0)
-    shown = result_of(session, scope, text, arguments.format)
+    shown = result_of(session, scope, text, arguments.format, keep=arguments.context == "repl")
     return EvaluateBody(
         result=bounded(shown.value),
         type=shown.type,

@@ -39,7 +39,8 @@ class Entry:
     origin: tuple[str, int] | None = None
 
 
-@request("stackTrace", when=LIVE, values=True, capability="supportsDelayedStackTraceLoading", reads=True)
+# Without supportsDelayedStackTraceLoading: with it, VS Code offers more frames below a stack of one frame.
+@request("stackTrace", when=LIVE, values=True, reads=True)
 def stack_trace(session: Session, arguments: StackTraceArguments) -> StackTraceBody:
     if arguments.thread_id != MAIN_THREAD:
         raise UsageError(

@@ -71,8 +71,8 @@ def nearby(session: Session, arguments: NearbyArguments) -> dict[str, Any]:
     if not 1 <= arguments.count <= MOST_VALUES:
         raise UsageError(f"{arguments.count} values in one answer", hint=f"ask for 1 to {MOST_VALUES}")
     glance = Glance(session.program.shown, False, session.check_cancelled)
-    found = [_judged(glance, *each) for each in islice(_newest(session), NEAR)]
-    chosen = sorted(found, key=lambda near: near.rank)[: arguments.count]
+    found = _ranked(session, glance)
+    chosen = found[: arguments.count]
     depths = sorted({near.depth for near in chosen}, reverse=True)
     past = _past(session, depths)
     return {
@@ -85,6 +85,17 @@ def nearby(session: Session, arguments: NearbyArguments) -> dict[str, Any]:
         "considered": len(found),
         "rule": RULE,
     }
+
+
+def most_abnormal(session: Session) -> Near | None:
+    """The first value that `nncdbg/nearby` lists; None before any is computed."""
+    return next(iter(_ranked(session, Glance(session.program.shown, False, session.check_cancelled))), None)
+
+
+def _ranked(session: Session, glance: Glance) -> list[Near]:
+    """The nearest values, the most abnormal first; in each rank the newest first."""
+    found = [_judged(glance, *each) for each in islice(_newest(session), NEAR)]
+    return sorted(found, key=lambda near: near.rank)
 
 
 def _code(session: Session, depth: int) -> Code:

@@ -293,7 +293,7 @@ def _standing(scope: Values, name: str, text: str) -> Any:
 
 def tensor_of(scope: Values, text: str) -> Array:
     """The tensor that an expression gives; UsageError if it gives something else."""
-    return _tensor(evaluate(parse(text, scope.has, scope.names), scope), text)
+    return _tensor(evaluate(scope.read(text), scope), text)
 
 
 def _tensor(content: Any, text: str) -> Array:

@@ -36,8 +36,8 @@ def origin_lines(session: Session, stop: Stop, output: int | None) -> list[str]:
     return lines
 
 
-class _Glancing:
-    """Statistics as far as one answer may compute them."""
+class Glancing:
+    """How a slice shows values: with the statistics that one answer may compute."""
 
     def __init__(self, session: Session) -> None:
         self.debugger = session.program.debugger
@@ -58,7 +58,7 @@ def _slice(session: Session, stop: Stop, output: int | None) -> Iterator[str]:
     assert stop.frame is not None
     frame, slicing = stop.frame, slicing_of(debugger)
     code, visit = frame.code, slicing.visit_of_frame(frame)
-    showing = _Glancing(session)
+    showing = Glancing(session)
     pc = next((pc for pc, node in enumerate(code.nodes) if node is stop.node), len(code.nodes))
     if output is not None and pc < len(code.nodes):
         target = code.targets[pc]

@@ -116,14 +116,9 @@ def standing(session: Session, depth: int) -> tuple[int, bool]:
     That is the next one; or in the frame that a stop is about, the one just run that it is about.
     """
     debugger = session.program.debugger
-    frame, stop = debugger.machine.frames[depth], debugger.stop
     if session.state is State.RUNNING:
-        return frame.pc, False
-    if stop.frame is frame and stop.node is not None and stop.reason in ("data", "exception"):
-        nodes = frame.code.nodes
-        if 0 < frame.pc <= len(nodes) and nodes[frame.pc - 1] is stop.node:
-            return frame.pc - 1, True
-    return frame.pc, False
+        return debugger.machine.frames[depth].pc, False
+    return debugger.statement_at(depth)
 
 
 def computed(frame: Frame, slot: int, ended: bool) -> bool:
@@ -210,10 +205,11 @@ def values_from(session: Session, frame_number: int | None) -> Values:
 
     Raises UsageError if the frame is gone.
     """
-    values = replace(session.program.debugger.values, between=session.check_cancelled)
-    if frame_number is None:
-        return replace(values, depth=-1)
-    depth = frame_depth(session, frame_number)
-    if depth is None:
-        raise UsageError("the frame no longer exists", hint="request the stack again")
-    return replace(values, depth=depth)
+    debugger = session.program.debugger
+    depth = len(debugger.machine.frames) - 1
+    if frame_number is not None:
+        found = frame_depth(session, frame_number)
+        if found is None:
+            raise UsageError("the frame no longer exists", hint="request the stack again")
+        depth = found
+    return replace(debugger.values_at(depth), between=session.check_cancelled)

@@ -11,7 +11,7 @@ from nncdbg.dap_server.presentation.glance import type_text
 from nncdbg.dap_server.presentation.memory_references import memory_reference
 from nncdbg.dap_server.presentation.places import ContentPlace, computed, frame_place
 from nncdbg.dap_server.protocol.types import VariablePresentationHint
-from nncdbg.engine.expression import evaluate, parse
+from nncdbg.engine.expression import evaluate
 from nncdbg.engine.expression.nodes import Name
 
 if TYPE_CHECKING:
@@ -20,15 +20,19 @@ if TYPE_CHECKING:
     from nncdbg.engine.values import Values
 
 
-def result_of(session: Session, scope: Values, text: str, format: ValueFormat | None) -> Variable:
+def result_of(
+    session: Session, scope: Values, text: str, format: ValueFormat | None, *, keep: bool = False
+) -> Variable:
     """The value of an expression seen from a frame, as a variable that can be opened.
 
-    Raises ExpressionError, NotComputed.
+    With `keep` it becomes the value of `$_`.  Raises ExpressionError, NotComputed.
     """
-    expression = parse(text, scope.has, scope.names)
+    expression = scope.read(text)
     name = expression.root.name if isinstance(expression.root, Name) else None
     # What a name alone means is only looked at, where it stands, however large it is.
     content = evaluate(expression, scope) if name is None else scope.content(name)
+    if keep:
+        scope.convenience["_"] = content if name is None else scope.value(name)
     depth = scope.depth if scope.depth >= 0 else len(scope.machine.frames) - 1
     frame, place = scope.machine.frames[depth], frame_place(session, depth)
     view = View(session, format)

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from nncdbg.engine.code import Path
 from nncdbg.engine.divergence.tolerance import Excess
+from nncdbg.engine.rich_output import RichOutput
 from nncdbg.stats import Comparison
 
 Place: TypeAlias = "tuple[tuple[Path, int], ...]"
@@ -179,7 +180,7 @@ class Cause:
 
 
 @dataclass(slots=True)
-class DiffReport:
+class DiffReport(RichOutput):
     """What was compared, and what differs.
 
     `status` is

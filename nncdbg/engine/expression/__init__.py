@@ -22,21 +22,25 @@ bf16, f8 and 4-bit types compute in f32 or i8/u8; integer `//` and `mod` by zero
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from nncdbg.engine.expression import nodes
-from nncdbg.engine.expression.evaluator import Evaluator, Scope
+from nncdbg.engine.expression.evaluator import Evaluator, Scope, unknown_variable
 from nncdbg.engine.expression.nodes import MAX_DEPTH, Node, fault, walk
 from nncdbg.engine.expression.parser import Parser
 from nncdbg.engine.expression.tokens import spelled
 
 __all__ = [
+    "FACTS",
+    "STATEMENT_VARIABLE",
     "Assignment",
     "Expression",
     "Index",
     "Scope",
+    "check_variables",
     "condition",
     "evaluate",
     "evaluate_index",
@@ -45,8 +49,17 @@ __all__ = [
     "resolve_name",
     "spelled",
     "split_assignment",
+    "split_definition",
     "split_target",
 ]
+
+FACTS = ("iter", "op", "line")
+"""Variables about the place of the program."""
+
+STATEMENT_VARIABLE = re.compile(r"(out|in)(\d{0,4})", re.ASCII)
+"""`out` and `out0` are the first result of the current statement, `in1` is its second operand."""
+
+_DEFINITION = re.compile(r"\s*\$([A-Za-z_]\w*)\s*=(?!=)", re.ASCII)
 
 Has: TypeAlias = Callable[[str], bool]
 Names: TypeAlias = "Callable[[], Iterable[str]] | None"
@@ -57,13 +70,19 @@ class Expression:
     """A parsed expression.
 
     `names` are the values it mentions, without sigil; `plain` those of them that were written
-    without one.
+    without one; `variables` the names after a `$`.
     """
 
     text: str
     names: frozenset[str]
     plain: frozenset[str]
     root: Node = field(repr=False, compare=False)
+    variables: frozenset[str] = frozenset()
+
+    @property
+    def reads_result(self) -> bool:
+        """Whether it reads `$out`, so that it must be evaluated after the statement."""
+        return any(STATEMENT_VARIABLE.fullmatch(name) and name[0] == "o" for name in self.variables)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +117,31 @@ def parse(text: str, has: Has, names: Names = None) -> Expression:
     root = parser.expression()
     parser.end()
     return _expression(text, root)
+
+
+def check_variables(expression: Expression, scope: Scope) -> Expression:
+    """The expression.  Raises ExpressionError if it reads a variable that `scope` does not have."""
+    known = set(scope.variables())
+    for node, _ in walk(expression.root) if expression.variables else ():
+        known_later = isinstance(node, nodes.Variable) and STATEMENT_VARIABLE.fullmatch(node.name)
+        if isinstance(node, nodes.Variable) and node.name not in known and not known_later:
+            raise unknown_variable(expression.text, node, scope)
+    return expression
+
+
+def split_definition(text: str) -> tuple[str, str] | None:
+    """("x", "EXPR") of ``$x = EXPR``; None for any other text.
+
+    Raises ExpressionError for a name that the debugger defines itself.
+    """
+    match = _DEFINITION.match(text)
+    if match is None:
+        return None
+    name = match[1]
+    if name in FACTS or STATEMENT_VARIABLE.fullmatch(name):
+        message = f"`${name}` is defined by the debugger"
+        raise fault(text, match.start(1) - 1, match.end(1), message, hint="choose another name: $x = EXPR")
+    return name, text[match.end() :].strip()
 
 
 def evaluate(expression: Expression, scope: Scope) -> Any:
@@ -191,7 +235,9 @@ def _target(parser: Parser) -> tuple[str, Index | None]:
 def _expression(text: str, root: Node) -> Expression:
     mentioned = _names(text, root)
     names = frozenset(node.name for node in mentioned)
-    return Expression(text, names, frozenset(node.name for node in mentioned if node.plain), root)
+    plain = frozenset(node.name for node in mentioned if node.plain)
+    variables = frozenset(node.name for node, _ in walk(root) if isinstance(node, nodes.Variable))
+    return Expression(text, names, plain, root, variables)
 
 
 def _index(text: str, items: nodes.Sequence) -> Index:

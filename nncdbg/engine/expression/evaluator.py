@@ -28,7 +28,7 @@ from nncdbg.engine.expression.operators import (
     type_text,
     unary,
 )
-from nncdbg.engine.expression.tokens import shortened
+from nncdbg.engine.expression.tokens import nearest, shortened
 from nncdbg.engine.graph import Array
 
 _OPERANDS = 8
@@ -53,7 +53,11 @@ class Scope(Protocol):
         ...
 
     def variable(self, name: str) -> object:
-        """`iter`, `op` or `line`, without the `$`."""
+        """The variable `name`, without the `$`.  Raises KeyError if there is none."""
+        ...
+
+    def variables(self) -> Iterable[str]:
+        """The names that `variable` takes."""
         ...
 
     def summary(self, array: Array) -> Any:
@@ -132,7 +136,10 @@ class Evaluator:
         return self._scope.value(node.name)
 
     def _variable(self, node: nodes.Variable) -> Any:
-        return self._scope.variable(node.name)
+        try:
+            return self._scope.variable(node.name)
+        except KeyError:
+            raise unknown_variable(self._text, node, self._scope) from None
 
     def _sequence(self, node: nodes.Sequence) -> Any:
         if not node.is_list:
@@ -201,6 +208,15 @@ class Evaluator:
             for part in (item.first, item.stop, item.step)
         ]
         return slice(*bounds)
+
+
+def unknown_variable(text: str, node: nodes.Variable, scope: Scope) -> ExpressionError:
+    """The error, not yet raised, that a scope has no variable of this name."""
+    names = list(scope.variables())
+    hint = nearest(node.name, names)
+    if hint is None:
+        hint = f"there are {', '.join(f'${name}' for name in names[:_OPERANDS])}; define one: $x = EXPR"
+    return fault(text, node.start, node.end, f"there is no variable `${shortened(node.name)}`", hint=hint)
 
 
 def _slice_bound(value: Any) -> int | None:

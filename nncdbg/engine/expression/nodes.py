@@ -43,7 +43,7 @@ class Name(Node):
 
 @dataclass(frozen=True, slots=True)
 class Variable(Node):
-    """`$iter`, `$op` or `$line`; `name` is without the `$`."""
+    """`$iter`, `$out1` or a convenience name; `name` is without the `$`."""
 
     name: str
 

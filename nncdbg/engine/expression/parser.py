@@ -18,7 +18,6 @@ from nncdbg.engine.expression.nodes import MAX_DEPTH, Node
 from nncdbg.engine.expression.shapes import dtype_name
 from nncdbg.engine.expression.tokens import FOREIGN, NUMBER, WORD, Tokens, nearest, shortened
 
-VARIABLES = ("iter", "op", "line")
 SUMMARY_FIELDS = ("min", "max", "mean", "std", "nan", "posinf", "neginf", "zero", "subnormal", "count")
 _PARTS = {"topk": ("values", "indices"), "unique": ("values", "counts")}
 """The names of the tensors that a function returns, as in `topk(%h, 3).indices`."""
@@ -319,11 +318,10 @@ class Parser(Tokens):
     def _variable(self) -> Node:
         start = self.position
         match = WORD.match(self.text, start + 1)
-        name = match.group() if match else ""
-        if name not in VARIABLES:
-            hint = "the variables: " + ", ".join(f"${known}" for known in VARIABLES)
-            raise self.fault(f"there is no variable `${shortened(name)}`", width=len(name) + 1, hint=hint)
-        self.position = start + 1 + len(name)
+        if match is None:
+            raise self.fault("expected the name of a variable after `$`", hint="such as $out, $in0 or $iter")
+        name = match.group()
+        self.position = match.end()
         return nodes.Variable(start, self.position, name)
 
 

@@ -205,19 +205,19 @@ SHAPES: dict[str, Function] = {
         ("x", "axes"),
         1,
         _transpose,
-        "the axes in another order, or reversed",
+        "x with its axes in another order, or reversed",
         spread="axes",
         torch="PyTorch's transpose exchanges two axes: write swapaxes(x, 0, 1)",
     ),
-    "swapaxes": Function(("x", "a", "b"), 3, _swapaxes, "two axes exchanged"),
-    "squeeze": Function(("x", "axis"), 1, _squeeze, "without the axes of size 1, or without one of them"),
-    "unsqueeze": Function(("x", "axis"), 2, _unsqueeze, "with a new axis of size 1"),
+    "swapaxes": Function(("x", "a", "b"), 3, _swapaxes, "x with two axes exchanged"),
+    "squeeze": Function(("x", "axis"), 1, _squeeze, "the tensor without its axes of size 1, or without one"),
+    "unsqueeze": Function(("x", "axis"), 2, _unsqueeze, "the tensor with a new axis of size 1"),
     "flip": Function(("x", "axis"), 1, _flip, "the elements in reverse order along axes"),
     "astype": Function(("x", "dtype"), 2, _astype, 'the elements as another type: %h.astype("f16")'),
     "zeros": Function(("shape", "dtype"), 1, _zeros, "a tensor of 0, of type f32", spread="shape"),
     "ones": Function(("shape", "dtype"), 1, _ones, "a tensor of 1, of type f32", spread="shape"),
     "full": Function(("shape", "value", "dtype"), 2, _full, "a tensor of one value"),
     "arange": Function(
-        ("start", "stop", "step", "dtype"), 1, _arange, "start, start + step, ... below stop; or 0 to start"
+        ("start", "stop", "step", "dtype"), 1, _arange, "the numbers from start (0) up to stop, without stop"
     ),
 }

@@ -9,7 +9,14 @@ import numpy as np
 
 from nncdbg.engine.data_specs import split_data
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.expression import evaluate, evaluate_index, resolve_name, split_assignment, split_target
+from nncdbg.engine.expression import (
+    evaluate,
+    evaluate_index,
+    resolve_name,
+    split_assignment,
+    split_definition,
+    split_target,
+)
 from nncdbg.terminal.commands.table import command, needs, no_arguments, whole_number
 from nncdbg.terminal.places import split_value
 from nncdbg.terminal.stops import look_at, value_or_reason
@@ -24,15 +31,19 @@ if TYPE_CHECKING:
 def set_(session: Session, text: str) -> None:
     """Change a value, or a part of it, and compute again what depends on it.
 
-      set %h[0, 3] = 0        set %h = %h * 2        set %h[isnan(%h)] = 0
+      set %h[0, 3] = 0        set %h += 1            set %h[isnan(%h)] = 0
       set %h = zeros          set %h = normal[2,3]   set %h = FILE.npy
+      set $limit = 3          defines a name for expressions, and prints nothing
     The run without the change stays as a branch (see `branches`, `diff`).  After `back` or
     `restart` the change is made again when the run reaches this point.  At a stop at an op without a
     kernel, set its results; the run then goes on with them.
     """
     debugger = session.debugger
     scope = debugger.values
-    data = split_data(needs("set", text))
+    if split_definition(needs("set", text)) is not None:
+        debugger.evaluate(text)
+        return
+    data = split_data(text)
     if data is not None and not scope.has(data[1]):
         target, index = split_target(data[0], scope.has, scope.names)
         _set(session, target, data[1], None if index is None else evaluate_index(index, scope))

@@ -29,12 +29,14 @@ if TYPE_CHECKING:
 def print_(session: Session, text: str) -> None:
     """Print expressions: `p mean(%h, axis=0)[3] / 2`, `p %x, %h`.
 
-    There are arithmetic, comparison, indexing, min max mean std sum abs any all isnan isinf isfinite
-    count norm quantile shape dtype size argmax, prev(%h), stats(%h).nan, $iter, $op and $line.
+    `$out` and `$in0` are results and operands of the current statement, `$_` is the value printed
+    last, `$x = EXPR` defines a name.  `help expressions` lists syntax and functions.
     `print` can be left out: `%h[0] * 2`.
     """
     for expression in separated(needs("print", text)):
-        session.screen.put(_shown(session, session.debugger.evaluate(expression)))
+        result = session.debugger.evaluate(expression)
+        session.debugger.convenience["_"] = result
+        session.screen.put(_shown(session, result))
 
 
 def separated(text: str) -> list[str]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rich.text import Text
+
 from nncdbg.engine.errors import UsageError
+from nncdbg.terminal import expression_help
 from nncdbg.terminal.commands.table import GROUPS, TABLE, Command, command, find, needs, no_arguments
 from nncdbg.terminal.shortcuts import SHORTCUTS
 
@@ -60,14 +63,27 @@ def note(session: Session, text: str) -> None:
     needs("note", text)
 
 
-@command("help", "h", "?", group="session", arguments="[COMMAND | keys]", completes=("command",))
+@command(
+    "help",
+    "h",
+    "?",
+    group="session",
+    arguments="[COMMAND | FUNCTION | expressions | keys]",
+    completes=("command",),
+)
 def help_(session: Session, text: str) -> None:
-    """List the commands, or explain one; `help keys` lists the keys."""
+    """List the commands, or explain one; also `help keys`, `help expressions`."""
     if not text:
         _overview(session)
     elif text == "keys":
         for keys, line, what in SHORTCUTS:
             session.screen.put(f"  {keys:<17} {line:<10} {what}".rstrip())
+    elif text == "expressions":
+        for line in expression_help.overview(session.screen.look.width):
+            session.screen.put_line(Text(line))
+    elif text not in TABLE and (function := expression_help.explained(text)) is not None:
+        for line in function:
+            session.screen.put(line)
     else:
         _explain(session, find(text))
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from rich.text import Text
 
 from nncdbg.engine.errors import UsageError
+from nncdbg.stats import summarize
 from nncdbg.terminal.commands.changing import branches, marks
 from nncdbg.terminal.commands.stack import where
 from nncdbg.terminal.commands.table import command, whole_number
 from nncdbg.terminal.display import described
+from nncdbg.terminal.look import SMALL, element, elements, is_text, type_of
 from nncdbg.terminal.stops import fallbacks, look_at, statement_lines, value_or_reason
 
 if TYPE_CHECKING:
@@ -36,6 +39,7 @@ def info(session: Session, text: str) -> None:
       constants              its constants
       line [LINE], frames    a statement, the stack
       time, marks, branches  the moment, and moments to go to
+      convenience            the names that were defined with `$x = EXPR`
       memory, program, fallbacks
     A prefix of a topic works, the first in the order above: `info b` is `info breakpoints`.
     """
@@ -166,6 +170,22 @@ def _memory(session: Session, text: str) -> None:
     session.screen.put(f"history budget {_size(timeline.budget)}")
 
 
+def _convenience(session: Session, text: str) -> None:
+    names = session.debugger.convenience
+    for name, value in names.items():
+        session.screen.put_line(Text(f"${name} = {_in_a_line(value)}"))
+    if not names:
+        session.screen.put("no convenience names are defined; `$x = EXPR` defines one")
+
+
+def _in_a_line(value: Any) -> str:
+    """A result of an expression: its type and statistics, or its few elements."""
+    if not isinstance(value, np.ndarray) or not value.ndim:
+        return element(value) if isinstance(value, str | np.generic | np.ndarray) else str(value)
+    few = value.size <= SMALL or is_text(value)
+    return f"{type_of(value)} {elements(value) if few else summarize(value)}"
+
+
 def _fallbacks(session: Session, text: str) -> None:
     fallen = fallbacks(session.debugger)
     for _, words in fallen:
@@ -215,6 +235,7 @@ TOPICS: dict[str, Callable[[Session, str], None]] = {
     "branches": lambda session, text: branches(session, ""),
     "program": _program,
     "fallbacks": _fallbacks,
+    "convenience": _convenience,
 }
 
 _ELSEWHERE = {

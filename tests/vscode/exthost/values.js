@@ -62,16 +62,21 @@ exports.tests = {
     assert.equal((await ask("evaluate", { expression: "max(abs(%scores))", frameId: (await top()).id })).result, "0.0");
   },
 
-  async "Why Is It So? opens the statements that a value comes from"() {
+  async "Explain Value asks for the value from the selected frame, then follows the stops"() {
     await start(FIRST_STEPS);
     await stopped("entry");
     await move("workbench.action.debug.stepOver");
-    await vscode.commands.executeCommand("nncdbg.why", { variable: { name: "%h", evaluateName: "%h" } });
-    const shown = await until(
-      () => vscode.workspace.textDocuments.find((each) => each.uri.scheme === "nncdbg-answer"),
-      "the answer",
-    );
-    assert.match(shown.getText(), /Relu\(%centred\)/);
-    assert.doesNotMatch(shown.getText(), /\u001b/);
+    const wire = await listen("nncdbg/explain");
+    const { id } = await top();
+    await vscode.commands.executeCommand("nncdbg.explain", { variable: { name: "%h", evaluateName: "%h" } });
+    const body = await until(() => wire.answered.find(({ value }) => value === "%h"), "the answer");
+    assert.match(body.steps.map(({ text }) => text).join("\n"), /Relu\(%centred\)/);
+    const asked = wire.asked.find(({ expression }) => expression === "%h");
+    assert.equal(asked.frameId, id);
+    const before = wire.answered.length;
+    await move("workbench.action.debug.stepOver");
+    await until(() => wire.answered.length > before, "it is asked again at the next stop");
+    assert.deepEqual({ ...wire.asked.at(-1) }, { expression: "%h", frameId: undefined });
+    wire.dispose();
   },
 };

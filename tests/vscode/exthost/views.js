@@ -4,7 +4,7 @@ const assert = require("node:assert/strict");
 const vscode = require("vscode");
 const { FIRST_STEPS, MODEL, ask, listen, move, over, start, stopped, top, until } = require("../session");
 
-const OWN = ["nncdbg/timeline", "nncdbg/nearby", "nncdbg/map"];
+const OWN = ["nncdbg/timeline", "nncdbg/nearby", "nncdbg/explain", "nncdbg/map"];
 
 exports.tests = {
   async "views that nobody sees ask for nothing"() {
@@ -15,7 +15,7 @@ exports.tests = {
       await move("workbench.action.debug.stepOver");
     }
     await ask("nncdbg/marks", { action: "list" });
-    assert.deepEqual(wires.map(({ asked }) => asked.length), [0, 0, 0]);
+    assert.deepEqual(wires.map(({ asked }) => asked.length), [0, 0, 0, 0]);
     wires.forEach((each) => each.dispose());
   },
 
@@ -53,7 +53,7 @@ exports.tests = {
   async "the statistics and the map are asked for once at a stop"() {
     await start(FIRST_STEPS);
     await stopped("entry");
-    for (const [view, command] of [["statistics", "nncdbg/nearby"], ["map", "nncdbg/map"]]) {
+    for (const [view, command] of [["statistics", "nncdbg/nearby"], ["explain", "nncdbg/explain"], ["map", "nncdbg/map"]]) {
       const wire = await listen(command);
       await vscode.commands.executeCommand(`nncdbg.${view}.focus`);
       await until(() => wire.answered.length, `${command} is asked`);

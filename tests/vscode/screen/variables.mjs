@@ -1,6 +1,7 @@
 // VARIABLES: what can be done with a value there.
 
 import assert from "node:assert/strict";
+import { pageOf } from "./views.mjs";
 
 /** Steps over the layer, and enters a text as the value of %h in VARIABLES, until something is seen of it:
  * VS Code closes an input when it draws the view again, as it does some time after a step. */
@@ -27,11 +28,13 @@ export const tests = {
     await screen.see(".monaco-menu");
     await screen.picture("menu");
     const menu = await page.locator(".monaco-menu").last().innerText();
-    for (const item of ["Why Is It So?", "Break When NaN", "Break When …", "Save as .npy …"]) {
+    for (const item of ["Explain Value", "Break When NaN", "Break When …", "Save as .npy …"]) {
       assert.ok(menu.includes(item), `${item} is not in the menu: ${menu}`);
     }
-    await page.locator(".monaco-menu .action-label", { hasText: "Why Is It So?" }).last().click();
-    await screen.see('.tab[data-resource-name="why %h"]');
+    await page.locator(".monaco-menu .action-label", { hasText: "Explain Value" }).last().click();
+    const frame = await pageOf(page, screen, "header b");
+    await screen.until(async () => (await frame.locator("header b").innerText()) === "%h", "%h is explained");
+    assert.match(await frame.locator("ol").innerText(), /Relu/);
     await screen.picture("why");
     await screen.stop();
   },

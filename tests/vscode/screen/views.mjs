@@ -1,15 +1,22 @@
-// The views in the debug side bar: timeline, statistics, graph map.
+// The views of a container of their own: statistics, the explained value, graph map, timeline.
 
 import assert from "node:assert/strict";
+import fs from "node:fs";
+import path from "node:path";
 
 /** A view of the side bar, by its title: its rows, and its buttons. */
 function pane(page, title) {
   return page.locator(".pane", { has: page.locator(`.pane-header[aria-label^="${title}"]`) }).first();
 }
 
-/** Opens a view of the debug side bar if it is folded, and folds the others, so that it has room. */
+/** Opens a view of the container if it is folded, and folds the others, so that it has room. */
 export async function only(page, title) {
-  await page.locator(".debug-viewlet .pane-header, .pane-header").first().waitFor();
+  const icon = page.locator('.activitybar .action-item:has([aria-label^="nncdbg"])').first();
+  await icon.waitFor();
+  if ((await icon.getAttribute("aria-expanded")) !== "true" && !(await icon.getAttribute("class")).includes("checked")) {
+    await icon.click();
+  }
+  await page.locator(`.sidebar .pane-header[aria-label^="${title}"]`).waitFor();
   for (const header of await page.locator(".sidebar .pane-header").all()) {
     const open = (await header.getAttribute("aria-expanded")) === "true";
     const wanted = ((await header.getAttribute("aria-label")) ?? "").startsWith(title);
@@ -51,6 +58,31 @@ async function pictures(page, screen, settings, name) {
   await page.setViewportSize({ width: size.width / 2, height: size.height / 2 });
   await screen.picture(`${name}-twice-as-large`);
   await page.setViewportSize(size);
+}
+
+const LONG = "/model/decoder/layers.3/self_attn/attention/query_key_value/dense_projection/MatMul_1_output_";
+
+/** Names as exporters write them. */
+const NAMED = `#nncdbg 1
+opset 18
+
+graph @main(%x: f32[4,64]) -> (%y: f32[4,64]) {
+  %${LONG}0: f32[4,64] = Mul(%x, 1234.5678)
+  %${LONG}1: f32[4,64] = Log(%${LONG}0)
+  %y: f32[4,64] = Neg(%${LONG}1)
+  return %y
+}
+`;
+
+/** Drags the edge of the side bar until it is so wide. */
+async function widen(page, screen, width) {
+  const bar = page.locator(".part.sidebar");
+  const { x, y, width: before, height } = await bar.boundingBox();
+  await page.mouse.move(x + before, y + height / 2);
+  await page.mouse.down();
+  await page.mouse.move(x + width, y + height / 2, { steps: 5 });
+  await page.mouse.up();
+  await screen.until(async () => Math.abs((await bar.boundingBox()).width - width) < 3, `a side bar of ${width} pixels`);
 }
 
 const place = (page, line) => page.locator(".statusbar-item", { hasText: `Ln ${line}, Col` });
@@ -105,6 +137,42 @@ export const tests = {
     await rows.nth(0).locator(".go").focus();
     await page.keyboard.press("ArrowDown");
     assert.match(await frame.evaluate(() => document.activeElement.getAttribute("aria-label")), /^%logq, @entropy/);
+    await screen.stop();
+  },
+
+  async "statistics of values with long names stay whole in a narrow side bar"({ page, screen, open, settings, workspace }) {
+    fs.writeFileSync(path.join(workspace, "named.nnc"), NAMED);
+    await open();
+    await screen.debugTo("named.nnc", "%y: f32[4,64] = Neg");
+    await only(page, "Statistics");
+    await widen(page, screen, 207);
+    const frame = await pageOf(page, screen, "li .go");
+    const cut = await frame.locator("li").evaluateAll((rows) =>
+      rows.flatMap((row) => [row, ...row.querySelectorAll(".figures, .type, .why")].filter((each) => each.scrollWidth > each.clientWidth + 1 && each.clientWidth).map((each) => each.textContent)),
+    );
+    assert.deepEqual(cut, []);
+    const [head] = await frame.locator("li .head b").evaluateAll((names) => names.map((name) => [name.clientHeight, name.scrollWidth - name.clientWidth]));
+    assert.ok(head[0] < 24 && head[1] > 0, "a name has one line, and is cut");
+    assert.match(await frame.locator("li").first().innerText(), /NaN.*min\s+-?[\d.]+ mean\s+-?[\d.]+ max\s+-?[\d.]+ std\s+-?[\d.]+/s);
+    await pictures(page, screen, settings, "statistics-narrow");
+    await screen.stop();
+  },
+
+  async "Explain Value follows the most abnormal value to where its NaN originates"({ page, screen, open, settings }) {
+    await open();
+    await screen.debugTo("nan_softmax.nnc", "%sum: ");
+    await only(page, "Explain Value");
+    const frame = await pageOf(page, screen, ".cause");
+    assert.equal(await frame.locator("header b").innerText(), "%terms");
+    assert.match(await frame.locator(".cause").first().innerText(), /NaN originates here/);
+    await pictures(page, screen, settings, "explain");
+    await frame.locator(".statement").nth(1).click();
+    const line = /line (\d+)/.exec(await frame.locator(".where").nth(1).innerText())[1];
+    await place(page, line).waitFor();
+    await frame.locator(".name", { hasText: "%logq" }).click();
+    await screen.until(async () => (await frame.locator("header b").innerText()) === "%logq", "%logq is explained");
+    await frame.locator("header button").click();
+    await screen.until(async () => (await frame.locator("header b").innerText()) === "%terms", "the most abnormal again");
     await screen.stop();
   },
 

@@ -21,9 +21,15 @@ export function kept<State>(otherwise: State): State {
 
 export const keep = (state: object): void => code.setState(state);
 
-export function follow(show: (answer: never) => void, say: (words: string) => void): void {
-  window.addEventListener("message", ({ data }: MessageEvent<ToPage>) =>
-    data.kind === "show" ? show(data.answer as never) : say(data.words),
-  );
+export function follow(show: (answer: never) => void, say: (words: string) => void, asked?: (asks: never) => void): void {
+  window.addEventListener("message", ({ data }: MessageEvent<ToPage>) => {
+    if (data.kind === "show") {
+      show(data.answer as never);
+    } else if (data.kind === "say") {
+      say(data.words);
+    } else {
+      asked?.(data.asks as never);
+    }
+  });
   tell({ kind: "ready" });
 }

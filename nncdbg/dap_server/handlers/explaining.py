@@ -1,0 +1,161 @@
+"""The statements that a value was computed from, with statistics, causes and small pictures."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from nncdbg.dap_server.handlers.statistics import most_abnormal
+from nncdbg.dap_server.presentation.glance import is_tensor, type_text
+from nncdbg.dap_server.presentation.origin_slice import Glancing
+from nncdbg.dap_server.presentation.places import values_from
+from nncdbg.dap_server.presentation.samples import packed, sampling
+from nncdbg.dap_server.registry import LIVE, request
+from nncdbg.dap_server.sources.positions import line_for_client
+from nncdbg.engine.code import UNSET
+from nncdbg.engine.errors import UsageError
+from nncdbg.engine.expression import resolve_name, spelled
+from nncdbg.engine.machine import Frame
+from nncdbg.stats.blocks import reduce_blocks
+from nncdbg.terminal.look import SMALL, is_text
+from nncdbg.terminal.slices import (
+    content_of,
+    diagnosed,
+    followed,
+    origin_of_input,
+    originating,
+    slicing_of,
+)
+
+if TYPE_CHECKING:
+    from nncdbg.dap_server.session import Session
+    from nncdbg.engine.slicing import Origin, Visit
+
+MOST_STATEMENTS = 100
+"""Statements of one answer."""
+
+DEPTH = 20
+"""Statements that it goes back at most."""
+
+PICTURE = 1 << 8
+"""Cells of a picture."""
+
+PLANE = 1 << 20
+"""Elements up to which every one of them counts in a picture; of a larger plane a sample is taken."""
+
+
+class ExplainArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Without `expression`, the name of a value: the most abnormal one near the current statement."""
+
+    expression: str | None = None
+    frame_id: int | None = None
+    count: int = 40
+
+
+@request("nncdbg/explain", when=LIVE, values=True, arguments=ExplainArguments, reads=True)
+def explain(session: Session, arguments: ExplainArguments) -> dict[str, Any]:
+    """What a value was computed from, the nearest statement first; of NaN or Inf the path to its origin."""
+    if not 1 <= arguments.count <= MOST_STATEMENTS:
+        raise UsageError(
+            f"{arguments.count} statements in one answer", hint=f"ask for 1 to {MOST_STATEMENTS}"
+        )
+    debugger, slicing = session.program.debugger, slicing_of(session.program.debugger)
+    if arguments.expression is None:
+        near = most_abnormal(session)
+        if near is None:
+            return {"value": None, "steps": [], "more": False}
+        visit, slot = slicing.visit(near.depth), near.slot
+    else:
+        scope = values_from(session, arguments.frame_id)
+        place = scope.place(resolve_name(arguments.expression, scope.has, scope.names))
+        visit, slot = slicing.visit_of(place), place.slot
+    shown = Glancing(session)
+    origins = list(followed(debugger, visit, [slot], DEPTH, shown))
+    steps = [
+        _step(session, shown, list(same))
+        for _, same in groupby(origins, key=lambda one: (id(one.visit.slots), one.pc))
+    ]
+    return {
+        "value": spelled(visit.code.names[slot]),
+        "steps": steps[: arguments.count],
+        "more": len(steps) > arguments.count,
+    }
+
+
+def _step(session: Session, shown: Glancing, origins: list[Origin]) -> dict[str, Any]:
+    """A statement with those of its values that count; without a statement, what a block was given."""
+    session.check_cancelled()
+    visit, pc = origins[0].visit, origins[0].pc
+    frame = Frame(visit.code, visit.slots)
+    listing = session.program.debugger.listing_of(frame)
+    line = listing.line(visit.code.path, pc) if pc >= 0 else listing.header_line(visit.code.path)
+    return {
+        "line": line_for_client(session, line),
+        "text": listing.lines[line - 1].strip() if pc >= 0 else "",
+        "op": visit.code.nodes[pc].op if pc >= 0 else None,
+        "graph": _title(visit),
+        "source": session.program.sources.of_frame(frame),
+        "values": [_value(session, shown, origin) for origin in origins],
+    }
+
+
+def _title(visit: Visit) -> str:
+    name = f"@{visit.code.graph.name}" if visit.code.graph.name else ""
+    return name if visit.iteration is None else f"{name} #{visit.iteration}"
+
+
+def _value(session: Session, shown: Glancing, origin: Origin) -> dict[str, Any]:
+    debugger, visit = session.program.debugger, origin.visit
+    content = content_of(debugger, visit, origin.slot)
+    told: dict[str, Any] = {"name": spelled(origin.name)}
+    if content is UNSET:
+        return {**told, "note": "no longer kept: the history budget is used up"}
+    told["type"] = type_text(content)
+    if origin.pc < 0:
+        told["note"] = origin_of_input(origin)
+    summary = shown.summary(content, visit.code, origin.slot)
+    if summary is not None:
+        told["stats"] = summary.as_dict()
+    if not is_tensor(content) or content.size <= SMALL or is_text(content):
+        told["elements"] = shown.glance.text(content).removeprefix(told["type"]).strip()
+    elif (picture := _picture(session, content)) is not None:
+        told["picture"] = picture
+    if origin.pc >= 0:
+        found = originating(debugger, origin, content, shown)
+        told["origin"] = [_cause(session, origin, each) for each in found]
+    return told
+
+
+def _cause(session: Session, origin: Origin, kind: str) -> dict[str, Any]:
+    """Why a NaN or Inf originates at a statement, as far as that can be found out."""
+    found = diagnosed(session.program.debugger, origin, kind)
+    if found is None:
+        return {"kind": kind}
+    if isinstance(found, str):
+        return {"kind": kind, "note": found}
+    cause, within = found
+    inside = {} if within is None else {"inside": within.code.nodes[within.pc].op}
+    return {"kind": kind, "cause": cause.name, "evidence": cause.evidence, "hint": cause.hint, **inside}
+
+
+def _picture(session: Session, content: Any) -> dict[str, Any] | None:
+    """The last two axes, at the first index of the others, in blocks; `of` is their shape in elements."""
+    if not content.shape or 0 in content.shape or content.dtype.kind == "c":
+        return None
+    plane = content[(0,) * max(0, len(content.shape) - 2)]
+    plane = plane[None] if len(plane.shape) == 1 else plane
+    coarse = tuple(slice(None, None, step) for step in sampling(plane.shape, PLANE))
+    array = np.asarray(session.program.debugger.backend.to_host(plane[coarse]))
+    blocks = reduce_blocks(array, sampling(array.shape, PICTURE), "absmax", session.check_cancelled)
+    elements, data = packed(blocks.data)
+    _, flags = packed(blocks.flags)
+    return {
+        "of": list(plane.shape),
+        "shape": list(blocks.data.shape),
+        "elements": elements,
+        "data": data,
+        "flags": flags,
+    }

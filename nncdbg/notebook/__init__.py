@@ -1,0 +1,5 @@
+"""HTML of programs, debuggers, reports and tensors, for notebooks."""
+
+from nncdbg.notebook.rendering import render
+
+__all__ = ["render"]

@@ -1,0 +1,147 @@
+"""A tensor as a small picture: a line for one axis, an image for two, and the first images of more."""
+
+from __future__ import annotations
+
+import base64
+import math
+import struct
+import zlib
+
+import numpy as np
+import numpy.typing as npt
+
+from nncdbg.engine.graph import Array
+from nncdbg.stats.blocks import NAN, NEGATIVE_INFINITY, POSITIVE_INFINITY, Blocks, reduce_blocks
+from nncdbg.terminal.look import is_text
+from nncdbg.terminal.strips import MARK_COLORS, VIRIDIS
+
+_CELLS = 128
+"""Cells of an image along an axis, and points of a line, at most."""
+_CHANNELS = 6
+"""Images of a tensor with three axes or more, at most."""
+
+Colors = npt.NDArray[np.uint8]
+
+
+def picture(array: Array, height: int) -> str:
+    """HTML of a picture `height` pixels high; "" where there is nothing to draw.
+
+    Each cell is the mean of the finite elements of its block.  A block with a NaN or Inf has the colour
+    of that, however few there are.
+    """
+    blocks = [_blocks(part) for part in _parts(array)]
+    if not blocks:
+        return ""
+    if blocks[0].data.ndim == 1:
+        return _line(blocks[0], height)
+    low, high = _scale([block.data for block in blocks])
+    return " ".join(_image(_painted(block, low, high), height) for block in blocks)
+
+
+def caption(array: Array) -> str:
+    """What a picture shows: its scale, how many images there are, and what a cell stands for."""
+    parts = _parts(array)
+    if not parts:
+        return ""
+    low, high = _scale([_blocks(part).data for part in parts])
+    words = [f"scale {low:.4g} to {high:.4g}"]
+    total = array.size // max(1, parts[0].size)
+    if total > 1:
+        words.append(f"images 1 to {len(parts)} of {total}")
+    steps = _steps(parts[0])
+    if max(steps) > 1:
+        words.append(f"each cell is the mean of {' x '.join(map(str, steps))} elements")
+    return "; ".join(words)
+
+
+def _parts(array: Array) -> list[Array]:
+    """The line, or the images, that are drawn; none of strings and scalars."""
+    shown = array.squeeze()
+    if is_text(array) or array.size == 0 or shown.ndim == 0:
+        return []
+    return [shown] if shown.ndim == 1 else [*shown.reshape(-1, *shown.shape[-2:])[:_CHANNELS]]
+
+
+def _steps(array: Array) -> list[int]:
+    """Elements of a cell along each axis."""
+    return [-(-size // _CELLS) for size in array.shape]
+
+
+def _blocks(array: Array) -> Blocks:
+    return reduce_blocks(array, _steps(array), "mean", lambda: None)
+
+
+def _scale(parts: list[Array]) -> tuple[float, float]:
+    """The least and the greatest mean; 0 and 0 where nothing is finite."""
+    known = [part[np.isfinite(part)] for part in parts]
+    flat = np.concatenate([part.reshape(-1) for part in known])
+    return (float(flat.min()), float(flat.max())) if flat.size else (0.0, 0.0)
+
+
+def _painted(blocks: Blocks, low: float, high: float) -> Colors:
+    """The colours (u8[rows, columns, 3]) of an image between the ends of a scale."""
+    span = high / 2 - low / 2
+    levels = np.zeros(blocks.data.shape) if span == 0 else (blocks.data / 2 - low / 2) / span
+    known = np.nan_to_num(levels, nan=0.0, posinf=1.0, neginf=0.0)
+    anchors = np.linspace(0, 1, len(VIRIDIS))
+    channels = [np.interp(known, anchors, [color[index] for color in VIRIDIS]) for index in range(3)]
+    colors = np.stack(channels, axis=-1).astype(np.uint8)
+    for bit, color in zip((NEGATIVE_INFINITY, POSITIVE_INFINITY, NAN), reversed(MARK_COLORS), strict=True):
+        colors[(blocks.flags & bit) > 0] = color
+    return colors
+
+
+def _image(colors: Colors, height: int) -> str:
+    rows, columns = colors.shape[:2]
+    # The shape is kept as far as a strip of one row, or of one column, stays visible.
+    width = min(max(round(height * columns / rows), 8), 4 * height)
+    source = "data:image/png;base64," + base64.b64encode(_png(colors)).decode("ascii")
+    return f'<img src="{source}" width="{width}" height="{height}" alt="">'
+
+
+def _png(colors: Colors) -> bytes:
+    """An RGB image in PNG."""
+    rows, columns = colors.shape[:2]
+    lines = b"".join(b"\0" + row.tobytes() for row in colors)
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        check = zlib.crc32(kind + content)
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", check)
+
+    header = struct.pack(">IIBBBBB", columns, rows, 8, 2, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(lines))
+        + chunk(b"IEND", b"")
+    )
+
+
+def _line(blocks: Blocks, height: int) -> str:
+    """A line over the elements, with a mark where one is not finite."""
+    low, high = _scale([blocks.data])
+    count, width = len(blocks.data), 2 * height
+    span = high / 2 - low / 2
+
+    def x(index: int) -> float:
+        return round((index + 0.5) * width / count, 2)
+
+    def y(value: float) -> float:
+        level = 0.5 if span == 0 else (value / 2 - low / 2) / span
+        return round(1.5 + (height - 3) * (1 - level), 2)
+
+    points = [f"{x(index)},{y(value)}" for index, value in enumerate(blocks.data) if math.isfinite(value)]
+    marks = [
+        f'<rect x="{x(index) - 1}" width="2" height="{height}" fill="{_name(int(flags))}"/>'
+        for index, flags in enumerate(blocks.flags)
+        if flags
+    ]
+    line = f'<polyline points="{" ".join(points)}" fill="none" stroke="#2a8f8f" stroke-width="1.5"/>'
+    return f'<svg width="{width}" height="{height}">{"".join(marks)}{line}</svg>'
+
+
+def _name(flags: int) -> str:
+    """The colour of a block with such flags; a NaN comes before an Inf."""
+    bits = (NAN, POSITIVE_INFINITY, NEGATIVE_INFINITY)
+    color = next(color for bit, color in zip(bits, MARK_COLORS, strict=True) if flags & bit)
+    return "rgb({},{},{})".format(*color)

@@ -1,0 +1,177 @@
+"""What each object shows in a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.control import Stop
+from nncdbg.engine.divergence.report import DiffReport
+from nncdbg.engine.errors import NncdbgError
+from nncdbg.engine.graph import Program
+from nncdbg.engine.session import Debugger
+from nncdbg.engine.short_names import ProgramNames
+from nncdbg.engine.tensor import Tensor
+from nncdbg.engine.values import Outputs
+from nncdbg.nan_watch.records import Report
+from nncdbg.nan_watch.reports import Watched
+from nncdbg.nan_watch.reports.text import lines
+from nncdbg.notebook.markup import WIDTH, document, escape, heading, note, printed, printed_lines, table
+from nncdbg.notebook.pictures import caption, picture
+from nncdbg.stats import Summary
+from nncdbg.terminal.divergence import print_report
+from nncdbg.terminal.look import SMALL, elements, is_text
+from nncdbg.terminal.stops import operand_names, show_stop, unique
+from nncdbg.terminal.windows import Marks, window
+from nncdbg.textual_repr.listing import Listing
+from nncdbg.textual_repr.printer import brief, listing, print_statement
+
+_LINES = 60
+"""Lines of a program that are shown."""
+_ROW = 32
+"""Pixels of a picture in a table."""
+_LARGE = 128
+"""Pixels of the picture of one tensor."""
+_STATISTICS = ("min", "mean", "max", "std")
+_COUNTS = (("nan", "nan"), ("+inf", "posinf"), ("-inf", "neginf"), ("zero", "zero"))
+
+
+def render(shown: object) -> str:
+    """The HTML of an object, one element with its style sheet.  Raises TypeError for other objects."""
+    for kind, function in _RENDERINGS.items():
+        if isinstance(shown, kind):
+            return document(*function(shown))
+    raise TypeError(f"{type(shown).__name__} does not render as HTML")
+
+
+def _program(program: Program) -> Iterable[str]:
+    text: Listing = program.listing or listing(program, locations=False)
+    count = len(text.lines) - (not text.lines[-1])
+    shown = range(1, min(_LINES, count) + 1)
+    yield heading(brief(program))
+    yield printed_lines(window(text, shown, Marks(), WIDTH, ProgramNames(program)))
+    if count > _LINES:
+        yield note(f"and {count - _LINES:,} more lines: print(program) shows all")
+
+
+def _report(report: Report) -> Iterable[str]:
+    yield printed_lines(lines(report, report.watched or Watched()))
+
+
+def _difference(report: DiffReport) -> Iterable[str]:
+    yield printed(lambda screen: print_report(screen, report))
+
+
+def _debugger(debugger: Debugger) -> Iterable[str]:
+    stop = debugger.stop
+    yield heading(brief(debugger.program))
+    if debugger.outputs is not None:
+        yield note(f"ended after {debugger.machine.tick:,} statements")
+        yield _values(debugger.outputs.items())
+        return
+    yield printed(lambda screen: show_stop(screen, debugger, stop, None, False))
+    frame = debugger.frames[0]
+    written = frame.code.nodes[frame.pc - 1].outputs if frame.pc else frame.code.graph.inputs
+    following = frame.code.nodes[frame.pc : frame.pc + 1]
+    read = [name for node in following for name in operand_names(node)]
+    names = unique([*(value.name for value in written), *read])
+    known = ((name, _content(debugger, name)) for name in names)
+    short = debugger.names_of(frame.code).at(frame.code.path).forms
+    yield _values(
+        ((name, content) for name, content in known if content is not None), lambda name: short(name)[0]
+    )
+
+
+def _content(debugger: Debugger, name: str) -> Any:
+    """The value of a name; None where it is not available at this moment."""
+    try:
+        return debugger.value(name)
+    except NncdbgError:
+        return None
+
+
+def _stop(stop: Stop) -> Iterable[str]:
+    place = f" at line {stop.line}" if stop.line is not None else ""
+    yield heading(f"{stop.reason}{place}")
+    if stop.node is not None:
+        yield f"<pre>{escape(print_statement(stop.node, locations=False))}</pre>"
+    if stop.error is not None:
+        error = stop.error
+        yield printed(lambda screen: screen.complain(str(error)))
+    elif stop.detail:
+        yield note(stop.detail)
+
+
+def _outputs(outputs: Outputs) -> Iterable[str]:
+    yield _values(outputs.items())
+
+
+def _tensor(tensor: Tensor) -> Iterable[str]:
+    array = tensor.array
+    name = f"%{tensor.name} " if tensor.name else ""
+    yield heading(f"{name}{tensor.type}")
+    if array.size <= SMALL or is_text(array):
+        yield f"<pre>{escape(elements(array))}</pre>"
+    if not is_text(array):
+        yield _statistics(tensor.stats)
+        yield picture(array, _LARGE)
+        yield note(caption(array))
+
+
+def _summary(summary: Summary) -> Iterable[str]:
+    yield _statistics(summary)
+
+
+# -- tables ------------------------------------------------------------------------------------
+
+
+def _statistics(summary: Summary) -> str:
+    heads = [*_STATISTICS, *(head for head, _ in _COUNTS), "subnormal", "count"]
+    return table(heads, [[*_cells(summary), f"{summary.subnormal:,}", f"{summary.count:,}"]], texts=0)
+
+
+def _values(values: Iterable[tuple[str, Any]], short: Callable[[str], str] = str) -> str:
+    """A row per value: its name as `short` gives it, type, statistics and a picture."""
+    heads = ["value", "type", *_STATISTICS, *(head for head, _ in _COUNTS), "picture"]
+    rows = [[_titled(name, short(name)), *_row(content, len(heads) - 1)] for name, content in values]
+    return table(heads, rows, texts=2) if rows else ""
+
+
+def _titled(name: str, short: str) -> str:
+    """A short name, which shows the whole name under the mouse."""
+    return (
+        f'<span title="{escape(name)}">{escape("%" + short)}</span>' if short != name else escape("%" + name)
+    )
+
+
+def _row(content: Any, width: int) -> list[str]:
+    if not isinstance(content, np.ndarray):
+        kind = "none" if content is None else f"{type(content).__name__} of {len(content)}"
+        return [escape(kind), *([""] * (width - 1))]
+    tensor = Tensor(content)
+    cells = [""] * (len(_STATISTICS) + len(_COUNTS)) if is_text(content) else _cells(tensor.stats)
+    return [escape(str(tensor.type)), *cells, picture(content, _ROW)]
+
+
+def _cells(summary: Summary) -> list[str]:
+    numbers = [getattr(summary, name) for name in _STATISTICS]
+    shown = ["-" if number is None else f"{number:.4g}" for number in numbers]
+    for head, name in _COUNTS:
+        count = getattr(summary, name)
+        bad = count and head != "zero"
+        shown.append(f'<span class="bad">{count:,}</span>' if bad else f"{count:,}")
+    return shown
+
+
+_RENDERINGS: dict[type, Callable[[Any], Iterable[str]]] = {
+    Program: _program,
+    Report: _report,
+    DiffReport: _difference,
+    Debugger: _debugger,
+    Stop: _stop,
+    Outputs: _outputs,
+    Tensor: _tensor,
+    Summary: _summary,
+}

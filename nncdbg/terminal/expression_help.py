@@ -1,0 +1,52 @@
+"""The language of expressions as help: its syntax, and its functions from their one table."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+
+from nncdbg.engine.expression.functions import FUNCTIONS, GROUPS, function_name
+
+SYNTAX: tuple[tuple[str, str], ...] = (
+    ("%h", "a value; plain h where it is a value's name"),
+    ('%"odd name"', "a value whose name has other characters"),
+    ("%h[0, 2:5]  %h[..., None]", "indices, slices and new axes, as in NumPy"),
+    ("%h[%h > 0]", "the elements where a mask is true"),
+    ("+ - * / // **", "arithmetic; mod(a, b) is the remainder"),
+    ("%a @ %b", "the matrix product"),
+    ("< <= == != > >=", "comparison; 0 < %h < 1 chains"),
+    ("and or not", "for single truth values"),
+    ("& | ^ ~", "for tensors of integers or bools"),
+    ("a if c else b", "a choice by one truth value"),
+    ("[1, 2]  true  inf  nan  None", "data; a list is a tensor"),
+    ("mean(%h)  %h.mean(axis=0)", "a function, or the same as a method"),
+    ("%h.shape  %h.T", "attributes: shape dtype size ndim nbytes T"),
+    ("np.abs(%h)  max(%h, dim=1)", "the spellings of NumPy and PyTorch"),
+    ("$out $out1  $in0 $in1", "results and operands of the current statement"),
+    ("$iter $op $line", "the iteration, op and line of the current statement"),
+    ("$x = EXPR", "define the name $x, for later expressions"),
+    ("$_", "the value that was printed last"),
+)
+"""What can be written, and what it means."""
+
+
+def overview(width: int) -> Iterator[str]:
+    """The lines of `help expressions`, at most `width` characters each."""
+    for example, meaning in SYNTAX:
+        yield f"  {example:<29} {meaning}"
+    yield "Functions (`help NAME` explains one):"
+    for title, group in GROUPS.items():
+        words = f"{title}: {' '.join(group)}"
+        yield from textwrap.wrap(words, max(20, width), initial_indent="  ", subsequent_indent="    ")
+
+
+def explained(word: str) -> list[str] | None:
+    """The help of one function; None for a word that is no function."""
+    name = function_name(word)
+    if name is None:
+        return None
+    function = FUNCTIONS[name]
+    lines = [function.usage(name), f"Return {function.help}."]
+    if function.torch:
+        lines.append(f"{function.torch}.")
+    return lines
