@@ -35,6 +35,8 @@ MAX_TEXT = 60 << 10
 class Console(Terminal):
     """One client's console over one program."""
 
+    reads_terminal = False
+
     def __init__(self, session: Session) -> None:
         self._written = StringIO()
         color = session.client is not None and bool(session.client.supports_ansi_styling)
@@ -50,17 +52,24 @@ class Console(Terminal):
 
         Raises NncdbgError where a single line cannot be done.
         """
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        # The lines of a block of Python keep their indentation.
+        lines = [line.rstrip() for line in text.splitlines() if line.strip()]
         if len(lines) > 1:
             self._on_runner(lambda: self.play_lines(lines, "the input", echo=True))
+        elif self.collecting:
+            self._enter_line(lines[0] if lines else "")
         else:
-            self._enter_line(lines[0] if lines else self._repeated)
+            self._enter_line(lines[0].strip() if lines else self._repeated)
         return self.take()
 
     def _enter_line(self, line: str) -> None:
-        if not line or line.startswith("#"):
+        if not self.collecting and (not line or line.startswith("#")):
             return
-        if self.session.state is State.RUNNING and not is_expression(self.debugger, line):
+        if (
+            self.session.state is State.RUNNING
+            and not self.collecting
+            and not is_expression(self.debugger, line)
+        ):
             group = find(split_command(line)[0]).group
             if group == "moving":
                 raise UsageError(State.RUNNING.value)
@@ -109,6 +118,7 @@ class Console(Terminal):
                     break
                 stop = verb()
             self.arrived(stop, written=forward and stop.reason == "step")
+            self.run_due()
 
         if self._playing:
             several()
@@ -121,6 +131,26 @@ class Console(Terminal):
         if otherwise and not self._playing:
             raise UsageError(question.rstrip("?") + ": a console cannot ask", hint=otherwise)
         return True
+
+    def perform(self, action: Callable[[], object]) -> None:
+        if self._playing:
+            action()
+        else:
+            self._on_runner(lambda: self.attempt(action))
+
+    def react(self, stop: Stop) -> None:
+        """On the runner: print what `display` shows at a stop of the client's, and run its `commands`."""
+        due = [line for number in stop.breakpoints for line in self.scripts.get(number, ())]
+        if stop is self.told or stop.reason == "end" or not (due or self.displays):
+            return
+        self._due = due
+        self._playing = True
+        try:
+            self.show_displays()
+            self._watched(self.run_due)
+        finally:
+            self._playing = False
+            self._say()
 
     def play(self, path: str, *, echo: bool) -> int:
         if self._playing:

@@ -139,6 +139,9 @@ class Debuggee:
             with session.progress.under_way("Running", look=look, cancel=cancel):
                 trace_kernels()
                 stop = verb()
+                if session.console is not None and session.console.debugger is self.debugger:
+                    session.console.react(stop)
+                    stop = self.debugger.stop
         except NncdbgError as refusal:
             session.say(str(refusal), "important")
         except MemoryError:

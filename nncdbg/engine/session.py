@@ -55,6 +55,7 @@ from nncdbg.textual_repr.printer import listing as printed_listing
 
 if TYPE_CHECKING:
     from nncdbg.engine.black_box import BlackBox
+    from nncdbg.engine.diagnosis.cause import Cause
     from nncdbg.engine.diagnosis.diagnosing import Diagnosis
     from nncdbg.engine.diagnosis.trail import Trail
 
@@ -333,6 +334,36 @@ class Debugger(RichOutput):
         operands = code.instructions[pc][1](slots)  # type: ignore[arg-type]
         finding = Finding(kind, statement, "", operands, output, result=results[output])
         return Diagnosing(self._loaded, self.backend.to_host, self.backend.name)(finding, slots)
+
+    def diagnose_zeros(self, statement: Statement, slots: Sequence[Any], output: int = 0) -> Cause:
+        """Return why a result of a statement is all zeros, by the slots of its frame."""
+        from nncdbg.engine.diagnosis.zeros import cause_of_zeros
+
+        code, pc = statement.code, statement.pc
+        operands, results = self._operands_and_results(statement, slots)
+        names = [code.names[slot] for slot in code.operands[pc]]
+        return cause_of_zeros(code.nodes[pc].op, names, operands, results[output])
+
+    def suspicion(self, statement: Statement, slots: Sequence[Any]) -> str:
+        """Return what is suspicious about a statement that has run, such as its axis; or nothing."""
+        from nncdbg.engine.diagnosis.suspicions import suspicion
+        from nncdbg.engine.ops.schema import complete, version_of
+
+        node = statement.code.nodes[statement.pc]
+        operands, results = self._operands_and_results(statement, slots)
+        attributes = complete(node.op, version_of(node.op, statement.code.opsets), node.attributes)
+        return suspicion(node.op, attributes, operands, results[0]) if results else ""
+
+    def _operands_and_results(
+        self, statement: Statement, slots: Sequence[Any]
+    ) -> tuple[list[Any], list[Any]]:
+        """Return what a statement read and wrote, on the host."""
+        code, pc = statement.code, statement.pc
+        target = code.targets[pc]
+        results = slots[target] if isinstance(target, slice) else [slots[target or 0]]
+        operands = code.instructions[pc][1](slots)  # type: ignore[arg-type]
+        to_host = self.backend.to_host
+        return [*map(to_host, operands)], [*map(to_host, results)]
 
     # -- moving ----------------------------------------------------------------------------
 

@@ -133,10 +133,22 @@ def verify_observers(
 def add_prompt(parser: Parser) -> None:
     """Where the prompt's commands come from and go to."""
     add = parser.add_argument
-    add("-x", "--source", action="append", default=[], metavar="FILE", help="run the commands in FILE first")
+    add("-x", "--source", action=_Script, default=[], metavar="FILE", help="run the commands in FILE first")
+    add("-ex", "--command", action=_Script, dest="source", metavar="COMMAND", help="run COMMAND first")
     add("--record", metavar="FILE", help="record the setup and the typed commands in FILE")
     add("--force", action="store_true", help="overwrite an existing recording")
     add("--replay", metavar="FILE", help="replay a recorded session with its inputs, then exit")
+    add("--allow-python", action="store_true", help="let recordings run Python (`py`)")
+
+
+class _Script(argparse.Action):
+    """Keep `-x FILE` and `-ex COMMAND` in the order of the command line: (is a file, text) each."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, options: argparse.Namespace, value: Any, *_: Any
+    ) -> None:
+        given = getattr(options, self.dest)
+        setattr(options, self.dest, [*given, (self.metavar == "FILE", value)])
 
 
 def load_program(path: str, *, flat: bool = False, stores: Sequence[str] = ()) -> Program:

@@ -14,7 +14,6 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from nncdbg.engine.state_folder import state_folder
 from nncdbg.terminal.completion import candidates
 from nncdbg.terminal.crash import report_crash
-from nncdbg.terminal.session import PROMPT
 from nncdbg.terminal.shortcuts import BOUND
 
 if TYPE_CHECKING:
@@ -37,13 +36,16 @@ def read_prompt(session: Session) -> None:
     prompt.app.after_render += lambda app: prepare()
     while not session.over:
         try:
-            line = prompt.prompt(PROMPT)
+            text = prompt.prompt(session.prompt)
         except KeyboardInterrupt:
+            session.give_up_lines()
             continue
         except EOFError:
+            session.end_of_lines()
             return
         completer.tell_failure()
-        session.execute(line, typed=True)
+        for line in text.splitlines() or [""]:
+            session.execute(line, typed=True)
 
 
 class _Completer(Completer):

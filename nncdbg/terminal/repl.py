@@ -12,7 +12,7 @@ from nncdbg.terminal.options import chosen_program, make_debugger, say_notes
 from nncdbg.terminal.places import parse_stop
 from nncdbg.terminal.recording import close_recording, start_recording
 from nncdbg.terminal.screen import Screen
-from nncdbg.terminal.session import PROMPT, Session
+from nncdbg.terminal.session import Session
 
 if TYPE_CHECKING:
     import argparse
@@ -58,6 +58,7 @@ def converse(session: Session, options: argparse.Namespace, greet: Callable[[], 
         session.recording = start_recording(
             options.record, session.debugger, session.title, force=options.force, confirm=session.confirm
         )
+    session.trusts_recordings = options.allow_python
     try:
         greet()
         return _read(session, options)
@@ -74,7 +75,8 @@ def confirmed(question: str) -> bool:
 
 def _check_files(options: argparse.Namespace) -> None:
     """Command files that cannot be read are told before anything runs."""
-    for path in [*options.source, *([options.replay] if options.replay else [])]:
+    files = [text for is_file, text in options.source if is_file]
+    for path in [*files, *([options.replay] if options.replay else [])]:
         try:
             with open(path, "rb"):
                 pass
@@ -99,8 +101,11 @@ def _counted(count: int, noun: str) -> str:
 
 
 def _read(session: Session, options: argparse.Namespace) -> int:
-    for path in options.source:
-        _play(session, path, echo=False)
+    for is_file, text in options.source:
+        if is_file:
+            _play(session, text, echo=False)
+        elif not session.over:
+            session.execute(text)
     if options.replay:
         return int(_replayed(session, options.replay) > 0) or session.exit_code
     if session.over:
@@ -143,18 +148,21 @@ def _read_lines(session: Session) -> None:
     while not session.over and (line := sys.stdin.readline()):
         session.execute(line, typed=True)
         sys.stdout.flush()
+    session.end_of_lines()
 
 
 def _ask_for_lines(session: Session) -> None:
     """A person at a terminal that cannot move its cursor, or whose output goes elsewhere."""
     while not session.over:
-        print(PROMPT, end="", file=sys.stderr, flush=True)
+        print(session.prompt, end="", file=sys.stderr, flush=True)
         try:
             line = sys.stdin.readline()
         except KeyboardInterrupt:
             print(file=sys.stderr)
+            session.give_up_lines()
             continue
         if not line:
+            session.end_of_lines()
             return
         session.execute(line, typed=True)
         sys.stdout.flush()

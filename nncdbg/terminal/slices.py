@@ -9,6 +9,7 @@ import numpy as np
 from rich.text import Text
 
 from nncdbg.engine.code import UNSET, Code, Statement
+from nncdbg.engine.dtypes import FLOATS, name_of
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.machine import Frame
 from nncdbg.engine.slicing import Origin, Slicing, Visit
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 _INDENT = "    "
 """Before a value."""
+
+ZEROS = "zeros"
+"""The trouble of a float tensor all of whose elements are 0."""
 
 _MANY = 60
 """Values shown at most."""
@@ -61,15 +65,12 @@ class InLines:
         return summarize(np.asarray(array)) if isinstance(array, (np.ndarray, np.generic)) else None
 
 
-def show_slice(screen: Screen, debugger: Debugger, name: str, depth: int) -> None:
-    """Print the slice of `name` at this moment.  Raises NotComputed or ExpressionError for the name."""
-    place = debugger.values.place(name)
-    showing = InLines(debugger, screen)
-    named = [*followed(debugger, slicing_of(debugger).visit_of(place), [place.slot], depth, showing)]
-    for line in slice_lines(debugger, named[:_MANY], showing):
+def show_slice(screen: Screen, debugger: Debugger, origins: Sequence[Origin]) -> None:
+    """Print the statements and values of a slice."""
+    for line in slice_lines(debugger, origins[:_MANY], InLines(debugger, screen)):
         screen.put_line(line)
-    if len(named) > _MANY:
-        screen.put(f"    and {len(named) - _MANY} more values")
+    if len(origins) > _MANY:
+        screen.put(f"    and {len(origins) - _MANY} more values")
 
 
 def slicing_of(debugger: Debugger) -> Slicing:
@@ -80,14 +81,21 @@ def slicing_of(debugger: Debugger) -> Slicing:
 def followed(
     debugger: Debugger, visit: Visit, slots: Sequence[int], depth: int, showing: Showing
 ) -> Iterator[Origin]:
-    """What named values were computed from; of one with NaN or Inf only what leads to where that was born."""
+    """Return what values were computed from; of one with NaN, Inf or zeros only, the path to their origin."""
 
-    def troubled(origin: Origin) -> bool:
+    def troubles(origin: Origin) -> set[str] | None:
         content = content_of(debugger, origin.visit, origin.slot)
-        return content is UNSET or bool(_troubles(showing.summary(content, origin.visit.code, origin.slot)))
+        return None if content is UNSET else troubles_of(content, origin.visit.code, origin.slot, showing)
 
-    bad = any(troubled(Origin(visit, slot, 0)) for slot in slots if slot)
-    found = slicing_of(debugger).origins(visit, slots, depth, troubled if bad else lambda origin: True)
+    wanted: set[str] = set().union(*(troubles(Origin(visit, slot, 0)) or () for slot in slots if slot))
+    if wanted == {ZEROS}:
+        wanted |= {"NaN", "Inf"}  # x / Inf is 0
+
+    def leads_on(origin: Origin) -> bool:
+        found = troubles(origin)
+        return not wanted or found is None or bool(found & wanted)
+
+    found = slicing_of(debugger).origins(visit, slots, depth, leads_on)
     return (each for each in found if each.name)
 
 
@@ -129,12 +137,18 @@ def _value_lines(debugger: Debugger, origin: Origin, showing: Showing) -> Iterat
         yield line.append(f"  ({origin_of_input(origin)})", "dim")
         return
     born = originating(debugger, origin, content, showing)
-    yield line.append(f"  <- {' and '.join(born)} is born here", "bold") if born else line
+    yield line.append(f"  <- {' and '.join(born)} {verb(born)} here", "bold") if born else line
     for name in born:
-        yield from _why_born(debugger, origin, name)
+        yield from cause_lines(debugger, origin, name)
 
 
-def _why_born(debugger: Debugger, origin: Origin, name: str) -> Iterator[Text]:
+def verb(troubles: Sequence[str]) -> str:
+    """Return `originate` in the form for these troubles."""
+    return "originate" if len(troubles) > 1 or ZEROS in troubles else "originates"
+
+
+def cause_lines(debugger: Debugger, origin: Origin, name: str) -> Iterator[Text]:
+    """Return the cause of a trouble that originates at a statement, and the hint."""
     found = diagnosed(debugger, origin, name)
     if isinstance(found, str):
         yield Text(f"  {found}", "dim")
@@ -149,7 +163,7 @@ def _why_born(debugger: Debugger, origin: Origin, name: str) -> Iterator[Text]:
 
 
 def diagnosed(debugger: Debugger, origin: Origin, name: str) -> Diagnosis | str | None:
-    """Return the cause of a NaN or Inf (`name`), or a sentence where it is intentional.
+    """Return the cause of a NaN, an Inf or zeros (`name`), or a sentence where it is intentional.
 
     None where operands were dropped to keep within the history budget: they would have to be computed again.
     """
@@ -159,8 +173,10 @@ def diagnosed(debugger: Debugger, origin: Origin, name: str) -> Diagnosis | str 
     needed = [*code.operands[pc], origin.slot]
     if any(origin.visit.slots[slot] is EVICTED or origin.visit.slots[slot] is UNSET for slot in needed):
         return None
-    found = debugger.diagnose(name.lower(), Statement(code, pc), origin.visit.slots, output)
-    return "it is meant: that is how ONNX defines it" if found is None else found
+    statement, slots = Statement(code, pc), origin.visit.slots
+    if name == ZEROS:
+        return debugger.diagnose_zeros(statement, slots, output), None
+    return debugger.diagnose(name.lower(), statement, slots, output) or "intentional: ONNX defines it so"
 
 
 def content_of(debugger: Debugger, visit: Visit, slot: int) -> Any:
@@ -172,25 +188,30 @@ def content_of(debugger: Debugger, visit: Visit, slot: int) -> Any:
 
 
 def originating(debugger: Debugger, origin: Origin, result: Any, showing: Showing) -> list[str]:
-    """The troubles in a result that none of its operands has: `NaN`, `Inf`, both, or none."""
+    """Return the troubles in a result that none of its operands has, such as `NaN` and `Inf`."""
     visit, pc = origin.visit, origin.pc
-    summary = showing.summary(result, visit.code, origin.slot)
-    troubles = _troubles(summary)
-    if not troubles or visit.code.instructions[pc][0] is None:
+    troubles = troubles_of(result, visit.code, origin.slot, showing)
+    if pc < 0 or not troubles or visit.code.instructions[pc][0] is None:
         return []
     for slot in filter(None, visit.code.operands[pc]):
         content = content_of(debugger, visit, slot)
-        known = showing.summary(content, visit.code, slot) if content is not UNSET else None
-        if content is UNSET or (known is None and hasattr(content, "dtype")):
+        if content is UNSET or (
+            hasattr(content, "dtype") and showing.summary(content, visit.code, slot) is None
+        ):
             return []  # It may have come from there.
-        troubles -= _troubles(known)
+        troubles -= troubles_of(content, visit.code, slot, showing)
     return sorted(troubles, reverse=True)
 
 
-def _troubles(summary: Summary | None) -> set[str]:
+def troubles_of(content: Any, code: Code, slot: int, showing: Showing) -> set[str]:
+    """Return what is abnormal in a content: `NaN`, `Inf`, or `zeros` for a float tensor of zeros only."""
+    summary = showing.summary(content, code, slot)
     if summary is None:
         return set()
-    return {*(("NaN",) if summary.nan else ()), *(("Inf",) if summary.posinf or summary.neginf else ())}
+    found = {*(("NaN",) if summary.nan else ()), *(("Inf",) if summary.posinf or summary.neginf else ())}
+    if summary.count and summary.zero == summary.count and name_of(content.dtype) in FLOATS:
+        found.add(ZEROS)
+    return found
 
 
 def origin_of_input(origin: Origin) -> str:

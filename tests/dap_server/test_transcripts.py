@@ -12,7 +12,7 @@ from nncdbg.dap_server import console
 from nncdbg.terminal.session import PROMPT
 from tests.dap_server.client import Client, Message
 from tests.dap_server.conversations import conversation
-from tests.terminal.transcripts import alike
+from tests.terminal.transcripts import alike, typed_in
 
 FOLDER = Path(__file__).parents[1] / "transcripts"
 
@@ -41,8 +41,8 @@ def parts(transcript: str) -> tuple[list[str], list[tuple[str, str]]]:
         lines.pop()
     typed: list[tuple[str, list[str]]] = []
     for line in lines:
-        if line.startswith(PROMPT):
-            typed.append((line.removeprefix(PROMPT), []))
+        if (entered := typed_in(line)) is not None:
+            typed.append((entered, []))
         elif typed:
             typed[-1][1].append(line)
     return shlex.split(header.removeprefix("$ nncdbg ")), [(line, "\n".join(said)) for line, said in typed]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import numpy as np
@@ -106,3 +107,14 @@ def test_of_several_cases_the_highest_counts(
             (tmp_path / f"{name}.npz").write_bytes(b"PK nothing")
     given = ["--inputs-dir", str(tmp_path), "--jobs", "1"]
     assert main(["watch", str(folder / f"{program}.nnc"), *given]) == code
+
+
+def test_commands_and_files_of_the_command_line_run_in_order(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.cmd").write_text("p 2\n")
+    monkeypatch.setattr("sys.stdin", io.StringIO("p 5\n"))
+    example = str(repository / "examples" / "first_steps.nnc")
+    files = ["-x", str(tmp_path / "a.cmd")]
+    assert main([example, "-ex", "p 1", *files, "-ex", "p 3", "--command", "p 4"]) == 0
+    assert capsys.readouterr().out.splitlines()[-5:] == ["1", "2", "3", "4", "5"]

@@ -282,3 +282,36 @@ def test_in_tmux(tmp_path: Path, repository: Path) -> None:
         wait_for("(nncdbg) back")
     finally:
         subprocess.run(["tmux", "-S", socket, "kill-server"], capture_output=True, timeout=20, check=False)
+
+
+def test_pasted_lines_run_one_by_one(spawn: Open) -> None:
+    child = spawn("examples/first_steps.nnc")
+    child.send("\x1b[200~break 13\ncontinue\nwhere\x1b[201~")
+    child.send("\r")
+    child.expect(r"Breakpoint 1: line 13")
+    child.expect(r"#1 @main, line 12")
+    child.expect(PROMPT)
+    leave(child)
+
+
+def test_breakpoint_commands_have_a_prompt_of_their_own(spawn: Open) -> None:
+    child = spawn("examples/first_steps.nnc")
+    answer(child, "break 13")
+    child.send("commands\r")
+    child.send("p $iter + 100\r")
+    child.send("end\r")
+    child.expect(PROMPT)
+    assert "\n100\n" in answer(child, "continue")
+    assert "p $iter + 100" in answer(child, "info b")
+    leave(child)
+
+
+def test_delete_of_all_breakpoints_asks(spawn: Open) -> None:
+    child = spawn("examples/first_steps.nnc")
+    answer(child, "break 13")
+    child.send("delete\r")
+    child.expect(r"delete all breakpoints \(1\)\? \[y/N\]")
+    child.send("n\r")
+    child.expect(PROMPT)
+    assert "1: line 13" in answer(child, "info b")
+    leave(child)

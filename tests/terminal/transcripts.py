@@ -10,14 +10,22 @@ import shlex
 from pathlib import Path
 
 from nncdbg.terminal.main import main
-from nncdbg.terminal.session import PROMPT
+from nncdbg.terminal.session import CONTINUATION, PROMPT
 
 HEADER = "$ nncdbg "
 
 
 def commands(transcript: str) -> list[str]:
     """The lines that were typed."""
-    return [line.removeprefix(PROMPT) for line in transcript.splitlines() if line.startswith(PROMPT)]
+    return [line for line in map(typed_in, transcript.splitlines()) if line is not None]
+
+
+def typed_in(line: str) -> str | None:
+    """Return what was typed at the prompt of a line; None for a line of output."""
+    for prompt in (PROMPT, CONTINUATION):
+        if line.startswith(prompt):
+            return line.removeprefix(prompt)
+    return None
 
 
 def play(transcript: str, folder: Path) -> str:

@@ -54,7 +54,7 @@ def evaluate(session: Session, arguments: EvaluateArguments) -> EvaluateBody:
         console = console_of(session)
         console.look_from(arguments.frame_id)
         line = text.strip()
-        if line[:1] in ("", "#") or not is_expression(console.debugger, line):
+        if line[:1] in ("", "#") or console.collecting or not is_expression(console.debugger, line):
             return EvaluateBody(result=console.enter(text), variables_reference=0)
         definition = split_definition(line)
         if definition is not None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from nncdbg.terminal.commands import (  # noqa: F401
+    at_stops,
     changing,
     comparing,
+    dumping,
     listing,
     looking,
     moving,
+    python,
     session_files,
     stack,
     states,

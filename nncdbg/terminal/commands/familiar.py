@@ -1,4 +1,7 @@
-"""Commands of gdb, pdb and delve: their aliases here, and answers for those without a meaning here."""
+"""Commands of gdb, pdb and delve: their aliases here, and answers for those without a meaning here.
+
+`FAMILIAR` is the written table: docs/FAMILIAR.md is generated from it, and a test types each line.
+"""
 
 from __future__ import annotations
 
@@ -100,6 +103,7 @@ ALIASES = {
     "goto-bookmark": "goto",
     "transcript": "record",
     "apropos": "help",
+    "python": "py",
 }
 """Name in another debugger to the command line that it begins here."""
 
@@ -134,6 +138,7 @@ ANSWERS = {
         "reads are not watched", "`watch %h` stops after each write, `break OP` before a statement"
     ),
     "on": Answer("a breakpoint has a list of commands", "`commands NUMBER`, the commands, then `end`"),
+    "goroutines": Answer(_NO_THREADS, "`where` shows its stack"),
     "toggle": Answer("say which", "`disable NUMBER` or `enable NUMBER`"),
     "rev": Answer("each step back is a command", "`back`, `rback`, `rfinish` or `rcontinue`"),
     "clear-checkpoint": Answer("marks stay", "`marks` lists them, `mark NAME` sets one again"),
@@ -155,3 +160,81 @@ ANSWERS = {
     "tui": Answer("there are no windows", "`list` shows the text; editors show more, see `nncdbg dap`"),
 }
 """Name in another debugger to the answer that it gets."""
+
+
+FAMILIAR: dict[str, tuple[str, ...]] = {
+    "gdb pdb delve": (
+        *("next", "n", "next 2", "step", "s", "continue", "c", "restart"),
+        *("break 15", "b 15", "break 15 if $iter > 1", "tbreak 15", "condition 1 $iter > 1", "clear 13"),
+        *("print %s", "p %s", "whatis %s", "args", "list", "l", "list 12", "up", "down", "source FILE"),
+        *("display %s", "help", "h", "help next", "quit", "q", "exit"),
+    ),
+    "gdb pdb": (
+        *("until", "until 15", "where", "run", "jump 15", "j 15", "return", "undisplay 1", "display"),
+        *("delete 1", "disable 1", "enable 1", "ignore 1 2", "commands 1"),
+    ),
+    "gdb delve": (
+        *(
+            "stepi",
+            "si",
+            "call max(%s)",
+            "set %s = 1",
+            "watch %s",
+            "frame 1",
+            "bt",
+            "bt 1",
+            "disassemble",
+            "x %s",
+        ),
+        *("thread 1", "dump %s", "info locals", "edit"),
+    ),
+    "pdb delve": ("cont", "a", "ls", "display max(%s)"),
+    "gdb": (
+        *("r", "start", "finish", "fin", "nexti", "ni", "advance 15", "unt", "u", "d", "w", "f", "f 1"),
+        *("reverse-next", "rn", "reverse-step", "rs", "reverse-stepi", "rsi", "reverse-nexti", "rni"),
+        *("reverse-continue", "rc", "reverse-finish", "hbreak 15", "thbreak 15", "rbreak S", "rwatch %s"),
+        *("awatch %s", "watch %s[0,1]", "watch max(%s) > 1", "tb 15", "delete", "catch nan", "dprintf 15,a"),
+        *("info args", "info line", "info breakpoints", "i b", "info frame", "info stack", "info display"),
+        *("info watchpoints", "info source", "info functions", "info checkpoints", "info registers"),
+        *(
+            "info threads",
+            "info symbol %s",
+            "info signals",
+            "backtrace",
+            "inspect %s",
+            "output %s",
+            "ptype %s",
+        ),
+        *(
+            "p %s, %taken",
+            "printf a",
+            "echo a",
+            "search Softmax",
+            "forward-search Softmax",
+            "reverse-search MatMul",
+        ),
+        *("list 12,14", "set var %s = 1", "set variable %s = 1", "checkpoint", "handle SIGINT", "signal 0"),
+        *("attach 1", "detach", "kill", "file m.onnx", "shell ls", "define x", "layout src", "tui enable"),
+        *("apropos break", "record r.cmd", "python 1 + 1"),
+    ),
+    "pdb": (
+        *("w", "u", "d", "unt", "r", "l .", "ll", "longlist", "pp %s", "rv", "retval", "cl 13", "exceptions"),
+        *("alias x y", "tbreak", "b", "display $iter", "!1 + 1", "interact"),
+    ),
+    "delve": (
+        *(
+            "breakpoints",
+            "bp",
+            "clearall",
+            "cond 1 $iter > 1",
+            "on 1 print %s",
+            "toggle 1",
+            "trace 15",
+            "t 15",
+        ),
+        *("stepout", "so", "step-instruction", "next-instruction", "rewind", "rw", "rev next", "rebuild"),
+        *("locals", "vars", "funcs", "sources", "types %s", "stack", "regs", "examinemem %s", "threads"),
+        *("goroutines", "checkpoints", "check m", "clear-checkpoint 1", "disass", "transcript FILE", "ll"),
+    ),
+}
+"""Debuggers to the commands that they share, as they are typed there."""

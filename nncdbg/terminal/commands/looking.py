@@ -20,6 +20,8 @@ from nncdbg.terminal.stops import (
 )
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from nncdbg.engine.graph import Array
     from nncdbg.engine.values import Place
     from nncdbg.terminal.session import Session
@@ -37,6 +39,17 @@ def print_(session: Session, text: str) -> None:
         result = session.debugger.evaluate(expression)
         session.debugger.convenience["_"] = result
         session.screen.put(_shown(session, result))
+
+
+def displayed(session: Session, text: str) -> Text:
+    """Return the line that shows an expression at a stop.  Raises NncdbgError."""
+    from rich.text import Text
+
+    debugger = session.debugger
+    result = debugger.evaluate(text)
+    if isinstance(result, np.ndarray) and result.ndim:
+        return described(_name_of(session, text) or text, result, look_at(debugger, session.screen))
+    return Text(f"{text} = {_shown(session, result)}")
 
 
 def separated(text: str) -> list[str]:
@@ -221,16 +234,23 @@ def show(session: Session, text: str) -> None:
         session.screen.put(grid(array, evaluate_index(index, scope), look=look))
 
 
-@command("why", group="looking", arguments="%value [DEPTH]", completes=("value",))
+@command("why", group="looking", arguments="[-v] [%value] [DEPTH]", completes=("value",))
 def why(session: Session, text: str) -> None:
-    """Show the statements that a value was computed from, nearest first, with statistics.
+    """Show where NaN, Inf or zeros in a value originate, and why.
 
-    Through layers, branches and loops, as far back as the history reaches; DEPTH statements away at
-    most (20).  Where a NaN or an Inf comes out of operands without one, it is born.
+    Without %value: the value that the stop is about; after the end, an output.  The path from the origin
+    follows.  A value without NaN, Inf and zeros shows suspicious statements before it (a Softmax over
+    another axis than the last, a broadcast of both operands, a constant result), then what it was computed
+    from.
+    `why -v` shows all values on the path, DEPTH statements back at most (20).
     """
-    from nncdbg.terminal.slices import show_slice
+    from nncdbg.terminal.reasons import explain, value_in_question
 
-    name, rest = split_value(needs("why", text))
-    depth = whole_number("why", rest) if rest else 20
-    scope = session.debugger.values
-    show_slice(session.screen, session.debugger, resolve_name(name, scope.has, scope.names), depth)
+    verbose = text == "-v" or text.startswith("-v ")
+    name, rest = split_value(text.removeprefix("-v").strip() if verbose else text)
+    depth = whole_number("why", rest) if rest else 20 if verbose else None
+    debugger, scope = session.debugger, session.debugger.values
+    chosen = (
+        resolve_name(name, scope.has, scope.names) if name else value_in_question(debugger, session.screen)
+    )
+    explain(session.screen, debugger, chosen, depth)

@@ -59,9 +59,12 @@ def _breakpoints(session: Session, text: str) -> None:
             kind,
             "" if found.enabled else "off",
             f"hit {found.count}x" if found.count else "",
+            f"ignores {found.skipped - found.count} more" if found.skipped > found.count else "",
         ]
         message = f": {found.log}" if found.log is not None else ""
         session.screen.put(f"{found.number}: {', '.join(word for word in words if word)}{message}")
+        for line in session.scripts.get(found.number, ()):
+            session.screen.put(f"     {line}")
     if not session.debugger.breakpoints:
         session.screen.put("there are no breakpoints")
     kinds = session.debugger.catches.conditions
@@ -220,8 +223,16 @@ def _program(session: Session, text: str) -> None:
     session.screen.put(f"ops: {ops}")
 
 
+def _displays(session: Session, text: str) -> None:
+    for number, expression in session.displays.items():
+        session.screen.put(f"{number}: {expression}")
+    if not session.displays:
+        session.screen.put("nothing is displayed: `display EXPR`")
+
+
 TOPICS: dict[str, Callable[[Session, str], None]] = {
     "breakpoints": _breakpoints,
+    "display": _displays,
     "inputs": _inputs,
     "args": _arguments,
     "locals": _locals,

@@ -1,0 +1,100 @@
+"""Statements that are legal and finite, but often a mistake: a wrong axis, a broadcast of both operands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from nncdbg.engine.dtypes import FLOATS, name_of
+from nncdbg.engine.graph import Array
+
+_NORMALIZING = frozenset({"Softmax", "LogSoftmax", "Hardmax"})
+
+_PAIRWISE = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Mean", "Sum"})
+
+_LIMITED = frozenset({"i8", "u8", "i4", "u4"})
+"""Types of quantized codes."""
+
+_SATURATED = 0.1
+"""Share of elements at the limits of a type from which on they are suspicious."""
+
+_FEWEST = 4
+"""Elements of a result from which on equal ones are suspicious."""
+
+Rule: TypeAlias = "Callable[[str, Mapping[str, Any], Sequence[Array], Array], str]"
+
+
+def suspicion(op: str, attributes: Mapping[str, Any], operands: Sequence[Any], result: Any) -> str:
+    """Return what is suspicious about one result of a statement, with the numbers; empty if nothing is.
+
+    `attributes` hold the defaults of the schema too.  Operands and result are arrays on the host; what is
+    no array is not examined.
+    """
+    arrays = [each for each in operands if isinstance(each, np.ndarray)]
+    if not isinstance(result, np.ndarray) or not result.size or not arrays:
+        return ""
+    return next((words for rule in _RULES if (words := rule(op, attributes, arrays, result))), "")
+
+
+def _axis(op: str, attributes: Mapping[str, Any], operands: Sequence[Array], result: Array) -> str:
+    axis = attributes.get("axis", -1)
+    if op not in _NORMALIZING or result.ndim < 2 or axis % result.ndim == result.ndim - 1:
+        return ""
+    shares = np.exp(np.asarray(result, np.float64)) if op == "LogSoftmax" else np.asarray(result, np.float64)
+    sums = shares.sum(axis=-1)
+    return (
+        f"normalizes over axis {axis % result.ndim} of {result.ndim}, not the last: "
+        f"sums along the last axis are {sums.min():.4g} to {sums.max():.4g}"
+    )
+
+
+def _broadcast(op: str, attributes: Mapping[str, Any], operands: Sequence[Array], result: Array) -> str:
+    if op not in _PAIRWISE or len(operands) != 2 or name_of(result.dtype) not in FLOATS:
+        return ""
+    first, second = operands
+    if result.size <= max(first.size, second.size):
+        return ""
+    return f"broadcasts both operands: {list(first.shape)} and {list(second.shape)} give {list(result.shape)}"
+
+
+def _reduced_batch(op: str, attributes: Mapping[str, Any], operands: Sequence[Array], result: Array) -> str:
+    given = attributes.get("axes")
+    if given is None and len(operands) > 1 and operands[1].dtype.kind == "i":
+        given = operands[1].reshape(-1).tolist()
+    data = operands[0]
+    if not op.startswith("Reduce") or given is None or data.ndim < 2 or data.shape[0] < 2:
+        return ""
+    return (
+        "reduces over axis 0 only, usually the batch" if [axis % data.ndim for axis in given] == [0] else ""
+    )
+
+
+def _saturated(op: str, attributes: Mapping[str, Any], operands: Sequence[Array], result: Array) -> str:
+    name = name_of(result.dtype)
+    if name not in _LIMITED or op not in ("QuantizeLinear", "Cast", "Clip", "DynamicQuantizeLinear"):
+        return ""
+    least, most = result.min(), result.max()
+    share = float(np.mean((result == least) | (result == most)))
+    values = 2 ** int(name[1:])
+    first = 0 if name[0] == "u" else -values // 2
+    if share < _SATURATED or (int(least), int(most)) != (first, first + values - 1):
+        return ""
+    return f"saturates: {share:.0%} of the elements are at the limits of {name}, {least} and {most}"
+
+
+def _constant(op: str, attributes: Mapping[str, Any], operands: Sequence[Array], result: Array) -> str:
+    if result.size < _FEWEST or name_of(result.dtype) not in FLOATS or not _all_equal(result):
+        return ""
+    floats = [each for each in operands if each.size > 1 and name_of(each.dtype) in FLOATS]
+    if all(map(_all_equal, floats)):
+        return ""
+    return f"gives {result.flat[0]:.6g} for all {result.size} elements, from operands that vary"
+
+
+def _all_equal(array: Array) -> bool:
+    return bool((array == array.flat[0]).all())
+
+
+_RULES: tuple[Rule, ...] = (_axis, _broadcast, _reduced_batch, _saturated, _constant)

@@ -1,0 +1,64 @@
+"""Commands that run at each stop: `display` prints expressions, `commands` runs a list of commands."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nncdbg.engine.errors import UsageError
+from nncdbg.terminal.commands.table import command, whole_number
+
+if TYPE_CHECKING:
+    from nncdbg.terminal.session import Session
+
+
+@command("display", group="looking", arguments="[EXPR]", completes=("value", "function"))
+def display(session: Session, text: str) -> None:
+    """Print an expression now and at each stop; without EXPR, print all displayed ones.
+
+      display max(abs(%h))
+    `undisplay NUMBER` ends it; `info display` lists the expressions.
+    """
+    if not text:
+        session.show_displays()
+        return
+    session.debugger.values.read(text)
+    number = max(session.displays, default=0) + 1
+    session.displays[number] = text
+    session.show_displays([number])
+
+
+@command("undisplay", group="looking", arguments="[NUMBER...]", completes=("display",))
+def undisplay(session: Session, text: str) -> None:
+    """Stop displaying expressions; without NUMBER, all."""
+    numbers = [whole_number("undisplay", word) for word in text.replace(",", " ").split()]
+    for number in numbers:
+        if number not in session.displays:
+            raise UsageError(f"there is no display {number}", hint="`info display` lists them")
+    for number in numbers or [*session.displays]:
+        del session.displays[number]
+
+
+@command("commands", group="stopping", arguments="[NUMBER]", completes=("breakpoint",))
+def commands(session: Session, text: str) -> None:
+    """Give a breakpoint commands to run when it stops the program.
+
+    Without NUMBER, the latest breakpoint.  The commands follow, one a line; `end` ends them:
+      commands 1
+      p max(%h)
+      continue
+      end
+    A command that moves the program is the last that runs.  `silent` as the first one hides the stop.
+    An empty list removes the commands.
+    """
+    debugger = session.debugger
+    if not text and not debugger.breakpoints:
+        raise UsageError("there are no breakpoints", hint="`break PLACE` sets one")
+    number = whole_number("commands", text) if text else debugger.breakpoints[-1].number
+    debugger.breakpoint(number)
+
+    def store(lines: list[str]) -> None:
+        session.scripts.pop(number, None)
+        if lines:
+            session.scripts[number] = [lines[0].strip(), *lines[1:]]
+
+    session.collect("commands", store, holds_commands=True)
