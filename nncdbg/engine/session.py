@@ -73,8 +73,8 @@ class Debugger(RichOutput):
     * `dims`: symbolic sizes by name.
     * `backend`: the kernels that run: ``"numpy"``, ``"onnxruntime"``, ``"cupy"``, or a Backend.  An op
       without a kernel there fails, or with `fallback` runs on NumPy (see `fallbacks`).
-    * `allocator`: ``"debug"`` (the default), ``"arena"``, ``"poison"``, ``"plain"`` (the default on a device),
-      or an Allocation.
+    * `allocator`: ``"debug"`` (the default), ``"arena"``, ``"poison"``, ``"plain"`` (the default
+      on a device), or an Allocation.
     * `history`: the bytes that old values may take, a number or text such as ``"4GiB"``; by default a
       quarter of RAM.
     * `statistics`: log the summary of every result.
