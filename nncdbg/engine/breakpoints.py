@@ -59,6 +59,7 @@ class Breakpoint:
         return len(self.passes)
 
     def passed(self, tick: int) -> None:
+        """Count a visit at `tick`, once."""
         if not self.passes or self.passes[-1] < tick:
             self.passes.append(tick)
 
