@@ -38,9 +38,7 @@ def change(scope: Values, name: str, value: Any, index: Any, to_device: Callable
     machine, timeline = scope.machine, scope.timeline
     place = scope.place(name)
     if place.depth is None:
-        raise UsageError(
-            f"%{name} belongs to a block that has ended", hint="step back into the block to change it"
-        )
+        raise UsageError(f"%{name} belongs to a block that has ended", hint="go back into it to change it")
     if isinstance(index, str):
         index = evaluate_index(parse_index(index, scope.has, scope.names), scope)
     after = edited(name, scope.to_host(scope.content(name)), value, index)
@@ -83,7 +81,7 @@ def edited(name: str, before: Array, value: Any, index: Any) -> Array:
         # `[()]` makes a text of an array of one, as text goes into the tensor as it is.
         after[... if index is None else index] = _fitting(given, after.dtype)[()]
         if after.dtype.kind == "O" and not _is_text(after):
-            raise TypeError("one element takes one text")
+            raise TypeError("an element takes a single string")
         note_change(after, ... if index is None else index)
     except (IndexError, ValueError, TypeError, OverflowError) as error:
         raise UsageError(
@@ -110,7 +108,7 @@ def _fitting(given: Array, dtype: np.dtype[Any]) -> Array:
     Floats are rounded, but what is finite stays finite; everything else must be exact, NaN and Inf too.
     """
     if given.size and _is_text(given) != (dtype.kind == "O"):
-        raise TypeError("text is required" if dtype.kind == "O" else "text is not a number")
+        raise TypeError("text is needed" if dtype.kind == "O" else "text is not a number")
     if dtype.kind == "O":
         return given.astype(object)
     if given.dtype.kind == "c" and dtype.kind != "c":
@@ -247,7 +245,7 @@ def _results_of(machine: Machine, level: int, pc: int) -> list[Any]:
         outcome = apart.step()
         if isinstance(outcome, Failed):
             raise RunError(
-                f"recomputing the values that depend on the edit failed: {outcome.error}"
+                f"computing again what depends on the edit failed: {outcome.error}"
             ) from outcome.error
         if isinstance(outcome, Ended):
             break

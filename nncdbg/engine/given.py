@@ -53,7 +53,7 @@ def given_array(value: Value, data: Any, folder: Path | None) -> Any:
     try:
         array = np.asarray(data)
     except Exception as error:  # noqa: BLE001  # __array__ of a foreign class may raise anything.
-        raise UsageError(f"input %{value.name} cannot be made an array: {error}") from error
+        raise UsageError(f"input %{value.name} cannot be converted to an array: {error}") from error
     return _fitting(value, array, "convert it")
 
 
@@ -82,7 +82,7 @@ def _sequence(value: Value, type_: SequenceType, data: Any, folder: Path | None)
         data = load_archive(path, lambda header: _check_header(element, header))
     if not isinstance(data, (list, tuple)):
         raise UsageError(
-            f"input %{value.name} {type_} needs a list of arrays", hint="FILE.npz gives all its arrays"
+            f"input %{value.name} {type_} needs a list of arrays", hint="FILE.npz gives all that it holds"
         )
     return [
         given_array(Value(f"{value.name}[{index}]", type_.element), item, folder)
@@ -137,7 +137,9 @@ def _strings(value: Value, array: Array) -> Array:
     ]
     for item in flat:
         if not isinstance(item, str):
-            raise UsageError(f"input %{value.name} holds a {type(item).__name__}, which a tensor cannot hold")
+            raise UsageError(
+                f"input %{value.name} holds a {type(item).__name__}, which a tensor cannot contain"
+            )
     out = np.empty(len(flat), object)
     out[:] = flat
     return out.reshape(array.shape)

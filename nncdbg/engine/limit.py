@@ -33,8 +33,8 @@ class Limit:
         if not self.machine.bounded:
             return None
         self.renew()
-        return f"the program has not ended after {self.machine.tick} statements (max-ops {self.count})"
+        return f"after {self.machine.tick} statements it has not ended, and max-ops is {self.count}"
 
     def failure(self, words: str) -> RunError:
         """The error of a run that is not to go on."""
-        return RunError(words, hint="the loop may never end; raise the limit with --max-ops")
+        return RunError(words, hint="the program may have an endless loop; --max-ops sets the limit")

@@ -139,7 +139,7 @@ def check_folder(folder: Path) -> None:
         raise UsageError(f"cannot write the bundle {folder}: it is a file", hint="name a folder")
     if held and DOCUMENT not in held or held - {*FILES}:
         raise UsageError(
-            f"cannot write the bundle {folder}: the folder is not empty",
+            f"cannot write the bundle {folder}: the folder holds something else",
             hint="name a new folder, or one with an older bundle",
         )
 
@@ -177,7 +177,7 @@ def _finding_in(program: Program, case: Case, probe: Probe) -> WatchFinding:
     """The finding as a watch of the program tells it, with the lines of its text."""
     found = probe.finding_in(program, case.inputs)
     if found is None:
-        raise RunError("the finding did not occur again while the bundle was written")
+        raise RunError("the finding did not occur again while writing the bundle")
     return found
 
 
@@ -200,8 +200,8 @@ def _readme(folder: Path, signature: Signature, finding: WatchFinding) -> str:
     name = folder.name
     return (
         f"{signature}\n{finding.evidence}\n\n"
-        f"nncdbg {name}          stopped at the statement; `next` executes it\n"
-        f"nncdbg watch {name}    reports it again\n"
+        f"nncdbg {name}          stopped at the statement; `next` shows what it does\n"
+        f"nncdbg watch {name}    finds it again\n"
     )
 
 
@@ -223,14 +223,14 @@ def read_document(folder: Path) -> Document:
         document = from_json(path.read_bytes(), Document, str(path))
     except FileNotFoundError:
         raise LoadError(
-            f"{folder} is a folder but not a repro bundle: it has no {DOCUMENT}",
-            hint="give a model file: .onnx or .nnc",
+            f"{folder} is a folder, not a repro bundle: it has no {DOCUMENT} in it",
+            hint="name a file in it: a model is .onnx or .nnc",
         ) from None
     except OSError as error:
         raise LoadError(f"cannot read {path}: {error.strerror or error}") from None
     if document.format != FORMAT:
         raise LoadError(
-            f"{path} has format {document.format}; this nncdbg reads format {FORMAT}",
-            hint="a newer nncdbg may have written it",
+            f"{path} has format {document.format}, and {FORMAT} is known",
+            hint="the file may be from a newer nncdbg",
         )
     return document

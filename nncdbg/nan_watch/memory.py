@@ -56,7 +56,7 @@ def watch_memory(
     Raises UsageError for a plan that cannot be read or does not fit the program, and what Debugger raises.
     """
     if fields.get("allocator") is not None:
-        raise UsageError("--memory chooses the allocators itself", hint="leave --allocator out")
+        raise UsageError("a watch of memory chooses the allocators itself", hint="leave --allocator out")
     fields.pop("allocator", None)
     if plan is not None and not isinstance(plan, PlacedPlan):
         plan = read_plan(plan, program)
@@ -77,7 +77,7 @@ def memory_plan(
 ) -> PlacedPlan:
     """Our own plan of offsets for a program, out of the sizes that a run with these inputs shows.
 
-    Without `reuse` no byte is given twice.  Raises the error of a run that fails, and what Debugger raises.
+    Without `reuse` no byte occurs twice.  Raises the error of a run that fails, and what Debugger raises.
     """
     debugger = Debugger(program, inputs, allocator="debug", statistics=False, **fields)
     played = Player(debugger, integrity=False).run()
@@ -142,8 +142,8 @@ class _Watch:
         else:
             report.error = StoppedRun("the run was stopped")
         line = debugger.line_of(frame, frame.pc)
-        report.unchecked.append(f"statements after line {line}: the run did not finish")
-        report.unchecked.append("memory reuse: there is no complete run to compare with")
+        report.unchecked.append(f"what comes after line {line}: the run did not finish")
+        report.unchecked.append("reuse of memory: there is no whole run to compare with")
 
     def _ordered(self, max_findings: int) -> list[WatchFinding]:
         """In the order of the run, what only the plan shows at the end; the first is marked."""

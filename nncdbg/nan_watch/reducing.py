@@ -96,7 +96,7 @@ class Job:
         if not probe(saved.case):
             raise RunError(
                 f"the program in {self.state} no longer shows the finding",
-                hint="nncdbg, NumPy or the backend may have changed; delete the file to start again",
+                hint="the versions of nncdbg, NumPy or backend may differ; remove the file to start again",
             )
         return saved.done
 
@@ -125,7 +125,7 @@ def verify(folder: Path, signature: Signature, settings: Settings) -> None:
     if not tripping or _signature(tripping[0]) != signature:
         raise RunError(
             f"the bundle {folder} does not show the finding in a new process",
-            hint="a kernel may depend on randomness, time or earlier runs",
+            hint="check for kernels that depend on chance, on time, or on earlier runs",
         )
 
 

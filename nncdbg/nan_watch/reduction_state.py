@@ -91,14 +91,12 @@ def load_state(path: Path, origin: str) -> Saved:
     store = open_store(path)
     written = store.note().get(_KEY)
     if written is None:
-        raise LoadError(
-            f"{path} is not the state of a reduction", hint="give a new file name or the right file"
-        )
+        raise LoadError(f"{path} is not the state of a reduction", hint="name a new file, or the right one")
     document = from_json(written, _Document, str(path))
     if document.origin != origin:
         raise UsageError(
-            f"the state {path} belongs to another model, other inputs or other options",
-            hint="use another file, or the original model, inputs and options",
+            f"the state {path} is of another model, other inputs or other options",
+            hint="name another file, or give what it was begun with",
         )
     weights = [key for key in [*store.keys()] if key.startswith(_WEIGHT)]
     arrays = {key.removeprefix(_WEIGHT): store.read(key) for key in weights}

@@ -38,7 +38,9 @@ def main(arguments: Sequence[str]) -> int:
         connection.connect(path)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise LoadError(f"no session listens at {path}: {reason}", hint="it may be over") from None
+        raise LoadError(
+            f"no session listens at {path}: {reason}", hint="the session may have ended"
+        ) from None
     with connection:
         _Prompt(connection).read()
     return 0

@@ -50,7 +50,7 @@ class Parser(argparse.ArgumentParser):
         return options, rest
 
     def error(self, message: str) -> NoReturn:
-        error = UsageError(message, hint=f"see `{self.prog} --help`")
+        error = UsageError(message, hint=f"`{self.prog} --help` lists what there is")
         if self._json:
             print(failure_document(error))
         raise error
@@ -65,13 +65,13 @@ def add_model(parser: Parser) -> None:
 
 def add_opening(parser: Parser) -> None:
     """How a graph is opened."""
-    parser.add_argument("--flat", action="store_true", help="show one flat graph instead of called layers")
+    parser.add_argument("--flat", action="store_true", help="show one graph instead of layers")
     parser.add_argument(
         "--allow-store",
         action="append",
         default=[],
         metavar="DIR",
-        help="folder from which graph text may read weights (repeatable)",
+        help="another folder from which graph text may read weights (repeatable)",
     )
 
 
@@ -80,7 +80,7 @@ def add_machine(parser: Parser) -> None:
     add = parser.add_argument
     add("--input", action="append", default=[], metavar="NAME=DATA", help=f"{INPUT_FORMS} (repeatable)")
     add("--dim", action="append", default=[], metavar="NAME=SIZE", help="a symbolic size (repeatable)")
-    add("--seed", type=int, default=0, help="seed of generated inputs and random ops (0)")
+    add("--seed", type=int, default=0, help="seed of drawn inputs and of random ops (0)")
     add("--backend", default="numpy", help="numpy, onnxruntime or cupy (numpy)")
     add("--fallback", action="store_true", help="use NumPy for ops without a kernel in the backend")
     add(
@@ -88,22 +88,22 @@ def add_machine(parser: Parser) -> None:
         action="append",
         default=[],
         metavar="FILE.py",
-        help="Python file with your own kernels (repeatable)",
+        help="Python file with custom kernels (repeatable)",
     )
     add("--allocator", help="debug, arena, poison or plain (debug; plain on a device)")
     add("--history", metavar="BYTES", help="memory for old values, such as 500MB or 4GiB (a quarter of RAM)")
-    add("--max-ops", type=int, metavar="N", help="stop after N statements")
+    add("--max-ops", type=int, metavar="N", help="stop after N statements, for loops that may never end")
 
 
 def add_check(parser: Parser) -> None:
     """What runs beside the kernels."""
-    words = "micro: each composite's micro program beside its kernel; slow"
+    words = "micro: compare each kernel with its micro program (slow)"
     parser.add_argument("--check", choices=["micro"], help=words)
 
 
 def add_verification(parser: Parser) -> None:
     """Whether observing changes the run."""
-    words = "first prove that debugging changes no bit of an output"
+    words = "verify first that observers change no bit of an output"
     parser.add_argument("--verify-observers", action="store_true", help=words)
 
 
@@ -135,9 +135,9 @@ def add_prompt(parser: Parser) -> None:
     add = parser.add_argument
     add("-x", "--source", action=_Script, default=[], metavar="FILE", help="run the commands in FILE first")
     add("-ex", "--command", action=_Script, dest="source", metavar="COMMAND", help="run COMMAND first")
-    add("--record", metavar="FILE", help="record the setup and the typed commands to FILE")
+    add("--record", metavar="FILE", help="record the setup and the typed commands in FILE")
     add("--force", action="store_true", help="overwrite an existing recording")
-    add("--replay", metavar="FILE", help="replay a recorded session and exit")
+    add("--replay", metavar="FILE", help="replay a recorded session with its inputs, then exit")
     add("--allow-python", action="store_true", help="let recordings run Python (`py`)")
 
 
@@ -158,9 +158,7 @@ def load_program(path: str, *, flat: bool = False, stores: Sequence[str] = ()) -
     """
     check_address_space()
     if not os.path.exists(path):
-        raise LoadError(
-            f"there is no file {path}", hint=f"looked in {os.path.dirname(os.path.abspath(path))}"
-        )
+        raise LoadError(f"there is no file {path}", hint=f"searched {os.path.dirname(os.path.abspath(path))}")
     bundle = opening.bundle_at(path)
     if bundle is not None:
         return bundle.program
@@ -179,7 +177,7 @@ def chosen_program(options: argparse.Namespace, path: str | None = None) -> Prog
             raise UsageError(
                 f"--allow-store {folder}: "
                 + ("not a folder" if os.path.exists(folder) else "no such folder"),
-                hint=f"looked in {os.getcwd()}" if not os.path.isabs(folder) else None,
+                hint=f"searched {os.getcwd()}" if not os.path.isabs(folder) else None,
             )
     return load_program(path or options.model, flat=options.flat, stores=options.allow_store)
 

@@ -147,7 +147,7 @@ REFUSED: list[tuple[str, str, str]] = [
     ("%small[0]", "0.5", "does not fit"),
     ("%flags", "2", "does not fit"),
     ("%x", '"text"', "is not data"),
-    ("%words", "1", "text is required"),
+    ("%words", "1", "text is needed"),
     ("%x", "[1, 2]", "the new value has shape [2]"),
     ("%x[5]", "1", "out of bounds"),
     ("%x[0]", "[1, 2]", "cannot be set"),
@@ -178,8 +178,8 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(client: Client, tmp_pa
         (rows, "[0]", "an item of a sequence cannot be set"),
         (values, "%nope", "cannot be set"),
         (values, "", "cannot be set"),
-        (999_999, "[0]", "these variables are no longer valid"),
-        (0, "[0]", "these variables are no longer valid"),
+        (999_999, "[0]", "the variables reference has expired"),
+        (0, "[0]", "the variables reference has expired"),
     ]
     for reference, name, words in wrong:
         arguments = {"variablesReference": reference, "name": name, "value": "1"}
@@ -332,7 +332,7 @@ def test_restart_keeps_the_edits_of_the_branch(client: Client) -> None:
     client.expect_stop("exit")
     assert client.evaluate("%probs") == EVEN
     assert [text for text in _messages(client) if "re-applied" in text] == [
-        "1 edit of branch 1 will be re-applied: %h at line 11; `branch 0` is the run without it",
+        "1 edit of branch 1 will be re-applied: %h at line 11; `branch 0` goes to the run without it",
         "1 edit re-applied: %h at line 11",
     ]
 

@@ -84,7 +84,7 @@ def test_sizes_come_from_arrays_then_from_the_user_then_are_one():
 def test_a_seed_is_an_integer_from_0_on(seed):
     with pytest.raises(UsageError, match="the seed cannot be") as caught:
         bind(graph(x=F23), {"x": "ones"}, seed=seed)
-    assert caught.value.hint == "a seed is an integer of 0 or more"
+    assert caught.value.hint == "a seed is an integer from 0 on"
 
 
 def test_an_array_later_in_the_graph_sizes_an_input_before_it():
@@ -149,7 +149,7 @@ def test_scalars_and_lists_are_converted(type_, data, expected):
         (F23, "x.png", "is not data"),
         (F23, "zeroes", "did you mean zeros"),
         (F23, [[1, 2, 3], [4, 5]], "ragged"),
-        (F23, object(), "which a tensor cannot hold"),
+        (F23, object(), "which a tensor cannot contain"),
         (F23, np.array(["a"]), "it needs f32, not str"),
         (F23, np.zeros(2, "datetime64[s]"), "cannot be an array of datetime64"),
         (TensorType("u8", ()), 256, "cannot hold 256"),

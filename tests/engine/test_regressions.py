@@ -237,7 +237,7 @@ def test_a_graph_that_calls_itself_without_end_fails() -> None:
     stop = debugger.run()
     assert stop.reason == "exception"
     assert isinstance(stop.error, nncdbg.RunError)
-    assert "blocks and calls inside each other" in stop.error.message
+    assert "blocks and calls are nested" in stop.error.message
 
 
 def test_a_number_in_place_that_does_not_fit_is_a_graph_error() -> None:

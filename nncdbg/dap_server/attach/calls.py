@@ -79,7 +79,7 @@ def wait_for_client(timeout: float | None = None) -> bool:
     Ctrl-C ends the waiting.  Raises UsageError before `listen`.
     """
     if _attachment is None:
-        raise UsageError("nobody can attach to this process", hint="call nncdbg.listen first")
+        raise UsageError("this process does not accept clients", hint="call nncdbg.listen first")
     return _attachment.wait(timeout)
 
 

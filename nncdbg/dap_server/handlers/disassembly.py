@@ -33,7 +33,9 @@ LONGEST = 500
 def disassemble(session: Session, arguments: DisassembleArguments) -> DisassembleBody:
     start = parse_reference(arguments.memory_reference)
     if start is None:
-        raise UsageError(f"{arguments.memory_reference!r} is no address", hint="use one from a stack frame")
+        raise UsageError(
+            f"{arguments.memory_reference!r} is not an address", hint="take one from the frames of the stack"
+        )
     if not 0 <= arguments.instruction_count <= MOST:
         raise UsageError(f"`instructionCount` is between 0 and {MOST}")
     start += (arguments.offset or 0) + (arguments.instruction_offset or 0)

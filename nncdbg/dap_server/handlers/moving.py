@@ -138,7 +138,7 @@ def reverse_step_out(session: Session, arguments: ReverseArguments) -> None:
 def _backward(session: Session, thread: int, verb: Verb, *, unasked: bool = False) -> None:
     _check_thread(thread)
     if session.program.debugger.machine.tick == 0:
-        raise UsageError("this is the start of the program", hint="there is nothing to step back to")
+        raise UsageError("this is the start of the program", hint="there is nothing before it; step forward")
     session.program.move(session, verb, unasked=unasked)
 
 
@@ -146,7 +146,7 @@ def _backward(session: Session, thread: int, verb: Verb, *, unasked: bool = Fals
 def restart_frame(session: Session, arguments: RestartFrameArguments) -> None:
     depth = frame_depth(session, arguments.frame_id)
     if depth is None:
-        raise UsageError("this frame has ended", hint="request the stack trace again")
+        raise UsageError("the frame no longer exists", hint="request the stack again")
     debugger = session.program.debugger
     tick = debugger.machine.frames[depth].entered
 

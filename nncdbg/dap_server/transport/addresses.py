@@ -42,9 +42,9 @@ def parse_address(text: str) -> tuple[str, int]:
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
-        raise UsageError(f"{text!r} is no address", hint="an IPv6 host is written in brackets: [::1]:5679")
+        raise UsageError(f"{text!r} is not an address", hint="an IPv6 host stands in brackets: [::1]:5679")
     if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise UsageError(f"{text!r} is no address", hint="give HOST:PORT, such as 127.0.0.1:5679")
+        raise UsageError(f"{text!r} is not an address", hint="give HOST:PORT, such as 127.0.0.1:5679")
     return host, int(port)
 
 
@@ -106,7 +106,7 @@ def _bind_unix(path: str) -> Place:
         if error.errno is None or "too long" in str(error):
             raise UsageError(
                 f"the path of the socket is too long, with {len(os.fsencode(path))} bytes: {path}",
-                hint="the limit is about 100 bytes; use a shorter path, such as one in /tmp",
+                hint="about 100 bytes are the most; choose a folder nearer to the root, such as /tmp",
             ) from None
         raise
     finally:
@@ -141,4 +141,4 @@ def _clear(path: str) -> None:
             return
         except TimeoutError:
             pass  # it lives, and has much to do
-    raise UsageError(f"another server listens on {words(path)}", hint="choose another path")
+    raise UsageError(f"another server already listens on {words(path)}", hint="choose another path")

@@ -32,7 +32,7 @@ class Companion:
         place = debugger.values.place(name)
         if place.depth is None:
             raise NotComputed(
-                f"{spelled(name)} belongs to a block that has ended", hint="stop where the block is under way"
+                f"{spelled(name)} belongs to a block that has ended", hint="stop while the block is running"
             )
         frames, slot = _home(debugger.machine.frames[: place.depth + 1], place.slot)
         code = frames[-1].code
@@ -54,8 +54,8 @@ class Companion:
         if len(frames) == 1 and slot <= len(frames[0].code.graph.inputs) and name in inputs:
             return name, inputs[name]
         raise NotComputed(
-            f"{spelled(name)} is an input of its block; only results of statements have a counterpart",
-            hint="compare the values it was computed from",
+            f"{spelled(name)} is given to its block; only what a statement writes has a counterpart",
+            hint="compare what it was computed from",
         )
 
     def _seek(self, key: Key) -> Written | None:

@@ -185,7 +185,7 @@ def _permutation(value: Value, axis: int, title: str) -> tuple[int, ...]:
     if known is None or known.shape is None:
         raise UnsupportedOp(
             f"{title} stacks %{value.name} along axis {axis}, and its number of axes is unknown",
-            hint="run onnx.shape_inference.infer_shapes on the model and save the result",
+            hint="run onnx.shape_inference.infer_shapes on the model, and save it",
         )
     rank = len(known.shape)
     perm = list(range(1, rank))

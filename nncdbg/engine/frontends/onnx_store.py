@@ -139,7 +139,7 @@ class OnnxStore:
         except KeyError:
             raise LoadError(
                 f'the model has no tensor "{key}"',
-                hint="check that this is the file from which the program text was made",
+                hint="check that it is the file that the program text was made from",
             ) from None
 
     def _check(self, key: str, proto: Any) -> None:
@@ -188,7 +188,7 @@ def tensor_array(tensor: Any, key: str, external: ExternalData) -> Array:
     name = element_type(tensor.data_type, key)
     expected = byte_count(tensor, key)
     if tensor.HasField("segment"):
-        raise LoadError(f'tensor "{key}" is stored in segments, which is not supported')
+        raise LoadError(f'tensor "{key}" is stored in segments, which no known tool writes')
     if is_external(tensor):
         return _from_bytes(external.read(tensor, key, expected), tensor, name, key)
     if tensor.HasField("raw_data") and name != "str":
