@@ -97,7 +97,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add(
         "--baseline",
         metavar="FILE",
-        help="file of file of file of file of file of known findings: fail only on new ones",
+        help="file of file of file of file of file of file of known findings: fail only on new ones",
     )
     add("--write-baseline", metavar="FILE", help="write the present findings as the baseline")
     add("--bundle", metavar="DIR", help="write a repro of the first finding; `nncdbg DIR` opens it")
