@@ -50,7 +50,9 @@ def lines(session: Session, arguments: LinesArguments) -> dict[str, Any]:
     """
     first, last = (line_of_client(session, each) for each in (arguments.start, arguments.end))
     if last - first >= MAX_LINES:
-        raise UsageError(f"{last - first + 1} lines are too many for one answer", hint=f"ask for {MAX_LINES}")
+        raise UsageError(
+            f"{last - first + 1} lines are too many for one answer", hint=f"request at most {MAX_LINES}"
+        )
     depth = _depth(session, arguments.frame_id)
     debugger, view = session.program.debugger, View(session)
     listing = debugger.listing_of(debugger.machine.frames[depth])
@@ -72,7 +74,7 @@ def _depth(session: Session, number: int | None) -> int:
         return len(session.program.debugger.machine.frames) - 1
     depth = frame_depth(session, number)
     if depth is None:
-        raise UsageError("this frame is gone", hint="ask for the stack again")
+        raise UsageError("the frame no longer exists", hint="request the stack again")
     return depth
 
 

@@ -25,7 +25,7 @@ _STRANGERS: tuple[tuple[bytes, str, str], ...] = (
 
 _TEXT = "an ONNX model is binary; graph text has the suffix .nnc"
 
-_BROKEN = "the file is truncated or damaged, or no ONNX model: download or export it again"
+_BROKEN = "the file is truncated, damaged or not an ONNX model: download or export it again"
 
 
 def read_model(path: Path) -> Any:
@@ -70,13 +70,13 @@ def _decode(path: Path, content: mmap.mmap) -> Any:
     head = content[:64].lstrip(b"\xef\xbb\xbf \t\r\n")
     for start, what, hint in _STRANGERS:
         if head.startswith(start):
-            raise LoadError(f"{path} {what}, no ONNX model", hint=hint)
+            raise LoadError(f"{path} {what}, not an ONNX model", hint=hint)
     view = memoryview(content)
     try:
         model = ModelProto.FromString(view)
     except DecodeError as error:
         if _is_text(head):
-            raise LoadError(f"{path} is text, no ONNX model", hint=_TEXT) from error
+            raise LoadError(f"{path} is text, not an ONNX model", hint=_TEXT) from error
         raise LoadError(f"{path} is not an ONNX model: {error}", hint=_BROKEN) from error
     finally:
         view.release()
@@ -101,7 +101,7 @@ def check_model(model: Any, where: str) -> None:
     if not model.HasField("graph"):
         raise LoadError(f"{where} holds no graph, so it is not an ONNX model", hint=_BROKEN)
     if not model.opset_import and (model.ir_version >= 3 or model.ir_version <= 0):
-        raise LoadError(f"{where} names no operator set, so it is not a whole ONNX model", hint=_BROKEN)
+        raise LoadError(f"{where} names no operator set, so it is not a complete ONNX model", hint=_BROKEN)
     for text in _damaged_texts(model):
         raise LoadError(f"{where} is damaged: the name {text!r} is not UTF-8", hint=_BROKEN)
 

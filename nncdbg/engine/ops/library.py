@@ -32,10 +32,10 @@ def load_op_library(path: str | os.PathLike[str]) -> tuple[str, ...]:
     try:
         file = Path(path).resolve()
     except ValueError as error:  # a NUL
-        raise LoadError(f"{os.fspath(path)!r} is no path: {error}") from None
+        raise LoadError(f"{os.fspath(path)!r} is not a path: {error}") from None
     if file not in _LOADED:
         if not os.path.isfile(file):  # False for a name that is too long, too
-            raise LoadError(f"there is no op library {path}", hint="give the path of a Python file")
+            raise LoadError(f"the op library {path} does not exist", hint="give the path of a Python file")
         with declared_together() as found:
             _execute(file)
             _check(file, found)
@@ -46,7 +46,7 @@ def load_op_library(path: str | os.PathLike[str]) -> tuple[str, ...]:
 def _execute(file: Path) -> None:
     specification = importlib.util.spec_from_file_location(f"nncdbg_op_library_{file.stem}", file)
     if specification is None or specification.loader is None:
-        raise LoadError(f"{file} is no Python file", hint="an op library has the suffix .py")
+        raise LoadError(f"{file} is not a Python file", hint="an op library has the suffix .py")
     module: Any = importlib.util.module_from_spec(specification)
     try:
         specification.loader.exec_module(module)
@@ -79,6 +79,6 @@ def _check(file: Path, found: list[Op]) -> None:
         domain, local = split(entry.name)
         if domain in ("", "ai.onnx", "nncdbg") or not local:
             raise LoadError(
-                f"the op library {file} declares {entry.name}, which is not in a domain of its own",
+                f"the op library {file} declares {entry.name}, which has no domain of its own",
                 hint='name it "your.domain.Name", as the model does',
             )
