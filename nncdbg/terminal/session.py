@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, TextIO
 
 from nncdbg.engine.errors import NncdbgError, RunError, UsageError, failure_code
@@ -97,7 +98,8 @@ class Session:
         word, arguments = split_command(text)
         found, arguments = resolve(word, arguments)
         self._repeated = text if found.repeats else ""
-        found.run(self, arguments)
+        with self.screen.paged() if found.pages and not self._depth else nullcontext():
+            found.run(self, arguments)
 
     def sure(self, question: str, otherwise: str = "") -> bool:
         """Return whether a command that loses something may do it: a terminal asks, a script goes on.
