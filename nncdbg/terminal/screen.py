@@ -176,7 +176,9 @@ def fitted(line: Text, look: Look) -> Text:
 
 
 def _console(file: TextIO, width: int | None, color: bool | None) -> Console:
-    options: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False, "width": width}
+    # In a notebook rich would show each line as a rendering of its own.
+    options: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False, "force_jupyter": False}
+    options["width"] = width
     if color is not None:
         # What the environment says is about the terminal that this process has, not about that screen.
         options |= {"color_system": "standard" if color else None, "no_color": not color}
