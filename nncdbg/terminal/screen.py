@@ -123,15 +123,19 @@ class Screen:
             self.put(fitted(Text(indent).append_text(line), self.line_look))
 
     def put_wrapped(self, content: Text) -> None:
-        """Print a line, on a terminal broken at words, with what follows indented below its first word."""
+        """Print lines, on a terminal broken at words, with what follows indented."""
         if not self.is_terminal:
             self.put(content)
             return
-        indent = len(content.plain) - len(content.plain.lstrip())
-        first, *rest = content[indent:].wrap(self.out, max(1, self.out.width - indent - 2)) or [Text()]
-        for number, line in enumerate([first, *rest]):
-            line.rstrip()
-            self.put(Text(" " * (indent + 2 * bool(number))).append_text(line))
+        for line in harmless(content).split("\n"):
+            if line.cell_len <= self.out.width:
+                self.put(line)
+                continue
+            indent = len(line.plain) - len(line.plain.lstrip())
+            pieces = line[indent:].wrap(self.out, max(1, self.out.width - indent - 2)) or [Text()]
+            for number, piece in enumerate(pieces):
+                piece.rstrip()
+                self.put(Text(" " * (indent + 2 * bool(number))).append_text(piece))
 
     def note(self, content: str) -> None:
         """A remark on standard error, so that standard output stays what was asked for."""
