@@ -21,6 +21,7 @@ from nncdbg.engine.code import UNSET, Code, Path, Statement
 from nncdbg.engine.collector import collector_paused
 from nncdbg.engine.consumers import Consumers
 from nncdbg.engine.control import Control, Journey, LogMessage, Stop
+from nncdbg.engine.current import Current
 from nncdbg.engine.deviations import Edit, edits_of
 from nncdbg.engine.editing import change, edited, late_words
 from nncdbg.engine.errors import NncdbgError, UnsupportedOp, UsageError
@@ -46,7 +47,7 @@ from nncdbg.engine.supplied import SuppliedResults
 from nncdbg.engine.tensor import Tensor
 from nncdbg.engine.timeline import Branch, Mark, Timeline
 from nncdbg.engine.traps import Traps
-from nncdbg.engine.values import Current, Outputs, Values, type_of
+from nncdbg.engine.values import Outputs, Values, type_of
 from nncdbg.engine.visits import last_visit, left_micro_program
 from nncdbg.stats import Summary, summarize
 from nncdbg.textual_repr.listing import Listing
