@@ -110,8 +110,8 @@ class Values:
             )
         if self.has(name):
             raise NotComputed(
-                f"%{name} does not stand here",
-                hint="its block has not run, or not since a value was set, or its history was dropped",
+                f"%{name} is not available in this frame",
+                hint="its block has not run, or not since a value was set; or its history was dropped",
             )
         raise self._unknown(name)
 
@@ -179,7 +179,7 @@ class Values:
             if content is UNSET:
                 raise NotComputed(
                     f"%{name} was dropped to keep within the history budget",
-                    hint="go back to its statement, or give more with --history",
+                    hint="go back to its statement, or increase --history",
                 )
         return self._standing(name, content)
 
@@ -188,7 +188,7 @@ class Values:
         gone = self.timeline.standing(content)
         if gone is not None:
             raise NotComputed(
-                f"%{name} stands no more: {gone}", hint="go back to before that, or use --allocator debug"
+                f"%{name} is no longer valid: {gone}", hint="go back to before that, or use --allocator debug"
             )
         return content
 
