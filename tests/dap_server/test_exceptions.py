@@ -59,9 +59,9 @@ def test_a_nan_is_told_at_its_birth_with_what_it_came_from(client: Client) -> No
     assert (details["typeName"], details["evaluateName"]) == ("nan", "%terms")
     lines = details["stackTrace"].splitlines()
     assert lines[0] == "line 22: %terms: f32[3,4] = Mul(%q, %logq)"
-    assert lines[1].endswith("nan 5  <- NaN originates here")
+    assert lines[1].endswith("<- NaN originates here")
     assert "cause: zero times infinity" in lines[2]
-    assert any(line.endswith("-inf 5  <- Inf originates here") for line in lines)
+    assert any(line.endswith("<- Inf originates here") for line in lines)
     assert any(line.strip().startswith("cause: log of zero: 5 of 12 elements of %q are 0") for line in lines)
     # That is where it began: the slice goes no further.
     assert lines[-1].strip().startswith("%q f32[3,4] min 0")

@@ -77,6 +77,9 @@ def _options(arguments: Sequence[str]) -> Namespace:
         metavar="GATES",
         help=f"the gates ({','.join(USUAL)})",
     )
+    add(
+        "--assert", action="append", default=[], dest="asserted", metavar="EXPR", help="fail if EXPR is false"
+    )
     add("--strict", action="store_true", help="fail also on findings without effect on an output")
     add("--max-findings", type=int, default=20, metavar="N", help="list at most N findings (20)")
     add("--inputs-dir", metavar="DIR", help="each file or folder in it is a case")
@@ -102,6 +105,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add("--github", action="store_true", help="print annotations for GitHub Actions")
     options = parser.parse_args(arguments)
     _check(parser, options)
+    options.fail_on = ",".join([options.fail_on, *(f"range:not ({each})" for each in options.asserted)])
     return options
 
 
