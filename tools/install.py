@@ -24,9 +24,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SIZES = {"": (94, 330), "dev": (173, 570), "docs": (115, 400)}
+SIZES = {"": (94, 330), "dev": (173, 550), "docs": (115, 420)}
 """By `--extra`: MB that a first installation downloads, and MB on disk; docs/INSTALL.md has the parts."""
 
+EXAMPLE = ROOT / "examples" / "first_steps.nnc"
+PIP = "-m pip install --disable-pip-version-check --no-input --progress-bar off --retries 2 --no-compile"
 VENV_ENTRIES = {"bin", "include", "lib", "lib64", "share", "tmp", "install.log"}
 NO_NETWORK = (
     "NewConnectionError",
@@ -117,6 +119,7 @@ def install(venv: Path, extra: str, progress: Progress) -> None:
         else:
             progress.say(f"updating the installation in {venv}")
         add_packages(venv, extra, progress, lock)
+        start_once(venv, progress, lock)
         for path in {stamp_of(venv, ""), stamp_of(venv, extra)}:
             path.write_text(fingerprint(venv))
     progress.say(f"installed in {time.monotonic() - progress.started:.0f} s")
@@ -190,8 +193,8 @@ def create(venv: Path, progress: Progress, lock: int) -> None:
     version = ".".join(map(str, sys.version_info[:3]))
     command = [sys.executable, "-m", "venv", str(venv)]
     output: list[str] = []
-    for line in running(command, {}, lock):
-        output += line or []
+    for lines in running(command, {}, lock):
+        output += lines
         progress.tick(f"making a virtual environment with Python {version}")
     if not (venv / "bin" / "pip").exists():
         raise InstallError(f"cannot make a virtual environment: {_last(output)}", hint)
@@ -201,23 +204,8 @@ def add_packages(venv: Path, extra: str, progress: Progress, lock: int) -> None:
     """Run pip in the environment, and report how far it is."""
     temporary = venv / "tmp"
     temporary.mkdir(exist_ok=True)
-    command = [
-        str(venv / "bin" / "python"),
-        "-m",
-        "pip",
-        "install",
-        "--disable-pip-version-check",
-        "--no-input",
-    ]
-    command += [
-        "--progress-bar",
-        "off",
-        "--retries",
-        "2",
-        "--no-compile",
-        "--editable",
-        f"{ROOT}[{extra}]" if extra else str(ROOT),
-    ]
+    target = f"{ROOT}[{extra}]" if extra else str(ROOT)
+    command = [str(venv / "bin" / "python"), *PIP.split(), "--editable", target]
     output, doing = [], "starting pip"
     try:
         for lines in running(command, {"TMPDIR": str(temporary)}, lock):
@@ -229,6 +217,18 @@ def add_packages(venv: Path, extra: str, progress: Progress, lock: int) -> None:
     (venv / "install.log").write_text("\n".join(output) + "\n")
     if not output or not any(line.startswith("Successfully installed") for line in output):
         raise failure(output, venv / "install.log")
+
+
+def start_once(venv: Path, progress: Progress, lock: int) -> None:
+    """Start nncdbg, which compiles its modules for later starts; raise `InstallError` if that fails."""
+    output: list[str] = []
+    for lines in running([str(venv / "bin" / "python"), "-m", "nncdbg", "run", str(EXAMPLE)], {}, lock):
+        output += lines
+        progress.tick("starting nncdbg for the first time")
+    if not any(line.startswith("%") for line in output):
+        raise InstallError(
+            f"nncdbg is installed, but does not start: {_last(output)}", "report this as a bug"
+        )
 
 
 def running(command: list[str], environment: dict[str, str], lock: int) -> Iterator[list[str]]:

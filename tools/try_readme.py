@@ -63,9 +63,11 @@ def installations(readme: str) -> list[str]:
 
 
 def environment(home: Path) -> dict[str, str]:
-    """The variables of a fresh container with this machine's package index."""
+    """The variables of a fresh container with this machine's package index and certificates."""
     index = {
-        name: text for name, text in os.environ.items() if name.startswith(("PIP_", "UV_")) or "proxy" in name
+        name: text
+        for name, text in os.environ.items()
+        if name.startswith(("PIP_", "UV_", "SSL_")) or "proxy" in name
     }
     terminal = {"TERM": "xterm-256color", "PROMPT_TOOLKIT_NO_CPR": "1", "INPUTRC": "/dev/null"}
     path = os.pathsep.join([*_programs(), "/usr/local/bin", "/usr/bin", "/bin"])

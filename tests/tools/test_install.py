@@ -34,10 +34,10 @@ def build_editable(folder, config_settings=None, metadata_directory=None):
     time.sleep(float(os.environ.get("SLOW_BUILD", "0")))
     name, info = "nncdbg-1-py3-none-any.whl", "nncdbg-1.dist-info"
     with zipfile.ZipFile(os.path.join(folder, name), "w") as wheel:
-        wheel.writestr("nncdbg_small.py", "answer = 42")
+        wheel.writestr("nncdbg.py", "answer = 42\\nprint('%answer i64[]', answer)\\n")
         wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\\nName: nncdbg\\nVersion: 1\\n")
         wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
-        wheel.writestr(f"{info}/RECORD", "nncdbg_small.py,,11\\n")
+        wheel.writestr(f"{info}/RECORD", "nncdbg.py,,43\\n")
     return name
 """
 
@@ -79,7 +79,7 @@ class Checkout:
 
     def answer(self) -> str:
         """What the installed module says."""
-        command = [self.venv / "bin" / "python", "-c", "import nncdbg_small; print(nncdbg_small.answer)"]
+        command = [self.venv / "bin" / "python", "-I", "-m", "nncdbg"]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
@@ -101,7 +101,7 @@ def test_install_reports_progress_and_runs_once(checkout: Checkout) -> None:
     assert re.search(r"downloads about \d+ MB, once; needs \d+ MB on disk\n", output)
     assert re.search(r"^ +\d+ s  .*, \d+ MB so far$", output, re.MULTILINE)
     assert re.search(r"^installed in \d+ s$", output, re.MULTILINE)
-    assert checkout.answer() == "42"
+    assert checkout.answer() == "%answer i64[] 42"
     assert checkout.install() == (0, "")
 
 
@@ -118,17 +118,17 @@ def test_changed_dependencies_update_in_place_and_a_damaged_environment_is_repla
     assert "updating the installation" in output
 
     (checkout.venv / ".installed").unlink()
-    next(checkout.venv.glob("lib/*/site-packages/nncdbg_small.py")).write_text("half of the fi")
+    next(checkout.venv.glob("lib/*/site-packages/nncdbg.py")).write_text("half of the fi")
     code, output = checkout.install()
     assert (code, mine.exists()) == (0, False)
     assert "installing nncdbg into" in output
-    assert checkout.answer() == "42"
+    assert checkout.answer() == "%answer i64[] 42"
 
     mine.write_text("of an environment whose Python is gone")
     (checkout.venv / "bin" / "python").unlink()
     (checkout.venv / "bin" / "python").symlink_to("/no/such/python3.9")
     assert (checkout.install()[0], mine.exists()) == (0, False)
-    assert checkout.answer() == "42"
+    assert checkout.answer() == "%answer i64[] 42"
 
 
 def test_killed_install_is_replaced_and_its_lock_is_free(checkout: Checkout) -> None:
@@ -142,7 +142,7 @@ def test_killed_install_is_replaced_and_its_lock_is_free(checkout: Checkout) -> 
     assert not (checkout.venv / ".installed").exists()
     code, output = checkout.install()
     assert code == 0, output
-    assert checkout.answer() == "42"
+    assert checkout.answer() == "%answer i64[] 42"
 
 
 def test_second_run_waits_for_the_first(checkout: Checkout) -> None:
@@ -163,6 +163,15 @@ def test_folder_that_is_no_environment_is_kept(checkout: Checkout) -> None:
     assert code == 1
     assert f"error: {checkout.venv} is not a virtual environment\nhint: move it away" in output
     assert (checkout.venv / "thesis.tex").read_text() == "years of work"
+
+
+def test_program_that_does_not_start_is_an_error(checkout: Checkout) -> None:
+    backend = checkout.folder / "backend.py"
+    backend.write_text(BACKEND.replace("answer = 42", "import missing").replace(",,43", ",,"))
+    code, output = checkout.install()
+    assert code == 1
+    assert "error: nncdbg is installed, but does not start: ModuleNotFoundError: No module named" in output
+    assert not (checkout.venv / ".installed").exists()
 
 
 def test_unreachable_index_is_named(checkout: Checkout) -> None:

@@ -13,7 +13,8 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, overload
 
 from nncdbg.engine.errors import UsageError
 
@@ -26,8 +27,16 @@ _attachment: Attachment | None = None
 _listener: Listener | None = None
 
 
+@overload
+def listen(address: tuple[str, int], token: str | None = None) -> tuple[str, int]: ...
+
+
+@overload
+def listen(address: str | Path, token: str | None = None) -> str: ...
+
+
 def listen(address: Address, token: str | None = None) -> Address:
-    """Let clients of the Debug Adapter Protocol attach to this process; the address, with the port picked.
+    """Let editors attach to this process over the Debug Adapter Protocol, and return the address.
 
     `address` is (host, port), port 0 for a free one, or the path of a Unix socket.  Where `token` is
     given, clients must show it; it is needed where other machines can connect.  Without one, only

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, Unpack
 
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.graph import TensorType
@@ -185,10 +185,41 @@ def declared_together() -> Iterator[list[Op]]:
         _COLLECTORS.remove(found)
 
 
-def op(name: str, **fields: Any) -> Callable[[Kernel], Kernel]:
-    """Declare the decorated function as the kernel of `name`; its docstring documents the op."""
+class OpFields(TypedDict, total=False):
+    """The fields of an Op besides its name, kernel and documentation."""
 
-    def enter(kernel: Kernel) -> Kernel:
+    since: int
+    infer: Infer | None
+    formula: Formula | None
+    vjp: Vjp | None
+    influence: Influence
+    accepts_out: bool
+    measure: Measure | None
+    terms: Terms | None
+    commutative: bool
+    jumps: bool
+    view: bool
+    ufunc: str | None
+    random: bool
+    opset_version: bool
+    outputs_count: bool
+    integers: IntegerRule | None
+    reference: bool
+    integer_fault: FindIntegerFault | None
+    squares: Squares | None
+
+
+_AnyKernel = TypeVar("_AnyKernel", bound=Kernel)
+
+
+def op(name: str, **fields: Unpack[OpFields]) -> Callable[[_AnyKernel], _AnyKernel]:
+    """Declare the decorated function as the kernel of `name`; its docstring documents the op.
+
+    `fields` are those of `nncdbg.Op`; ``infer`` gives the types of the results.  Raises UsageError if the op
+    is declared already.
+    """
+
+    def enter(kernel: _AnyKernel) -> _AnyKernel:
         declare(Op(name=name, kernel=kernel, doc=kernel.__doc__ or "", **fields))
         return kernel
 

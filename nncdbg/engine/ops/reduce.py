@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -200,14 +201,16 @@ def _declare(name: str, reduction: Reduction, by_input: int, what: str) -> None:
     kernel_by_attribute.__doc__ = f"{what} over `axes` (an attribute).  ONNX {name} 1 to {by_input - 1}."
     kernel_by_input.__doc__ = f"{what} over `axes` (an input).  ONNX {name} since {by_input}."
     formula = _mean_formula if name == "ReduceMean" else None
-    fields = {
-        "formula": formula,
-        "vjp": GRADIENTS.get(name),
-        "influence": _ROWS.get(name, REDUCED),
-        "terms": _reduced_over,
-    }
-    op(name, since=1, infer=_types_by_attribute, **fields)(kernel_by_attribute)
-    op(name, since=by_input, infer=_types_by_input, integers=valid.axes(), **fields)(kernel_by_input)
+    enter = partial(
+        op,
+        name,
+        formula=formula,
+        vjp=GRADIENTS.get(name),
+        influence=_ROWS.get(name, REDUCED),
+        terms=_reduced_over,
+    )
+    enter(since=1, infer=_types_by_attribute)(kernel_by_attribute)
+    enter(since=by_input, infer=_types_by_input, integers=valid.axes())(kernel_by_input)
 
 
 for _entry in _REDUCTIONS:
