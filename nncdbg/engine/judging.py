@@ -75,7 +75,7 @@ class Judge:
         return found.expression is None or self._stops(found, found.expression, after)
 
     def _stops(self, found: Breakpoint, expression: Expression, after: bool) -> bool:
-        """Whether a watched expression has changed, or an asserted one is false; not before it can be computed."""
+        """Whether a watched expression has changed or an asserted one is false, once it can be computed."""
         scope = self._scope(found, after) if expression.variables else self.scope
         try:
             if found.kind == "assert":

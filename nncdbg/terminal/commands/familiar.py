@@ -233,7 +233,7 @@ FAMILIAR: dict[str, tuple[str, ...]] = {
         ),
         *("stepout", "so", "step-instruction", "next-instruction", "rewind", "rw", "rev next", "rebuild"),
         *("locals", "vars", "funcs", "sources", "types %s", "stack", "regs", "examinemem %s", "threads"),
-        *("goroutines", "checkpoints", "check m", "clear-checkpoint 1", "disass", "transcript FILE", "ll"),
+        *("goroutines", "checkpoints", "check m", "clear-checkpoint 1", "disass", "transcript new.cmd", "ll"),
     ),
 }
 """Debuggers to the commands that they share, as they are typed there."""
