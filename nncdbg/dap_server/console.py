@@ -35,6 +35,8 @@ MAX_TEXT = 60 << 10
 class Console(Terminal):
     """One client's console over one program."""
 
+    reads_terminal = False
+
     def __init__(self, session: Session) -> None:
         self._written = StringIO()
         color = session.client is not None and bool(session.client.supports_ansi_styling)
@@ -44,25 +46,30 @@ class Console(Terminal):
         self._playing = False
         """The runner is at work on lines of a file, and what they do is done at once."""
         self._seen_from: tuple[int | None, Stop] | None = None
-        self._arrived_at: Stop | None = None
-        """The latest stop that the console has printed."""
 
     def enter(self, text: str) -> str:
         """Do what was typed, one line or several; what there is to read of it at once.
 
         Raises NncdbgError where a single line cannot be done.
         """
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        # The lines of a block of Python keep their indentation.
+        lines = [line.rstrip() for line in text.splitlines() if line.strip()]
         if len(lines) > 1:
             self._on_runner(lambda: self.play_lines(lines, "the input", echo=True))
+        elif self.collecting:
+            self._enter_line(lines[0] if lines else "")
         else:
-            self._enter_line(lines[0] if lines else self._repeated)
+            self._enter_line(lines[0].strip() if lines else self._repeated)
         return self.take()
 
     def _enter_line(self, line: str) -> None:
-        if not line or line.startswith("#"):
+        if not self.collecting and (not line or line.startswith("#")):
             return
-        if self.session.state is State.RUNNING and not is_expression(self.debugger, line):
+        if (
+            self.session.state is State.RUNNING
+            and not self.collecting
+            and not is_expression(self.debugger, line)
+        ):
             group = find(split_command(line)[0]).group
             if group == "moving":
                 raise UsageError(State.RUNNING.value)
@@ -125,14 +132,16 @@ class Console(Terminal):
             raise UsageError(question.rstrip("?") + ": a console cannot ask", hint=otherwise)
         return True
 
-    def arrived(self, stop: Stop, *, written: bool = False) -> None:
-        self._arrived_at = stop
-        super().arrived(stop, written=written)
+    def perform(self, action: Callable[[], object]) -> None:
+        if self._playing:
+            action()
+        else:
+            self._on_runner(lambda: self.attempt(action))
 
     def react(self, stop: Stop) -> None:
         """On the runner: print what `display` shows at a stop of the client's, and run its `commands`."""
         due = [line for number in stop.breakpoints for line in self.scripts.get(number, ())]
-        if stop is self._arrived_at or stop.reason == "end" or not (due or self.displays):
+        if stop is self.told or stop.reason == "end" or not (due or self.displays):
             return
         self._due = due
         self._playing = True

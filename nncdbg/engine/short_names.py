@@ -44,6 +44,11 @@ class ShortNames:
     def __init__(self, names: Iterable[str]) -> None:
         self.names: Sequence[str] = tuple(dict.fromkeys(name for name in names if name))
         self._forms: dict[str, tuple[str, ...]] = {}
+        self._known = frozenset(self.names)
+
+    def has(self, name: str) -> bool:
+        """Whether the name is visible in the block."""
+        return name in self._known
 
     def forms(self, name: str) -> tuple[str, ...]:
         """Return what a value can be called: the preferred form, then a shorter one if there is one."""
@@ -53,7 +58,7 @@ class ShortNames:
         return found
 
     def _find_forms(self, name: str) -> Iterator[str]:
-        if _elision.search(name):
+        if name not in self._known or _elision.search(name):
             yield name
             return
         unique = [end for end in _ends(name, _component) if self._by_component[end] <= 1]

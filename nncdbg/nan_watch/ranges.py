@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nncdbg.engine.code import CONTROL
 from nncdbg.engine.diagnosis.sightings import ENTRANCE
 from nncdbg.engine.errors import ExpressionError, NotComputed
-from nncdbg.engine.expression import Expression, condition, nodes, parse
+from nncdbg.engine.expression import Expression, condition, nodes
 from nncdbg.engine.expression.evaluator import Evaluator
 from nncdbg.engine.machine import Frame
-from nncdbg.engine.search import candidates
+from nncdbg.engine.search import blocks, candidates
 from nncdbg.engine.session import Debugger
 from nncdbg.engine.values import Values, type_of
 from nncdbg.nan_watch.gates import RANGE
@@ -46,17 +47,27 @@ class Ranges:
         self._ranges = [self._range(text) for text in texts]
 
     def _range(self, text: str) -> _Range:
-        scope = self._debugger.values
-        made = _Range(parse(text, scope.has, scope.names))
+        made = _Range(self._debugger.values.read(text))
+        if made.expression.reads_result:
+            self._watch_statements(made)
+            return made
         written = sorted(made.expression.names & candidates(self._debugger.program, "data"))
         if not written:
             raise ExpressionError(
                 f"the gate range:{text} is about no value that is computed",
-                hint="such as range:max(%h) > 1e4",
+                hint="such as range:max(%h) > 1e4, or range:max(abs($out)) > 6e4 for every statement",
             )
         with self._debugger.breakpoints_together():
             made.numbers += [self._debugger.watch_value(f"%{name}").number for name in written]
         return made
+
+    def _watch_statements(self, made: _Range) -> None:
+        """Stop after every statement whose results make an expression over `$out` true."""
+        ops = {node.op for _, graph in blocks(self._debugger.program) for node in graph.nodes if node.outputs}
+        with self._debugger.breakpoints_together():
+            for op in sorted(op for op in ops if op not in CONTROL and not op.startswith("@")):
+                made.numbers.append(self._debugger.break_at(op=op, when=made.expression.text).number)
+        made.asked = 1  # The breakpoints evaluate it, and stop only where it is true.
 
     @property
     def findings(self) -> list[WatchFinding]:
@@ -74,18 +85,21 @@ class Ranges:
     def run(self, move: Callable[[], Stop]) -> Stop:
         """Move the program until something other than these breakpoints stops it."""
         for each in self._ranges:
-            self._judge(each, self._debugger.machine.frames[-1])
+            if not each.expression.reads_result:
+                self._judge(each, self._debugger.machine.frames[-1])
         while True:
             stop = move()
             hit = [each for each in self._ranges if set(each.numbers) & set(stop.breakpoints)]
             for each in hit:
                 assert stop.frame is not None
                 self._judge(each, stop.frame)
-            if stop.reason != "data" or not hit or self._debugger.machine.ended:
+            if stop.reason not in ("data", "breakpoint") or not hit or self._debugger.machine.ended:
                 return stop
 
     def _judge(self, each: _Range, frame: Frame) -> None:
         scope = self._debugger.values
+        if each.expression.reads_result and not _is_numeric(scope.variable("out")):
+            return
         try:
             holds = condition(each.expression, scope)
             each.asked += 1
@@ -103,7 +117,8 @@ class Ranges:
             self._found[key] = replace(known, count=known.count + 1)
             return
         written = code.graph.inputs if pc == ENTRANCE else code.nodes[pc].outputs
-        value = next((out.name for out in written if out.name in each.expression.names), "")
+        names = each.expression.names
+        value = next((out.name for out in written if each.expression.reads_result or out.name in names), "")
         self._found[key] = WatchFinding(
             RANGE,
             "birth",
@@ -114,6 +129,10 @@ class Ranges:
             hint="`why` shows where the value comes from",
             trips=True,
         )
+
+
+def _is_numeric(content: Any) -> bool:
+    return isinstance(content, np.ndarray) and content.dtype.kind not in "OUS"
 
 
 def _operands(expression: Expression, scope: Values) -> Iterator[Operand]:

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import base64
 import math
-import struct
-import zlib
 
 import numpy as np
-import numpy.typing as npt
 
 from nncdbg.engine.graph import Array
 from nncdbg.stats.blocks import NAN, NEGATIVE_INFINITY, POSITIVE_INFINITY, Blocks, reduce_blocks
+from nncdbg.terminal.images import Colors, encoded, painted
 from nncdbg.terminal.look import is_text
-from nncdbg.terminal.strips import MARK_COLORS, VIRIDIS
+from nncdbg.terminal.strips import MARK_COLORS
 
 _CELLS = 128
 """Cells of an image along an axis, and points of a line, at most."""
 _CHANNELS = 6
 """Images of a tensor with three axes or more, at most."""
-
-Colors = npt.NDArray[np.uint8]
 
 
 def picture(array: Array, height: int) -> str:
@@ -80,12 +76,7 @@ def _scale(parts: list[Array]) -> tuple[float, float]:
 
 def _painted(blocks: Blocks, low: float, high: float) -> Colors:
     """The colours (u8[rows, columns, 3]) of an image between the ends of a scale."""
-    span = high / 2 - low / 2
-    levels = np.zeros(blocks.data.shape) if span == 0 else (blocks.data / 2 - low / 2) / span
-    known = np.nan_to_num(levels, nan=0.0, posinf=1.0, neginf=0.0)
-    anchors = np.linspace(0, 1, len(VIRIDIS))
-    channels = [np.interp(known, anchors, [color[index] for color in VIRIDIS]) for index in range(3)]
-    colors = np.stack(channels, axis=-1).astype(np.uint8)
+    colors = painted(blocks.data, low, high)
     for bit, color in zip((NEGATIVE_INFINITY, POSITIVE_INFINITY, NAN), reversed(MARK_COLORS), strict=True):
         colors[(blocks.flags & bit) > 0] = color
     return colors
@@ -95,26 +86,8 @@ def _image(colors: Colors, height: int) -> str:
     rows, columns = colors.shape[:2]
     # The shape is kept as far as a strip of one row, or of one column, stays visible.
     width = min(max(round(height * columns / rows), 8), 4 * height)
-    source = "data:image/png;base64," + base64.b64encode(_png(colors)).decode("ascii")
+    source = "data:image/png;base64," + base64.b64encode(encoded(colors)).decode("ascii")
     return f'<img src="{source}" width="{width}" height="{height}" alt="">'
-
-
-def _png(colors: Colors) -> bytes:
-    """An RGB image in PNG."""
-    rows, columns = colors.shape[:2]
-    lines = b"".join(b"\0" + row.tobytes() for row in colors)
-
-    def chunk(kind: bytes, content: bytes) -> bytes:
-        check = zlib.crc32(kind + content)
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", check)
-
-    header = struct.pack(">IIBBBBB", columns, rows, 8, 2, 0, 0, 0)
-    return (
-        b"\x89PNG\r\n\x1a\n"
-        + chunk(b"IHDR", header)
-        + chunk(b"IDAT", zlib.compress(lines))
-        + chunk(b"IEND", b"")
-    )
 
 
 def _line(blocks: Blocks, height: int) -> str:

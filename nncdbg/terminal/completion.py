@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.escaping import HOSTILE
 from nncdbg.engine.expression import spelled
+from nncdbg.terminal.look import short_name_text
 
 if TYPE_CHECKING:
     from nncdbg.terminal.session import Session
@@ -24,9 +25,12 @@ _PATH = re.compile(r"\S*$")
 
 _EXPRESSION = ("value", "function")
 
+_PART = 2
+"""Characters from which a word completes to names that contain it."""
+
 
 def candidates(session: Session, line: str) -> tuple[str, list[str]]:
-    """(the word that ends `line`, all that it can become), sorted.
+    """(the word that ends `line`, all that it can become): what begins with it, else values that contain it.
 
     `line` is what stands before the cursor.
     """
@@ -48,7 +52,7 @@ def candidates(session: Session, line: str) -> tuple[str, list[str]]:
     if "file" in kinds and (kinds == ("file",) or not word.startswith("%")):
         word = _ending(_PATH, line)
     names = [name for kind in kinds for name in _SOURCES[kind](session, word)]
-    return word, _matching(word, names)
+    return word, _matching(word, names) or _containing(session, word, kinds)
 
 
 def _begins_expression(session: Session, word: str, line: str) -> bool:
@@ -68,6 +72,23 @@ def _matching(word: str, names: Iterable[str]) -> list[str]:
     """
     found = {name for name in names if name.startswith(word) or name.lstrip('%@"').startswith(word)}
     return sorted(name for name in found if not HOSTILE.search(name))
+
+
+def _containing(session: Session, word: str, kinds: Iterable[str]) -> list[str]:
+    """The short names of the values whose names contain the word, those in sight first."""
+    part = word.lstrip('%"')
+    if "value" not in kinds or len(part) < _PART or word.startswith(("@", "$")):
+        return []
+    debugger = session.debugger
+    code = debugger.frames[max(0, debugger.selected)].code
+    short = debugger.names_in(code)
+    found = [name for name in debugger.values.names() if part in name]
+    visible = set(short.names)
+    return [
+        short_name_text(short.forms(name)[0]) if name in visible else spelled(name)
+        for name in found
+        if not HOSTILE.search(name)
+    ]
 
 
 def _commands(session: Session) -> list[str]:

@@ -138,6 +138,7 @@ def add_prompt(parser: Parser) -> None:
     add("--record", metavar="FILE", help="write setup and commands typed to FILE")
     add("--force", action="store_true", help="overwrite a recording that exists")
     add("--replay", metavar="FILE", help="play a recorded session with its inputs, and leave")
+    add("--allow-python", action="store_true", help="let recordings run Python (`py`)")
 
 
 class _Script(argparse.Action):

@@ -38,8 +38,10 @@ def read_prompt(session: Session) -> None:
         try:
             text = prompt.prompt(session.prompt)
         except KeyboardInterrupt:
+            session.give_up_lines()
             continue
         except EOFError:
+            session.end_of_lines()
             return
         completer.tell_failure()
         for line in text.splitlines() or [""]:

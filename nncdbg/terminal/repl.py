@@ -58,6 +58,7 @@ def converse(session: Session, options: argparse.Namespace, greet: Callable[[], 
         session.recording = start_recording(
             options.record, session.debugger, session.title, force=options.force, confirm=session.confirm
         )
+    session.trusts_recordings = options.allow_python
     try:
         greet()
         return _read(session, options)
@@ -147,6 +148,7 @@ def _read_lines(session: Session) -> None:
     while not session.over and (line := sys.stdin.readline()):
         session.execute(line, typed=True)
         sys.stdout.flush()
+    session.end_of_lines()
 
 
 def _ask_for_lines(session: Session) -> None:
@@ -157,8 +159,10 @@ def _ask_for_lines(session: Session) -> None:
             line = sys.stdin.readline()
         except KeyboardInterrupt:
             print(file=sys.stderr)
+            session.give_up_lines()
             continue
         if not line:
+            session.end_of_lines()
             return
         session.execute(line, typed=True)
         sys.stdout.flush()

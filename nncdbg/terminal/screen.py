@@ -88,6 +88,17 @@ class Screen:
         for line in harmless(content).split("\n"):
             self.put(fitted(Text(indent).append_text(line), self.line_look))
 
+    def put_wrapped(self, content: Text) -> None:
+        """Print a line, on a terminal broken at words, with what follows indented below its first word."""
+        if not self.is_terminal:
+            self.put(content)
+            return
+        indent = len(content.plain) - len(content.plain.lstrip())
+        first, *rest = content[indent:].wrap(self.out, max(1, self.out.width - indent - 2)) or [Text()]
+        for number, line in enumerate([first, *rest]):
+            line.rstrip()
+            self.put(Text(" " * (indent + 2 * bool(number))).append_text(line))
+
     def note(self, content: str) -> None:
         """A remark on standard error, so that standard output stays what was asked for."""
         self.out.file.flush()
@@ -131,7 +142,9 @@ def fitted(line: Text, look: Look) -> Text:
 
 
 def _console(file: TextIO, width: int | None, color: bool | None) -> Console:
-    options: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False, "width": width}
+    # In a notebook rich would show each line as a rendering of its own.
+    options: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False, "force_jupyter": False}
+    options["width"] = width
     if color is not None:
         # What the environment says is about the terminal that this process has, not about that screen.
         options |= {"color_system": "standard" if color else None, "no_color": not color}

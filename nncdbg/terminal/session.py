@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TextIO
 from rich.text import Text
 
 from nncdbg.engine.errors import NncdbgError, RunError, UsageError, failure_code
+from nncdbg.terminal.blocks import Block
 from nncdbg.terminal.crash import report_crash
 from nncdbg.terminal.recording import SETUP
 from nncdbg.terminal.running import under_way
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.control import Stop
     from nncdbg.engine.divergence.companion import Companion
     from nncdbg.engine.session import Debugger
+    from nncdbg.terminal.python import Namespace
     from nncdbg.terminal.recording import Confirm
     from nncdbg.textual_repr.listing import Listing
 
@@ -39,6 +41,9 @@ class Session:
     `title` is the model as the user wrote it.  `over` is set by `quit`.
     """
 
+    reads_terminal = True
+    """Whether a person types at standard input, or a script does, so that Python can read it."""
+
     def __init__(self, debugger: Debugger, title: str, screen: Screen) -> None:
         self.debugger = debugger
         self.title = title
@@ -53,11 +58,18 @@ class Session:
         """The last line that `list` has shown since the last stop."""
         self.searched = ""
         """The text of the last `search`."""
+        self.python: Namespace | None = None
+        """The names of `py` and `interact`, once they are used."""
+        self.trusts_recordings = False
+        """Whether recordings may run Python code without a question."""
+        self._replaying = False
+        self.told: Stop | None = None
+        """The latest stop that was printed."""
         self.displays: dict[int, str] = {}
         """Expressions to print at each stop, by number."""
         self.scripts: dict[int, list[str]] = {}
         """Commands to run when a breakpoint stops the program, by its number."""
-        self._collected: tuple[list[str], Callable[[list[str]], None]] | None = None
+        self._block: Block | None = None
         self._due: list[str] = []
         self._running_due = False
         self._repeated = ""
@@ -72,15 +84,19 @@ class Session:
 
         An empty line repeats the last step if it was `typed`.
         """
-        text = line.strip()
-        if not text and typed:
+        text = line.rstrip() if self.collecting else line.strip()
+        if not text and typed and not self.collecting:
             text = self._repeated
         if text and typed:
             self._record(text)
-        if not text or text.startswith("#"):
+        if not self.collecting and (not text or text.startswith("#")):
             return True
+        return self.attempt(lambda: self.dispatch(text), text)
+
+    def attempt(self, action: Callable[[], object], text: str = "this") -> bool:
+        """Do what the line `text` asked for; an error is printed.  False if it failed."""
         try:
-            self.dispatch(text)
+            action()
         except NncdbgError as error:
             self.screen.complain(error)
         except MemoryError:
@@ -102,8 +118,8 @@ class Session:
         """Do what a line says: a command, or an expression, which is printed.  Raises NncdbgError."""
         from nncdbg.terminal.commands import TABLE, resolve
 
-        if self._collected is not None:
-            self._collect(text)
+        if self._block is not None:
+            self._keep(self._block, text)
             return
         if is_expression(self.debugger, text):
             self._repeated = ""
@@ -117,25 +133,31 @@ class Session:
     @property
     def prompt(self) -> str:
         """The prompt for the next line."""
-        return PROMPT if self._collected is None else CONTINUATION
+        return CONTINUATION if self.collecting else PROMPT
 
     @property
     def collecting(self) -> bool:
         """Whether the next lines belong to a command, up to a line `end`."""
-        return self._collected is not None
+        return self._block is not None
 
-    def collect(self, take: Callable[[list[str]], None]) -> None:
-        """Keep the lines that follow, up to a line `end`, and pass them to `take`."""
-        self._collected = [], take
+    def collect(self, name: str, take: Callable[[list[str]], None], *, holds_commands: bool = False) -> None:
+        """Keep the lines that follow, up to a line `end`, and pass them to `take`; `name` is the command."""
+        self._block = Block(name, take, holds_commands)
 
-    def _collect(self, text: str) -> None:
-        assert self._collected is not None
-        lines, take = self._collected
-        if text == "end":
-            self._collected = None
-            take(lines)
-        else:
-            lines.append(text)
+    def _keep(self, block: Block, text: str) -> None:
+        if block.ends_with(text):
+            self._block = None
+            block.take(block.lines)
+
+    def end_of_lines(self) -> None:
+        """Complain if a command still waits for its `end` where no more lines come."""
+        if self._block is not None:
+            self.screen.complain(f"`{self._block.name}` has no line `end`")
+            self._block = None
+
+    def give_up_lines(self) -> None:
+        """Forget the lines of the command that is being typed."""
+        self._block = None
 
     def run_due(self) -> None:
         """Run the commands of the breakpoints of the latest stop; one that moves the program ends them."""
@@ -167,17 +189,20 @@ class Session:
     def play_lines(self, lines: Iterable[str], title: str, *, echo: bool) -> int:
         """Execute lines as if typed; how many failed.  Raises UsageError if a pause comes between."""
         self._depth += 1
-        failed = 0
+        failed, collecting = 0, self.collecting
         try:
             for line in lines:
                 if self.over:
                     break
                 if echo and line.strip():
-                    self.screen.put(f"{self.prompt}{line.strip()}")
+                    self.screen.put(f"{self.prompt}{line.rstrip() if self.collecting else line.strip()}")
                 before = self.debugger.stop
                 failed += not self.execute(line)
                 if self.debugger.stop is not before and self._paused():
                     raise UsageError(f"interrupted: the rest of {title} is not played")
+            if self.collecting and not collecting:
+                failed += 1
+                self.end_of_lines()
         finally:
             self._depth -= 1
         return failed
@@ -190,7 +215,25 @@ class Session:
         if setup is not None:
             for words in changes(setup, self.debugger, self.title):
                 self.screen.note(words)
-        return self.play(path, echo=True)
+        before, self._replaying = self._replaying, True
+        try:
+            return self.play(path, echo=True)
+        finally:
+            self._replaying = before
+
+    def allow_python(self) -> None:
+        """Raise UsageError where Python code must not run: in a recording, unless the user agrees."""
+        if not self._replaying or self.trusts_recordings:
+            return
+        if self.confirm is None or not self.confirm("this recording runs Python code; run it?"):
+            raise UsageError(
+                "a recording does not run Python code", hint="read it first; --allow-python runs the code"
+            )
+        self.trusts_recordings = True
+
+    def perform(self, action: Callable[[], object]) -> None:
+        """Do something that may move the program."""
+        action()
 
     def _paused(self) -> bool:
         """Whether somebody has stopped the program by hand."""
@@ -224,8 +267,15 @@ class Session:
         """Run until something stops the program."""
         self.move(self.debugger.run)
 
+    def moved_since(self, stop: Stop) -> None:
+        """Print the latest stop if the program has moved since `stop`, and nothing has printed it."""
+        now = self.debugger.stop
+        if now is not stop and now is not self.told:
+            self.arrived(now)
+
     def arrived(self, stop: Stop, *, written: bool = False) -> None:
         """Print a stop and what `display` adds; the commands of its breakpoints are due then."""
+        self.told = stop
         self.listed = None
         self._due = [line for number in stop.breakpoints for line in self.scripts.get(number, ())]
         if self._due[:1] == ["silent"]:

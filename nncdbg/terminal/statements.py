@@ -5,13 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from nncdbg.engine.short_names import ELLIPSIS, ShortNames
+from nncdbg.engine.short_names import ELLIPSIS, ProgramNames, ShortNames
 from nncdbg.terminal.look import cells, short_name_text
 from nncdbg.textual_repr.lexemes import BARE, STRING, Flaw, unquote
 
+if TYPE_CHECKING:
+    from nncdbg.engine.graph import Program
+    from nncdbg.textual_repr.listing import Listing
+
 _BRIEF = 2
 """Lines that other statements take at most."""
+
+_GUTTER = 8
+"""Columns in front of a statement that a report quotes."""
 
 _WHOLE = 6
 """Lines that a statement shown whole takes at most."""
@@ -57,6 +65,26 @@ def whole(statement: str, names: ShortNames, room: int) -> list[str]:
     return brief(statement, names, room)
 
 
+class FittedText:
+    """The statements and sentences of a report on a program, with the short names of their blocks."""
+
+    def __init__(self, program: Program, listing: Listing, width: int) -> None:
+        self._names = ProgramNames(program)
+        self._listing = listing
+        self._width = width
+
+    def statement(self, text: str, line: int) -> str:
+        first, *rest = brief(text, self._visible(line), self._width - _GUTTER - 2)
+        return f"{first} {ELLIPSIS}" if rest else first
+
+    def words(self, text: str, line: int | None) -> str:
+        return named(text, self._visible(line), 0) if line is not None else text
+
+    def _visible(self, line: int) -> ShortNames:
+        block = self._listing.block(line)
+        return self._names.at(block) if block is not None else ShortNames(())
+
+
 def named(statement: str, names: ShortNames, form: int) -> str:
     """A statement whose names have the form of that number (0: preferred, -1: shortest)."""
 
@@ -68,9 +96,12 @@ def named(statement: str, names: ShortNames, form: int) -> str:
             name = unquote(written) if written.startswith('"') else written
         except Flaw:
             return match.group()
+        end = ""
+        if not names.has(name) and names.has(name.rstrip(".")):
+            name, end = name.rstrip("."), "."
         shown = names.forms(name)[form]
         if match["name"]:
-            return short_name_text(shown)
+            return short_name_text(shown) + end
         return f'{match["data"]}"{shown}"' if shown != name else match.group()
 
     return _NAME.sub(short, statement)

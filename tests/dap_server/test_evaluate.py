@@ -368,3 +368,43 @@ def test_display_and_commands_run_at_stops_of_the_editor(client: Client) -> None
     assert "0.823489" in said
     assert "6.2533693" in said
     assert client.top_frame()["line"] == 21
+
+
+def test_python_runs_where_the_program_moves(client: Client) -> None:
+    client.start(EXAMPLES / "first_steps.nnc")
+
+    def printed(text: str) -> None:
+        client.wait_for(lambda m: m.get("event") == "output" and text in m["body"]["output"])
+
+    assert client.evaluate("py print(debugger.step_over().line + 100)", "repl") == ""
+    printed("111")
+    client.expect_stop("step")
+    block = 'py\nfor number in range(2):\n    execute("next")\n    print("turn", number)\nend'
+    assert client.evaluate(block, "repl") == ""
+    printed("turn 1")
+    client.expect_stop("step")
+    for line in ("py", "if h.sum() > 0:", "    print('positive')"):
+        assert client.evaluate(line, "repl") == ""
+    client.evaluate("end", "repl")
+    printed("positive")
+    client.expect_stop("step")
+    client.evaluate("py 1/0", "repl")
+    printed("ZeroDivisionError: division by zero")
+    client.expect_stop("step")
+    assert "has no Python prompt" in client.refused("evaluate", {"expression": "interact", "context": "repl"})
+    for context in ("hover", "watch"):
+        assert "py" in client.refused("evaluate", {"expression": "py print(1)", "context": context})
+
+
+def test_convenience_names_in_the_console_and_in_conditions(client: Client) -> None:
+    client.start(EXAMPLES / "first_steps.nnc")
+    client.move("next")
+    assert client.evaluate("$limit = max(%h) / 2", "repl").startswith("0.96")
+    assert client.evaluate("$_ * 2 == max(%h)", "repl") == "true"
+    assert "unexpected `=`" in client.refused("evaluate", {"expression": "$limit = 3", "context": "watch"})
+    function = {"name": "MatMul", "condition": "max($out) < $limit"}
+    (found,) = client.request("setFunctionBreakpoints", {"breakpoints": [function]})["breakpoints"]
+    assert "evaluated after the statement" in found["message"]
+    assert client.evaluate("$limit", "watch").startswith("0.96")
+    client.move("continue", reason="breakpoint")
+    assert client.evaluate("max($out) - max(%scores)") == "0.0"

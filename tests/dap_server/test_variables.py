@@ -265,3 +265,52 @@ def test_the_end_of_the_program_shows_its_outputs(client: Client, allocator: str
     client.move("continue", "exit")
     assert list(client.variables("Outputs")) == ["%out"]
     assert "%mixed" in client.variables("Values")
+
+
+LONG = "/model/decoder/layers.{}/self_attn/{}_output_0"
+
+
+def test_long_names_are_listed_short_and_stay_editable(client: Client, tmp_path: Path) -> None:
+    add, relu, other = LONG.format(0, "Add"), LONG.format(0, "Relu"), LONG.format(1, "Relu")
+    text = (
+        f"(%x: f32[2]) -> (%{other}: f32[2]) {{\n"
+        f"  %{add}: f32[2] = Add(%x, %x)\n  %{relu}: f32[2] = Relu(%{add})\n"
+        f"  %{other}: f32[2] = Relu(%{relu})\n  return %{other}\n}}\n"
+    )
+    client.start(program(tmp_path, text))
+    client.move("next")
+    client.move("next")
+    found = client.variables("Values")
+    assert list(found) == [
+        "%layers.0…Relu_output_0",
+        "%self_attn/Add_output_0",
+        "%x",
+        "%layers.1…Relu_output_0",
+    ]
+    assert found["%self_attn/Add_output_0"]["evaluateName"] == f"%{add}"
+    for name in ("%self_attn/Add_output_0", "%Add_output_0", f"%{add}", "%layers.0…Add_output_0"):
+        frame = client.top_frame()["id"]
+        assert client.request("evaluate", {"expression": name, "frameId": frame})["result"].startswith(
+            "f32[2] ["
+        )
+    scopes = client.request("scopes", {"frameId": client.top_frame()["id"]})["scopes"]
+    values = next(scope["variablesReference"] for scope in scopes if scope["name"] == "Values")
+    asked = {"variablesReference": values, "name": "%self_attn/Add_output_0"}
+    watched = client.request("dataBreakpointInfo", asked)
+    assert watched["description"] == f"%{add} is written"
+    client.request("setVariable", {**asked, "value": "[3, -4]"})
+    assert client.variables("Values")["%layers.0…Relu_output_0"]["value"] == "f32[2] [3. 0.]"
+
+
+def test_completion_finds_parts_of_names(client: Client, tmp_path: Path) -> None:
+    add, relu = LONG.format(0, "Add"), LONG.format(0, "Relu")
+    text = (
+        f"(%x: f32[2]) -> (%{relu}: f32[2]) {{\n  %{add}: f32[2] = Add(%x, %x)\n"
+        f"  %{relu}: f32[2] = Relu(%{add})\n  return %{relu}\n}}\n"
+    )
+    client.start(program(tmp_path, text))
+    typed = "print %Relu"
+    found = client.request("completions", {"text": typed, "column": len(typed) + 1})["targets"]
+    assert [(each["label"], each["start"], each["length"]) for each in found] == [
+        ("%self_attn/Relu_output_0", 7, 5)
+    ]

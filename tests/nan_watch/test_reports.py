@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import unicodedata
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import nncdbg
@@ -14,7 +16,10 @@ from nncdbg.nan_watch.gates import gate_names
 from nncdbg.nan_watch.reports import FORMS
 from nncdbg.nan_watch.reports.bounds import sentence, visible
 from nncdbg.nan_watch.reports.rules import CAUSES, rule_of
-from nncdbg.nan_watch.reports.wording import headline
+from nncdbg.nan_watch.reports.text import lines
+from nncdbg.nan_watch.reports.wording import Watched, headline
+from nncdbg.terminal.statements import FittedText
+from nncdbg.textual_repr.printer import listing
 from tests.nan_watch.made_reports import HOSTILE_NAMES, REPORTS, WATCHED, failed, of_text, plain
 
 MEGABYTE = 1 << 20
@@ -163,3 +168,20 @@ def test_findings_of_a_chain_are_counted_once(limit: int, unlisted: int) -> None
     text = FORMS["text"](report, WATCHED)
     assert ("NaN reaches %v25 through 25 ops" in text) is (unlisted == 0)
     assert ("more findings are not listed" in text) is (unlisted > 0)
+
+
+def test_a_report_fits_a_terminal_with_short_names() -> None:
+    add, log = (f"/model/decoder/layers.0/self_attn/{op}_output_0" for op in ("Add", "Log"))
+    program = nncdbg.parse(
+        f"#nncdbg 1\nopset 18\n\ngraph @main(%x: f32[64]) -> (%{log}: f32[64]) {{\n"
+        f"  %{add}: f32[64] = Sub(%x, %x)\n  %{log}: f32[64] = Log(%{add})\n  return %{log}\n}}\n"
+    )
+    report = nncdbg.watch(program, inputs={"x": np.ones(64, np.float32)})
+    fitted = replace(Watched.of(program), screen=FittedText(program, listing(program, locations=False), 80))
+    shown = [line.plain for line in lines(report, fitted)]
+    assert all(len(line) <= 80 for line in shown if " | " in line or line.startswith(("  with", "  gives")))
+    text = "\n".join(shown)
+    assert "the first Inf is in %self_attn/Log_output_0: Log made it" in text
+    assert " -inf 64 of 64" in text
+    assert add not in text
+    assert add in FORMS["text"](report, Watched.of(program)), "a pipe has the whole names"

@@ -9,11 +9,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from nncdbg.dap_server.presentation.children import View
-from nncdbg.dap_server.presentation.places import ContentPlace, computed, frame_depth, frame_place
+from nncdbg.dap_server.presentation.places import (
+    ContentPlace,
+    computed,
+    frame_depth,
+    frame_place,
+    value_title,
+)
 from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.dap_server.sources.positions import line_for_client, line_of_client
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.expression import spelled
 from nncdbg.engine.timeline import EVICTED
 
 if TYPE_CHECKING:
@@ -81,7 +86,8 @@ def _given(view: View, listing: Listing, depth: int, first: int, last: int) -> I
         name = frame.code.names[slot]
         if not computed(frame, slot, debugger.machine.ended) or frame.slots[slot] is EVICTED:
             continue
-        variable = view.in_slot(frame, slot, ContentPlace(place, name), spelled(name))
+        title = value_title(view.session, frame.code, name)
+        variable = view.in_slot(frame, slot, ContentPlace(place, name), title)
         yield line, variable.name, _untyped(variable.value)
 
 

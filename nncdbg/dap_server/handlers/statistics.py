@@ -12,7 +12,7 @@ import ml_dtypes
 import msgspec
 
 from nncdbg.dap_server.presentation.glance import Glance, is_tensor, type_text
-from nncdbg.dap_server.presentation.places import computed, frame_place
+from nncdbg.dap_server.presentation.places import computed, frame_place, value_title
 from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.dap_server.sources.positions import line_for_client
 from nncdbg.engine import dtypes
@@ -173,6 +173,7 @@ def _told(session: Session, near: Near) -> dict[str, Any]:
     line = listing.line(code.path, pc) if pc >= 0 else listing.header_line(code.path)
     told = {
         "name": spelled(code.names[near.slot]),
+        "shortName": value_title(session, code, code.names[near.slot]),
         "type": type_text(near.content),
         "op": code.nodes[pc].op if pc >= 0 else None,
         "line": line_for_client(session, line),

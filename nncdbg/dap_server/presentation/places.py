@@ -9,9 +9,11 @@ from nncdbg.dap_server.registry import State
 from nncdbg.engine.code import UNSET
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.expression import evaluate, parse, spelled
+from nncdbg.terminal.look import short_name_text
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
+    from nncdbg.engine.code import Code
     from nncdbg.engine.machine import Frame
     from nncdbg.engine.values import Values
     from nncdbg.textual_repr.listing import Path
@@ -172,6 +174,11 @@ def _evaluated(values: Values, text: str) -> Any:
         return UNSET
 
 
+def value_title(session: Session, code: Code, name: str) -> str:
+    """Return the short name by which a list of variables shows a value; it can be typed as well."""
+    return short_name_text(session.program.debugger.names_in(code).forms(name)[0])
+
+
 def evaluate_name(place: ContentPlace) -> str | None:
     """The expression that gives what stands at a place; None if there is none."""
     if place.kind == "slot" or place.sequence:
@@ -193,10 +200,13 @@ def child_place(session: Session, number: int, name: str) -> ContentPlace | None
         return replace(container, index=(*container.index, int(name[1:-1])), sequence=sequence)
     if not isinstance(container, ScopePlace) or (depth := depth_of(session, container.frame)) is None:
         return None
-    names = session.program.debugger.machine.frames[depth].code.slot_of
+    code = session.program.debugger.machine.frames[depth].code
+    names = code.slot_of
     found = next((each for each in (name[1:],) if name[:1] == "%" and each in names), None)
     if found is None:
-        found = next((each for each in names if spelled(each) == name), None)
+        found = next(
+            (each for each in names if name in (spelled(each), value_title(session, code, each))), None
+        )
     return ContentPlace(container.frame, found) if found is not None else None
 
 

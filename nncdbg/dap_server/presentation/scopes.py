@@ -16,6 +16,7 @@ from nncdbg.dap_server.presentation.places import (
     computed,
     depth_of,
     standing,
+    value_title,
 )
 from nncdbg.dap_server.presentation.sent import Sent
 from nncdbg.engine.code import UNSET
@@ -93,6 +94,10 @@ def _listed(here: Here, slots: Sequence[int]) -> Children:
     return Children(len(shown), lambda start, stop: (_value(here, slot) for slot in shown[start:stop]))
 
 
+def _title(here: Here, name: str) -> str:
+    return value_title(here.view.session, here.code, name)
+
+
 def _value(here: Here, slot: int) -> Listed:
     content = here.frame.slots[slot]
     encoded = here.sent.again(slot, content)
@@ -100,7 +105,7 @@ def _value(here: Here, slot: int) -> Listed:
         return encoded
     name = here.code.names[slot]
     if name:
-        variable = here.view.in_slot(here.frame, slot, ContentPlace(here.place, name), spelled(name))
+        variable = here.view.in_slot(here.frame, slot, ContentPlace(here.place, name), _title(here, name))
         return here.sent.keep(slot, content, variable)
     place = ContentPlace(here.place, str(slot), kind="slot")
     pc = here.pc
@@ -137,10 +142,10 @@ def _awaited(here: Here, names: Sequence[str]) -> Children:
     """Results that the user gives, because their op has no kernel."""
 
     def make(name: str) -> Listed:
-        title = spelled(name)
+        title = _title(here, name)
         content = here.view.session.program.debugger.values.supplied(here.frame, here.code.slot_of[name])
         if content is UNSET:
-            return here.view.variable(title, "not set: its op has no kernel", evaluate_name=title)
+            return here.view.variable(title, "not set: its op has no kernel", evaluate_name=spelled(name))
         return here.view.content(title, ContentPlace(here.place, name), content)
 
     return Children(len(names), lambda start, stop: map(make, names[start:stop]))
@@ -172,7 +177,7 @@ def _to_come(here: Here, slot: int) -> Listed:
     name = here.code.names[slot]
     declared = here.code.types.get(name)
     kind = None if declared is None else str(declared)
-    return here.sent.keep(slot, UNSET, here.view.variable(spelled(name), "<not computed>", type=kind))
+    return here.sent.keep(slot, UNSET, here.view.variable(_title(here, name), "<not computed>", type=kind))
 
 
 def _parameters(here: Here) -> Children:
@@ -228,7 +233,7 @@ def _buffers(here: Here) -> Children:
 
     def make(start: int, stop: int) -> Iterator[Variable]:
         for slot in (*reversed(slots.written[:written]), *slots.given, *slots.constants)[start:stop]:
-            yield here.view.variable(spelled(here.code.names[slot]), _buffer(here, slot))
+            yield here.view.variable(_title(here, here.code.names[slot]), _buffer(here, slot))
 
     return Children(written + len(slots.given) + len(slots.constants), make)
 

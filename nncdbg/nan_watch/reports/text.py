@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -49,19 +49,28 @@ def lines(report: Report, watched: Watched = Watched()) -> Iterator[Text]:  # no
     for full, group in groupby(numbered, lambda each: told_in_full(each[1])):
         if not full:
             yield Text()
-            yield from (Text(words, "dim") for words in in_passing([*group], report))
+            passing = [*group]
+            shown = _words(watched, passing[-1][1].site.line)
+            yield from (Text(shown(words), "dim") for words in in_passing(passing, report))
             continue
         for number, finding in group:
             yield Text()
             style = "bold red" if finding.trips else "bold"
-            yield Text(f"{number}. ", "dim").append(headline(finding), style)
+            shown = _words(watched, finding.site.line)
+            yield Text(f"{number}. ", "dim").append(shown(headline(finding)), style)
             for line in explanation(finding, report, watched):
-                yield _styled(line)
+                yield _styled(shown(line))
     yield from map(Text, left_out(report.findings, _MOST, "findings"))
     for words in _failures(report):
         yield Text("error: ", "bold red").append(words)
     for words in remarks(report, unlisted_of_chain(report)):
         yield Text(words, "dim")
+
+
+def _words(watched: Watched, line: int | None) -> Callable[[str], str]:
+    """What sentences about the statement on a line become on the screen."""
+    screen = watched.screen
+    return (lambda text: text) if screen is None else lambda text: screen.words(text, line)
 
 
 def _failures(report: Report) -> Iterator[str]:

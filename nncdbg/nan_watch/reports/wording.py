@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from nncdbg.engine.errors import Excerpt
 from nncdbg.engine.expression import spelled
@@ -14,6 +15,16 @@ from nncdbg.nan_watch.records import FAILED, OK, Operand, Report, Site, Use, Wat
 from nncdbg.nan_watch.reports.bounds import NOTES, OPERANDS, STATEMENT, first, left_out, sentence, visible
 from nncdbg.nan_watch.reports.rules import kind_words
 from nncdbg.textual_repr.printer import listing as printed_listing
+
+
+class OnScreen(Protocol):
+    """How a report is fitted to a screen."""
+
+    def statement(self, text: str, line: int) -> str:
+        """The statement on a line of the program in one line."""
+
+    def words(self, text: str, line: int | None) -> str:
+        """A sentence about the statement on a line of the program, with short names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +37,8 @@ class Watched:
 
     lines: Sequence[str] = ()
     gates: Sequence[str] = ()
+    screen: OnScreen | None = None
+    """Fits lines to a screen; None where the report is written whole."""
 
     @classmethod
     def of(cls, program: Program, gates: Gates | None = None) -> Watched:
@@ -98,7 +111,10 @@ def statement(finding: WatchFinding, watched: Watched) -> str:
     """The statement as in the program's text; without a text, its result, op and operands."""
     site = finding.site
     if site.line is not None and 1 <= site.line <= len(watched.lines):
-        return visible(watched.lines[site.line - 1].replace("\t", " "), STATEMENT)
+        text = watched.lines[site.line - 1].replace("\t", " ")
+        return visible(
+            text if watched.screen is None else watched.screen.statement(text, site.line), STATEMENT
+        )
     if not site.op:
         return value_of(site)
     operands = ", ".join(

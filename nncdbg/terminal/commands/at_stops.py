@@ -59,6 +59,6 @@ def commands(session: Session, text: str) -> None:
     def store(lines: list[str]) -> None:
         session.scripts.pop(number, None)
         if lines:
-            session.scripts[number] = lines
+            session.scripts[number] = [lines[0].strip(), *lines[1:]]
 
-    session.collect(store)
+    session.collect("commands", store, holds_commands=True)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from nncdbg.engine.data_specs import split_data
 from nncdbg.engine.errors import UsageError
@@ -19,7 +16,6 @@ from nncdbg.engine.expression import (
     split_target,
 )
 from nncdbg.terminal.commands.table import command, needs, no_arguments, whole_number
-from nncdbg.terminal.places import split_value
 from nncdbg.terminal.stops import look_at, value_or_reason
 
 if TYPE_CHECKING:
@@ -78,38 +74,6 @@ def load(session: Session, text: str) -> None:
     scope = session.debugger.values
     target = resolve_name(name.strip(), scope.has, scope.names)
     _set(session, target, _unquoted(path))
-
-
-@command("save", group="changing", arguments="%value FILE.npy", completes=("value", "file"))
-def save(session: Session, text: str) -> None:
-    """Write a value to a NumPy file."""
-    name, path = split_value(needs("save", text))
-    if not path:
-        raise UsageError("there is no file to save to", hint="save %h FILE.npy")
-    scope = session.debugger.values
-    array = scope.value(resolve_name(name, scope.has, scope.names))
-    session.screen.put(f"saved to {write_array(Path(_unquoted(path)), array)}")
-
-
-def write_array(path: Path, array: Any) -> Path:
-    """Write a .npy file, whole or not at all; UsageError if that cannot be done."""
-    if not isinstance(array, np.ndarray) or array.dtype.hasobject:
-        raise UsageError(
-            f"{path}: only tensors of numbers can be saved", hint="a NumPy file would have to pickle it"
-        )
-    if path.is_dir():
-        raise UsageError(f"cannot write {path}: it is a folder", hint="name a file in it")
-    if path.suffix != ".npy":
-        path = path.with_name(path.name + ".npy")
-    draft = path.with_name(path.name + ".part")
-    try:
-        with draft.open("wb") as file:
-            np.save(file, array, allow_pickle=False)
-        draft.replace(path)
-    except OSError as error:
-        draft.unlink(missing_ok=True)
-        raise UsageError(f"cannot write {path}: {error.strerror}") from None
-    return path
 
 
 def _unquoted(path: str) -> str:

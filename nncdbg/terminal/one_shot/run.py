@@ -139,7 +139,7 @@ def _output(name: str, content: Any, files: dict[str, str]) -> dict[str, Any]:
 
 def _save(debugger: Debugger, folder: str) -> dict[str, str]:
     """Write every output; names become file names in which only letters, digits, `_ . -` stand."""
-    from nncdbg.terminal.commands.changing import write_array
+    from nncdbg.terminal.dumping import write_tensors
 
     directory = Path(folder)
     try:
@@ -155,5 +155,5 @@ def _save(debugger: Debugger, folder: str) -> dict[str, str]:
         while stem in taken:
             stem += "_"
         taken.add(stem)
-        files[name] = str(write_array(directory / f"{stem}.npy", content))
+        files[name] = str(write_tensors(directory / f"{stem}.npy", {name: content}))
     return files

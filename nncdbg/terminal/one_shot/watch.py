@@ -8,7 +8,7 @@ import threading
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.errors import NncdbgError, StoppedRun
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from nncdbg.nan_watch.gates import Gates
     from nncdbg.nan_watch.recording import Recording
     from nncdbg.nan_watch.records import Report
+    from nncdbg.nan_watch.reports import Watched
     from nncdbg.terminal.screen import Screen
 
 _FILES = ("junit", "sarif", "markdown")
@@ -155,7 +156,7 @@ def _watch(options: Namespace, screen: Screen) -> int:
     watched = Watched.of(program, gates)
     problems = _write_baseline(options, report, program)
     report.limit(options.max_findings)
-    _say(options, screen, report, watched)
+    _say(options, screen, report, _on_screen(screen, program, watched))
     problems += _write(options, report, watched)
     problems += _bundle(options, screen, program, report, inputs)
     for problem in problems:
@@ -339,6 +340,17 @@ def _bar(screen: Screen) -> Iterator[Any]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
+def _on_screen(screen: Screen, program: Program, watched: Watched) -> Watched:
+    """The parts of a watch for a report whose lines are fitted to the screen."""
+    if not screen.shortens:
+        return watched
+    from nncdbg.terminal.statements import FittedText
+    from nncdbg.textual_repr.printer import listing
+
+    shown = program.listing or listing(program, locations=False)
+    return replace(watched, screen=FittedText(program, shown, screen.out.width))
+
+
 # -- telling -----------------------------------------------------------------------------------------
 
 
@@ -352,7 +364,7 @@ def _say(options: Namespace, screen: Screen, report: Report, watched: Any) -> No
         screen.err.print(*lines(report, watched), sep="\n", soft_wrap=True)
     else:
         for line in lines(report, watched):
-            screen.put(line)
+            screen.put_wrapped(line)
     if options.github:
         # The one document of --json stays the one; GitHub reads both.
         stream = screen.err.file if options.json else screen.out.file

@@ -79,7 +79,7 @@ function row(value: Value, frame: Frame): HTMLLIElement {
   go.setAttribute("aria-label", `${value.name}, ${frame.title}, ${wordsOf(value)}, go to line ${value.line}`);
   go.dataset.key = `${frame.title} ${value.name}`;
   go.onclick = () => tell({ kind: "open", target: { source: frame.source, line: value.line } });
-  const head = element("span", { className: "head" }, element("b", {}, element("bdi", {}, value.name)), element("span", { className: "type" }, value.type));
+  const head = element("span", { className: "head" }, element("b", {}, element("bdi", {}, value.shortName)), element("span", { className: "type" }, value.type));
   const figures = element("span", { className: "figures" });
   if (value.why) {
     figures.append(element("span", { className: "why" }, value.why), " ");

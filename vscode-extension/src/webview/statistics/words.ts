@@ -10,6 +10,7 @@ export interface Series {
 export interface Value {
   frame: number;
   name: string;
+  shortName: string;
   type: string;
   line: number;
   rank: number;

@@ -1,0 +1,47 @@
+"""Commands that run Python over the values of the program."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nncdbg.engine.errors import UsageError
+from nncdbg.terminal.commands.table import command, no_arguments
+
+if TYPE_CHECKING:
+    from nncdbg.terminal.session import Session
+
+
+@command("py", "python", group="session", arguments="[CODE]")
+def py(session: Session, text: str) -> None:
+    """Run Python code; without CODE, the lines up to `end`.
+
+      py h.mean(axis=0)                a value by its name, as a NumPy array
+      py
+      for _ in range(3):
+          execute("next")
+          print(debugger.stop.line, debugger.evaluate("max($out)"))
+      end
+    `debugger` is the Debugger of the Python API, `execute("COMMAND")` runs a command, `np` is NumPy, and
+    `convenience["x"]` is `$x`.  Of a long name, the part after the last `/` is enough where it is an
+    identifier.  Arrays are read-only: `debugger.set_value("h", array)` changes a value.  A recording
+    runs Python code only if you confirm it.
+    """
+    from nncdbg.terminal.python import run_python
+
+    session.allow_python()
+    if text:
+        session.perform(lambda: run_python(session, text))
+    else:
+        session.collect("py", lambda lines: session.perform(lambda: run_python(session, "\n".join(lines))))
+
+
+@command("interact", group="session")
+def interact(session: Session, text: str) -> None:
+    """Open a Python prompt with the names of `py`; Ctrl-D leaves it."""
+    from nncdbg.terminal.python import interact as converse
+
+    no_arguments("interact", text)
+    session.allow_python()
+    if not session.reads_terminal:
+        raise UsageError("a debug console has no Python prompt", hint="`py` runs code here")
+    converse(session)
