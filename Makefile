@@ -10,35 +10,35 @@ EDITOR_TESTS := tests/vscode
 
 .PHONY: adapter help demo test conformance e2e e2e-editor bench-editor vsix check bench sizes docs site readme generated-check format clean
 
-help:  ## show these targets
+help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo:  ## open an example in the debugger; the first run installs nncdbg into .venv
 	@./demo
 
-test: $(DEV_STAMP)  ## run the tests, in parallel
+test: $(DEV_STAMP)  ## run the tests in parallel
 	$(BIN)/python -m pytest -n auto
 
-conformance: $(DEV_STAMP)  ## run every ONNX backend case, three ways
+conformance: $(DEV_STAMP)  ## run every ONNX backend test case: free, stepped, and through text
 	$(BIN)/python -m pytest -n auto -m conformance
 
-adapter: $(DEV_STAMP)  ## run all sessions of the debug adapter, with real processes
+adapter: $(DEV_STAMP)  ## run all tests of the debug adapter, with real processes
 	$(BIN)/python -m pytest -n auto -m adapter $(AGAIN)
 
-e2e: $(DEV_STAMP) $(CLIENT)/node_modules  ## drive the DAP server with the client of VS Code's adapters
+e2e: $(DEV_STAMP) $(CLIENT)/node_modules  ## test the DAP server with the client library of VS Code
 	$(BIN)/python -m pytest -m e2e -rs
 
-e2e-editor: $(DEV_STAMP) vsix $(EDITOR_TESTS)/node_modules/.installed  ## the extension in a real VS Code (code-server, chromium)
+e2e-editor: $(DEV_STAMP) vsix $(EDITOR_TESTS)/node_modules/.installed  ## test the extension in a real VS Code (code-server, Chromium)
 	$(BIN)/python -m pytest -m editor -rs $(EDITOR_TESTS) $(AGAIN)
 
-bench-editor: $(DEV_STAMP) vsix $(EDITOR_TESTS)/node_modules/.installed  ## how long the extension takes in a real VS Code
+bench-editor: $(DEV_STAMP) vsix $(EDITOR_TESTS)/node_modules/.installed  ## measure the extension in a real VS Code
 	$(BIN)/python -m tests.vscode.figures
 
-vsix: $(EXTENSION)/node_modules  ## dist/nncdbg.vsix, the extension for VS Code
+vsix: $(EXTENSION)/node_modules  ## build dist/nncdbg.vsix, the VS Code extension
 	@if command -v npm >/dev/null; then mkdir -p dist && cd $(EXTENSION) && npm run --silent check && npm test --silent && npm run --silent package; \
-	else echo "there is no npm: the extension is not built"; fi
+	else echo "npm not found: the extension is not built"; fi
 
-check: $(DEV_STAMP) generated-check  ## lint, format, types, import direction, generated docs
+check: $(DEV_STAMP) generated-check  ## check lint, format, types, import direction and generated files
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -47,7 +47,7 @@ check: $(DEV_STAMP) generated-check  ## lint, format, types, import direction, g
 readme: $(DEV_STAMP)  ## run all commands of the README in a fresh clone, installation included
 	$(BIN)/python tools/try_readme.py
 
-bench: $(DEV_STAMP)  ## measure against peers in the same run, one JSON line per figure
+bench: $(DEV_STAMP)  ## measure against other tools, one JSON line per figure
 	$(BIN)/python benchmarks/run.py
 
 docs: $(DEV_STAMP)  ## write the generated files under docs/
@@ -60,26 +60,26 @@ site: $(SITE_STAMP)  ## build the documentation site in build/site
 generated-check: $(DEV_STAMP)  ## fail if a generated file under docs/ is stale
 	$(BIN)/python tools/generate_pages.py --check
 
-format: $(DEV_STAMP)  ## format the code and mend what ruff can
+format: $(DEV_STAMP)  ## format the code and apply the fixes of ruff
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-sizes: $(DEV_STAMP)  ## lines per room, the longest files and functions
+sizes: $(DEV_STAMP)  ## print lines per package, the longest files and functions
 	$(BIN)/python benchmarks/sizes.py
 
-clean:  ## remove the venv and caches
+clean:  ## remove .venv and all caches
 	rm -rf $(VENV) $(VENV).lock $(CLIENT)/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 $(CLIENT)/node_modules: $(CLIENT)/package.json
 	@if command -v npm >/dev/null; then cd $(CLIENT) && npm install --no-package-lock --no-audit --no-fund && touch node_modules; \
-	else echo "there is no npm: the tests that need it are skipped"; fi
+	else echo "npm not found: the tests that need it are skipped"; fi
 
 $(EXTENSION)/node_modules: $(EXTENSION)/package.json
 	@if command -v npm >/dev/null; then cd $(EXTENSION) && npm install --no-package-lock --no-audit --no-fund && touch node_modules; fi
 
 $(EDITOR_TESTS)/node_modules/.installed: $(EDITOR_TESTS)/package.json $(EDITOR_TESTS)/install.sh
 	@if command -v npm >/dev/null && command -v rg >/dev/null; then $(EDITOR_TESTS)/install.sh; \
-	else echo "there is no npm, or no ripgrep: the tests that need them are skipped"; fi
+	else echo "npm or ripgrep not found: the tests that need them are skipped"; fi
 
 $(DEV_STAMP): pyproject.toml
 	@tools/install.sh --venv $(VENV) --extra dev

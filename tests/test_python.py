@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 from collections.abc import Callable
@@ -156,6 +157,20 @@ def test_a_hostile_name_is_escaped_when_it_prints() -> None:
     program = nncdbg.parse(TEXT.replace("@main", '@"a\\u001b]0;b"'))
     for shown in (program, nncdbg.Debugger(program), nncdbg.Debugger(program).frames[0]):
         assert "\x1b" not in repr(shown)
+
+
+def members(kind: type) -> list[tuple[str, Any]]:
+    """The public methods and properties that a class defines itself."""
+    found = [(name, getattr(each, "fget", each)) for name, each in vars(kind).items()]
+    return [(name, each) for name, each in found if not name.startswith("_") and inspect.isfunction(each)]
+
+
+def test_every_public_name_is_documented() -> None:
+    for name in {*nncdbg.__all__} - {"__version__", "ProgramSource"}:
+        public = getattr(nncdbg, name)
+        assert inspect.getdoc(public), name
+        for member, function in members(public) if isinstance(public, type) else ():
+            assert inspect.getdoc(function), f"{name}.{member}"
 
 
 def test_every_public_name_exists() -> None:

@@ -113,7 +113,7 @@ def _prompt_page(entry: Command, example: tuple[str, str] | None) -> str:
         parts.append(f"```text\n{entry.details}\n```")
     if example:
         header, lines = example
-        parts.append(f"## Example\n\nIn `{header}`:\n\n```text\n{lines}\n```")
+        parts.append(f"## Example\n\nIn `{header}`:\n\n```console\n{lines}\n```")
     links = ", ".join(f"[{name}]({name}.md)" for name in _related(entry))
     parts.append(f"See also: {links}. [All commands](../COMMANDS.md).")
     return "\n\n".join(parts) + "\n"
@@ -165,7 +165,7 @@ def _merit(example: str) -> int:
 def _command_line_page(parser: Parser, session: Path | None = None) -> str:
     parts = [f"# {parser.prog}", parser.description or "", f"```text\n{_synopsis(parser)}\n```"]
     if session and session.is_file():
-        parts.append(f"## Example\n\n```text\n{session.read_text(encoding='utf-8')}```")
+        parts.append(f"## Example\n\n```console\n{session.read_text(encoding='utf-8')}```")
     parts.append(f"## Arguments\n\n{_options(parser)}")
     if parser.epilog and parser.prog != "nncdbg":
         parts.append(f"```text\n{parser.epilog}\n```")

@@ -75,7 +75,7 @@ def pictures() -> Pages:
     commands = [
         "catch nan",
         "continue",
-        "why %terms",
+        "why",
         "set %q = maximum(%q, 1e-7)",
         "print any(isnan(%terms))",
     ]

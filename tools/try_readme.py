@@ -132,10 +132,10 @@ def main() -> int:
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(checkout)], check=True)
         variables = environment(home)
         tried = play(checkout, variables, commands(readme), 60)
-        for command in installations(readme):
+        for number, command in enumerate(installations(readme)):
             if shutil.which(command.split()[0], path=variables["PATH"]) or command.startswith("env/"):
-                typed = command.replace("git+URL", f"--force 'git+file://{checkout}'")
-                tried += play(checkout, variables, [typed], 180)
+                typed = command.replace("git+URL", f"'git+file://{checkout}'")
+                tried += play(checkout, variables | {"HOME": f"{home}{number}"}, [typed], 180)
     for each in tried:
         result = "ok" if each.as_printed else f"exit code {each.code}:\n{each.output}"
         print(

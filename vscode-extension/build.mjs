@@ -28,7 +28,10 @@ const host = await build({
   alias: { [JSONRPC]: "./jsonrpc" },
 });
 const pages = await build({
-  entryPoints: Object.fromEntries(["explain", "map", "statistics", "tensor"].map((name) => [name, `src/webview/${name}/main.ts`])),
+  entryPoints: {
+    ...Object.fromEntries(["explain", "graph", "map", "statistics", "tensor"].map((name) => [name, `src/webview/${name}/main.ts`])),
+    layout: "src/webview/graph/layout.ts",
+  },
   outdir: "out/webview",
   bundle: true,
   metafile: true,

@@ -41,7 +41,9 @@ def main(arguments: Sequence[str]) -> int:
 
 def _serve_stdio(token: str | None) -> int:
     if token is not None:
-        raise UsageError("--token is for --listen and --socket", hint="over stdio nobody else can connect")
+        raise UsageError(
+            "--token is for --listen and --socket", hint="stdio has a single client, so it needs no token"
+        )
     from nncdbg.dap_server.transport.stdio import serve_stdio
 
     return serve_stdio()

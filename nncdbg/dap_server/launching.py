@@ -168,7 +168,7 @@ def _file(name: str, folder: Path) -> Path:
     try:
         return folder / Path(name).expanduser()
     except RuntimeError as error:  # `~nobody`
-        raise UsageError(f"{name!r} is no path: {error}") from None
+        raise UsageError(f"{name!r} is not a path: {error}") from None
 
 
 def _input(value: Any) -> Any:

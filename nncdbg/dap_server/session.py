@@ -113,7 +113,7 @@ class Session:
     def program(self) -> Debuggee:
         """What is debugged.  Raises UsageError where an attached process runs no graph just now."""
         if self.debuggee is None:
-            raise UsageError("no graph is being run just now", hint="wait until it runs one, or pause")
+            raise UsageError("no graph is running", hint="wait until it runs one, or pause")
         return self.debuggee
 
     def adopt(self, debuggee: Debuggee) -> None:
@@ -132,7 +132,7 @@ class Session:
             thread.start()
 
     def ended(self, timeout: float | None) -> bool:
-        """Whether the session is over, or is within so many seconds; None waits for it."""
+        """Whether the session has ended, or is within so many seconds; None waits for it."""
         with self.turn:
             return self.turn.wait_for(lambda: self.closing, timeout)
 
@@ -148,7 +148,7 @@ class Session:
                 thread.join()
 
     def _attend(self) -> None:
-        """Read or serve, whichever nobody does, until the session is over."""
+        """Read or serve, whichever nobody does, until the session has ended."""
         while True:
             with self.turn:
                 self.turn.wait_for(lambda: self.closing or self._due() or not self.reading)
@@ -238,7 +238,7 @@ class Session:
                 debuggee = self.debuggee if self.moving else None
             if not room:
                 hint = "wait for their answers, or pause the program"
-                self.fail(request, NncdbgError("too many requests wait already", hint=hint))
+                self.fail(request, NncdbgError("too many requests are waiting", hint=hint))
             elif debuggee is not None:
                 debuggee.between_statements(self.serve_waiting)
 

@@ -75,6 +75,7 @@ class Breakpoint:
         return len(self.passes)
 
     def passed(self, tick: int) -> None:
+        """Count a visit at `tick`, once."""
         if not self.passes or self.passes[-1] < tick:
             self.passes.append(tick)
 
@@ -114,11 +115,11 @@ def hit_rule(text: str) -> Hits:
     match = _HITS.match(text)
     if match is None:
         raise UsageError(
-            f"hit count {text!r} is not a count", hint="write a number, or one of == >= > <= < % before it"
+            f"hit count {text!r} is not a number", hint="write a number, or one of == >= > <= < % before it"
         )
     sign, number = match[1] or "==", int(match[2])
     if sign == "%" and number == 0:
-        raise UsageError("every 0th hit never comes", hint="write %1 or more")
+        raise UsageError("`%0` matches no hit", hint="write %1 or more")
     rules: dict[str, Hits] = {
         "==": lambda count: count == number,
         ">=": lambda count: count >= number,

@@ -38,7 +38,7 @@ def change(scope: Values, name: str, value: Any, index: Any, to_device: Callable
     machine, timeline = scope.machine, scope.timeline
     place = scope.place(name)
     if place.depth is None:
-        raise UsageError(f"%{name} belongs to a block that is over", hint="go back into it to change it")
+        raise UsageError(f"%{name} belongs to a block that has ended", hint="go back into it to change it")
     if isinstance(index, str):
         index = evaluate_index(parse_index(index, scope.has, scope.names), scope)
     after = edited(name, scope.to_host(scope.content(name)), value, index)
@@ -81,7 +81,7 @@ def edited(name: str, before: Array, value: Any, index: Any) -> Array:
         # `[()]` makes a text of an array of one, as text goes into the tensor as it is.
         after[... if index is None else index] = _fitting(given, after.dtype)[()]
         if after.dtype.kind == "O" and not _is_text(after):
-            raise TypeError("one element takes one text")
+            raise TypeError("an element takes a single string")
         note_change(after, ... if index is None else index)
     except (IndexError, ValueError, TypeError, OverflowError) as error:
         raise UsageError(

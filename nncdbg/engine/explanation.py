@@ -96,7 +96,7 @@ def _begun_with(code: Code, wanted: Iterable[int]) -> list[int]:
 
 def _wrapped(error: BaseException, what: str) -> RunError:
     text = f"out of memory in {what}" if isinstance(error, MemoryError) else f"{what} failed: {error}"
-    wrapped = RunError(text, hint="look at the operands' types and shapes")
+    wrapped = RunError(text, hint="check the types and shapes of the operands")
     wrapped.__cause__ = error
     return wrapped
 

@@ -53,7 +53,7 @@ def given_array(value: Value, data: Any, folder: Path | None) -> Any:
     try:
         array = np.asarray(data)
     except Exception as error:  # noqa: BLE001  # __array__ of a foreign class may raise anything.
-        raise UsageError(f"input %{value.name} cannot be made an array: {error}") from error
+        raise UsageError(f"input %{value.name} cannot be converted to an array: {error}") from error
     return _fitting(value, array, "convert it")
 
 
@@ -137,7 +137,9 @@ def _strings(value: Value, array: Array) -> Array:
     ]
     for item in flat:
         if not isinstance(item, str):
-            raise UsageError(f"input %{value.name} holds a {type(item).__name__}, which no tensor can hold")
+            raise UsageError(
+                f"input %{value.name} holds a {type(item).__name__}, which a tensor cannot contain"
+            )
     out = np.empty(len(flat), object)
     out[:] = flat
     return out.reshape(array.shape)

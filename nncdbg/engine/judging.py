@@ -11,6 +11,7 @@ from nncdbg.engine.breakpoints import Breakpoint
 from nncdbg.engine.catching import Catches, holds_any
 from nncdbg.engine.code import Code, Statement
 from nncdbg.engine.control import Judged, LogMessage, Stop
+from nncdbg.engine.current import Current
 from nncdbg.engine.errors import NncdbgError, NotComputed
 from nncdbg.engine.explanation import explained, size_origins
 from nncdbg.engine.expression import Expression, condition, evaluate
@@ -19,7 +20,7 @@ from nncdbg.engine.graph import Array
 from nncdbg.engine.integer_checks import fault_of, finding_of
 from nncdbg.engine.machine import Frame
 from nncdbg.engine.placement import braced
-from nncdbg.engine.values import Current, Values
+from nncdbg.engine.values import Values
 from nncdbg.textual_repr.listing import Listing
 
 _TOLD_AS = {"nan": ("nan",), "inf": ("inf", "overflow")}

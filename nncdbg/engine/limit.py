@@ -37,4 +37,4 @@ class Limit:
 
     def failure(self, words: str) -> RunError:
         """The error of a run that is not to go on."""
-        return RunError(words, hint="a loop may never end; give more with --max-ops")
+        return RunError(words, hint="the program may have an endless loop; --max-ops sets the limit")

@@ -62,6 +62,7 @@ class Frame:
         return printable(f"<Frame @{self.code.graph.name}{iteration}, next: {following}>")
 
     def clone(self) -> Frame:
+        """Return a copy that shares the values."""
         copy = Frame(self.code, self.slots.copy(), self.times)
         copy.pc, copy.iteration, copy.entered = self.pc, self.iteration, self.entered
         copy.collected = [items.copy() for items in self.collected]
@@ -69,6 +70,7 @@ class Frame:
 
     @property
     def is_loop(self) -> bool:
+        """Whether this is the body of a loop."""
         return bool(self.code.graph.inputs) and isinstance(self.code.path[-1], int)
 
 
@@ -251,8 +253,8 @@ class Machine:
         """Begin a frame inside the innermost one, whose pc stays at the statement that caused it."""
         if len(self.frames) > DEEPEST:
             raise RunError(
-                f"more than {DEEPEST} blocks and calls inside each other",
-                hint=f"@{frame.code.graph.name} may call itself without an end",
+                f"blocks and calls are nested more than {DEEPEST} levels deep",
+                hint=f"check whether @{frame.code.graph.name} calls itself",
             )
         if self.frames:
             outer = self.frames[-1].slots

@@ -118,7 +118,7 @@ def _unpacked(path: Path, archive: NpzFile, key: str, check: Check) -> Array:
         there = zipped.getinfo(name).file_size - member.tell()
     if header is None:
         hint = "save plain arrays: numpy.savez(path, x=x)"
-        raise LoadError(f'"{key}" in {path} is no plain array', hint=hint)
+        raise LoadError(f'"{key}" in {path} is not a plain array', hint=hint)
     if header.dtype.hasobject:
         raise LoadError(f'"{key}" in {path} holds Python objects', hint=_PICKLES)
     if header.nbytes > there:
@@ -130,7 +130,7 @@ def _unpacked(path: Path, archive: NpzFile, key: str, check: Check) -> Array:
 
 
 _READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-"""By version of the format.  Version 3 is for records, which no tensor can hold."""
+"""By version of the format.  Version 3 is for records, which a tensor cannot contain."""
 
 
 def _header(file: IO[bytes]) -> Array | None:
@@ -156,7 +156,7 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
     except NncdbgError:
         raise
     except FileNotFoundError:
-        raise LoadError(f"{path} does not exist", hint=f"looked in {path.parent.resolve()}") from None
+        raise LoadError(f"{path} does not exist", hint=f"searched {path.parent.resolve()}") from None
     except IsADirectoryError:
         raise LoadError(f"{path} is a directory") from None
     except OSError as error:
@@ -167,7 +167,7 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
         # numpy.load has no exception of its own for a damaged file: it may be any of a dozen.
         if "allow_pickle" in str(error) or "Python objects" in str(error):
             raise LoadError(
-                f"{path} holds Python objects, or is no NumPy file",
+                f"{path} contains Python objects, or is not a NumPy file",
                 hint=_PICKLES,
             ) from error
         raise LoadError(f"{path} is damaged or no NumPy file: {error}") from error

@@ -55,7 +55,9 @@ def failure_of(stop: Stop, model: str) -> NncdbgError | None:
     if isinstance(stop.error, NncdbgError):
         return stop.error
     if stop.reason == "pause":
-        return RunError(f"stopped: {stop.detail}", hint="a loop may never end; give more with --max-ops")
+        return RunError(
+            f"stopped: {stop.detail}", hint="the program may have an endless loop; --max-ops sets the limit"
+        )
     if stop.finding is not None and stop.finding.kind == "micro":
         return RunError(
             f"{stop.detail} (line {stop.line})", hint=f"`nncdbg {model} --check micro` stops there"

@@ -21,6 +21,7 @@ from nncdbg.engine.code import UNSET, Code, Path, Statement
 from nncdbg.engine.collector import collector_paused
 from nncdbg.engine.consumers import Consumers
 from nncdbg.engine.control import Control, Journey, LogMessage, Stop
+from nncdbg.engine.current import Current
 from nncdbg.engine.deviations import Edit, edits_of
 from nncdbg.engine.editing import change, edited, late_words
 from nncdbg.engine.errors import NncdbgError, UnsupportedOp, UsageError
@@ -46,7 +47,7 @@ from nncdbg.engine.supplied import SuppliedResults
 from nncdbg.engine.tensor import Tensor
 from nncdbg.engine.timeline import Branch, Mark, Timeline
 from nncdbg.engine.traps import Traps
-from nncdbg.engine.values import Current, Outputs, Values, type_of
+from nncdbg.engine.values import Outputs, Values, type_of
 from nncdbg.engine.visits import last_visit, left_micro_program
 from nncdbg.stats import Summary, summarize
 from nncdbg.textual_repr.listing import Listing
@@ -67,15 +68,21 @@ Verb: TypeAlias = "Callable[[], Stop]"
 class Debugger(RichOutput):
     """A program, stopped at its first statement.
 
-    `inputs` maps input names to arrays, scalars, or specs such as ``"x.npy"`` and ``"zeros"``;
-    what is not given is drawn at random from `seed` (see `notes`).  `dims` gives symbolic
-    sizes.  `backend` says whose kernels run: numpy, onnxruntime or cupy, or a Backend; what it has no
-    kernel for fails, or with `fallback` runs on NumPy (see `fallbacks`).  `allocator` is debug, arena,
-    poison or plain, or an Allocation (debug if None; plain on a device, whose memory is its own);
-    `history` is the budget in bytes for old values (a number, or text such as ``"4GiB"``; a quarter of
-    RAM if None); `statistics` logs the summary of every result.  `check` "micro" runs micro programs
-    beside the kernels (see `micro`); `max_ops` stops after so many statements, and again after as many
-    more.  In `black_box` stands what ran if a kernel takes the process with it.
+    * `program`: a Program, the path of a file, or an `onnx.ModelProto`.
+    * `inputs`: arrays, numbers, lists, or text such as ``"x.npy"`` and ``"zeros"``, by input name.  Inputs
+      that are not given are drawn at random from `seed`; `notes` reports them.
+    * `dims`: symbolic sizes by name.
+    * `backend`: the kernels that run: ``"numpy"``, ``"onnxruntime"``, ``"cupy"``, or a Backend.  An op
+      without a kernel there fails, or with `fallback` runs on NumPy (see `fallbacks`).
+    * `allocator`: ``"debug"`` (the default), ``"arena"``, ``"poison"``, ``"plain"`` (the default
+      on a device), or an Allocation.
+    * `history`: the bytes that old values may take, a number or text such as ``"4GiB"``; by default a
+      quarter of RAM.
+    * `statistics`: log the summary of every result.
+    * `check`: ``"micro"`` runs micro programs beside the kernels (see `micro`).
+    * `max_ops`: stop after so many statements, and again after as many more.
+    * `folder`: the folder of the files that `inputs` names; by default the current one.
+    * `black_box`: records the statement that runs, in case a kernel ends the process.
 
     Raises GraphError, LoadError or UsageError for a program or inputs that cannot run.
     """
@@ -220,12 +227,12 @@ class Debugger(RichOutput):
 
     @contextmanager
     def breakpoints_together(self) -> Iterator[None]:
-        """Breakpoints set and deleted meanwhile take effect at the end, all at once: quick for many."""
+        """A context in which changes of breakpoints are collected; they take effect together at its end."""
         with self.traps.together():
             yield
 
     def origin(self, file: str) -> Mapping[int, Sequence[tuple[Path, int]]]:
-        """Per line of a file of the user's model the statements from there; none for other files."""
+        """Return the statements of each line of a source file of the model; empty for other files."""
         return self._placement.origin(file)
 
     def watch_value(self, value: str, when: str | None = None, hits: int | str | None = None) -> Breakpoint:
@@ -251,7 +258,7 @@ class Debugger(RichOutput):
         return self._stopping.add({"assert": expression}, when, hits)
 
     def delete(self, number: int | None = None) -> None:
-        """Remove one breakpoint, or all.  Raises UsageError for a number that is not there."""
+        """Delete one breakpoint, or all.  Raises UsageError for an unknown number."""
         self._stopping.delete(number)
 
     def enable(self, number: int, enabled: bool = True) -> None:
@@ -275,19 +282,20 @@ class Debugger(RichOutput):
 
     @property
     def breakpoints(self) -> list[Breakpoint]:
+        """All breakpoints, in the order of their numbers."""
         return list(self.traps.breakpoints.values())
 
     def catch(self, *kinds: str, when: str | None = None) -> None:
-        """Stop when a NaN is born (`nan`), an Inf (`inf`), a value overflows, memory is misused.
+        """Stop where a NaN (`nan`) or Inf (`inf`) originates, a value overflows, or memory is misused.
 
-        Raises UsageError for a kind that is none, or that cannot be found here (see `beyond`).
+        Raises UsageError for an unknown kind, or one that cannot be found here (see `beyond`).
         """
         scope = self.values
         expression = scope.read(when) if when else None
         self._instrumentation.catch(kinds, expression)
 
     def beyond(self) -> dict[str, tuple[str, str]]:
-        """The kinds of findings that cannot be found here, each with why, and what would find it."""
+        """Return the kinds of findings that cannot be found here, each with the reason and an alternative."""
         return self._instrumentation.beyond()
 
     def catch_only(self, conditions: Mapping[str, Expression | None]) -> None:
@@ -295,7 +303,7 @@ class Debugger(RichOutput):
         self._instrumentation.catch_only(conditions)
 
     def uncatch(self, *kinds: str) -> None:
-        """Stop no more for these kinds; for none, if none is given."""
+        """Stop catching these kinds; without arguments, all."""
         self._instrumentation.uncatch(kinds or tuple(self.catches.conditions))
 
     def follow(self) -> Trail:
@@ -423,7 +431,7 @@ class Debugger(RichOutput):
         return None if stop is None else self._moved(lambda: stop)
 
     def run(self, *, heed: bool = True) -> Stop:
-        """Go on until something stops the program; `Stop.reason` says what.
+        """Run until something stops the program; `Stop.reason` says what.
 
         Without `heed` neither breakpoints nor findings stop it.
         """
@@ -478,7 +486,9 @@ class Debugger(RichOutput):
             stop = self.control.run_to(lambda: self._sites(there, pc), heed=False)
             if stop.reason == "end":
                 self.control.go_to(before)
-                raise UsageError("the program would end without coming there", hint="it stands where it was")
+                raise UsageError(
+                    "the program would end before it reaches that place", hint="the program has not moved"
+                )
             return stop
 
         return self._moved(run_there)
@@ -591,7 +601,7 @@ class Debugger(RichOutput):
         return self._innermost.convenience
 
     def value(self, name: str) -> Array:
-        """The array at this moment, read-only; `name` may be an unambiguous part of a long name.
+        """Return the array at this moment, read-only; `name` may be an unambiguous part of a long name.
 
         Raises NotComputed before its statement has run, ExpressionError for an unknown or ambiguous name.
         """

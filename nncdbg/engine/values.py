@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from nncdbg.engine.code import UNSET, Code
+from nncdbg.engine.current import Current, numbered
 from nncdbg.engine.errors import ExpressionError, NotComputed
 from nncdbg.engine.expression import FACTS, STATEMENT_VARIABLE, Expression, check_variables, parse
 from nncdbg.engine.graph import Array, TensorType
@@ -46,29 +47,6 @@ def _not_supplied(frame: Frame, slot: int) -> Any:
 
 class Outputs(dict[str, Array], RichOutput):
     """The results of a program: read-only arrays by name, without the `%`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Current:
-    """What the variables `$in0` and `$out` are about, in a frame.
-
-    `pc` is the statement whose operands are `$in0`, `$in1`.  `results` are the slots of `$out`, `$out1`;
-    None for a statement that has not run.
-    """
-
-    frame: Frame
-    pc: int
-    results: Sequence[int] | None
-
-    @classmethod
-    def before(cls, frame: Frame, pc: int) -> Current:
-        """The statement at `pc`, and the results of the one before it; the block's inputs at its start."""
-        return cls(frame, pc, results_of(frame, pc - 1))
-
-    @classmethod
-    def after(cls, frame: Frame, pc: int) -> Current:
-        """The statement at `pc`, which has run; the block's inputs for -1."""
-        return cls(frame, max(0, pc), results_of(frame, pc))
 
 
 @dataclass(slots=True)
@@ -132,8 +110,8 @@ class Values:
             )
         if self.has(name):
             raise NotComputed(
-                f"%{name} does not stand here",
-                hint="its block has not run, or not since a value was set, or its history was dropped",
+                f"%{name} is not available in this frame",
+                hint="its block has not run, or not since a value was set; or its history was dropped",
             )
         raise self._unknown(name)
 
@@ -201,7 +179,7 @@ class Values:
             if content is UNSET:
                 raise NotComputed(
                     f"%{name} was dropped to keep within the history budget",
-                    hint="go back to its statement, or give more with --history",
+                    hint="go back to its statement, or increase --history",
                 )
         return self._standing(name, content)
 
@@ -210,7 +188,7 @@ class Values:
         gone = self.timeline.standing(content)
         if gone is not None:
             raise NotComputed(
-                f"%{name} stands no more: {gone}", hint="go back to before that, or use --allocator debug"
+                f"%{name} is no longer valid: {gone}", hint="go back to before that, or use --allocator debug"
             )
         return content
 
@@ -260,8 +238,8 @@ class Values:
         """The names after `$` that mean something here."""
         current = self._current()
         yield from FACTS
-        yield from _numbered("in", len(current.frame.code.operands[current.pc]))
-        yield from _numbered("out", len(current.results or ()))
+        yield from numbered("in", len(current.frame.code.operands[current.pc]))
+        yield from numbered("out", len(current.results or ()))
         yield from self.convenience
 
     def variable(self, name: str) -> object:
@@ -302,7 +280,7 @@ class Values:
         if number >= len(slots):
             what = ("operand" if kind == "in" else "result") + ("" if len(slots) == 1 else "s")
             hint = (
-                f"they are {', '.join(f'${each}' for each in _numbered(kind, len(slots)))}" if slots else None
+                f"they are {', '.join(f'${each}' for each in numbered(kind, len(slots)))}" if slots else None
             )
             raise ExpressionError(f"there is no {shown}: the statement has {len(slots)} {what}", hint=hint)
         slot = slots[number]
@@ -317,22 +295,6 @@ class Values:
 
     def summary(self, array: Array) -> Summary:
         return summarize_by_pieces(array, self.between)
-
-
-def results_of(frame: Frame, pc: int) -> Sequence[int]:
-    """The slots that a statement writes; of the start of a block (-1), what it is given or carries."""
-    if pc < 0:
-        inputs = frame.code.graph.inputs[1 if frame.is_loop else 0 :]
-        return [frame.code.slot_of[value.name] for value in inputs if value.name]
-    target = frame.code.targets[pc]
-    if target is None:
-        return ()
-    return range(target.start, target.stop) if isinstance(target, slice) else (target,)
-
-
-def _numbered(kind: str, count: int) -> Iterator[str]:
-    """`out`, `out1`, ... or `in0`, `in1`, ..."""
-    return (kind if kind == "out" and not number else f"{kind}{number}" for number in range(count))
 
 
 def copied(content: Any) -> Any:

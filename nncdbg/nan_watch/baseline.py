@@ -259,14 +259,14 @@ def read_baseline(file: str | Path) -> Baseline:
 def write_baseline(file: str | Path, report: Report, program: Program) -> Baseline:
     """Write the baseline that accepts all that trips in `report`; notes in the one that is there stay.
 
-    Raises RunError if the run did not come to its end, UsageError if not all findings are listed,
+    Raises RunError if the run did not finish, UsageError if not all findings are listed,
     LoadError if the file is something else than a baseline, NotWritten if it cannot be written.
     """
     path = Path(file)
     if not _came_to_its_end(report):
         raise RunError(
-            f"no baseline is written to {path}: the run did not come to its end",
-            hint="what it did not come to would be a new finding the next time",
+            f"no baseline is written to {path}: the run did not finish",
+            hint="findings that it did not reach would be new the next time",
         )
     hidden = _too_many(report)
     if hidden is not None:

@@ -134,7 +134,7 @@ def check_folder(folder: Path) -> None:
         held = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
         taken = folder.exists() and not folder.is_dir()
     except OSError as error:
-        raise LoadError(f"cannot look into {folder}: {error.strerror or error}") from None
+        raise LoadError(f"cannot read the folder {folder}: {error.strerror or error}") from None
     if taken:
         raise UsageError(f"cannot write the bundle {folder}: it is a file", hint="name a folder")
     if held and DOCUMENT not in held or held - {*FILES}:
@@ -177,7 +177,7 @@ def _finding_in(program: Program, case: Case, probe: Probe) -> WatchFinding:
     """The finding as a watch of the program tells it, with the lines of its text."""
     found = probe.finding_in(program, case.inputs)
     if found is None:
-        raise RunError("the finding did not come again when the bundle was to be written")
+        raise RunError("the finding did not occur again while writing the bundle")
     return found
 
 
@@ -223,13 +223,14 @@ def read_document(folder: Path) -> Document:
         document = from_json(path.read_bytes(), Document, str(path))
     except FileNotFoundError:
         raise LoadError(
-            f"{folder} is a folder, and no repro bundle: there is no {DOCUMENT} in it",
+            f"{folder} is a folder, not a repro bundle: it has no {DOCUMENT} in it",
             hint="name a file in it: a model is .onnx or .nnc",
         ) from None
     except OSError as error:
         raise LoadError(f"cannot read {path}: {error.strerror or error}") from None
     if document.format != FORMAT:
         raise LoadError(
-            f"{path} has format {document.format}, and {FORMAT} is known", hint="is it from a newer nncdbg?"
+            f"{path} has format {document.format}, and {FORMAT} is known",
+            hint="the file may be from a newer nncdbg",
         )
     return document

@@ -66,7 +66,7 @@ def run_corpus(
     task = replace(task, keep=task.keep or record_to is not None or task.good is not None)
     asked, skipped = jobs_of(folder, runs, seed)
     if jobs is not None and jobs < 1:
-        raise UsageError(f"there cannot be {jobs} jobs", hint="--jobs 1 runs one case after the other")
+        raise UsageError(f"invalid number of jobs: {jobs}", hint="--jobs 1 runs one case after the other")
     if budget is not None and not budget > 0:
         raise UsageError(f"the budget cannot be {budget} seconds", hint="such as --budget 60")
     count = min(len(asked), jobs or cores())
@@ -96,7 +96,7 @@ def cores() -> int:
 def jobs_of(folder: str | os.PathLike[str] | None, runs: int, seed: int) -> tuple[list[Job], list[str]]:
     """The runs that a folder of cases, and a number of seeds, ask for; and the names of what is no case."""
     if runs < 1:
-        raise UsageError(f"there cannot be {runs} runs", hint="--runs 1 runs it once")
+        raise UsageError(f"invalid number of runs: {runs}", hint="--runs 1 runs it once")
     seeds = range(seed, seed + runs)
     if folder is None:
         return [Job(index, f"seed {each}", None, each) for index, each in enumerate(seeds)], []
@@ -197,7 +197,7 @@ class _Pool:
         job = process.job
         if job is None:
             raise RunError(
-                f"a process that runs cases {how} before it had one",
+                f"a worker process {how} before it received a case",
                 hint="`nncdbg run` with one of the cases may tell more",
             )
         self._take(Result(job.index, Case(job.name, "crashed", error=f"the process {how}")))

@@ -65,7 +65,7 @@ MEASURES = {
         percent=True,
     ),
     "zeros": Measure(
-        "share of a result's elements that are 0", 0.99, hint="look at what feeds it", percent=True
+        "share of a result's elements that are 0", 0.99, hint="inspect its operands", percent=True
     ),
     "subnormals": Measure(
         "share of a result's elements too small for full precision",

@@ -77,7 +77,7 @@ def memory_plan(
 ) -> PlacedPlan:
     """Our own plan of offsets for a program, out of the sizes that a run with these inputs shows.
 
-    Without `reuse` no byte is given twice.  Raises the error of a run that fails, and what Debugger raises.
+    Without `reuse` no byte occurs twice.  Raises the error of a run that fails, and what Debugger raises.
     """
     debugger = Debugger(program, inputs, allocator="debug", statistics=False, **fields)
     played = Player(debugger, integrity=False).run()
@@ -142,7 +142,7 @@ class _Watch:
         else:
             report.error = StoppedRun("the run was stopped")
         line = debugger.line_of(frame, frame.pc)
-        report.unchecked.append(f"what comes after line {line}: the run did not come to its end")
+        report.unchecked.append(f"what comes after line {line}: the run did not finish")
         report.unchecked.append("reuse of memory: there is no whole run to compare with")
 
     def _ordered(self, max_findings: int) -> list[WatchFinding]:

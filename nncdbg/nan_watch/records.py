@@ -239,6 +239,7 @@ class Report(RichOutput):
 
     @property
     def ok(self) -> bool:
+        """Whether no gate tripped and every run reached its end."""
         return self.status == OK
 
     @property

@@ -95,8 +95,8 @@ class Job:
         self._reduction.best = saved.case
         if not probe(saved.case):
             raise RunError(
-                f"the program in {self.state} does not show the finding any more",
-                hint="did the versions of nncdbg, NumPy or the backend change? remove the file to begin anew",
+                f"the program in {self.state} no longer shows the finding",
+                hint="the versions of nncdbg, NumPy or backend may differ; remove the file to start again",
             )
         return saved.done
 
@@ -125,7 +125,7 @@ def verify(folder: Path, signature: Signature, settings: Settings) -> None:
     if not tripping or _signature(tripping[0]) != signature:
         raise RunError(
             f"the bundle {folder} does not show the finding in a new process",
-            hint="does a kernel depend on chance, on time, or on what ran before it?",
+            hint="check for kernels that depend on chance, on time, or on earlier runs",
         )
 
 

@@ -60,7 +60,7 @@ class Reduction:
                     return
         if not self._try(case_of_program(program, inputs)):
             raise RunError(
-                "the finding did not come again", hint="does a kernel depend on chance, or on time?"
+                "the finding did not occur again", hint="check for kernels that depend on chance or time"
             )
 
     def finish(self) -> Case:

@@ -110,8 +110,8 @@ class _Tracer:
                 break
             self._keep_house()
         raise RunError(
-            "the finding did not come again when the program was run statement by statement",
-            hint="does a kernel depend on chance or time?",
+            "the finding did not occur again when the program ran statement by statement",
+            hint="check for kernels that depend on chance or time",
         )
 
     def _found(self) -> tuple[Statement, str] | None:

@@ -110,7 +110,7 @@ def difference(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> npt.NDArray[np.float
     Raises UsageError for strings.
     """
     if a.dtype.kind in _STRINGS or b.dtype.kind in _STRINGS:
-        raise UsageError("strings have no difference", hint="look at both")
+        raise UsageError("strings have no difference", hint="compare them as text")
     wide = [each.astype(np.complex128 if each.dtype.kind == "c" else np.float64) for each in (a, b)]
     with np.errstate(all="ignore"):
         same = (wide[0] == wide[1]) | (np.isnan(wide[0]) & np.isnan(wide[1]))

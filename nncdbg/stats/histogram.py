@@ -49,7 +49,7 @@ def histogram(
     """
     tensor = np.asarray(array)
     if tensor.dtype.kind in "OUST":
-        raise UsageError("strings have no histogram", hint="ask for the histogram of a tensor of numbers")
+        raise UsageError("strings have no histogram", hint="pass a tensor of numbers")
     _check(bins, range)
     summary = summarize(tensor)
     with np.errstate(over="ignore", invalid="ignore"):

@@ -38,7 +38,9 @@ def main(arguments: Sequence[str]) -> int:
         connection.connect(path)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise LoadError(f"no session listens at {path}: {reason}", hint="it may be over") from None
+        raise LoadError(
+            f"no session listens at {path}: {reason}", hint="the session may have ended"
+        ) from None
     with connection:
         _Prompt(connection).read()
     return 0
@@ -96,7 +98,7 @@ class _Prompt:
             self._send({"line": line})
             self._print_answer()
         if self._over.is_set():
-            print("the session is over")
+            print("the session has ended")
 
     def _print_answer(self) -> None:
         """What was asked is answered before the next prompt; Ctrl-C pauses a program that does not answer."""

@@ -23,7 +23,7 @@ SYNTAX: tuple[tuple[str, str], ...] = (
     ("%h.shape  %h.T", "attributes: shape dtype size ndim nbytes T"),
     ("np.abs(%h)  max(%h, dim=1)", "the spellings of NumPy and PyTorch"),
     ("$out $out1  $in0 $in1", "results and operands of the current statement"),
-    ("$iter $op $line", "the iteration, op and line of the current statement"),
+    ("$iter $op $line", "iteration, op and line of the current statement"),
     ("$x = EXPR", "define the name $x, for later expressions"),
     ("$_", "the value that was printed last"),
 )

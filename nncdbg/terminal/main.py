@@ -17,21 +17,21 @@ from nncdbg.engine.escaping import printable
 from nncdbg.terminal.options import Parser, add_check, add_machine, add_model, add_prompt
 
 COMMANDS = {
-    "run": ("nncdbg.terminal.one_shot.run", "run to the end; the outputs with their statistics"),
+    "run": ("nncdbg.terminal.one_shot.run", "run to the end; print outputs with statistics"),
     "diff": ("nncdbg.terminal.one_shot.diff", "compare two models, backends, allocators or dtypes"),
-    "watch": ("nncdbg.terminal.one_shot.watch", "for CI: the op where the first NaN originates, and why"),
-    "reduce": ("nncdbg.terminal.one_shot.reduce", "the smallest program and inputs with the same finding"),
-    "bisect": ("nncdbg.terminal.one_shot.bisect", "which ops must stay f32 when the others run in f16"),
-    "print": ("nncdbg.terminal.one_shot.text", "the program text"),
-    "listing": ("nncdbg.dap_server.sources.command", "the file in which an editor shows a model"),
+    "watch": ("nncdbg.terminal.one_shot.watch", "for CI: find the op where the first NaN originates"),
+    "reduce": ("nncdbg.terminal.one_shot.reduce", "find the smallest program with the same finding"),
+    "bisect": ("nncdbg.terminal.one_shot.bisect", "find the ops that must stay f32 in half precision"),
+    "print": ("nncdbg.terminal.one_shot.text", "print the program text"),
+    "listing": ("nncdbg.dap_server.sources.command", "write the listing of a model, as editors show it"),
     "dap": ("nncdbg.dap_server.command", "serve the Debug Adapter Protocol, for editors"),
     "lsp": ("nncdbg.textual_repr.language_server.command", "serve the Language Server Protocol, for editors"),
-    "repl": ("nncdbg.terminal.connected", "a terminal beside an editor's debug session, which starts it"),
-    "ops": ("nncdbg.terminal.one_shot.ops", "every op: signature, what exists for it, doc"),
+    "repl": ("nncdbg.terminal.connected", "the prompt beside an editor's debug session"),
+    "ops": ("nncdbg.terminal.one_shot.ops", "list all ops, or describe one"),
 }
 """One-shot command to (module with `main(arguments) -> int`, one line of help)."""
 
-_DESCRIPTION = "The debugger for computation graphs: break, step, step back, look at tensors and change them."
+_DESCRIPTION = "The debugger for computation graphs: break, step, step back, inspect and change tensors."
 
 INTERRUPTED = 130
 CRASHED = 70

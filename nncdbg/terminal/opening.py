@@ -64,7 +64,7 @@ def check_libraries(bundle: Bundle, given: Sequence[str]) -> None:
         names = ", ".join(bundle.settings.op_libraries)
         raise UsageError(
             f"the bundle {bundle.folder} needs kernels of your own: {names}",
-            hint="look at it, as it is run, and give it: --op-library FILE.py",
+            hint="review it, because it will be executed, and pass it: --op-library FILE.py",
         )
 
 

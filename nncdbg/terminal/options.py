@@ -65,13 +65,13 @@ def add_model(parser: Parser) -> None:
 
 def add_opening(parser: Parser) -> None:
     """How a graph is opened."""
-    parser.add_argument("--flat", action="store_true", help="one graph, instead of layers that are called")
+    parser.add_argument("--flat", action="store_true", help="show one graph instead of layers")
     parser.add_argument(
         "--allow-store",
         action="append",
         default=[],
         metavar="DIR",
-        help="let graph text read weights from this folder too (repeatable)",
+        help="another folder from which graph text may read weights (repeatable)",
     )
 
 
@@ -80,15 +80,15 @@ def add_machine(parser: Parser) -> None:
     add = parser.add_argument
     add("--input", action="append", default=[], metavar="NAME=DATA", help=f"{INPUT_FORMS} (repeatable)")
     add("--dim", action="append", default=[], metavar="NAME=SIZE", help="a symbolic size (repeatable)")
-    add("--seed", type=int, default=0, help="of inputs not given and of random ops (0)")
+    add("--seed", type=int, default=0, help="seed of drawn inputs and of random ops (0)")
     add("--backend", default="numpy", help="numpy, onnxruntime or cupy (numpy)")
-    add("--fallback", action="store_true", help="run on NumPy what the backend has no kernel for")
+    add("--fallback", action="store_true", help="use NumPy for ops without a kernel in the backend")
     add(
         "--op-library",
         action="append",
         default=[],
         metavar="FILE.py",
-        help="kernels of your own (repeatable)",
+        help="Python file with custom kernels (repeatable)",
     )
     add("--allocator", help="debug, arena, poison or plain (debug; plain on a device)")
     add("--history", metavar="BYTES", help="memory for old values, such as 500MB or 4GiB (a quarter of RAM)")
@@ -97,13 +97,13 @@ def add_machine(parser: Parser) -> None:
 
 def add_check(parser: Parser) -> None:
     """What runs beside the kernels."""
-    words = "micro: each composite's micro program beside its kernel; slow"
+    words = "micro: compare each kernel with its micro program (slow)"
     parser.add_argument("--check", choices=["micro"], help=words)
 
 
 def add_verification(parser: Parser) -> None:
     """Whether observing changes the run."""
-    words = "check first that statistics, catches, guards and fills change no bit of an output"
+    words = "verify first that observers change no bit of an output"
     parser.add_argument("--verify-observers", action="store_true", help=words)
 
 
@@ -135,9 +135,9 @@ def add_prompt(parser: Parser) -> None:
     add = parser.add_argument
     add("-x", "--source", action=_Script, default=[], metavar="FILE", help="run the commands in FILE first")
     add("-ex", "--command", action=_Script, dest="source", metavar="COMMAND", help="run COMMAND first")
-    add("--record", metavar="FILE", help="write setup and commands typed to FILE")
-    add("--force", action="store_true", help="overwrite a recording that exists")
-    add("--replay", metavar="FILE", help="play a recorded session with its inputs, and leave")
+    add("--record", metavar="FILE", help="record the setup and the typed commands in FILE")
+    add("--force", action="store_true", help="overwrite an existing recording")
+    add("--replay", metavar="FILE", help="replay a recorded session with its inputs, then exit")
     add("--allow-python", action="store_true", help="let recordings run Python (`py`)")
 
 
@@ -158,9 +158,7 @@ def load_program(path: str, *, flat: bool = False, stores: Sequence[str] = ()) -
     """
     check_address_space()
     if not os.path.exists(path):
-        raise LoadError(
-            f"there is no file {path}", hint=f"looked in {os.path.dirname(os.path.abspath(path))}"
-        )
+        raise LoadError(f"there is no file {path}", hint=f"searched {os.path.dirname(os.path.abspath(path))}")
     bundle = opening.bundle_at(path)
     if bundle is not None:
         return bundle.program
@@ -179,7 +177,7 @@ def chosen_program(options: argparse.Namespace, path: str | None = None) -> Prog
             raise UsageError(
                 f"--allow-store {folder}: "
                 + ("not a folder" if os.path.exists(folder) else "no such folder"),
-                hint=f"looked in {os.getcwd()}" if not os.path.isabs(folder) else None,
+                hint=f"searched {os.getcwd()}" if not os.path.isabs(folder) else None,
             )
     return load_program(path or options.model, flat=options.flat, stores=options.allow_store)
 

@@ -58,7 +58,7 @@ def split_place(text: str) -> tuple[str, str, str]:
     """(kind, name, what follows) of a text that begins with a place; UsageError if it does not."""
     match = _PLACE.match(text)
     if match is None:
-        raise UsageError(f'"{text.strip()}" is no place to stop at', hint=FORMS)
+        raise UsageError(f'"{text.strip()}" is not a place to stop at', hint=FORMS)
     sigil, rest = match["sigil"], text[match.end() :].strip()
     name = _unquoted(match["quoted"]) if match["quoted"] else match["bare"]
     if sigil:

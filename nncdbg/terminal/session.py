@@ -182,7 +182,9 @@ class Session:
     def play(self, path: str, *, echo: bool) -> int:
         """Execute the lines of a command file; how many failed.  Raises UsageError if it cannot be read."""
         if self._depth >= _DEPTH:
-            raise UsageError(f"command files call each other {_DEPTH} deep", hint=f"does {path} call itself?")
+            raise UsageError(
+                f"command files call each other {_DEPTH} deep", hint=f"check whether {path} calls itself"
+            )
         lines = [line for line in read_commands(path) if not line.startswith(SETUP)]
         return self.play_lines(lines, path, echo=echo)
 

@@ -134,7 +134,7 @@ class Parser(Reading):
         if version is not None and version[1] != str(VERSION):
             hint = f"this nncdbg reads version {VERSION}"
             raise Flaw(
-                f"version {version[1]} of the text is not known", version.start(1), len(version[1]), hint
+                f"version {version[1]} of the text is not supported", version.start(1), len(version[1]), hint
             )
         if text.startswith("##!", start) and self.block is not None:
             self.block.comment.append(_comment(text[start + 3 :]))
@@ -152,9 +152,7 @@ class Parser(Reading):
         version = cursor.integer("an opset is such as opset 18, or opset com.microsoft 1")
         cursor.end()
         if domain in self.opsets:
-            raise Flaw(
-                "the opset of this domain is given twice", start, cursor.position - start, "leave one out"
-            )
+            raise Flaw("this domain has two opset lines", start, cursor.position - start, "leave one out")
         self.opsets[domain] = version
 
     def store(self, cursor: Cursor, number: int) -> None:
@@ -217,7 +215,7 @@ class Parser(Reading):
         """``}``, ``} else @name {`` or ``} -> (...)``."""
         block = self.block
         if block is None:
-            raise Flaw("nothing is open that this brace could close", cursor.position, 1, "leave it out")
+            raise Flaw("this brace closes nothing", cursor.position, 1, "leave it out")
         self.comment.clear()
         if block.kind == "broken":
             self.salvage(cursor.line, number)

@@ -94,7 +94,7 @@ def arguments(cursor: Cursor, names: Names) -> tuple[tuple[Operand, ...], dict[s
             operands.append(operand(cursor, names))
             return
         if key in attributes:
-            raise Flaw(f"the attribute {key} is given twice", start, len(key), "leave one of them out")
+            raise Flaw(f"the attribute {key} occurs twice", start, len(key), "leave one of them out")
         attributes[key] = cursor.nested(cursor.attribute_scalar)
 
     cursor.sequence(argument, ")")

@@ -39,7 +39,7 @@ ODD = np.array([[np.nan, np.inf, -np.inf], [0.1, -0.0, 3]], np.float32)
 
 
 def start(client: Client, folder: Path, **initialize: Any) -> None:
-    """Run the program up to its `return`, where every value stands."""
+    """Run the program up to its `return`, where every value is available."""
     np.save(folder / "x.npy", X)
     np.save(folder / "odd.npy", ODD)
     file = folder / "odd.nnc"

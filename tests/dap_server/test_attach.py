@@ -230,7 +230,7 @@ def test_the_first_statement_a_stop_asked_for_and_a_pause_of_plain_python(progra
         go_on(client)
         assert running.line() == "end"
         client.request("threads")
-        assert "no graph is being run" in client.refused("stackTrace", {"threadId": 1})
+        assert "no graph is running" in client.refused("stackTrace", {"threadId": 1})
         # What is set now is kept for the next debugger.
         assert not running.break_at(client, 6)[0]["verified"]
         client.request("pause", {"threadId": 1})
@@ -465,5 +465,5 @@ def test_what_cannot_be_is_refused() -> None:
     """
     command = [sys.executable, "-c", textwrap.dedent(script)]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert told[0] == "nobody can attach to this process"
-    assert re.match(r"this process listens already, at 127.0.0.1:\d+$", told[1])
+    assert told[0] == "this process does not accept clients"
+    assert re.match(r"this process already listens at 127.0.0.1:\d+$", told[1])

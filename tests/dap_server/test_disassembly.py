@@ -85,8 +85,8 @@ def test_blocks_of_loops_and_micro_programs_have_addresses_of_their_own(client: 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ({"memoryReference": "main", "instructionCount": 3}, "'main' is no address"),
-        ({"memoryReference": "-1", "instructionCount": 3}, "'-1' is no address"),
+        ({"memoryReference": "main", "instructionCount": 3}, "'main' is not an address"),
+        ({"memoryReference": "-1", "instructionCount": 3}, "'-1' is not an address"),
         ({"memoryReference": "0x10", "instructionCount": -3}, "`instructionCount` is between"),
         ({"memoryReference": "0x10", "instructionCount": 10**9}, "`instructionCount` is between"),
         ({"memoryReference": "0x10", "instructionCount": 3, "offset": -17}, "no addresses below 0"),

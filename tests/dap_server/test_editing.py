@@ -178,8 +178,8 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(client: Client, tmp_pa
         (rows, "[0]", "an item of a sequence cannot be set"),
         (values, "%nope", "cannot be set"),
         (values, "", "cannot be set"),
-        (999_999, "[0]", "these variables are gone"),
-        (0, "[0]", "these variables are gone"),
+        (999_999, "[0]", "the variables reference has expired"),
+        (0, "[0]", "the variables reference has expired"),
     ]
     for reference, name, words in wrong:
         arguments = {"variablesReference": reference, "name": name, "value": "1"}
@@ -217,7 +217,7 @@ def test_what_stands_after_the_change_is_not_what_was_there_before(client: Clien
     left = client.evaluate("%centred[0, 0]")
     client.request("setExpression", {"expression": "%x", "value": "%x * 100"})
     message = client.refused("evaluate", {"expression": "%centred[0, 0]"})
-    assert "does not stand here" in message, f"{left} belongs to the course that was left"
+    assert "is not available in this frame" in message, f"{left} belongs to the course that was left"
     client.move("stepBack", reason="entry")
     client.move("next")
     assert "set" in client.refused("evaluate", {"expression": "%centred"}), "the edit is applied again"

@@ -114,7 +114,7 @@ def test_names_are_seen_from_the_frame_that_is_asked_for(client: Client) -> None
     assert client.evaluate("$op", "repl", frameId=inner["id"]) == "ReduceMean"
     client.move("stepOut")
     refusal = client.refused("evaluate", {"expression": "$op", "frameId": inner["id"]})
-    assert "this frame is gone" in refusal
+    assert "the frame no longer exists" in refusal
 
 
 CLIPBOARD: dict[str, Any] = {

@@ -88,7 +88,9 @@ def test_inside_a_micro_program_its_own_lines_are_told(client: Client) -> None:
 def test_lines_that_cannot_be_told_are_refused(client: Client) -> None:
     client.start(FIRST_STEPS)
     assert "too many" in client.refused("nncdbg/lines", {"start": 1, "end": MAX_LINES + 1})
-    assert "frame is gone" in client.refused("nncdbg/lines", {"start": 1, "end": 9, "frameId": 999_999})
+    assert "frame no longer exists" in client.refused(
+        "nncdbg/lines", {"start": 1, "end": 9, "frameId": 999_999}
+    )
     assert "start" in client.refused("nncdbg/lines", {"end": 9})
     assert told(client, start=9, end=1) == {}
     assert told(client, start=-5, end=0) == {}

@@ -144,7 +144,7 @@ def test_a_frame_is_restarted_where_it_was_entered(client: Client) -> None:
     client.request("restartFrame", {"frameId": frames[1]["id"]})
     client.expect_stop("restart")
     assert line(client) == 10
-    assert "this frame is gone" in client.refused("restartFrame", {"frameId": frames[0]["id"]})
+    assert "the frame no longer exists" in client.refused("restartFrame", {"frameId": frames[0]["id"]})
     client.move("continue", "breakpoint")
     assert line(client) == 17
 

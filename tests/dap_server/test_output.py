@@ -159,7 +159,7 @@ def test_requests_are_refused_where_too_many_wait_for_an_op(folder: Path) -> Non
         client.request("pause", {"threadId": 1})
         for number in numbers[1_000:]:
             answer = client.expect_response(number)
-            assert "too many requests wait" in answer["message"]
+            assert "too many requests are waiting" in answer["message"]
         client.request("disconnect")
         client.expect_end()
         server.end()

@@ -157,8 +157,8 @@ def test_a_whole_session_through_the_relay(client: Client, program: Start, tmp_p
     client.move("next")
     assert client.top_frame()["line"] == 5
     assert client.evaluate("sum(%b)") == "10.0"
-    assert "is being debugged already" in client.refused("attach", {"connect": {"port": 1}})
-    assert "is being debugged already" in client.refused("launch", {"program": "graph.nnc"})
+    assert "is already being debugged" in client.refused("attach", {"connect": {"port": 1}})
+    assert "is already being debugged" in client.refused("launch", {"program": "graph.nnc"})
     client.request("setVariable", {"variablesReference": reference(client), "name": "%b", "value": "[-9, 1]"})
     client.request("disconnect", {"terminateDebuggee": False})
     client.expect_end()
@@ -197,7 +197,7 @@ def test_what_goes_wrong_is_told_and_the_next_try_works(client: Client, program:
         ({"port": "x"}, "arguments.connect.port"),
         (
             {"port": closed},
-            f"cannot attach to 127.0.0.1:{closed}: Connection refused (give what nncdbg.listen",
+            f"cannot attach to 127.0.0.1:{closed}: Connection refused (set `connect` to the address",
         ),
         ({"host": "no.such.host.invalid", "port": 1}, "cannot attach to no.such.host.invalid:1: "),
         ({"socket": "nowhere"}, "cannot attach to unix:nowhere: No such file or directory"),
@@ -255,7 +255,7 @@ def answering(with_bytes: bytes) -> Iterator[tuple[int, threading.Event]]:
     [
         (
             b"HTTP/1.1 400 Bad Request\r\n\r\n",
-            "is no server of the Debug Adapter Protocol: a line is no header",
+            "is not a server of the Debug Adapter Protocol: a line is no header",
         ),
         (b"Content-Length: 4\r\n\r\nnull", "a message has no type"),
         (b"Content-Length: 4\r\n\r\n[[[[", "a message is malformed"),
@@ -277,7 +277,7 @@ def test_nobody_waits_for_one_that_says_nothing(client: Client) -> None:
     with answering(b"") as (port, _):
         began = time.monotonic()
         told = client.refused("attach", {"connect": {"port": port}})
-        assert told.startswith(f"127.0.0.1:{port} does not answer in 10 s (is that a process that called")
+        assert told.startswith(f"127.0.0.1:{port} does not answer in 10 s (check that the process called")
         assert time.monotonic() - began > 9
     with answering(b"") as (port, came):
         client.send("attach", {"connect": {"port": port}})

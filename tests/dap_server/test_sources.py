@@ -236,7 +236,7 @@ def test_a_store_is_a_module_and_the_model_a_source(client: Client, tmp_path: Pa
     client.move("next")
     assert located(client, "y") == [(str(path), 3)]
     assert located(client, "x") == [(str(path), 1)]
-    assert "known no more" in client.refused("locations", {"locationReference": 424242})
+    assert "unknown or expired location" in client.refused("locations", {"locationReference": 424242})
 
 
 def located(client: Client, name: str) -> list[tuple[str, int]]:

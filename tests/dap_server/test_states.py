@@ -72,6 +72,8 @@ nncdbg/stats                 -        -            +          +        +       +
 nncdbg/nonfinite             -        -            +          +        +       +
 nncdbg/compare               -        -            +          +        +       +
 nncdbg/explain               -        -            +          +        +       +
+nncdbg/graph                 -        -            +          +        +       +
+nncdbg/graphState            -        -            +          +        +       +
 nncdbg/lines                 -        -            +          +        +       +
 nncdbg/marks                 -        -            +          +        +       +
 nncdbg/map                   -        -            +          +        +       +

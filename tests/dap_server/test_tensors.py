@@ -91,7 +91,7 @@ def test_parts_by_index_and_by_axes(client: Client, tmp_path: Path) -> None:
         ({"name": "x", "maxElements": 0}, "a sample of 0 elements"),
         ({"name": "x", "maxElements": MAX_ELEMENTS + 1}, "ask for 1 to"),
         ({"name": 5}, "name"),
-        ({"name": "x", "frameId": 999_999}, "frame is gone"),
+        ({"name": "x", "frameId": 999_999}, "frame no longer exists"),
     ]
     for arguments, words in wrong:
         message = client.refused("nncdbg/slice", arguments)

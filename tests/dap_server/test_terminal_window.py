@@ -146,7 +146,7 @@ def test_the_end_of_the_session_ends_the_terminal(
     terminal.expect("(nncdbg)")
     client.request("disconnect")
     client.expect_end()
-    terminal.expect("the session is over")
+    terminal.expect("the session has ended")
     terminal.gone()
     assert terminal.process.exitstatus == 0
     assert not Path(arguments["args"][-1]).parent.exists()

@@ -81,7 +81,7 @@ def test_a_line_that_is_not_come_to_leaves_the_program_where_it_was(client: Clie
     client.request("goto", {"threadId": 1, "targetId": forward["id"]})
     client.wait_for(lambda m: m.get("event") == "stopped")
     said = client.wait_for(lambda m: m.get("event") == "output" and m["body"]["category"] == "important")
-    assert "the program would end without coming there" in said["body"]["output"]
+    assert "the program would end before it reaches that place" in said["body"]["output"]
     assert line(client) == 28
 
 

@@ -78,7 +78,7 @@ def test_addresses(text: str, address: tuple[str, int]) -> None:
     ["", ":", ":5679", "localhost", "localhost:", "localhost:x", "a:65536", "a:-1", "::1:5679", "[]:1"],
 )
 def test_what_is_no_address(text: str) -> None:
-    with pytest.raises(UsageError, match="is no address"):
+    with pytest.raises(UsageError, match="is not an address"):
         parse_address(text)
 
 
@@ -99,8 +99,8 @@ def test_what_a_server_refuses_to_start_with(tmp_path: Path, capsys: pytest.Capt
             (("--listen", f"127.0.0.1:{taken.getsockname()[1]}"), "Address already in use"),
             (("--listen", "no-such-host.invalid:0"), "cannot listen on no-such-host.invalid:0"),
             (("--listen", "127.0.0.1:0", "--socket", "s"), "not allowed with"),
-            (("--socket", str(plain)), "is no socket"),
-            (("--socket", str(tmp_path)), "is no socket"),
+            (("--socket", str(plain)), "is not a socket"),
+            (("--socket", str(tmp_path)), "is not a socket"),
             (("--socket", str(tmp_path / "none" / "s")), "No such file or directory"),
             (("--socket", long), "path of the socket is too long"),
             (("--socket", ""), "needs a path"),
@@ -134,7 +134,7 @@ def test_a_socket_is_its_owners_alone_and_goes_with_the_server(tmp_path: Path) -
         mode = path.stat().st_mode
         assert stat.S_ISSOCK(mode)
         assert stat.S_IMODE(mode) == 0o600
-        assert "another server listens on" in refused_to_start("--socket", str(path))
+        assert "another server already listens on" in refused_to_start("--socket", str(path))
         server.end(signal.SIGINT)
     assert not path.exists()
 

@@ -219,7 +219,7 @@ def test_what_the_arena_has_freed_says_so(client: Client) -> None:
     for _ in range(6):
         client.move("next")
     told = [each["value"] for each in client.variables("Values").values()]
-    assert any("stands no more" in each for each in told)
+    assert any("is no longer valid" in each for each in told)
     assert any("min" in each for each in told)
     memory = client.variables("Memory")
     assert memory["allocator"]["value"] == "arena"

@@ -26,6 +26,7 @@ from nncdbg.engine.expression import (
     split_assignment,
     split_target,
 )
+from nncdbg.engine.expression.functions import FUNCTIONS, SPELLINGS
 
 H = np.array([[1.0, -2.0, 3.0], [4.0, 5.0, -6.0]], dtype=np.float32)
 G = np.array([0.5, 2.0, -1.0], dtype=np.float32)
@@ -380,6 +381,42 @@ def test_value(text: str, expected: Any) -> None:
 )
 def test_dtype(text: str, dtype: str) -> None:
     assert read(text).dtype == dtype
+
+
+UNARY = ["abs", "sign", "square", "floor", "ceil", "isnan", "isinf", "isfinite", "sqrt", "exp", "expm1"]
+UNARY += ["log", "log2", "log10", "log1p", "sin", "cos", "tanh"]
+
+
+@pytest.mark.parametrize("name", UNARY)
+@pytest.mark.parametrize("value", ["h", "g", "half", "i", "n", "b"])
+def test_functions_of_elements_are_those_of_numpy(name: str, value: str) -> None:
+    array = VALUES[value]
+    real = array.astype(np.float64) if array.dtype.kind in "ib" else array
+    kept = name in ("abs", "isnan", "isinf", "isfinite")
+    try:
+        with np.errstate(all="ignore"):
+            expected = getattr(np, name)(
+                array if kept or name in ("sign", "square", "floor", "ceil") else real
+            )
+    except TypeError:
+        pytest.raises(ExpressionError, read, f"{name}(%{value})")
+        return
+    for text in (f"{name}(%{value})", f"%{value}.{name}()", f"np.{name}(%{value})"):
+        same(read(text), expected)
+
+
+def test_every_function_and_spelling_has_a_case() -> None:
+    texts = " ".join([row[0] for row in TABLE] + [f"{name}(" for name in UNARY])
+    words = {*FUNCTIONS, *SPELLINGS} - {"absolute", "amax", "amin", "count_nonzero", "expand_dims", "ravel"}
+    assert {word for word in words if f"{word}(" not in texts and f".{word}" not in texts} == set()
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_a_spelling_means_the_function(spelling: str) -> None:
+    name = SPELLINGS[spelling]
+    more = {"unsqueeze": ", 0", "mod": ", 2", "reshape": ", 3, 2"}.get(name, "")
+    same(read(f"{spelling}(%h{more})"), read(f"{name}(%h{more})"))
+    same(read(f"torch.{spelling}(%h{more})"), read(f"{name}(%h{more})"))
 
 
 def test_large_std_goes_block_by_block() -> None:

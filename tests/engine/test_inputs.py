@@ -149,7 +149,7 @@ def test_scalars_and_lists_are_converted(type_, data, expected):
         (F23, "x.png", "is not data"),
         (F23, "zeroes", "did you mean zeros"),
         (F23, [[1, 2, 3], [4, 5]], "ragged"),
-        (F23, object(), "which no tensor can hold"),
+        (F23, object(), "which a tensor cannot contain"),
         (F23, np.array(["a"]), "it needs f32, not str"),
         (F23, np.zeros(2, "datetime64[s]"), "cannot be an array of datetime64"),
         (TensorType("u8", ()), 256, "cannot hold 256"),
@@ -280,7 +280,7 @@ def test_an_archive_whose_header_lies_is_refused(tmp_path):
         archive.writestr("text", "no array")
     with pytest.raises(LoadError, match="its header needs 12000000000 bytes, it has 3"):
         bind(graph(x=TensorType("f32", ("N", 3))), {"x": "claim.npz:x"}, folder=tmp_path)
-    with pytest.raises(LoadError, match="is no plain array"):
+    with pytest.raises(LoadError, match="is not a plain array"):
         bind(graph(x=F23), {"x": "claim.npz:text"}, folder=tmp_path)
 
 

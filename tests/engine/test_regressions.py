@@ -237,7 +237,7 @@ def test_a_graph_that_calls_itself_without_end_fails() -> None:
     stop = debugger.run()
     assert stop.reason == "exception"
     assert isinstance(stop.error, nncdbg.RunError)
-    assert "blocks and calls inside each other" in stop.error.message
+    assert "blocks and calls are nested" in stop.error.message
 
 
 def test_a_number_in_place_that_does_not_fit_is_a_graph_error() -> None:
@@ -311,7 +311,7 @@ def test_a_layer_that_was_over_before_an_edit_is_not_shown_as_it_was() -> None:
     debugger.run()
     assert debugger.value("q").shape == (4,)
     debugger.set_value("x", 0.0)
-    with pytest.raises(nncdbg.NotComputed, match="does not stand here"):
+    with pytest.raises(nncdbg.NotComputed, match="is not available in this frame"):
         debugger.value("q")
     debugger.step_back()
     assert debugger.value("q").shape == (4,)

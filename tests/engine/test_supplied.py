@@ -164,7 +164,7 @@ graph @main(%x: f32[2,3]) -> (%y) {
   return %y
 }
 """
-    assert "onnxruntime has it: --backend onnxruntime; or give its results" in stopped(text).stop.error.hint
+    assert "onnxruntime has it: --backend onnxruntime; or supply its results" in stopped(text).stop.error.hint
     hint = stopped().stop.error.hint
     assert "--op-library FILE.py" in hint
     assert "`set %b = zeros[2,3]` or `= FILE.npy`" in hint

@@ -203,7 +203,7 @@ def test_a_baseline_is_not_written_over_something_else_nor_by_half_a_run(tmp_pat
     assert file.read_bytes() == b"\x08\x08weights"
     program = nncdbg.parse(NET)
     for half in (failed(), replace(plain(), interrupted=True)):
-        with pytest.raises(RunError, match="the run did not come to its end"):
+        with pytest.raises(RunError, match="the run did not finish"):
             write_baseline(tmp_path / "new.json", half, program)
     with pytest.raises(NotWritten, match="Not a directory"):
         write_baseline(file / "baseline.json", *_report())

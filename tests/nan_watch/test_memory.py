@@ -294,7 +294,7 @@ def test_an_input_that_a_kernel_writes_into_is_an_error_of_the_run() -> None:
     assert report.status == "failed"
     assert "read-only" in str(report.error)
     assert report.unchecked == [
-        "what comes after line 3: the run did not come to its end",
+        "what comes after line 3: the run did not finish",
         "reuse of memory: there is no whole run to compare with",
     ]
 

@@ -307,7 +307,7 @@ def test_command_file_that_calls_itself(call: Call, tmp_path: Path) -> None:
     (tmp_path / "again.cmd").write_text("source again.cmd\n")
     code, _, err = call("small.nnc", typed="source again.cmd\np 1\n")
     assert code == 0
-    assert "does again.cmd call itself?" in err
+    assert "check whether again.cmd calls itself" in err
 
 
 def test_a_bug_of_ours_is_one_line_and_a_file(

@@ -89,7 +89,7 @@ def save(made: Any, name: str = "m.onnx") -> str:
 UNREADABLE: dict[str, tuple[Any, str]] = {
     "newer IR": (model(ir=99), f"IR version 99; versions 1 to {onnx.IR_VERSION} can be read"),
     "empty": (b"", "m.onnx is empty"),
-    "prose": (b"no model, but words\n" * 9, "m.onnx is text, no ONNX model"),
+    "prose": (b"no model, but words\n" * 9, "m.onnx is text, not an ONNX model"),
     "cut off": (model([RELU], initializer=[WEIGHT]).SerializeToString()[:-30], "is not an ONNX model"),
     "too few bytes": (weight(raw_data=bytes(20)), 'tensor "w" f32[2,3] needs 24 bytes, has 20'),
     "too many bytes": (weight(raw_data=bytes(28)), 'tensor "w" f32[2,3] needs 24 bytes, has 28'),

@@ -6,7 +6,7 @@ import path from "node:path";
 import { withEditor } from "./editor.mjs";
 import { STOPPED, Screen } from "./screen.mjs";
 import { TensorView } from "./screen/tensor.mjs";
-import { only, pageOf } from "./screen/views.mjs";
+import { openAll, pageOf } from "./screen/views.mjs";
 
 const plan = JSON.parse(fs.readFileSync(process.argv[2], "utf8"));
 const STARTS = 5;
@@ -133,8 +133,10 @@ await withEditor({ ...plan, settings: { "nncdbg.python": plan.python } }, async 
   const view = new TensorView(page, screen);
   await view.open("%large");
   await view.says(".words", /block of \d+ × \d+ elements/);
-  await only(page, "Statistics");
+  await openAll(page);
   await pageOf(page, screen, "li .go");
+  await screen.command("nncdbg: Open the Graph in an Editor Tab");
+  await pageOf(page, screen, "canvas[role=application]");
   await Promise.all(page.frames().slice(1).map((each) => each.evaluate(() => globalThis.nncdbgSeen?.observe())));
   await screen.click("Relu");
   figures.with_views = await steps(page, screen);

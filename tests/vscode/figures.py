@@ -99,7 +99,7 @@ def measure(scratch: Path) -> list[dict[str, Any]]:
         row(f"F5 to the stopped line, {NODES} nodes (s)", statistics.median(found["start"]) / 1000, START),
         row("F10 with inline values to a settled screen (s)", settled(steps), STEP),
         row(
-            "F10 with statistics and a pinned tensor of 16 M to a settled screen (s)",
+            "F10 with all views, the graph tab and a pinned tensor of 16 M to a settled screen (s)",
             settled(with_views),
             STEP,
         ),

@@ -72,7 +72,7 @@ export abstract class DrawnView implements FollowingView, vscode.WebviewViewProv
         void this.follower.update();
         break;
       case "open":
-        void this.open(message.target);
+        void openLine(message.target, this.session);
         break;
       case "tensor":
         void vscode.commands.executeCommand("nncdbg.viewTensor", {
@@ -86,21 +86,26 @@ export abstract class DrawnView implements FollowingView, vscode.WebviewViewProv
     }
   }
 
-  private async open({ source, line }: Target): Promise<void> {
-    const reference = source.sourceReference;
-    const uri = reference ? vscode.debug.asDebugSourceUri({ ...source }, this.session) : vscode.Uri.file(source.path ?? "");
-    const place = new vscode.Range(line - 1, 0, line - 1, 0);
-    try {
-      const document = await vscode.workspace.openTextDocument(uri);
-      const editor = await vscode.window.showTextDocument(document, { selection: place, viewColumn: columnOf(uri) });
-      editor.revealRange(place, vscode.TextEditorRevealType.InCenterIfOutsideViewport);
-    } catch (error) {
-      void vscode.window.showErrorMessage((error as Error).message);
-    }
-  }
-
   dispose(): void {
     this.registered.dispose();
+  }
+}
+
+/** Where a source of a session is for VS Code. */
+export function uriOf(source: Target["source"], session: vscode.DebugSession | undefined): vscode.Uri {
+  return source.sourceReference ? vscode.debug.asDebugSourceUri({ ...source }, session) : vscode.Uri.file(source.path ?? "");
+}
+
+/** Shows a line of a source. */
+export async function openLine({ source, line }: Target, session: vscode.DebugSession | undefined): Promise<void> {
+  const uri = uriOf(source, session);
+  const place = new vscode.Range(line - 1, 0, line - 1, 0);
+  try {
+    const document = await vscode.workspace.openTextDocument(uri);
+    const editor = await vscode.window.showTextDocument(document, { selection: place, viewColumn: columnOf(uri) });
+    editor.revealRange(place, vscode.TextEditorRevealType.InCenterIfOutsideViewport);
+  } catch (error) {
+    void vscode.window.showErrorMessage(`cannot show ${source.path ?? source.name}: ${(error as Error).message}`);
   }
 }
 

@@ -59,7 +59,7 @@ export function activate(context: vscode.ExtensionContext): Exports {
   return { onDidAsk: wires.onDidAsk };
 }
 
-const VIEW_COMMANDS = ["explain", "timeline.goTo", "timeline.setMark", "timeline.renameMark", "timeline.deleteMark", "map.openInNetron"];
+const VIEW_COMMANDS = ["explain", "openGraph", "addWatch", "timeline.goTo", "timeline.setMark", "timeline.renameMark", "timeline.deleteMark", "map.openInNetron"];
 
 interface SessionViews extends vscode.Disposable {
   follow(session: vscode.DebugSession): vscode.DebugAdapterTracker;

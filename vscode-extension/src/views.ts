@@ -4,6 +4,8 @@ import * as vscode from "vscode";
 import type { VariableContext } from "./commands";
 import { Explain } from "./explain";
 import { Stops } from "./following";
+import { addWatch } from "./watching";
+import { GraphTab } from "./graphTab";
 import { GraphMap } from "./map";
 import { Sessions } from "./sessions";
 import { Statistics } from "./statistics";
@@ -16,15 +18,19 @@ export class Views implements vscode.Disposable {
   private readonly statistics: Statistics;
   private readonly explain: Explain;
   private readonly map: GraphMap;
+  private readonly graph: GraphTab;
   private readonly stops: Stops;
 
   constructor(extension: vscode.Uri, wires: Wires, given: vscode.Event<vscode.DebugSession>) {
     this.sessions = new Sessions(wires, given);
+    // From the first session on the container stays, so that it is there again at the next one.
+    void vscode.commands.executeCommand("setContext", "nncdbg.debugged", true);
     this.timeline = new Timeline(this.sessions);
     this.statistics = new Statistics(extension, this.sessions);
     this.explain = new Explain(extension, this.sessions);
     this.map = new GraphMap(extension, this.sessions);
-    const followers = [this.timeline, this.statistics, this.explain, this.map].map((each) => each.follower);
+    this.graph = new GraphTab(extension, this.sessions);
+    const followers = [this.timeline, this.statistics, this.explain, this.map, this.graph].map((each) => each.follower);
     this.stops = new Stops(this.sessions, followers);
   }
 
@@ -39,10 +45,12 @@ export class Views implements vscode.Disposable {
     "timeline.setMark": () => this.timeline.setMark(),
     "timeline.renameMark": (row: Row) => this.timeline.renameMark(row),
     "timeline.deleteMark": (row: Row) => this.timeline.deleteMark(row),
+    addWatch,
+    openGraph: () => this.graph.open(),
     "map.openInNetron": () => this.map.openInNetron(),
   };
 
   dispose(): void {
-    [this.stops, this.timeline, this.statistics, this.explain, this.map, this.sessions].forEach((each) => each.dispose());
+    [this.stops, this.timeline, this.statistics, this.explain, this.map, this.graph, this.sessions].forEach((each) => each.dispose());
   }
 }

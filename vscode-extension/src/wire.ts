@@ -167,7 +167,7 @@ export class Wire implements vscode.DebugAdapter {
   }
 
   private refuse(): void {
-    this.waiting.forEach(({ reject }) => reject(new Error("the session is over")));
+    this.waiting.forEach(({ reject }) => reject(new Error("the session has ended")));
     this.waiting.clear();
   }
 

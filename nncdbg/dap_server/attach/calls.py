@@ -49,7 +49,7 @@ def listen(address: Address, token: str | None = None) -> Address:
     """
     global _attachment, _listener
     if _listener is not None:
-        raise UsageError(f"this process listens already, at {_listener}", hint="call nncdbg.listen once")
+        raise UsageError(f"this process already listens at {_listener}", hint="call nncdbg.listen once")
     from nncdbg.dap_server import handlers  # noqa: F401  enters the handlers into the table
     from nncdbg.dap_server.attach.process import Attachment
     from nncdbg.dap_server.runner import Runner
@@ -79,7 +79,7 @@ def wait_for_client(timeout: float | None = None) -> bool:
     Ctrl-C ends the waiting.  Raises UsageError before `listen`.
     """
     if _attachment is None:
-        raise UsageError("nobody can attach to this process", hint="call nncdbg.listen first")
+        raise UsageError("this process does not accept clients", hint="call nncdbg.listen first")
     return _attachment.wait(timeout)
 
 

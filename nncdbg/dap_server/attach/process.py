@@ -252,7 +252,7 @@ class Attachment:
         """Answer the request at hand, and go back to the first statement of the graph that stands."""
         if session.state is not State.STOPPED:
             hint = "where a graph stands, this goes back to its start"
-            raise UsageError("the program is not ours to start again", hint=hint)
+            raise UsageError("the debugger did not start this program, so it cannot restart it", hint=hint)
         session.program.move(session, session.program.debugger.restart)
 
     def interrupt(self) -> None:

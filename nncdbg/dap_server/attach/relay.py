@@ -108,7 +108,7 @@ class Relay:
                 if time.monotonic() > deadline:
                     raise UsageError(
                         f"{self.place} does not answer in {PATIENCE:.0f} s",
-                        hint="is that a process that called nncdbg.listen?",
+                        hint="check that the process called nncdbg.listen",
                     )
             if self._refusal is not None:
                 raise self._refusal
@@ -183,7 +183,7 @@ class Relay:
             reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
             raise UsageError(
                 f"cannot attach to {self.place}: {reason}",
-                hint="give what nncdbg.listen has returned in the process to debug as `connect`",
+                hint="set `connect` to the address that nncdbg.listen returned in the process",
             ) from None
         connected.settimeout(None)
         return connected
@@ -220,11 +220,11 @@ class Relay:
                 message = _read(far)
             except NncdbgError as error:
                 raise UsageError(
-                    f"{self.place} is no server of the Debug Adapter Protocol: {error.message}",
+                    f"{self.place} is not a server of the Debug Adapter Protocol: {error.message}",
                     hint="give the port of a process that called nncdbg.listen",
                 ) from None
             if message is None:
-                raise UsageError(f"{self.place} has closed the connection", hint="is the process at its end?")
+                raise UsageError(f"{self.place} has closed the connection", hint="the process may have ended")
             if message["type"] != "response":
                 self._early.append(message)
             elif message.get("success"):

@@ -58,7 +58,7 @@ class LineWish:
             return self._in_micro_program(session, listing)
         if self.path is None:
             raise UsageError(
-                "this source is no text of the program", hint="loadedSources lists those there are"
+                "this source is not a text of the program", hint="loadedSources lists those there are"
             )
         return self._in_model(session)
 
@@ -177,7 +177,7 @@ def data_id(value: str, when: str | None = None) -> str:
 def _parse_data_id(text: str) -> tuple[str, str | None]:
     match = _DATA_ID.fullmatch(text)
     if match is None:
-        raise UsageError(f"{text!r} names no value", hint="ask for the dataId with dataBreakpointInfo")
+        raise UsageError(f"{text!r} names no value", hint="request the dataId with dataBreakpointInfo")
     return split_place(match["value"])[1], match["when"]
 
 

@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 def set_variable(session: Session, arguments: SetVariableArguments) -> SetVariableBody:
     container = session.handles.place(arguments.variables_reference)
     if container is None:
-        raise UsageError("these variables are gone", hint="ask for the scopes again")
+        raise UsageError("the variables reference has expired", hint="request the scopes again")
     if isinstance(container, (ScopePlace, ContentPlace)) and depth_of(session, container.frame) is None:
-        raise UsageError("the frame of these variables is gone", hint="ask for the stack again")
+        raise UsageError("the frame of these variables no longer exists", hint="request the stack again")
     place = child_place(session, arguments.variables_reference, arguments.name)
     if place is None:
         raise UsageError(
@@ -63,7 +63,7 @@ def set_variable(session: Session, arguments: SetVariableArguments) -> SetVariab
 def _target(scope: Values, place: ContentPlace) -> tuple[str, Any]:
     """(name, index) of what stands at a place; UsageError for what cannot be set."""
     if place.kind == "previous":
-        raise UsageError("the value of an iteration that is over cannot be set", hint="go back to it")
+        raise UsageError("the value of a completed iteration cannot be set", hint="go back to it")
     if place.sequence:
         raise UsageError("an item of a sequence cannot be set", hint="set the tensor that it comes from")
     if place.kind == "value":

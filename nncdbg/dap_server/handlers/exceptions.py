@@ -42,7 +42,8 @@ def exception_info(session: Session, arguments: ExceptionInfoArguments) -> Excep
     if stop.error is not None:
         return _failure_info(session, stop, stop.error)
     raise UsageError(
-        "the program has not stopped at an exception", hint="ask after a stop with the reason `exception`"
+        "the program has not stopped at an exception",
+        hint="request it after a stop with the reason `exception`",
     )
 
 

@@ -75,7 +75,7 @@ def _attach_elsewhere(session: Session, there: Connect | None) -> None:
 
 def _begins_once(session: Session) -> None:
     if session.state is not State.INITIALIZED:
-        raise UsageError("a program is being debugged already", hint="restart it, or begin another session")
+        raise UsageError("a program is already being debugged", hint="restart it, or begin another session")
 
 
 def _load(session: Session, arguments: LaunchArguments) -> None:
@@ -97,7 +97,7 @@ def _load(session: Session, arguments: LaunchArguments) -> None:
 )
 def configuration_done(session: Session, arguments: ConfigurationDoneArguments) -> None:
     if session.state is not State.CONFIGURING:
-        raise UsageError("the program has started already", hint="breakpoints can be set at any time")
+        raise UsageError("the program has already started", hint="set breakpoints at any time")
     if session.attachment is not None:
         session.attachment.attach(session)
     else:

@@ -72,7 +72,7 @@ def _depth(session: Session, number: int | None) -> int:
         return len(session.program.debugger.machine.frames) - 1
     depth = frame_depth(session, number)
     if depth is None:
-        raise UsageError("this frame is gone", hint="ask for the stack again")
+        raise UsageError("the frame no longer exists", hint="request the stack again")
     return depth
 
 

@@ -38,7 +38,7 @@ def _tensor(scope: Values, name: str) -> Any:
     """The tensor at this moment, where it stands.  Raises UsageError, NotComputed if it does not."""
     array = scope.content(name)
     if not is_tensor(array) or array.dtype.kind in "OUST":
-        raise UsageError(f"{spelled(name)} has no bytes: it is no tensor of numbers")
+        raise UsageError(f"{spelled(name)} has no bytes: it is not a tensor of numbers")
     return array
 
 

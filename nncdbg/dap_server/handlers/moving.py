@@ -146,7 +146,7 @@ def _backward(session: Session, thread: int, verb: Verb, *, unasked: bool = Fals
 def restart_frame(session: Session, arguments: RestartFrameArguments) -> None:
     depth = frame_depth(session, arguments.frame_id)
     if depth is None:
-        raise UsageError("this frame is gone", hint="ask for the stack again")
+        raise UsageError("the frame no longer exists", hint="request the stack again")
     debugger = session.program.debugger
     tick = debugger.machine.frames[depth].entered
 

@@ -54,6 +54,6 @@ def listed_modules(session: Session, arguments: ModulesArguments) -> ModulesBody
 def locations(session: Session, arguments: LocationsArguments) -> LocationsBody:
     found = definition_at(session, arguments.location_reference)
     if found is None:
-        raise UsageError("this location is known no more", hint="ask for the variables again")
+        raise UsageError("unknown or expired location reference", hint="request the variables again")
     source, line = found
     return LocationsBody(source=source, line=line_for_client(session, line))

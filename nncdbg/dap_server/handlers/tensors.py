@@ -298,7 +298,7 @@ def tensor_of(scope: Values, text: str) -> Array:
 
 def _tensor(content: Any, text: str) -> Array:
     if not isinstance(content, (np.ndarray, np.generic, bool, int, float)):
-        raise UsageError(f"`{text}` is no tensor", hint="name a tensor, or an element of a sequence")
+        raise UsageError(f"`{text}` is not a tensor", hint="name a tensor, or an element of a sequence")
     return np.asarray(content)
 
 

@@ -133,7 +133,7 @@ class View:
         gone = self.session.program.debugger.timeline.standing(content)
         if gone is not None:
             kind = type_text(content)
-            return self.variable(name, f"{kind} stands no more: {gone}", type=kind)
+            return self.variable(name, f"{kind} is no longer valid: {gone}", type=kind)
         return self.content(name, place, content, (frame.code, slot))
 
     def content(

@@ -51,11 +51,13 @@ def resolved(session: Session, reference: str, offset: int | None) -> tuple[Memo
         address = int(reference, 0)
     except ValueError:
         raise UsageError(
-            f"{reference!r} is no memory reference", hint="take the `memoryReference` of a variable"
+            f"{reference!r} is not a memory reference", hint="take the `memoryReference` of a variable"
         ) from None
     # The upper half of a region belongs to the value behind it: there, a little before it, is nothing.
     number = (address + (1 << (_REGION - 1))) >> _REGION
     place = session.handles.place(number)
     if not isinstance(place, MemoryPlace):
-        raise UsageError(f"nothing is known at {reference}", hint="ask for the variables again")
+        raise UsageError(
+            f"unknown or expired memory reference {reference}", hint="request the variables again"
+        )
     return place, address - (number << _REGION) + (offset or 0)

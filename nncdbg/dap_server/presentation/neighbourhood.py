@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 MOST_STATEMENTS = 60
 """Statements that are shown, those of blocks looked into among them."""
 
+MOST_OF_ALL = 20_000
+"""Statements of a whole graph that are shown."""
+
 LEVELS = 8
 """Blocks of the stack that are shown, the innermost."""
 
@@ -116,7 +119,7 @@ def neighbourhood(session: Session, opened: Container[str], closed: Container[st
 
     `opened` are ids of statements to look into, `closed` of those on the stack that are not to be shown open.
     """
-    blocks = _on_the_stack(session, closed)
+    blocks = on_the_stack(session, closed, LEVELS)
     inner = len(blocks) - 1
     candidates = (
         (abs(pc - block.here) + OUTWARDS * (inner - level), -level, pc)
@@ -126,7 +129,17 @@ def neighbourhood(session: Session, opened: Container[str], closed: Container[st
     wanted = MOST_STATEMENTS * 2 // 3 if opened else MOST_STATEMENTS
     for _, level, pc in sorted(nsmallest(wanted, candidates), key=lambda each: each[2]):
         blocks[-level].shown.append(pc)
-    return [*blocks, *_looked_into(session.program.debugger.program, blocks, opened)]
+    room = MOST_STATEMENTS - sum(len(block.shown) for block in blocks)
+    return [*blocks, *_looked_into(session.program.debugger.program, blocks, opened, room)]
+
+
+def whole(session: Session, opened: Container[str]) -> list[Block]:
+    """The entry graph with all its statements, and the opened blocks in it: outer before inner."""
+    root = on_the_stack(session, (), len(session.program.debugger.machine.frames))[0]
+    root.inside = {}
+    root.shown = list(range(min(MOST_OF_ALL, len(root.graph.nodes) + 1)))
+    room = MOST_OF_ALL - len(root.shown)
+    return [root, *_looked_into(session.program.debugger.program, [root], opened, room)]
 
 
 def _around(block: Block) -> range:
@@ -134,9 +147,10 @@ def _around(block: Block) -> range:
     return range(max(0, block.here - MOST_STATEMENTS), min(last, block.here + MOST_STATEMENTS) + 1)
 
 
-def _on_the_stack(session: Session, closed: Container[str]) -> list[Block]:
+def on_the_stack(session: Session, closed: Container[str], levels: int) -> list[Block]:
+    """The innermost blocks of the stack, outer before inner, without those below a closed statement."""
     frames = session.program.debugger.machine.frames
-    first = max(0, len(frames) - LEVELS)
+    first = max(0, len(frames) - levels)
     blocks: list[Block] = []
     for depth in range(first, len(frames)):
         frame, outer = frames[depth], blocks[-1] if blocks else None
@@ -153,8 +167,9 @@ def _on_the_stack(session: Session, closed: Container[str]) -> list[Block]:
     return blocks
 
 
-def _looked_into(program: Program, blocks: Sequence[Block], opened: Container[str]) -> Iterator[Block]:
-    room = MOST_STATEMENTS - sum(len(block.shown) for block in blocks)
+def _looked_into(
+    program: Program, blocks: Sequence[Block], opened: Container[str], room: int
+) -> Iterator[Block]:
     waiting = list(blocks)
     while waiting:
         block = waiting.pop(0)

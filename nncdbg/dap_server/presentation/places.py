@@ -131,7 +131,7 @@ def computed(frame: Frame, slot: int, ended: bool) -> bool:
 def content_at(session: Session, place: ContentPlace) -> Any:
     """What stands at a place now, where it stands (see `Values.content`); UNSET if nothing does.
 
-    What was dropped is computed again.  Raises NotComputed for a value that stands no more.
+    What was dropped is computed again.  Raises NotComputed for a value that is no longer valid.
     """
     content = _whole(session, place)
     if content is UNSET or not place.index:
@@ -220,6 +220,6 @@ def values_from(session: Session, frame_number: int | None) -> Values:
     if frame_number is not None:
         found = frame_depth(session, frame_number)
         if found is None:
-            raise UsageError("this frame is gone", hint="ask for the stack again")
+            raise UsageError("the frame no longer exists", hint="request the stack again")
         depth = found
     return replace(debugger.values_at(depth), between=session.check_cancelled)

@@ -134,7 +134,9 @@ class Sources:
         listing = self.listing(source)
         if listing is None:
             what = f"source {source.source_reference}" if source.source_reference else repr(source.path)
-            raise UsageError(f"{what} is no text of this program", hint="loadedSources lists those there are")
+            raise UsageError(
+                f"{what} is not a text of this program", hint="loadedSources lists those there are"
+            )
         text = "\n".join(listing.lines)
         return text if text.endswith("\n") else text + "\n"
 
@@ -148,9 +150,9 @@ def path_in(text: str) -> str:
     try:
         path = unquote(urlsplit(text).path) if text.startswith("file:") else text
     except ValueError as error:  # such as file://[x
-        raise UsageError(f"{text!r} is no address of a file: {error}") from None
+        raise UsageError(f"{text!r} is not the address of a file: {error}") from None
     if "\0" in path:
-        raise UsageError(f"{path!r} is no path: it holds a NUL")
+        raise UsageError(f"{path!r} is not a path: it holds a NUL")
     return path
 
 

@@ -42,9 +42,9 @@ def parse_address(text: str) -> tuple[str, int]:
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
-        raise UsageError(f"{text!r} is no address", hint="an IPv6 host stands in brackets: [::1]:5679")
+        raise UsageError(f"{text!r} is not an address", hint="an IPv6 host stands in brackets: [::1]:5679")
     if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise UsageError(f"{text!r} is no address", hint="give HOST:PORT, such as 127.0.0.1:5679")
+        raise UsageError(f"{text!r} is not an address", hint="give HOST:PORT, such as 127.0.0.1:5679")
     return host, int(port)
 
 
@@ -131,7 +131,7 @@ def _clear(path: str) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise UsageError(f"{path} exists, and is no socket", hint="choose another path, or remove it")
+        raise UsageError(f"{path} exists and is not a socket", hint="choose another path, or remove it")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(_PROBE)
         try:
@@ -141,4 +141,4 @@ def _clear(path: str) -> None:
             return
         except TimeoutError:
             pass  # it lives, and has much to do
-    raise UsageError(f"another server listens on {words(path)}", hint="choose another path")
+    raise UsageError(f"another server already listens on {words(path)}", hint="choose another path")

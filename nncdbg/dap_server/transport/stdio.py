@@ -79,7 +79,7 @@ class PipeWriter:
         while rest:
             ready = dict(self._poll.poll())
             if self.over in ready:
-                raise BrokenPipeError("the session is over")
+                raise BrokenPipeError("the session has ended")
             rest = rest[self._write_some(rest) :]
 
     def _write_some(self, data: memoryview) -> int:

@@ -115,4 +115,4 @@ def way_past(node: Node, first: str) -> str:
     if known is not None and known.shape is not None:
         sizes = ",".join(str(size) if isinstance(size, int) else "N" for size in known.shape)
     set_it = f"set %{results[0].name} = zeros[{sizes}]"
-    return f"{first}; or give its results in the debugger: `{set_it}` or `= FILE.npy`"
+    return f"{first}; or supply its results in the debugger: `{set_it}` or `= FILE.npy`"

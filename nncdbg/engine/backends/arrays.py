@@ -49,7 +49,7 @@ def _way_out(op: str, version: int) -> str:
     if later:
         return f"ONNX has it since opset {later[0]}: import that, or export the model for it"
     if split(op)[0]:
-        return "give it a kernel: --op-library FILE.py"
+        return "add a kernel: --op-library FILE.py"
     return "`nncdbg ops` lists the ops that run"
 
 

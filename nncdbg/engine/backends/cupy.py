@@ -96,7 +96,7 @@ def moved(xp: Any, array: Any) -> Any:
     if array.dtype.kind == "V" or array.dtype.isbuiltin != 1:
         raise UnsupportedOp(
             f"the backend {xp.__name__} has no arrays of {array.dtype}",
-            hint="use --backend numpy, or with --fallback let NumPy run what needs them",
+            hint="use --backend numpy, or use --fallback to run these ops on NumPy",
         )
     return xp.asarray(array)
 

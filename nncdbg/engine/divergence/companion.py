@@ -32,7 +32,7 @@ class Companion:
         place = debugger.values.place(name)
         if place.depth is None:
             raise NotComputed(
-                f"{spelled(name)} belongs to a block that is over", hint="stop where the block is under way"
+                f"{spelled(name)} belongs to a block that has ended", hint="stop while the block is running"
             )
         frames, slot = _home(debugger.machine.frames[: place.depth + 1], place.slot)
         code = frames[-1].code
@@ -44,7 +44,7 @@ class Companion:
             raise NotComputed(f"{spelled(name)} has no counterpart on side B")
         written = self._seek(key)
         if written is None:
-            raise NotComputed(f"side B does not come to the counterpart of {spelled(name)}")
+            raise NotComputed(f"side B does not reach the counterpart of {spelled(name)}")
         index = [value.name for value in code.nodes[pc].outputs if value.name].index(code.names[slot])
         return written.names[index], written.contents[index]
 

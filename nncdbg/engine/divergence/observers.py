@@ -157,7 +157,9 @@ def _finished(debugger: Debugger, move: Move) -> dict[str, Any]:
     if stop.reason == "pause" and not stop.detail:
         raise KeyboardInterrupt
     if debugger.outputs is None:
-        raise RunError(f"stopped: {stop.detail}", hint="a loop may never end; give more with --max-ops")
+        raise RunError(
+            f"stopped: {stop.detail}", hint="the program may have an endless loop; --max-ops sets the limit"
+        )
     return dict(debugger.outputs)
 
 

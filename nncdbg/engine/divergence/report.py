@@ -238,10 +238,12 @@ class DiffReport(RichOutput):
 
     @property
     def outputs_agree(self) -> bool:
+        """Whether every output has a counterpart and is within the tolerance."""
         return not self.lacking and not any(match.diverges for match in self.outputs)
 
     @property
     def status(self) -> str:
+        """``equal``, ``intermediate``, ``rounding`` or ``diverged``."""
         if self.outputs_agree:
             return "intermediate" if self.diverging else "equal"
         return "rounding" if self.ties and not self.causes and not self.lacking else "diverged"
@@ -256,6 +258,7 @@ class DiffReport(RichOutput):
         return self.status == "diverged" or (strict and not self.equal)
 
     def as_dict(self) -> dict[str, Any]:
+        """The report as `nncdbg diff --json` prints it."""
         return {
             "status": self.status,
             "cause": None if self.cause is None else self.cause.as_dict(),

@@ -92,7 +92,7 @@ class ExternalData:
 def _outside(key: str, location: str, folder: Path) -> LoadError:
     return LoadError(
         f'tensor "{key}" lies in "{location}", outside the model\'s folder {folder}',
-        hint="external data must stand beside the model; a model that points elsewhere may be malicious",
+        hint="external data must be in the model's folder; other places may be an attack",
     )
 
 

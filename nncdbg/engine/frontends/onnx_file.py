@@ -76,7 +76,7 @@ def _decode(path: Path, content: mmap.mmap) -> Any:
         model = ModelProto.FromString(view)
     except DecodeError as error:
         if _is_text(head):
-            raise LoadError(f"{path} is text, no ONNX model", hint=_TEXT) from error
+            raise LoadError(f"{path} is text, not an ONNX model", hint=_TEXT) from error
         raise LoadError(f"{path} is not an ONNX model: {error}", hint=_BROKEN) from error
     finally:
         view.release()
@@ -101,7 +101,7 @@ def check_model(model: Any, where: str) -> None:
     if not model.HasField("graph"):
         raise LoadError(f"{where} holds no graph, so it is not an ONNX model", hint=_BROKEN)
     if not model.opset_import and (model.ir_version >= 3 or model.ir_version <= 0):
-        raise LoadError(f"{where} names no operator set, so it is not a whole ONNX model", hint=_BROKEN)
+        raise LoadError(f"{where} names no operator set, so it is not a complete ONNX model", hint=_BROKEN)
     for text in _damaged_texts(model):
         raise LoadError(f"{where} is damaged: the name {text!r} is not UTF-8", hint=_BROKEN)
 

@@ -103,7 +103,9 @@ class Conversion:
         copy = (key, tuple(given.items()), tuple(absent))
         title = function_name(function)
         if key in self._open:
-            raise GraphError(f'the function "{title}" calls itself', hint="ONNX functions cannot recur")
+            raise GraphError(
+                f'the function "{title}" calls itself', hint="ONNX functions cannot be recursive"
+            )
         if copy in self._copies:
             return self._copies[copy]
         name = self._copies[copy] = self.claim(title)

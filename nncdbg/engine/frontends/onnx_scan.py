@@ -184,7 +184,7 @@ def _permutation(value: Value, axis: int, title: str) -> tuple[int, ...]:
     known = tensor_only(value.type)
     if known is None or known.shape is None:
         raise UnsupportedOp(
-            f"{title} stacks %{value.name} along axis {axis}, and nothing says how many axes it has",
+            f"{title} stacks %{value.name} along axis {axis}, and its number of axes is unknown",
             hint="run onnx.shape_inference.infer_shapes on the model, and save it",
         )
     rank = len(known.shape)

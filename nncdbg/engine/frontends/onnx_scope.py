@@ -79,7 +79,7 @@ def check_outputs(outputs: Sequence[Value], names: frozenset[str], graph: str) -
         if value.name not in names:
             raise GraphError(
                 f"graph @{graph} returns %{value.name}, which nothing defines",
-                hint="the model is not whole: export it again",
+                hint="the model is incomplete: export it again",
             )
 
 

@@ -138,7 +138,8 @@ class OnnxStore:
             return self._by_key[key]
         except KeyError:
             raise LoadError(
-                f'the model has no tensor "{key}"', hint="is it the file that the program text was made from?"
+                f'the model has no tensor "{key}"',
+                hint="check that it is the file that the program text was made from",
             ) from None
 
     def _check(self, key: str, proto: Any) -> None:

@@ -83,7 +83,7 @@ def _undefined(node: Node, name: str, names: Collection[str], graph: str) -> Gra
     return GraphError(
         f"{title(node)} in graph @{graph} reads %{name}, which nothing defines",
         source=str(node.location) if node.location else None,
-        hint=f"did it mean %{near[0]}?" if near else "the model is not whole: export it again",
+        hint=f"did it mean %{near[0]}?" if near else "the model is incomplete: export it again",
     )
 
 

@@ -84,9 +84,7 @@ class SafetensorsStore:
 
     def _known(self, key: str) -> str:
         if key not in self._keys:
-            raise LoadError(
-                f'{self._path} has no tensor "{key}"', hint="is it the store that the text means?"
-            )
+            raise LoadError(f'{self._path} has no tensor "{key}"', hint="check the `store` line of the text")
         return key
 
 

@@ -112,7 +112,7 @@ def parse_plan(content: bytes | str, program: Program, source: str = "the plan")
         document = msgspec.json.decode(content, type=_File)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(
-            f"{source} is no memory plan: {error}",
+            f"{source} is not a memory plan: {error}",
             hint='it is JSON: {"nncdbg_plan": 1, "graphs": {"main": {"x": {"offset": 0, "size": 64}}}}',
         ) from None
     if document.nncdbg_plan != VERSION:

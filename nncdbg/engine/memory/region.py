@@ -150,8 +150,8 @@ def _check_memory(size: int) -> None:
     available = available_memory()
     if size > available:
         raise RunError(
-            f"out of memory: a buffer of {_sized(size)} is asked for, {_sized(available)} are available",
-            hint="give smaller inputs (--dim), or less to --history",
+            f"out of memory: a buffer needs {_sized(size)}, and {_sized(available)} are available",
+            hint="give smaller inputs (--dim), or reduce --history",
         )
 
 

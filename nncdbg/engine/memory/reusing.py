@@ -243,8 +243,8 @@ class ReusingAllocation(InspectedAllocation):
                 block = self.block_of(value)
                 assert block is not None
                 raise RunError(
-                    f"%{block.owner.value} stands no more: {gone}",
-                    hint="use --allocator debug, where every value stands",
+                    f"%{block.owner.value} is no longer valid: {gone}",
+                    hint="use --allocator debug, which keeps every value",
                 )
 
     def _check_operands(self, statement: Statement, operands: Sequence[Any]) -> None:

@@ -32,7 +32,7 @@ def load_op_library(path: str | os.PathLike[str]) -> tuple[str, ...]:
     try:
         file = Path(path).resolve()
     except ValueError as error:  # a NUL
-        raise LoadError(f"{os.fspath(path)!r} is no path: {error}") from None
+        raise LoadError(f"{os.fspath(path)!r} is not a path: {error}") from None
     if file not in _LOADED:
         if not os.path.isfile(file):  # False for a name that is too long, too
             raise LoadError(f"there is no op library {path}", hint="give the path of a Python file")
@@ -46,7 +46,7 @@ def load_op_library(path: str | os.PathLike[str]) -> tuple[str, ...]:
 def _execute(file: Path) -> None:
     specification = importlib.util.spec_from_file_location(f"nncdbg_op_library_{file.stem}", file)
     if specification is None or specification.loader is None:
-        raise LoadError(f"{file} is no Python file", hint="an op library has the suffix .py")
+        raise LoadError(f"{file} is not a Python file", hint="an op library has the suffix .py")
     module: Any = importlib.util.module_from_spec(specification)
     try:
         specification.loader.exec_module(module)

@@ -267,7 +267,7 @@ def einsum_terms(equation: str, count: int) -> tuple[list[str], str]:
         right = ("." if "." in left else "") + single
     unknown = [c for c in right if c != "." and c not in letters]
     if unknown:
-        raise GraphError(f"the output letter {unknown[0]!r} of {equation!r} stands in no input")
+        raise GraphError(f"the output letter {unknown[0]!r} of {equation!r} is in no input")
     return terms, right
 
 

@@ -210,5 +210,5 @@ def _get_types(attributes: Attributes, types: AnyTypes) -> AnyTypes:
 def optional_get_element(xp: Any, x: Any) -> Any:
     """The value that is there; RunError if it is absent.  ONNX OptionalGetElement since 15."""
     if x is None:
-        raise RunError("OptionalGetElement of an absent value", hint="OptionalHasElement tells before")
+        raise RunError("OptionalGetElement of an absent value", hint="test it with OptionalHasElement")
     return x

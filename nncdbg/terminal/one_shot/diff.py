@@ -63,10 +63,10 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add("--dtype-b", metavar="DTYPE", help="f16, bf16, f32 or f64: cast side B's float weights and inputs")
     add("--rtol", type=float, help="relative tolerance (f32 1e-4, f64 1e-7, f16 2e-2, bf16 1e-1)")
     add("--atol", type=float, help="absolute tolerance (f32 1e-5 x largest element, f64 1e-9, f16 5e-3, ...)")
-    add("--ulp", type=int, help="accept N representable numbers apart; alone, accept nothing else")
+    add("--ulp", type=int, help="accept N representable numbers apart; alone, the only criterion")
     add("--strict", action="store_true", help="exit 1 also if only intermediate values differ")
     add("--json", action="store_true", help="one JSON document on standard output")
-    add("--stop", action="store_true", help="go to the prompt on side A, just after the first divergence")
+    add("--stop", action="store_true", help="open the prompt on side A, after the first divergence")
     add_prompt(parser)
     options = parser.parse_args(arguments)
     another = options.other or options.backend_b or options.allocator_b or options.dtype_b

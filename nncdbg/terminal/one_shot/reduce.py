@@ -49,10 +49,10 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add(
         "--state",
         metavar="FILE",
-        help="kept up to date; with it the same command goes on where it was stopped",
+        help="keep progress in FILE, to continue an interrupted reduction",
     )
-    add("--fail-on", metavar="GATES", default=",".join(USUAL), help="what a watch fails on (%(default)s)")
-    add("--strict", action="store_true", help="count findings without effect on an output too")
+    add("--fail-on", metavar="GATES", default=",".join(USUAL), help="the gates (%(default)s)")
+    add("--strict", action="store_true", help="also count findings without effect on an output")
     add("--json", action="store_true", help="one JSON document on standard output")
     return parser.parse_args(arguments)
 

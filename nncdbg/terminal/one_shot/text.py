@@ -50,7 +50,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     parser = Parser("nncdbg print", "Print the program text of a graph.")
     add_model(parser)
     parser.add_argument("-o", "--output", metavar="FILE.nnc", help="write to a file instead")
-    parser.add_argument("--no-loc", action="store_true", help="leave out where the model says it; lines stay")
+    parser.add_argument("--no-loc", action="store_true", help="omit locations; line numbers stay the same")
     return parser.parse_args(arguments)
 
 

@@ -83,8 +83,8 @@ def _options(arguments: Sequence[str]) -> Namespace:
     )
     add("--strict", action="store_true", help="fail also on findings without effect on an output")
     add("--max-findings", type=int, default=20, metavar="N", help="list at most N findings (20)")
-    add("--inputs-dir", metavar="DIR", help="each file or folder in it is a case")
-    add("--runs", type=int, default=1, metavar="N", help="run with N seeds, from --seed on (1)")
+    add("--inputs-dir", metavar="DIR", help="run each file or folder in DIR as a case")
+    add("--runs", type=int, default=1, metavar="N", help="run with N seeds, starting at --seed (1)")
     add("--jobs", type=int, metavar="N", help="processes for cases and runs (one per core)")
     add(
         "--budget",

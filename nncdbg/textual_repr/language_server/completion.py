@@ -119,6 +119,10 @@ class _Offer:
     def items(self, target: Target) -> Iterator[types.CompletionItem]:
         analysis, line = self.place.analysis, self.place.line
         call = open_call(self.text, self.place.column)
+        if self.place.column == 0 and self.text.strip() and analysis.block_at(line) is not None:
+            # Nothing is written before a statement: VS Code completes conditions and log messages here.
+            yield from items.conditions(target)
+            return
         if self.current is not None and self.current.kind == "string":
             if call is not None and call.attribute is not None:
                 yield from items.attribute_values(target, call, analysis, line)

@@ -6,11 +6,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from lsprotocol import types
 
 from nncdbg.engine.dtypes import NUMPY, ONNX
+from nncdbg.engine.expression.functions import FUNCTIONS
 from nncdbg.engine.graph import TensorType, Type
 from nncdbg.engine.ops.schema import split, version_of
 from nncdbg.textual_repr.blocks import Block
@@ -34,6 +36,10 @@ if TYPE_CHECKING:
 
 MOST_VALUES = 200
 """Values in one list; the client asks again as the name goes on."""
+
+_CONDITIONS = ("any(isnan({0}))", "max(abs({0})) > 1e4")
+_NEAREST = 3
+"""Values for which whole conditions are offered."""
 
 _Kind = types.CompletionItemKind
 
@@ -137,6 +143,24 @@ def names(target: Target, wanted: Iterable[str], after: str = "") -> Iterator[ty
         text = f"%{name_text(name)}"
         detail = print_type(known) if known is not None else None
         yield target.item(text + after, _Kind.Variable, detail, rank=0, order=order, shown=text)
+
+
+def conditions(target: Target) -> Iterator[types.CompletionItem]:
+    """What the condition of a breakpoint on the line can be made of: values, functions, whole conditions."""
+    visible = [f"%{name_text(name)}" for name, _ in islice(_visible(target.place), MOST_VALUES)]
+    whole = [text.format(name) for name in visible[:_NEAREST] for text in _CONDITIONS]
+    groups = (
+        (visible, _Kind.Variable, "value"),
+        (whole, _Kind.Value, "condition"),
+        (["$iter"], _Kind.Variable, "the number of the iteration"),
+        ([f"{name}(" for name in FUNCTIONS], _Kind.Function, "function"),
+    )
+    for rank, (texts, kind, detail) in enumerate(groups):
+        for order, text in enumerate(texts):
+            found = target.item(text, kind, detail, rank=rank, order=order)
+            # It replaces all of what has been typed, the sigil too.
+            found.filter_text = text
+            yield found
 
 
 def missing(target: Target) -> Iterator[types.CompletionItem]:

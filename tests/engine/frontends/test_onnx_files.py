@@ -31,7 +31,7 @@ GOOD = weighted().SerializeToString()
 BAD = {
     "empty": (b"", "is empty"),
     "random": (random.Random(1).randbytes(500), "is not an ONNX model"),
-    "text": (b"hello, this is a text file\n", "is text, no ONNX model"),
+    "text": (b"hello, this is a text file\n", "is text, not an ONNX model"),
     "html": (b"\n<!DOCTYPE html><html></html>", "is an HTML or XML page"),
     "lfs": (b"version https://git-lfs.github.com/spec/v1\noid", "is a Git LFS pointer"),
     "zip": (b"PK\x03\x04" + bytes(30), "is a zip archive"),

@@ -351,7 +351,7 @@ def test_a_scan_that_does_not_fit():
         load(made)
     made = scan(scan_output_axes=[1])
     made.graph.output[1].type.tensor_type.ClearField("shape")
-    with pytest.raises(UnsupportedOp, match="how many axes"):
+    with pytest.raises(UnsupportedOp, match="number of axes is unknown"):
         load(made)
 
 
@@ -623,5 +623,5 @@ def test_every_element_type_is_read_as_onnx_reads_it(number, raw):
 
 
 def test_other_sources_are_refused():
-    with pytest.raises(UsageError, match=r"cannot load a program from a builtins\.int"):
+    with pytest.raises(UsageError, match=r"cannot load a program from an object of type int"):
         load(3)

@@ -120,7 +120,7 @@ def test_a_value_whose_memory_is_gone_is_not_shown(allocator: str) -> None:
     debugger.step_over()
     with pytest.raises(nncdbg.NotComputed) as error:
         debugger.value("a")
-    assert error.value.message == "%a stands no more: its memory was freed after %b = Neg (line 3)"
+    assert error.value.message == "%a is no longer valid: its memory was freed after %b = Neg (line 3)"
     assert "debug" in (error.value.hint or "")
     debugger.step_over()
     with pytest.raises(nncdbg.NotComputed, match=r"line 3\) and reused by %c \(Exp, line 4\)"):
@@ -190,7 +190,7 @@ def test_an_edit_that_needs_a_value_that_is_gone_says_so() -> None:
     debugger = started(text, "arena")
     for _ in range(3):
         debugger.step_over()
-    with pytest.raises(nncdbg.NncdbgError, match=r"%a stands no more"):
+    with pytest.raises(nncdbg.NncdbgError, match=r"%a is no longer valid"):
         debugger.set_value("x", 1.0)
     assert debugger.run().reason == "end"
     assert results(debugger) == results(finished(text, "debug"))

@@ -72,8 +72,8 @@ def test_a_plan_without_values_is_one() -> None:
 
 AT = {"offset": 0, "size": 12}
 WRONG = {
-    "no JSON": ("{", "is no memory plan", "it is JSON"),
-    "no object": ("[]", "is no memory plan", "it is JSON"),
+    "no JSON": ("{", "is not a memory plan", "it is JSON"),
+    "no object": ("[]", "is not a memory plan", "it is JSON"),
     "no graphs": ('{"nncdbg_plan": 1}', "missing required field `graphs`", "it is JSON"),
     "a field too many": (
         '{"nncdbg_plan": 1, "graphs": {}, "offsets": []}',
@@ -149,5 +149,5 @@ def test_a_file_that_cannot_be_read_is_a_wrong_use(name: str, tmp_path: Path) ->
 
 
 def test_bytes_that_are_no_text_are_a_wrong_use() -> None:
-    with pytest.raises(nncdbg.UsageError, match="is no memory plan"):
+    with pytest.raises(nncdbg.UsageError, match="is not a memory plan"):
         parse_plan(b"\xff\xfe{}", MODEL)

@@ -214,3 +214,14 @@ def test_after_other_changes_all_is_read_again(change: tuple[tuple[int, int, int
     document.change([change])
     assert document.around(0) is not before
     assert document.around(0) is document.analysis
+
+
+def test_before_a_statement_what_a_condition_of_its_breakpoint_can_name() -> None:
+    labels = offered(place("‸  %b = Add(%a, %x)"))
+    assert set(labels[:5]) == {'%"odd name"', "%a", "%x", "%n", "%c"}
+    assert 'any(isnan(%"odd name"))' in labels
+    assert {"$iter", "max(", "isnan("} <= set(labels)
+    assert "%b" not in labels
+    assert "Relu" not in labels
+    items = completions(place("‸  %b = Add(%a, %x)")).items
+    assert all(item.filter_text == item.label for item in items), "the sigil has been typed already"

@@ -67,6 +67,21 @@ exports.tests = {
     }
   },
 
+  async "the graph tab asks for the graph once, and for what has changed at each stop"() {
+    await start(FIRST_STEPS);
+    await stopped("entry");
+    const [graph, state] = await Promise.all(["nncdbg/graph", "nncdbg/graphState"].map(listen));
+    await vscode.commands.executeCommand("nncdbg.openGraph");
+    await until(() => graph.answered.length === 1 && state.answered.length, "the graph");
+    assert.deepEqual(graph.answered[0].nodes.slice(0, 2).map(({ label }) => label), ["@layer", "MatMul"]);
+    const before = state.answered.length;
+    await move("workbench.action.debug.stepOver");
+    await until(() => state.answered.length > before, "the state at the next stop");
+    assert.equal(graph.answered.length, 1);
+    assert.equal(state.answered.at(-1).stack[0].pc, 1 + state.answered[before - 1].stack[0].pc);
+    [graph, state].forEach((each) => each.dispose());
+  },
+
   async "a model is handed over to Netron, a text is not"() {
     const { opened } = await vscode.extensions.getExtension("tests.vscode-netron").activate();
     const wire = await listen("nncdbg/map");

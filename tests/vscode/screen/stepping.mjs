@@ -63,7 +63,12 @@ export const tests = {
     await screen.stoppedAt("while @sharpen");
     await page.locator('.debug-toolbar [aria-label^="Step Back"]').first().click();
     await screen.stoppedAt("%scores:");
+    assert.ok(!(await screen.texts(screen.rows("debug-call-stack"))).some((each) => /Load More/.test(each)), "there are no more frames");
     await page.locator('.debug-toolbar [aria-label^="Reverse"]').first().click();
+    await screen.stoppedAt("%h:");
+    await page.keyboard.press("F10");
+    await screen.stoppedAt("%scores:");
+    await page.keyboard.press("Alt+F10");
     await screen.stoppedAt("%h:");
     await screen.stop();
   },

@@ -1,0 +1,178 @@
+"""The whole graph for the graph tab: its structure once, and at each stop what has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from nncdbg.dap_server.presentation.glance import Glance, is_tensor
+from nncdbg.dap_server.presentation.neighbourhood import Block, on_the_stack, sources, whole
+from nncdbg.dap_server.presentation.places import computed
+from nncdbg.dap_server.registry import LIVE, request
+from nncdbg.dap_server.sources.positions import line_for_client
+from nncdbg.engine.errors import UsageError
+from nncdbg.engine.expression import spelled
+from nncdbg.engine.timeline import EVICTED
+from nncdbg.terminal.look import is_text
+
+if TYPE_CHECKING:
+    from nncdbg.dap_server.session import Session
+    from nncdbg.engine.graph import Node
+    from nncdbg.stats import Summary
+
+MOST_OPENED = 4096
+"""Statements that are opened in one request."""
+
+_LAST_LINES = {"loop": "next", "branch": "yield"}
+
+_KINDS = {"while": "loop", "if": "branch"}
+
+
+class GraphArguments(msgspec.Struct, frozen=True, kw_only=True):
+    """Ids of statements whose blocks are shown in their place."""
+
+    open: list[str] = []
+
+
+class GraphStateArguments(msgspec.Struct, frozen=True, kw_only=True):
+    """`statistics`: with those of each result that is on the stack."""
+
+    statistics: bool = False
+
+
+@request("nncdbg/graph", when=LIVE, values=True, arguments=GraphArguments, reads=True)
+def graph(session: Session, arguments: GraphArguments) -> dict[str, Any]:
+    """All statements of the entry graph, in the order of the program; of opened blocks too.
+
+    `edges` are [from, to, value, carried] with positions in `nodes`, -1 for an input of the graph.
+    """
+    if len(arguments.open) > MOST_OPENED:
+        raise UsageError(f"{len(arguments.open)} statements to open", hint=f"open {MOST_OPENED} at most")
+    blocks = whole(session, frozenset(arguments.open))
+    places = list(_in_order(blocks[0]))
+    number = {(block, pc): index for index, (block, pc) in enumerate(places)}
+    return {
+        "source": session.program.sources.of_frame(session.program.debugger.machine.frames[0]),
+        "blocks": [_block(block) for block in blocks],
+        "nodes": [_node(session, block, pc) for block, pc in places],
+        "edges": list(_edges(session, places, number)),
+        "leftOut": sum(len(block.graph.nodes) + 1 - len(block.shown) for block in blocks),
+    }
+
+
+def _in_order(block: Block) -> Iterator[tuple[Block, int]]:
+    """The statements as the program has them; those of an opened block in place of its statement."""
+    for pc in block.shown:
+        inner = block.inside.get(pc)
+        if inner is None:
+            yield block, pc
+        else:
+            for each in inner:
+                yield from _in_order(each)
+
+
+def _block(block: Block) -> dict[str, Any]:
+    outer = block.outer
+    if block.kind == "branch" and not block.graph.name:
+        title = "then" if block.path[-1] == 0 else "else"
+    else:
+        title = f"@{block.graph.name}" if block.graph.name else block.kind
+    return {
+        "id": block.id,
+        "parent": None if outer is None else outer.id,
+        "node": None if outer is None else outer.statement_id(block.pc),
+        "title": title,
+        "kind": block.kind,
+    }
+
+
+def _node(session: Session, block: Block, pc: int) -> dict[str, Any]:
+    end = pc == len(block.graph.nodes)
+    node = None if end else block.graph.nodes[pc]
+    op = _LAST_LINES.get(block.kind, "return") if node is None else node.op
+    frame = block.origin.frame
+    assert frame is not None, "the entry graph is on the stack"
+    line = session.program.debugger.listing_of(frame).line(block.path, pc)
+    return {
+        "id": block.statement_id(pc),
+        "block": block.id,
+        "kind": "end" if end else _KINDS.get(op, "layer" if op[0] == "@" else "op"),
+        "label": op if node is None else _label(node),
+        "values": [] if node is None else [spelled(each.name) for each in node.outputs[:4] if each.name],
+        "type": "" if node is None else _type(block, node),
+        "line": line_for_client(session, line),
+    }
+
+
+def _label(node: Node) -> str:
+    names = [f"@{graph.name}" for graph in node.subgraphs if graph.name]
+    return f"{node.op} {' or '.join(names)}" if names else node.op
+
+
+def _type(block: Block, node: Node) -> str:
+    """The type of the first result, as far as it is known."""
+    if not node.outputs:
+        return ""
+    value = node.outputs[0]
+    known = block.frame.code.types.get(value.name) if block.frame is not None else None
+    return str(known or value.type or "")
+
+
+def _edges(
+    session: Session, places: Sequence[tuple[Block, int]], number: dict[tuple[Block, int], int]
+) -> Iterator[list[Any]]:
+    for to, (block, pc) in enumerate(places):
+        session.check_cancelled()
+        found = (each for name in block.reads(pc) for each in sources(block, name))
+        for source in dict.fromkeys(found):
+            given = -1 if source.pc < 0 else number.get((source.block, source.pc))
+            if given is not None:
+                yield [given, to, spelled(source.name), source.carried]
+
+
+@request("nncdbg/graphState", when=LIVE, values=True, arguments=GraphStateArguments, reads=True)
+def graph_state(session: Session, arguments: GraphStateArguments) -> dict[str, Any]:
+    """Where the program is: a statement for each block on the stack, outermost first; and what is abnormal.
+
+    `statistics` are of the first result of statements on the stack: [largest absolute value, mean, std,
+    part of zeros].  They are those that were logged: no large tensor is read for them.
+    """
+    blocks = on_the_stack(session, (), len(session.program.debugger.machine.frames))
+    glance = Glance(session.program.shown, False, session.check_cancelled)
+    flags: dict[str, str] = {}
+    statistics: dict[str, list[float | None]] = {}
+    for block in blocks:
+        for name, summary in _summaries(session, glance, block):
+            if summary.nan or summary.posinf or summary.neginf:
+                flags[name] = "nan" if summary.nan else "inf"
+            if arguments.statistics:
+                statistics[name] = _figures(summary)
+    return {
+        "stack": [{"block": block.id, "pc": block.here} for block in blocks],
+        "flags": flags,
+        **({"statistics": statistics} if arguments.statistics else {}),
+    }
+
+
+def _summaries(session: Session, glance: Glance, block: Block) -> Iterator[tuple[str, Summary]]:
+    """Of each statement of a block that has run, by its id."""
+    debugger, frame = session.program.debugger, block.frame
+    assert frame is not None, "the block is on the stack"
+    for pc, target in enumerate(frame.code.targets[: len(frame.code.nodes)]):
+        slot = target.start if isinstance(target, slice) else target
+        if not slot or not computed(frame, slot, debugger.machine.ended):
+            continue
+        content = frame.slots[slot]
+        if content is EVICTED or not is_tensor(content) or is_text(content):
+            continue
+        summary = glance.at_hand(content) if debugger.timeline.standing(content) is None else None
+        if summary is not None:
+            yield block.statement_id(pc), summary
+
+
+def _figures(summary: Summary) -> list[float | None]:
+    if summary.min is None or summary.max is None:
+        return [None, None, None, None]
+    return [max(-summary.min, summary.max), summary.mean, summary.std, summary.zero / max(1, summary.count)]

@@ -1,0 +1,69 @@
+// The graph tab: the whole graph of a model in an editor.
+
+import assert from "node:assert/strict";
+import fs from "node:fs";
+import path from "node:path";
+import { BREAKPOINT } from "../screen.mjs";
+import { pageOf, pictures, stepPastNaN } from "./views.mjs";
+
+async function openGraph(page, screen) {
+  await screen.command("nncdbg: Open the Graph in an Editor Tab");
+  return pageOf(page, screen, "canvas[role=application]");
+}
+
+const said = (frame) => frame.locator(".said").innerText();
+
+/** Chooses the first statement with a text by the search. */
+async function search(screen, frame, text, expected) {
+  await frame.getByLabel("Search").fill(text);
+  await frame.getByLabel("Search").press("Enter");
+  await screen.until(async () => expected.test(await said(frame)), `${expected} is chosen`);
+}
+
+const DEEP = 5000;
+
+/** A chain with residual connections, without layers. */
+function deep() {
+  const statements = Array.from({ length: DEEP - 1 }, (_, index) => `  %h${index + 1}: f32[4,8] = Add(%h${index}, %h${Math.max(0, index - 19)})`);
+  return ["#nncdbg 1", "opset 18", "", "graph @main(%x: f32[4,8]) -> (%y: f32[4,8]) {", "  %h0: f32[4,8] = Relu(%x)", ...statements, `  %y: f32[4,8] = Neg(%h${DEEP - 1})`, "  return %y", "}", ""].join("\n");
+}
+
+export const tests = {
+  async "the whole graph: search, layers that open, a breakpoint by click, colors, and the current statement"({ page, screen, open, settings }) {
+    await open();
+    await stepPastNaN(page, screen);
+    const frame = await openGraph(page, screen);
+    await frame.getByRole("button", { name: "Open all layers" }).click();
+    await search(screen, frame, "Softmax", /^line 16: Softmax {2}· {2}%p {2}· {2}f32\[3,4\]$/);
+    assert.equal(await frame.locator(".count").innerText(), "1 of 1");
+    await search(screen, frame, "%terms", /%terms.*holds NaN/);
+    await frame.getByLabel("Color by").selectOption("0");
+    await frame.locator(".bar:visible").waitFor();
+    await screen.until(async () => /largest absolute value 0\.\d+/.test(await said(frame)) || (await search(screen, frame, "%logq", /%logq/), /largest absolute value/.test(await said(frame))), "its statistic");
+    await pictures(page, screen, settings, "graph");
+    await frame.getByLabel("Search").fill("");
+    await frame.locator("canvas[role=application]").focus();
+    const before = await page.locator(BREAKPOINT).count();
+    await page.keyboard.press("b");
+    await screen.until(async () => (await page.locator(BREAKPOINT).count()) === before + 1, "a breakpoint in the margin");
+    await page.keyboard.press("Enter");
+    await page.locator(".statusbar-item", { hasText: /Ln 2[12], Col/ }).waitFor();
+    await screen.stop();
+  },
+
+  async "5,000 statements are there at once, and the view follows the program through them"({ page, screen, open, workspace }) {
+    fs.writeFileSync(path.join(workspace, "deep.nnc"), deep());
+    await open();
+    await screen.debug("deep.nnc", "Relu");
+    const frame = await openGraph(page, screen);
+    await frame.locator("canvas[role=application]").focus();
+    const began = Date.now();
+    await search(screen, frame, "%h4990", /%h4990/);
+    console.log(`the ${DEEP}th statement is shown after ${Date.now() - began} ms`);
+    await screen.picture("graph-deep");
+    await frame.getByRole("button", { name: "Keep the current" }).click();
+    await frame.getByRole("button", { name: "Keep the current" }).click();
+    await screen.picture("graph-deep-current");
+    await screen.stop();
+  },
+};
