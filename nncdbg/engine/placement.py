@@ -51,9 +51,7 @@ class Placement:
         place = self.listing.next_site(line)
         if place is None or line < 1:
             last = len(self.listing.lines)
-            raise UsageError(
-                f"there is no statement at or after line {line}", hint=f"the listing has {last} lines"
-            )
+            raise UsageError(f"no statement at or after line {line}", hint=f"the listing has {last} lines")
         if place[0] != line:
             found.note = f"line {line} has no statement; moved to line {place[0]}"
             found.target = str(place[0])

@@ -163,7 +163,7 @@ class Stopping:
         """The breakpoint with a number.  Raises UsageError if there is none."""
         found = self.traps.breakpoints.get(number)
         if found is None:
-            raise UsageError(f"there is no breakpoint {number}", hint="`info breakpoints` lists them")
+            raise UsageError(f"no breakpoint {number}", hint="`info breakpoints` lists them")
         return found
 
     def reach(self, code: Code) -> None:

@@ -101,7 +101,7 @@ class Session:
             self.screen.complain(error)
         except MemoryError:
             self.screen.complain(
-                RunError(f"out of memory in `{text}`", hint="ask for a part: an index, a slice")
+                RunError(f"out of memory in `{text}`", hint="request a part: an index or a slice")
             )
         except KeyboardInterrupt:
             self.screen.complain("interrupted")

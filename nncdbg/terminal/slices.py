@@ -130,7 +130,7 @@ def _value_lines(debugger: Debugger, origin: Origin, showing: Showing) -> Iterat
     visit, slot = origin.visit, origin.slot
     content = content_of(debugger, visit, slot)
     if content is UNSET:
-        yield Text(f"{spelled(origin.name)} does not stand any more", "dim")
+        yield Text(f"{spelled(origin.name)} is no longer valid", "dim")
         return
     line = showing.line(origin.name, content, visit.code, slot)
     if origin.pc < 0:
@@ -180,7 +180,7 @@ def diagnosed(debugger: Debugger, origin: Origin, name: str) -> Diagnosis | str 
 
 
 def content_of(debugger: Debugger, visit: Visit, slot: int) -> Any:
-    """What a slot holds; UNSET for what does not stand any more."""
+    """What a slot holds; UNSET for what is no longer valid."""
     content = visit.slots[slot]
     if content is EVICTED and visit.depth is not None:
         content = debugger.timeline.recompute(visit.depth, slot)
