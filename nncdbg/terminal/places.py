@@ -68,6 +68,29 @@ def split_place(text: str) -> tuple[str, str, str]:
     return "op", name, rest
 
 
+def split_watched(text: str) -> tuple[str, str | None, str | None]:
+    """Return the expression, the condition and the hit rule of `EXPR [if EXPR] [hits N]`."""
+    found = _HITS.search(text)
+    hits, rest = (found["rule"], text[: found.start()]) if found is not None else (None, text)
+    expression, mark, when = re.sub(r"\sif(?=[\s(]|$)", "\0", rest, count=1).partition("\0")
+    if mark and not when.strip():
+        raise UsageError("there is no condition after `if`", hint="watch %h if max(%h) > 100")
+    return expression.strip(), when.strip() or None, hits
+
+
+def plain_name(text: str) -> str | None:
+    """Return the name in `%h`, `%"odd name"` or `h`, without sigil and quotes; None for other texts."""
+    match = _PLACE.fullmatch(text)
+    if match is None or match["sigil"] == "@":
+        return None
+    return _unquoted(match["quoted"]) if match["quoted"] else match["bare"]
+
+
+def is_computed(text: str) -> bool:
+    """Whether a text without spaces has signs of an expression, such as an index or a call."""
+    return '"' not in text and re.search(r"[\[(<>=*+]", text) is not None
+
+
 def split_value(text: str) -> tuple[str, str]:
     """(the value as written, what follows) of a text that begins with a value; all of it if none does."""
     match = _VALUE.fullmatch(text)

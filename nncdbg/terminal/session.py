@@ -28,7 +28,7 @@ PROMPT = "(nncdbg) "
 CONTINUATION = "> "
 """The prompt for lines that belong to a command."""
 
-_OPERATOR = re.compile(r"(?:[<>*/+]|==|!=)\s*\S|-\s|(?:and|or)\s")
+_OPERATOR = re.compile(r"(?:[<>*/+@,]|==|!=|%\s)\s*\S|-\s|(?:and|or)\s")
 """What makes a line that begins with a value's name an expression, though a command has that name too."""
 
 _DEPTH = 20
@@ -389,7 +389,7 @@ def is_expression(debugger: Debugger, text: str) -> bool:
     try:
         find(word)
     except UsageError:
-        if follows == "(" or not word[:1].isalpha() or scope.has(word):
+        if follows == "(" or not word[:1].isalpha() or (scope.has(word) and not rest):
             return True
     else:
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.data_specs import split_data
@@ -36,7 +37,8 @@ def set_(session: Session, text: str) -> None:
     """
     debugger = session.debugger
     scope = debugger.values
-    if split_definition(needs("set", text)) is not None:
+    text = re.sub(r"^var(?:iable)?\s+(?=[%$\w\"])", "", needs("set", text))
+    if split_definition(text) is not None:
         debugger.evaluate(text)
         return
     data = split_data(text)
