@@ -78,6 +78,9 @@ def _options(arguments: Sequence[str]) -> Namespace:
         metavar="GATES",
         help=f"the gates ({','.join(USUAL)})",
     )
+    add(
+        "--assert", action="append", default=[], dest="asserted", metavar="EXPR", help="fail if EXPR is false"
+    )
     add("--strict", action="store_true", help="also fail on findings without effect on an output")
     add("--max-findings", type=int, default=20, metavar="N", help="list at most N findings (20)")
     add("--inputs-dir", metavar="DIR", help="run each file or folder in DIR as a case")
@@ -107,6 +110,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add("--github", action="store_true", help="print annotations for GitHub Actions")
     options = parser.parse_args(arguments)
     _check(parser, options)
+    options.fail_on = ",".join([options.fail_on, *(f"range:not ({each})" for each in options.asserted)])
     return options
 
 
