@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, TextIO
 
 from rich.text import Text
@@ -128,7 +129,8 @@ class Session:
         word, arguments = split_command(text)
         found, arguments = resolve(word, arguments)
         self._repeated = text if found.repeats else ""
-        found.run(self, arguments)
+        with self.screen.paged() if found.pages and not self._depth else nullcontext():
+            found.run(self, arguments)
 
     @property
     def prompt(self) -> str:
