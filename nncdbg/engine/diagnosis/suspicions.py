@@ -49,9 +49,12 @@ def misaligned(
     if op not in _PAIRWISE or len(operands) != 2:
         return ""
     for operand, other, reduction in zip(operands, reversed(operands), reductions, strict=True):
-        data, axes = reduction if reduction is not None else (None, ())
-        arrays = [each for each in (data, operand, other) if isinstance(each, np.ndarray)]
-        if len(arrays) < 3 or data.shape != other.shape or operand.ndim == data.ndim:
+        if reduction is None or not all(
+            isinstance(each, np.ndarray) for each in (reduction[0], operand, other)
+        ):
+            continue
+        data, axes = reduction
+        if data.shape != other.shape or operand.ndim == data.ndim:
             continue
         left = [axis for axis in range(data.ndim) if axis not in {each % data.ndim for each in axes}]
         aligned = [*range(data.ndim - len(left), data.ndim)]
