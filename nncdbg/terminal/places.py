@@ -1,4 +1,4 @@
-"""How people write a place to stop at: `LINE|OP|@graph|%value [if EXPR] [hits N]`."""
+"""How people write a place to stop at: `LINE|OP|@graph|%value|FILE:LINE [if EXPR] [hits N]`."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _IF = re.compile(r"\s*if(?=[\s(%]|$)(?P<condition>.*)", re.DOTALL)
 _VALUE = re.compile(r"""\s*(%?(?:"(?:[^"\\]|\\.)*"|[^\s"\[]+)(?:\[[^\]]*\])?)(?:\s+(.*)|$)""", re.DOTALL)
 """A value, perhaps with an index, and what follows."""
 
-FORMS = "LINE, OP, @graph or %value, then [if EXPR] [hits N]"
+FORMS = "LINE, OP, @graph, %value or FILE:LINE, then [if EXPR] [hits N]"
 
 
 @dataclass(frozen=True, slots=True)
 class StopSpec:
-    """`kind` is line, op, graph or value; `name` has no sigil and no quotes."""
+    """`kind` is line, op, graph, value or source (`net.py:11`); `name` has no sigil and no quotes."""
 
     kind: str
     name: str
@@ -40,6 +40,7 @@ class StopSpec:
             op=self.name if self.kind == "op" else None,
             graph=self.name if self.kind == "graph" else None,
             value=self.name if self.kind == "value" else None,
+            source=split_source(self.name) if self.kind == "source" else None,
             when=self.when,
             hits=self.hits,
             log=log,
@@ -65,7 +66,13 @@ def split_place(text: str) -> tuple[str, str, str]:
         return ("graph" if sigil == "@" else "value"), name, rest
     if not match["quoted"] and re.fullmatch(r"[+-]?\d+", name):
         return "line", name, rest
-    return "op", name, rest
+    return ("op" if split_source(name) is None else "source"), name, rest
+
+
+def split_source(text: str) -> tuple[str, int] | None:
+    """Return ("net.py", 11) for `net.py:11`, a line of the user's model; None for anything else."""
+    file, colon, line = text.rpartition(":")
+    return (file, int(line)) if file and colon and line.isdecimal() else None
 
 
 def split_watched(text: str) -> tuple[str, str | None, str | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, TextIO
 
 from rich.text import Text
@@ -131,7 +131,8 @@ class Session:
         word, arguments = split_command(text)
         found, arguments = resolve(word, arguments)
         self._repeated = text if found.repeats else ""
-        found.run(self, arguments)
+        with self.screen.paged() if found.pages and not self._depth else nullcontext():
+            found.run(self, arguments)
 
     @property
     def prompt(self) -> str:

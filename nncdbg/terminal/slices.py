@@ -68,7 +68,7 @@ class InLines:
 def show_slice(screen: Screen, debugger: Debugger, origins: Sequence[Origin]) -> None:
     """Print the statements and values of a slice."""
     for line in slice_lines(debugger, origins[:_MANY], InLines(debugger, screen)):
-        screen.put_line(line)
+        screen.put_wrapped(line)
     if len(origins) > _MANY:
         screen.put(f"    and {len(origins) - _MANY} more values")
 

@@ -32,9 +32,10 @@ def _say(session: Session, found: Breakpoint, what: str = "Breakpoint") -> None:
 def break_(session: Session, text: str) -> None:
     """Stop before a line, an op, a graph's first statement, or a value's statement.
 
-    PLACE is LINE, OP, @graph or %value; without PLACE, the current line:
+    PLACE is LINE, OP, @graph, %value or FILE:LINE; without PLACE, the current line:
       break 12                       break Softmax hits 3
       break @layer1                  break %h if std(%h) > 10
+      break net.py:11                stops at the statements that come from that line
     A condition that reads a result of the statement is tested after the statement.
     N is a count; a sign before it compares: `hits >=3`, and `hits %10` stops at each tenth hit.
     """
