@@ -34,8 +34,10 @@ e2e-editor: $(DEV_STAMP) vsix $(EDITOR_TESTS)/node_modules/.installed  ## test t
 bench-editor: $(DEV_STAMP) vsix $(EDITOR_TESTS)/node_modules/.installed  ## measure the extension in a real VS Code
 	$(BIN)/python -m tests.vscode.figures
 
-vsix: $(EXTENSION)/node_modules  ## build dist/nncdbg.vsix, the VS Code extension
-	@if command -v npm >/dev/null; then mkdir -p dist && cd $(EXTENSION) && npm run --silent check && npm test --silent && npm run --silent package; \
+vsix: $(BIN)/python $(EXTENSION)/node_modules  ## build dist/nncdbg.vsix, the VS Code extension with its wheel
+	@if command -v npm >/dev/null; then mkdir -p dist $(EXTENSION)/out && rm -f $(EXTENSION)/out/*.whl \
+	&& $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir $(EXTENSION)/out . \
+	&& cd $(EXTENSION) && npm run --silent check && npm test --silent && npm run --silent package; \
 	else echo "npm not found: the extension is not built"; fi
 
 check: $(DEV_STAMP) generated-check  ## check lint, format, types, import direction and generated files

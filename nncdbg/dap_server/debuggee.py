@@ -9,6 +9,12 @@ from typing import TYPE_CHECKING, TypeAlias
 from nncdbg.dap_server.child import trace_kernels
 from nncdbg.dap_server.events import report_continued, report_end, report_start, report_stop
 from nncdbg.dap_server.presentation.glance import Shown
+from nncdbg.dap_server.presentation.results_of_run import (
+    RunFinding,
+    console_lines,
+    finding_of,
+    summary_of_run,
+)
 from nncdbg.dap_server.progress import how_far
 from nncdbg.dap_server.registry import State
 from nncdbg.dap_server.runner import Runner
@@ -64,6 +70,8 @@ class Debuggee:
         self._told = 0
         """How many of the engine's remarks the client has been told."""
         self._fallen: set[str] = set()
+        self._findings: list[RunFinding] = []
+        """The findings that have stopped the present run."""
 
     # -- moving ------------------------------------------------------------------------------
 
@@ -94,6 +102,7 @@ class Debuggee:
             return entry if stop_on_entry else self._first_run()
 
         self._failed_at = None
+        self._findings.clear()
         self.move(session, verb)
 
     def go_on(self, session: Session) -> None:
@@ -181,7 +190,10 @@ class Debuggee:
             self._failed_at = self.debugger.machine.tick, self.debugger.timeline.branch, str(stop.error)
             if self._failed_at != before:
                 session.say(str(stop.error), "stderr")
+        if stop.finding is not None:
+            self._findings.append(finding_of(session, stop))
         if stop.reason == "end" and not self.stop_on_exit:
+            self._report_summary(session)
             self.end(session, 0)
         elif stop.error is not None and (self.no_debug or self._failed_at == before):
             # It was seen failing and nothing was changed: to go on from there is to leave.
@@ -191,6 +203,13 @@ class Debuggee:
         else:
             session.state = State.STOPPED
             report_stop(session, stop)
+
+    def _report_summary(self, session: Session) -> None:
+        """Tell the client how the run has ended: in its console, and for its summary."""
+        summary = summary_of_run(session, self._findings)
+        for line in console_lines(summary):
+            session.say(line)
+        session.send_event("nncdbg/summary", summary)
 
     def say_remarks(self, session: Session) -> None:
         """What the engine says beside the program: NumPy stood in for the backend, a listener failed."""

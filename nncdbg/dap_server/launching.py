@@ -28,6 +28,7 @@ class LaunchArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     binary model is written below it.  A leading `~` is the home
     folder.  `seed`, `dims`, `inputs`, `backend`, `fallback`, `allocator`, `history`, `check` and
     `max_ops` are as in `Debugger`; `flat`, `op_library` and `allow_stores` as on the command line.
+    `catch` names findings that stop the program whatever the client's filters say.
     `console` may request a terminal with a prompt beside the client's windows.  `program` may be a
     repro bundle, which then supplies the options that the configuration does not have.
     """
@@ -46,6 +47,7 @@ class LaunchArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     flat: bool = False
     check: str | None = None
     max_ops: int | None = None
+    catch: list[str] = []
     op_library: list[str] = []
     allow_stores: list[str] = []
     cwd: str | None = None
@@ -93,6 +95,7 @@ def launch(arguments: LaunchArguments, runner: Runner, check: Callable[[], None]
         folder=folder,
         black_box=BlackBox(path),
     )
+    debugger.catch(*arguments.catch)
     check()
     if bundle is not None:
         debugger.go_to(bundle.statements)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.dap_server.client import Client, Message
@@ -29,6 +30,43 @@ def catch(client: Client, *filters: str, options: list[Message] | None = None) -
         arguments["filterOptions"] = options
     told: list[Message] = client.request("setExceptionBreakpoints", arguments)["breakpoints"]
     return told
+
+
+def test_a_run_that_ends_reports_its_outputs_and_findings(client: Client) -> None:
+    client.launch(EXAMPLES / "nan_softmax.nnc", catch=["nan"])
+    client.request("setExceptionBreakpoints", {"filters": []})
+    client.request("configurationDone")
+    client.expect_stop("exception")
+    client.request("continue", {"threadId": 1})
+    summary = client.expect_event("nncdbg/summary")
+    assert summary["program"] == "nan_softmax.nnc"
+    assert summary["outputs"] == [{"name": "%loss", "text": "f32[] nan", "kinds": ["nan"]}]
+    (finding,) = summary["findings"]
+    assert (finding["kind"], finding["label"], finding["line"]) == ("nan", "NaN originates", 22)
+    assert finding["source"]["path"] == str(EXAMPLES / "nan_softmax.nnc")
+    client.expect_event("terminated")
+    said = [each["body"]["output"] for each in client.messages if each.get("event") == "output"]
+    assert "output %loss f32[] nan\n" in said
+
+
+def test_outputs_have_exact_statistics_and_inputs_with_nan_are_named(client: Client, tmp_path: Path) -> None:
+    x = np.arange(8, dtype=np.float32).reshape(2, 4)
+    x[1, 2] = np.nan
+    np.save(tmp_path / "x.npy", x)
+    client.launch(EXAMPLES / "first_steps.nnc", inputs={"x": "x.npy"})
+    client.request("setExceptionBreakpoints", {"filters": []})
+    client.request("configurationDone")
+    summary = client.expect_event("nncdbg/summary")
+    assert [(each["name"], each["kinds"]) for each in summary["inputs"]] == [("%x", ["nan"])]
+    assert summary["outputs"][0]["text"].startswith("f32[2,3] [[")
+    assert summary["findings"] == []
+    client.expect_event("terminated")
+
+
+def test_a_kind_to_catch_that_does_not_exist_is_refused_at_launch(client: Client) -> None:
+    client.request("initialize", {"adapterID": "nncdbg"})
+    message = client.refused("launch", {"program": str(EXAMPLES / "nan_softmax.nnc"), "catch": ["nam"]})
+    assert "there is no 'nam' to catch" in message
 
 
 def test_the_filters_are_told_with_words_for_people(client: Client) -> None:
@@ -59,9 +97,9 @@ def test_a_nan_is_told_at_its_birth_with_what_it_came_from(client: Client) -> No
     assert (details["typeName"], details["evaluateName"]) == ("nan", "%terms")
     lines = details["stackTrace"].splitlines()
     assert lines[0] == "line 22: %terms: f32[3,4] = Mul(%q, %logq)"
-    assert lines[1].endswith("nan 5  <- NaN originates here")
+    assert lines[1].endswith("  <- NaN originates here")
     assert "cause: zero times infinity" in lines[2]
-    assert any(line.endswith("-inf 5  <- Inf originates here") for line in lines)
+    assert any("-inf 5" in line and line.endswith("  <- Inf originates here") for line in lines)
     assert any(line.strip().startswith("cause: log of zero: 5 of 12 elements of %q are 0") for line in lines)
     # That is where it began: the slice goes no further.
     assert lines[-1].strip().startswith("%q f32[3,4] min 0")

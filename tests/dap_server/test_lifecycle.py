@@ -96,7 +96,8 @@ def test_a_run_through_tells_its_beginning_and_its_end_once_each(client: Client)
     client.launch(FIRST)
     client.request("configurationDone")
     _ended(client, 0)
-    assert _events(client) == ["process", "initialized", "thread", "thread", "exited 0", "terminated"]
+    begun, ended = ["process", "initialized", "thread"], ["thread", "exited 0", "terminated"]
+    assert _events(client) == [*begun, "nncdbg/summary", *ended]
     process = next(each["body"] for each in client.messages if each.get("event") == "process")
     assert process["name"] == "first_steps.nnc"
     assert process["startMethod"] == "launch"

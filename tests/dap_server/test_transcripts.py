@@ -31,7 +31,12 @@ DIFFERENT = {
 
 TITLE = "in @main\n"
 
-FILES = [path for path in sorted(FOLDER.glob("*.txt")) if path.stem not in NO_SESSION]
+FILES = [
+    path
+    for path in sorted(FOLDER.glob("*.txt"))
+    if path.stem not in NO_SESSION and not path.stem.startswith("shell_")
+]
+"""Transcripts of a session: those of `shell_` are of other commands."""
 
 
 def parts(transcript: str) -> tuple[list[str], list[tuple[str, str]]]:

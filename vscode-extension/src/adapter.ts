@@ -2,18 +2,18 @@
 // and what is said when it goes away in the middle of a session.
 
 import * as vscode from "vscode";
-import { ENVIRONMENT, pythonOf } from "./python";
+import { ENVIRONMENT, NNCDBG } from "./python";
 import type { Wires } from "./wires";
 
-const SERVER = ["-m", "nncdbg.terminal.main", "dap"];
+const SERVER = [...NNCDBG, "dap"];
 
 export class Adapters implements vscode.DebugAdapterDescriptorFactory {
   constructor(private readonly wires: Wires) {}
 
-  /** That nncdbg is there was seen to when the configuration was resolved. */
+  /** The Python that has nncdbg was found when the configuration was resolved. */
   async createDebugAdapterDescriptor(session: vscode.DebugSession): Promise<vscode.DebugAdapterDescriptor> {
     const { Wire } = (await import("./wire")) as typeof import("./wire");
-    const { request, connect } = session.configuration;
+    const { request, connect, __python: python } = session.configuration;
     if (request === "attach") {
       if (typeof connect?.port !== "number") {
         throw new Error('an attach configuration needs "connect": {"host": ..., "port": ...}');
@@ -22,7 +22,7 @@ export class Adapters implements vscode.DebugAdapterDescriptorFactory {
     }
     const folder = session.workspaceFolder?.uri;
     const options = { cwd: folder?.fsPath, env: { ...process.env, ...ENVIRONMENT } };
-    const launched = Wire.launch(await pythonOf(folder), SERVER, options, (how) => void offerRestart(session, how));
+    const launched = Wire.launch(python, SERVER, options, (how) => void offerRestart(session, how));
     return this.wires.use(session, launched);
   }
 }

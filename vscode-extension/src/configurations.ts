@@ -3,7 +3,7 @@
 import * as path from "node:path";
 import * as vscode from "vscode";
 import { modelOfListing } from "./listing";
-import { Missing, offer, pythonWithNncdbg } from "./python";
+import { Missing, NotInstalled, offer, readyPython } from "./python";
 import { tokenOf } from "./token";
 
 const MODELS = /\.(onnx|nnc)$/;
@@ -37,17 +37,28 @@ export class Configurations implements vscode.DebugConfigurationProvider {
     if (configuration.request !== "launch") {
       return withToken(configuration);
     }
-    try {
-      await pythonWithNncdbg(folder?.uri);
-    } catch (error) {
-      if (error instanceof Missing) {
-        void offer(vscode.window.showErrorMessage, error);
-        return undefined;
-      }
-      throw error;
+    const python = await pythonFor(folder);
+    if (!python) {
+      return undefined;
     }
     const program = await asModel(String(configuration.program));
-    return { ...configuration, program, cwd: configuration.cwd ?? folder?.uri.fsPath };
+    return { ...configuration, program, cwd: configuration.cwd ?? folder?.uri.fsPath, __python: python };
+  }
+}
+
+/** The Python that runs the server; undefined, with a message, where there is none. */
+async function pythonFor(folder: vscode.WorkspaceFolder | undefined): Promise<string | undefined> {
+  try {
+    return await readyPython(folder?.uri);
+  } catch (error) {
+    if (!(error instanceof Missing)) {
+      throw error;
+    }
+    // Who cancels an installation knows that nothing is installed.
+    if (!(error instanceof NotInstalled)) {
+      void offer(vscode.window.showErrorMessage, error);
+    }
+    return undefined;
   }
 }
 

@@ -5,10 +5,11 @@ import { Adapters } from "./adapter";
 import { ChangedModels } from "./changes";
 import { currentSession, registerSessionCommands, told, valueOf } from "./commands";
 import { Configurations, debugGraph } from "./configurations";
+import { Endings } from "./endings";
 import { openExample } from "./example";
 import type { Language } from "./language";
 import { ModelEditor } from "./listing";
-import { selectPython } from "./python";
+import { install, selectPython, setUp } from "./python";
 import type { TensorViews } from "./tensor";
 import { EvaluatableValues, InlineValues } from "./values";
 import type { Views } from "./views";
@@ -29,6 +30,7 @@ export interface Exports {
 }
 
 export function activate(context: vscode.ExtensionContext): Exports {
+  setUp(context);
   const configurations = new Configurations();
   const changes = new ChangedModels();
   const models = new ModelEditor(changes);
@@ -46,6 +48,7 @@ export function activate(context: vscode.ExtensionContext): Exports {
     vscode.debug.registerDebugConfigurationProvider(TYPE, { provideDebugConfigurations: provide }, dynamic),
     vscode.languages.registerInlineValuesProvider(TEXTS, values),
     vscode.debug.registerDebugAdapterTrackerFactory(TYPE, values),
+    vscode.debug.registerDebugAdapterTrackerFactory(TYPE, new Endings()),
     vscode.languages.registerEvaluatableExpressionProvider(TEXTS, new EvaluatableValues()),
     vscode.window.registerCustomEditorProvider(ModelEditor.type, models),
     ...registerSessionCommands(),
@@ -53,6 +56,7 @@ export function activate(context: vscode.ExtensionContext): Exports {
     ...registerTensorViews(context, wires, values),
     vscode.commands.registerCommand("nncdbg.debugGraph", debugGraph),
     vscode.commands.registerCommand("nncdbg.selectPython", selectPython),
+    vscode.commands.registerCommand("nncdbg.install", () => install()),
     vscode.commands.registerCommand("nncdbg.openExample", () => openExample(context.extensionUri)),
   );
   startLanguage(context);

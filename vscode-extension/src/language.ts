@@ -5,9 +5,9 @@ import * as vscode from "vscode";
 import type { Location, Position } from "vscode-languageserver-types";
 import { Client } from "./language/client";
 import { editorLocation, editorPosition } from "./language/conversion";
-import { ENVIRONMENT, Missing, offer, onPythonChange, pythonWithNncdbg } from "./python";
+import { ENVIRONMENT, Missing, NNCDBG, NotInstalled, offer, onPythonChange, readyPython } from "./python";
 
-const SERVER = ["-m", "nncdbg.terminal.main", "lsp"];
+const SERVER = [...NNCDBG, "lsp"];
 const LANGUAGE = "nnc";
 const RESTART = { title: "Restart", command: "nncdbg.restartLanguageServer" };
 
@@ -40,7 +40,7 @@ export class Language implements vscode.Disposable {
       this.say("starting …", vscode.LanguageStatusSeverity.Information, true);
       const folder = vscode.workspace.workspaceFolders?.[0]?.uri;
       const command = {
-        python: await pythonWithNncdbg(folder),
+        python: await readyPython(folder),
         arguments: SERVER,
         cwd: folder?.fsPath,
         env: { ...process.env, ...ENVIRONMENT },
@@ -58,7 +58,7 @@ export class Language implements vscode.Disposable {
   private fail(error: Error): void {
     this.output.appendLine(error.message);
     this.say(error.message, vscode.LanguageStatusSeverity.Error);
-    if (error instanceof Missing && vscode.workspace.isTrusted && this.told !== error.message) {
+    if (error instanceof Missing && !(error instanceof NotInstalled) && vscode.workspace.isTrusted && this.told !== error.message) {
       this.told = error.message;
       void offer(vscode.window.showWarningMessage, error);
     }

@@ -4,7 +4,7 @@ import { readFile } from "node:fs/promises";
 import * as path from "node:path";
 import * as vscode from "vscode";
 import { type ChangedModels, onFileChange } from "./changes";
-import { Missing, offer, pythonWithNncdbg, run } from "./python";
+import { Missing, NotInstalled, offer, readyPython, run } from "./python";
 
 const LISTING = ["-m", "nncdbg.terminal.main", "listing"];
 const FOLDER = ".nncdbg";
@@ -47,7 +47,7 @@ export class ModelEditor implements vscode.CustomReadonlyEditorProvider, vscode.
       panel.dispose();
     } catch (error) {
       panel.webview.html = page(wordsOf(error));
-      if (error instanceof Missing) {
+      if (error instanceof Missing && !(error instanceof NotInstalled)) {
         void offer(vscode.window.showErrorMessage, error);
       }
     }
@@ -93,7 +93,7 @@ export class ModelEditor implements vscode.CustomReadonlyEditorProvider, vscode.
 async function write(model: vscode.Uri): Promise<string> {
   const folder = vscode.workspace.getWorkspaceFolder(model) ?? vscode.workspace.workspaceFolders?.[0];
   const workspace = folder?.uri.fsPath ?? path.dirname(model.fsPath);
-  const python = await pythonWithNncdbg(folder?.uri);
+  const python = await readyPython(folder?.uri);
   return (await run(python, [...LISTING, model.fsPath, "--workspace", workspace])).stdout.replace(/\r?\n$/, "");
 }
 

@@ -1,10 +1,11 @@
-// Which Python runs nncdbg, and what is said where it cannot.
-// Nothing is run in a workspace that is not trusted.
+// Which Python runs nncdbg: a chosen one that has it, else the extension's own environment, which is installed
+// when it is needed first.  Nothing is run in a workspace that is not trusted.
 
 import { execFile } from "node:child_process";
+import * as path from "node:path";
 import { promisify } from "node:util";
 import * as vscode from "vscode";
-import { installTerminal, requirementOf } from "./install";
+import { Environment, ISOLATED, NoPython, findPython } from "./environment";
 
 const execute = promisify(execFile);
 
@@ -12,7 +13,10 @@ const PYTHON_EXTENSION = "ms-python.python";
 const VERSION = ["-c", "import nncdbg; print(nncdbg.__version__)"];
 const TIMEOUT = 20_000;
 
-/** A module of the workspace must not stand in for one of Python's own, or for nncdbg. */
+/** The arguments of Python with which a command of nncdbg runs. */
+export const NNCDBG = [ISOLATED, "-m", "nncdbg.terminal.main"];
+
+/** For processes that the server starts. */
 export const ENVIRONMENT = { PYTHONSAFEPATH: "1" };
 
 interface PythonExtension {
@@ -22,25 +26,49 @@ interface PythonExtension {
   };
 }
 
-/** What is missing where nncdbg cannot run; `install` is what pip would have to install, if that helps. */
+/** nncdbg cannot run; `remedies` are the buttons that the message has. */
 export class Missing extends Error {
   constructor(
     message: string,
-    readonly python: string,
-    readonly install: string | undefined,
+    readonly remedies: readonly Remedy[] = [],
   ) {
     super(message);
   }
 }
 
-/** The setting, else what the Python extension has selected, else `python3`. */
-export async function pythonOf(resource: vscode.Uri | undefined): Promise<string> {
+/** The own environment is not there, and the user has given up its installation. */
+export class NotInstalled extends Missing {
+  constructor() {
+    super("nncdbg is not installed: its installation was cancelled");
+  }
+}
+
+type Remedy = keyof typeof REMEDIES;
+
+const REMEDIES = {
+  "Select Python": () => selectPython(),
+  "Use nncdbg's Own Python": () => useOwnPython(),
+};
+
+let environment: Environment;
+let log: vscode.OutputChannel;
+const installed = new vscode.EventEmitter<void>();
+
+/** To be called once, with the activation. */
+export function setUp(context: vscode.ExtensionContext): void {
+  const storage = path.join(context.globalStorageUri.fsPath, "environments");
+  environment = new Environment(context.asAbsolutePath("out"), storage);
+  context.subscriptions.push(installed, { dispose: () => log?.dispose() });
+}
+
+/** The Python that a setting names, or the one that the Python extension has selected. */
+async function chosenPython(resource: vscode.Uri | undefined): Promise<{ setting?: string; selected?: string }> {
   const setting = vscode.workspace.getConfiguration("nncdbg", resource).get<string>("python");
   if (setting) {
-    return setting;
+    return { setting };
   }
   const environments = (await pythonExtension())?.environments;
-  return environments?.getActiveEnvironmentPath(resource).path || "python3";
+  return { selected: environments?.getActiveEnvironmentPath(resource).path };
 }
 
 async function pythonExtension(): Promise<PythonExtension | undefined> {
@@ -48,9 +76,10 @@ async function pythonExtension(): Promise<PythonExtension | undefined> {
   return extension && (extension.isActive ? extension.exports : extension.activate());
 }
 
-/** Tells when another Python may be the one: the setting, or what the Python extension has selected. */
+/** Fires when another Python may be the one: a setting, a selection of the Python extension, an installation. */
 export async function onPythonChange(changed: () => void): Promise<vscode.Disposable> {
   const listeners = [
+    installed.event(changed),
     vscode.workspace.onDidChangeConfiguration((event) => event.affectsConfiguration("nncdbg.python") && changed()),
   ];
   const environments = (await pythonExtension())?.environments;
@@ -60,14 +89,41 @@ export async function onPythonChange(changed: () => void): Promise<vscode.Dispos
   return vscode.Disposable.from(...listeners);
 }
 
-/** The Python for a resource, in which nncdbg was found.  Throws `Missing`. */
+/** The Python for a resource, in which nncdbg was found.  Throws `Missing`, and `NotInstalled` where the own one is to be used. */
 export async function pythonWithNncdbg(resource: vscode.Uri | undefined): Promise<string> {
   if (!vscode.workspace.isTrusted) {
-    throw new Missing("nncdbg runs nothing in a workspace that is not trusted", "", undefined);
+    throw new Missing("nncdbg runs nothing in a workspace that is not trusted");
   }
-  const python = await pythonOf(resource);
-  warnOfOtherVersion(python, await versionOf(python));
-  return python;
+  const { setting, selected } = await chosenPython(resource);
+  if (setting) {
+    warnOfOtherVersion(setting, await versionOf(setting));
+    return setting;
+  }
+  const found = selected && (await versionOf(selected).catch(() => undefined));
+  if (selected && found) {
+    warnOfOtherVersion(selected, found);
+    return selected;
+  }
+  const own = await environment.python();
+  if (!own) {
+    throw new NotInstalled();
+  }
+  return own;
+}
+
+/** The same, but installs the own environment where it is missing.  Throws `Missing` also where that is cancelled. */
+export async function readyPython(resource: vscode.Uri | undefined): Promise<string> {
+  try {
+    return await pythonWithNncdbg(resource);
+  } catch (error) {
+    if (error instanceof NotInstalled) {
+      const python = await install(resource);
+      if (python) {
+        return python;
+      }
+    }
+    throw error;
+  }
 }
 
 async function versionOf(python: string): Promise<string> {
@@ -75,52 +131,41 @@ async function versionOf(python: string): Promise<string> {
     return (await run(python, VERSION)).stdout.trim();
   } catch (error) {
     const { code, stderr } = error as NodeJS.ErrnoException & { stderr?: string };
+    const remedies: Remedy[] = ["Use nncdbg's Own Python", "Select Python"];
     if (code === "ENOENT" || code === "EACCES") {
-      throw new Missing(`there is no Python at ${python}`, python, undefined);
+      throw new Missing(`there is no Python at ${python}`, remedies);
     }
     if (stderr?.includes("No module named 'nncdbg'")) {
-      throw new Missing(`nncdbg is not installed for ${python}`, python, packageSetting());
+      throw new Missing(`nncdbg is not installed for ${python}`, remedies);
     }
     const why = stderr?.trim().split("\n").at(-1) || String(error);
-    throw new Missing(`nncdbg does not start with ${python}: ${why}`, python, undefined);
+    throw new Missing(`nncdbg does not start with ${python}: ${why}`, remedies);
   }
 }
 
-/** Runs a Python to its end.  Throws what `execFile` throws, with `stderr`. */
+/** Runs an isolated Python to its end.  Throws what `execFile` throws, with `stderr`. */
 export function run(python: string, args: string[], cwd?: string): Promise<{ stdout: string; stderr: string }> {
-  return execute(python, args, { cwd, timeout: TIMEOUT, env: { ...process.env, ...ENVIRONMENT } });
+  return execute(python, [ISOLATED, ...args], { cwd, timeout: TIMEOUT, env: { ...process.env, ...ENVIRONMENT } });
 }
 
 const warned = new Set<string>();
 
 function warnOfOtherVersion(python: string, found: string): void {
-  const mine = extensionVersion();
+  const mine = vscode.extensions.getExtension("nncdbg.nncdbg")?.packageJSON.version;
   const key = `${python} ${found}`;
   if (found === mine || warned.has(key)) {
     return;
   }
   warned.add(key);
   const words = `nncdbg ${found} is installed for ${python}, and this extension is made for ${mine}; some of it may not work.`;
-  void offer(vscode.window.showWarningMessage, new Missing(words, python, packageSetting()));
+  void offer(vscode.window.showWarningMessage, new Missing(words, ["Use nncdbg's Own Python", "Select Python"]));
 }
 
-function packageSetting(): string | undefined {
-  return requirementOf(vscode.workspace.getConfiguration("nncdbg").get<string>("package"));
-}
-
-function extensionVersion(): string {
-  return vscode.extensions.getExtension("nncdbg.nncdbg")?.packageJSON.version;
-}
-
-/** Says what is missing, with what can be done about it. */
+/** Shows what is missing, with the remedies as buttons. */
 export async function offer(show: typeof vscode.window.showErrorMessage, missing: Missing): Promise<void> {
-  const install = missing.install && `Install ${missing.install}`;
-  const select = missing.python && "Select Python";
-  const chosen = await show(missing.message, ...[install, select].filter((each) => !!each).map(String));
-  if (chosen && chosen === install) {
-    vscode.window.createTerminal(installTerminal(missing.python, missing.install as string)).show();
-  } else if (chosen) {
-    await selectPython();
+  const chosen = (await show(missing.message, ...missing.remedies)) as Remedy | undefined;
+  if (chosen) {
+    await REMEDIES[chosen]();
   }
 }
 
@@ -129,5 +174,90 @@ export async function selectPython(): Promise<void> {
     await vscode.commands.executeCommand("python.setInterpreter");
   } else {
     await vscode.commands.executeCommand("workbench.action.openSettings", "nncdbg.python");
+  }
+}
+
+/** Clears the setting that names another Python, and installs the own one if need be. */
+async function useOwnPython(): Promise<void> {
+  const settings = vscode.workspace.getConfiguration("nncdbg");
+  const { workspaceFolderValue, workspaceValue, globalValue } = settings.inspect<string>("python") ?? {};
+  const targets: [string | undefined, vscode.ConfigurationTarget][] = [
+    [workspaceFolderValue, vscode.ConfigurationTarget.WorkspaceFolder],
+    [workspaceValue, vscode.ConfigurationTarget.Workspace],
+    [globalValue, vscode.ConfigurationTarget.Global],
+  ];
+  for (const [value, target] of targets) {
+    if (value !== undefined) {
+      await settings.update("python", undefined, target);
+    }
+  }
+  if (!(await environment.python())) {
+    await install();
+  }
+}
+
+// -- installing -----------------------------------------------------------------------------------------
+
+let underWay: Promise<string | undefined> | undefined;
+
+/** Installs the own environment, once however often it is called meanwhile; undefined if the user gives up. */
+export function install(resource?: vscode.Uri): Promise<string | undefined> {
+  underWay ??= installing(resource).finally(() => (underWay = undefined));
+  return underWay;
+}
+
+async function installing(resource: vscode.Uri | undefined): Promise<string | undefined> {
+  log ??= vscode.window.createOutputChannel("nncdbg installation");
+  const options = { location: vscode.ProgressLocation.Notification, title: "Installing nncdbg (once)", cancellable: true };
+  for (;;) {
+    try {
+      const python = await vscode.window.withProgress(options, (progress, token) => withLog(resource, progress, token));
+      installed.fire();
+      return python;
+    } catch (error) {
+      const { name, message } = error as Error;
+      log.appendLine(name === "AbortError" ? "cancelled" : message);
+      if (name === "AbortError") {
+        return undefined;
+      }
+      log.show(true);
+      const select = error instanceof NoPython ? ["Select Python"] : [];
+      const chosen = await vscode.window.showErrorMessage(`nncdbg cannot be installed: ${message}`, "Retry", "Show Log", ...select);
+      if (chosen === "Select Python") {
+        await selectPython();
+      }
+      if (chosen !== "Retry") {
+        return undefined;
+      }
+    }
+  }
+}
+
+async function withLog(
+  resource: vscode.Uri | undefined,
+  progress: vscode.Progress<{ message: string }>,
+  token: vscode.CancellationToken,
+): Promise<string> {
+  const abort = new AbortController();
+  const listener = token.onCancellationRequested(() => abort.abort());
+  const begun = Date.now();
+  let step = "";
+  const show = () => progress.report({ message: `${step} · ${Math.round((Date.now() - begun) / 1000)} s` });
+  const timer = setInterval(show, 1000);
+  const reporter = {
+    line: (text: string) => log.appendLine(text),
+    step: (text: string) => {
+      step = text;
+      show();
+    },
+  };
+  try {
+    const { selected } = await chosenPython(resource);
+    const python = await environment.install(await findPython(selected ? [selected] : []), reporter, abort.signal);
+    log.appendLine(`installed in ${Math.round((Date.now() - begun) / 1000)} s: ${python}`);
+    return python;
+  } finally {
+    clearInterval(timer);
+    listener.dispose();
   }
 }

@@ -1,9 +1,8 @@
-// What the install button runs, and the token file of a server: pure modules, bundled as the extension bundles them.
+// The token file of a server: a pure module, bundled as the extension bundles it.
 
 import assert from "node:assert/strict";
-import { execFileSync } from "node:child_process";
 import { chmodSync, mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
-import { homedir, tmpdir } from "node:os";
+import { tmpdir } from "node:os";
 import path from "node:path";
 import { after, test } from "node:test";
 import { build } from "esbuild";
@@ -18,36 +17,7 @@ async function bundled(name) {
   return import(outfile);
 }
 
-const { installTerminal, requirementOf } = await bundled("install");
 const { tokenOf } = await bundled("token");
-
-test("the install button runs pip itself, whatever lies in the workspace", (t) => {
-  const workspace = path.join(folder, "workspace");
-  mkdirSync(workspace);
-  for (const name of ["pip.py", "sitecustomize.py", "usercustomize.py", "runpy.py"]) {
-    writeFileSync(path.join(workspace, name), 'print("owned")\n');
-  }
-  const terminal = installTerminal("python3", "/a/nncdbg.whl");
-  assert.deepEqual(terminal.shellArgs.slice(3), ["install", "/a/nncdbg.whl"]);
-  assert.equal(terminal.cwd, homedir());
-  const options = { cwd: workspace, env: { ...process.env, PYTHONPATH: workspace }, encoding: "utf8" };
-  let printed;
-  try {
-    printed = execFileSync(terminal.shellPath, [...terminal.shellArgs.slice(0, 3), "--version"], options);
-  } catch (error) {
-    t.skip(`python3 has no pip here: ${error.code ?? error.status}`);
-    return;
-  }
-  assert.match(printed, /^pip \d/);
-  assert.doesNotMatch(printed, /owned/);
-});
-
-test("only what the user has named is installed", () => {
-  assert.equal(requirementOf(undefined), undefined);
-  assert.equal(requirementOf(" "), undefined);
-  assert.equal(requirementOf("--index-url=https://example.invalid nncdbg"), undefined);
-  assert.equal(requirementOf(" /a/nncdbg.whl "), "/a/nncdbg.whl");
-});
 
 test("a token is read from a file that this user alone can read", async () => {
   process.env.XDG_STATE_HOME = path.join(folder, "state");

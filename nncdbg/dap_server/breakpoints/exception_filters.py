@@ -124,7 +124,8 @@ class ExceptionFilters:
             return [Breakpoint(id=id, verified=False, message=PENDING, reason="pending") for id in ids]
         debugger = session.debuggee.debugger
         refused = [_refusal(debugger, wish) for wish in wishes]
-        _catch(debugger, [wish for wish, why in zip(wishes, refused, strict=True) if why is None])
+        always = [] if session.launched is None else [FilterWish(kind) for kind in session.launched.catch]
+        _catch(debugger, always + [wish for wish, why in zip(wishes, refused, strict=True) if why is None])
         return [
             Breakpoint(id=id, verified=True)
             if why is None

@@ -86,14 +86,14 @@ export const tests = {
     await screen.see('.tab:has-text("Settings")');
   },
 
-  async "where nncdbg is not installed the message offers to install the package that is set"({ screen, workspace, open, settings, python }) {
-    settings({ "nncdbg.python": environment(python, path.dirname(workspace), ""), "nncdbg.package": "/wheels/nncdbg.whl" });
+  async "where the chosen Python has no nncdbg the message offers the extension's own"({ screen, workspace, open, settings, python }) {
+    settings({ "nncdbg.python": environment(python, path.dirname(workspace), "") });
     await open();
     await screen.openFile("nan_softmax.nnc");
     await screen.click("Softmax");
     const toast = await screen.startsInVain("nncdbg is not installed for");
     await screen.picture("not-installed");
-    assert.equal(await toast.locator(".monaco-button", { hasText: "Install /wheels/nncdbg.whl" }).count(), 1);
+    assert.equal(await toast.locator(".monaco-button", { hasText: "Use nncdbg's Own Python" }).count(), 1);
   },
 
   async "another version of nncdbg is told of, and the session begins"({ screen, workspace, open, settings, python }) {

@@ -1,0 +1,162 @@
+// nncdbg's own Python environment: made from the wheel in this package, in a folder of the extension.
+// It is built under another name and renamed when it is complete, so a half-made one is never used.
+
+import { execFile, spawn } from "node:child_process";
+import { createHash } from "node:crypto";
+import { existsSync } from "node:fs";
+import { mkdir, readFile, readdir, rename, rm } from "node:fs/promises";
+import * as path from "node:path";
+import { createInterface } from "node:readline";
+import { promisify } from "node:util";
+
+const execute = promisify(execFile);
+
+/** Python 3.11 is the oldest that nncdbg runs on. */
+const OLDEST = 11;
+/** Isolated from the working directory, PYTHONPATH and the packages of the user's home. */
+export const ISOLATED = "-I";
+const PROBE = "import sys; print('.'.join(map(str, sys.version_info[:3])), sys.executable)";
+const PARTIAL = /\.partial-(\d+)$/;
+const TIMEOUT = 20_000;
+const NAMES = ["python3", "python3.14", "python3.13", "python3.12", "python3.11", "python"];
+/** A Mac gives programs that are started from the Dock a short PATH. */
+const PLACES = ["/opt/homebrew/bin/python3", "/usr/local/bin/python3"];
+
+/** No Python that can make the environment; the message names those that were found. */
+export class NoPython extends Error {}
+
+/** The path of the first Python that is new enough.  Throws `NoPython`. */
+export async function findPython(first: string[], candidates = [...NAMES, ...PLACES]): Promise<string> {
+  const old: string[] = [];
+  for (const candidate of [...first, ...candidates]) {
+    const [version, executable] = await probe(candidate);
+    if (version && executable) {
+      const [major = 0, minor = 0] = version.split(".").map(Number);
+      if (major === 3 && minor >= OLDEST) {
+        return executable;
+      }
+      old.push(`Python ${version} at ${executable}`);
+    }
+  }
+  const found = old.length ? `found ${[...new Set(old)].join(", ")}` : "found none";
+  throw new NoPython(`nncdbg needs Python 3.${OLDEST} or newer: ${found}`);
+}
+
+async function probe(candidate: string): Promise<string[]> {
+  try {
+    const { stdout } = await execute(candidate, [ISOLATED, "-c", PROBE], { timeout: TIMEOUT });
+    return stdout.trim().split(/ (.*)/, 2);
+  } catch {
+    return []; // not there, or no Python
+  }
+}
+
+/** What an installation reports: each line of the log, and what is under way. */
+export interface Reporter {
+  line(text: string): void;
+  step(text: string): void;
+}
+
+export class Environment {
+  private name: Promise<string> | undefined;
+
+  /** `package` is the folder with the wheel, `storage` the one for environments. */
+  constructor(
+    private readonly folder: string,
+    private readonly storage: string,
+  ) {}
+
+  /** The Python of the environment for this wheel; undefined if there is none, or its base Python is gone. */
+  async python(): Promise<string | undefined> {
+    const python = pythonIn(await this.place());
+    return existsSync(python) ? python : undefined;
+  }
+
+  /** Makes the environment with `base`, in place of any other; its Python.  Throws where a command fails, and when aborted. */
+  async install(base: string, reporter: Reporter, signal?: AbortSignal): Promise<string> {
+    const place = await this.place();
+    const partial = `${place}.partial-${process.pid}`;
+    await mkdir(this.storage, { recursive: true });
+    await this.clear((name) => path.basename(partial) === name || isAbandoned(name));
+    try {
+      reporter.step("creating a Python environment");
+      await this.run(base, ["-m", "venv", partial], reporter, signal);
+      reporter.step("downloading packages");
+      const pip = ["-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--only-binary=:all:"];
+      await this.run(pythonIn(partial), [...pip, await this.wheel()], reporter, signal);
+      reporter.step("checking");
+      await this.run(pythonIn(partial), ["-c", "import nncdbg; print('nncdbg', nncdbg.__version__)"], reporter, signal);
+      await this.clear((name) => path.join(this.storage, name) === place);
+      await rename(partial, place);
+    } catch (error) {
+      await rm(partial, { recursive: true, force: true });
+      throw error;
+    }
+    await this.clear((name) => path.join(this.storage, name) !== place && !PARTIAL.test(name));
+    return pythonIn(place);
+  }
+
+  private async clear(which: (name: string) => boolean): Promise<void> {
+    const names = (await readdir(this.storage)).filter(which);
+    await Promise.all(names.map((name) => rm(path.join(this.storage, name), { recursive: true, force: true })));
+  }
+
+  private async wheel(): Promise<string> {
+    const name = (await readdir(this.folder)).find((each) => each.endsWith(".whl"));
+    if (!name) {
+      throw new Error(`this package of the extension has no wheel in ${this.folder}`);
+    }
+    return path.join(this.folder, name);
+  }
+
+  /** By the content of the wheel: another one gets an environment of its own. */
+  private place(): Promise<string> {
+    this.name ??= this.wheel()
+      .then((wheel) => readFile(wheel))
+      .then((content) => path.join(this.storage, createHash("sha256").update(content).digest("hex").slice(0, 16)));
+    return this.name;
+  }
+
+  private run(python: string, args: string[], reporter: Reporter, signal?: AbortSignal): Promise<void> {
+    reporter.line(`> ${python} ${[ISOLATED, ...args].join(" ")}`);
+    // Nothing of a workspace: not its folder, and of the user's settings for pip not those that leave the environment.
+    const env = { ...process.env, PIP_USER: "0", PIP_REQUIRE_VIRTUALENV: "0" };
+    const child = spawn(python, [ISOLATED, ...args], { cwd: this.storage, env, signal, stdio: ["ignore", "pipe", "pipe"] });
+    let last = "";
+    const hear = (text: string) => {
+      last = /\S/.test(text) ? text.trim() : last;
+      reporter.line(text);
+      const package_ = /^(?:Downloading|Using cached) ([\w.]+)-\S+(?: \((.*)\))?/.exec(text.trim());
+      if (package_) {
+        reporter.step(`${package_[1]} ${package_[2] ?? ""}`.trim());
+      } else if (/^Installing collected/.test(text)) {
+        reporter.step("unpacking packages");
+      }
+    };
+    [child.stdout, child.stderr].forEach((stream) => createInterface(stream).on("line", hear));
+    return new Promise((resolve, reject) => {
+      child.once("error", reject);
+      child.once("close", (code) => (code === 0 ? resolve() : reject(new Error(last || `${python} ended with exit code ${code}`))));
+    });
+  }
+}
+
+function pythonIn(environment: string): string {
+  return process.platform === "win32"
+    ? path.join(environment, "Scripts", "python.exe")
+    : path.join(environment, "bin", "python");
+}
+
+/** Whether a half-made environment belongs to a process that is gone. */
+function isAbandoned(name: string): boolean {
+  const pid = Number(PARTIAL.exec(name)?.[1]);
+  if (!pid) {
+    return false;
+  }
+  try {
+    process.kill(pid, 0);
+    return false;
+  } catch (error) {
+    return (error as NodeJS.ErrnoException).code === "ESRCH";
+  }
+}
