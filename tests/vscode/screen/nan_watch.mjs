@@ -1,0 +1,45 @@
+// A model is watched from the Test Explorer: result, message with links, Problems, and a session at the origin.
+
+import assert from "node:assert/strict";
+
+const row = (page, name) => page.locator(".test-explorer .monaco-list-row", { hasText: name }).first();
+
+export const tests = {
+  async "a model that fails says where and why, and is debugged at the origin"({ page, screen, open }) {
+    await open();
+    await screen.openFile("nan_softmax.nnc");
+    await screen.command("nncdbg: Watch This Model");
+    await screen.see('.test-explorer .monaco-list-row:has-text("nan_softmax.nnc") .codicon-testing-failed-icon');
+    await screen.line(/Log\(%q\).*the first Inf is in %logq/);
+    await screen.picture("watch-explorer");
+    await screen.command("Problems: Focus on Problems View");
+    await screen.until(
+      async () => (await screen.texts(page.locator(".markers-panel .monaco-list-row"))).some((each) => /first Inf is in %logq/.test(each)),
+      "the finding in Problems",
+    );
+    await screen.picture("watch-problems");
+    await row(page, "nan_softmax.nnc").click();
+    await screen.command("Test: Debug All Tests");
+    await screen.stoppedAt("Log(%q)");
+    await screen.picture("watch-debug");
+    await screen.stop();
+  },
+
+  async "the models of the workspace are listed, and a good one passes"({ page, screen, open }) {
+    await open();
+    await screen.openFile("first_steps.nnc");
+    await screen.command("nncdbg: Watch This Model");
+    await screen.see('.test-explorer .monaco-list-row:has-text("first_steps.nnc") .codicon-testing-passed-icon');
+    await row(page, "attention.nnc").waitFor();
+    assert.equal(await row(page, ".nncdbg").count(), 0);
+  },
+
+  async "an error of the command is shown as an error"({ page, screen, open }) {
+    await open();
+    await screen.openFile("broken.nnc");
+    await screen.command("nncdbg: Watch This Model");
+    await screen.see('.test-explorer .monaco-list-row:has-text("broken.nnc") .codicon-testing-error-icon');
+    await screen.line(/Relu\(%nothing\).*nothing/);
+    await screen.picture("watch-error");
+  },
+};
