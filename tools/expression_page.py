@@ -29,6 +29,19 @@ print allclose(%h, $before)
 """
 
 _STATEMENT = """
+## Long names
+
+Any part of a name that only one value has stands for the name, with `%` or without:
+`print %Conv_output_0`, `watch %fc/Add`, `debugger.value("Conv_output_0")`. An exact name comes first, then
+a name that ends with the text at the start of a component (`/`, `:`, `.`, `__`) or of a word, then, after
+`%`, a name that contains it. Names that are visible in the selected frame hide others. If several names
+match, the error lists them.
+
+On a terminal and in lists of variables, a name of more than 24 characters is shown by the shortest end of
+its path that distinguishes it, or by two parts around an ellipsis: `%layers.3…MatMul_1_output_0`. This
+form can be typed too; `...` is the same as `…`. `whatis %h` shows the full name, and `set names full`
+shows all names in full. In a pipe, names are always in full.
+
 ## The current statement
 
 `$out` is the first result of the current statement, `$out1` the second. `$in0` is its first operand,

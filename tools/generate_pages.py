@@ -54,6 +54,13 @@ def expressions() -> Pages:
     return {"docs/EXPRESSIONS.md": page()}
 
 
+def familiar() -> Pages:
+    """What commands of gdb, pdb and delve do at the prompt, from their table."""
+    from tools.familiar_page import page
+
+    return {"docs/FAMILIAR.md": page()}
+
+
 def influence() -> Pages:
     """Which operand elements influence which results, from the declarations of the ops."""
     from nncdbg.terminal.influence_reference import page
@@ -81,6 +88,7 @@ SOURCES: dict[str, Callable[[], Pages]] = {
     "docs/COMMAND_LINE.md": command_line,
     "docs/command-line/": command_line_pages,
     "docs/EXPRESSIONS.md": expressions,
+    "docs/FAMILIAR.md": familiar,
     "docs/INFLUENCE.md": influence,
     "docs/pictures/": pictures,
 }

@@ -156,7 +156,7 @@ def _attach(session: Session, debugpy: Any) -> None:
     def answered(answer: Answer) -> None:
         if not answer.success:
             refused.append(
-                f"the client did not start the Python debugger: {answer.message or 'it did not say why'}"
+                f"the client did not start the Python debugger: {answer.message or 'no reason given'}"
             )
 
     session.say(f"waiting for the Python debugger to attach to {host}:{port}; pause gives up")
@@ -164,7 +164,7 @@ def _attach(session: Session, debugpy: Any) -> None:
     with _cancelling(debugpy.wait_for_client, lambda: _reason(session, refused)) as reasons:
         debugpy.wait_for_client()
     if not debugpy.is_client_connected():
-        reason = reasons[0] if reasons else "the Python debugger has gone again"
+        reason = reasons[0] if reasons else "the Python debugger has disconnected"
         raise UsageError(reason, hint="step over the statement, or try again")
     watching = BackgroundThread(target=_see_off, args=(session, debugpy), name="nncdbg-dap-child")
     watching.start()
@@ -177,7 +177,7 @@ def _listen(debugpy: Any) -> tuple[str, int]:
         except RuntimeError as error:
             raise UsageError(
                 f"debugpy cannot listen: {error}",
-                hint="where it does already, attach a Python debugger there",
+                hint="if debugpy already listens, attach a Python debugger there",
             ) from None
     return _listening[0]
 
@@ -187,7 +187,7 @@ def _reason(session: Session, refused: list[str]) -> str | None:
     if refused:
         return refused[0]
     if session.closing or session.program.debugger.control.paused:
-        return "the Python debugger is waited for no more"
+        return "stopped waiting for the Python debugger"
     return None
 
 

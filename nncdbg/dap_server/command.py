@@ -21,15 +21,15 @@ def main(arguments: Sequence[str]) -> int:
     """Serve clients; the exit code."""
     parser = Parser("nncdbg dap", "Serve the Debug Adapter Protocol, over stdio if no place is given.")
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--listen", metavar="HOST:PORT", help="serve TCP clients, one after the other")
-    where.add_argument("--socket", metavar="PATH", help="serve clients of a Unix socket, one after the other")
-    words = f"what clients must give as `connect.token`; default: the variable {TOKEN}"
+    where.add_argument("--listen", metavar="HOST:PORT", help="serve TCP clients, one at a time")
+    where.add_argument("--socket", metavar="PATH", help="serve clients of a Unix socket, one at a time")
+    words = f"token that clients must send as `connect.token` (default: the variable {TOKEN})"
     parser.add_argument("--token", help=words)
     options = parser.parse_args(arguments)
     check_address_space()
     sys.setswitchinterval(SWITCH)
     if options.token == "":
-        raise UsageError("--token is empty", hint="give a token, or leave --token away")
+        raise UsageError("--token is empty", hint="give a token, or omit --token")
     if options.listen is None and options.socket is None:
         return _serve_stdio(options.token)
     from nncdbg.dap_server.transport.addresses import parse_address

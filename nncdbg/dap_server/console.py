@@ -223,4 +223,4 @@ def bounded(text: str) -> str:
     if len(data) <= MAX_TEXT:
         return text
     shown = data[:MAX_TEXT].decode("utf-8", "ignore")
-    return f"{shown}\n… and {len(data) - MAX_TEXT} more bytes; ask for a part: an index, a slice"
+    return f"{shown}\n… and {len(data) - MAX_TEXT} more bytes; request a part: an index or a slice"

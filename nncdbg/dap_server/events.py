@@ -34,7 +34,7 @@ REASONS = {
     "breakpoint": ("breakpoint", "Stopped at a breakpoint"),
     "step": ("step", "Stopped after a step"),
     "data": ("data breakpoint", "A watched value was written"),
-    "exception": ("exception", "Stopped by what was caught"),
+    "exception": ("exception", "Stopped by a caught finding"),
     "goto": ("goto", "Went there"),
     "restart": ("restart", "Back at the start of the frame"),
     "pause": ("pause", "Paused"),

@@ -25,11 +25,11 @@ Reads: TypeAlias = "bool | Callable[[bytes | None], bool]"
 class State(Enum):
     """Where a session stands.  The value is the sentence for a request that does not fit."""
 
-    NEW = "the session has not begun: send initialize first"
-    INITIALIZED = "nothing is being debugged yet: send launch or attach first"
+    NEW = "the session has not started: send initialize first"
+    INITIALIZED = "no program is being debugged: send launch or attach first"
     CONFIGURING = "the program has not started: send configurationDone first"
     RUNNING = "the program is running: pause it first"
-    STOPPED = "the program is stopped: let it go on first"
+    STOPPED = "the program is stopped: continue it first"
     ENDED = "the program has ended: restart it, or disconnect"
 
 

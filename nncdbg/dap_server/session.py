@@ -113,7 +113,7 @@ class Session:
     def program(self) -> Debuggee:
         """What is debugged.  Raises UsageError where an attached process runs no graph just now."""
         if self.debuggee is None:
-            raise UsageError("no graph is running", hint="wait until it runs one, or pause")
+            raise UsageError("no graph is running", hint="wait until one runs, or pause")
         return self.debuggee
 
     def adopt(self, debuggee: Debuggee) -> None:
@@ -237,7 +237,7 @@ class Session:
                 room = self.waiting.append(request)
                 debuggee = self.debuggee if self.moving else None
             if not room:
-                hint = "wait for their answers, or pause the program"
+                hint = "wait for their responses, or pause the program"
                 self.fail(request, NncdbgError("too many requests are waiting", hint=hint))
             elif debuggee is not None:
                 debuggee.between_statements(self.serve_waiting)
@@ -298,7 +298,7 @@ class Session:
     def _handle(self, request: Request) -> None:
         handler = HANDLERS.get(request.command)
         if handler is None:
-            self.fail(request, NncdbgError(f"there is no request {quoted(request.command)}"))
+            self.fail(request, NncdbgError(f"unknown request {quoted(request.command)}"))
             return
         deferred = self._own.deferred = []
         try:
@@ -309,7 +309,7 @@ class Session:
         except NncdbgError as error:
             self.fail(request, error)
         except MemoryError:
-            self.fail(request, NncdbgError(f"out of memory in {request.command}", hint="ask for a part"))
+            self.fail(request, NncdbgError(f"out of memory in {request.command}", hint="request a part"))
         except Exception as error:  # noqa: BLE001  a bug of ours must not take the user's session with it
             self.fail(request, NncdbgError(report_crash(error)))
         for each in deferred:
@@ -354,7 +354,7 @@ class Session:
         """Raise UsageError while the program goes to another moment: its values are not of one moment."""
         if self.state is State.RUNNING and not self.program.debugger.settled:
             raise UsageError(
-                "the program is going to another moment: its values can be neither read nor set",
+                "the program is moving in time: its values cannot be read or set",
                 hint="wait until it stops, or pause it",
             )
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from nncdbg.engine.changes import Changes
 from nncdbg.engine.code import Code, Path
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.escaping import printable
@@ -24,11 +25,12 @@ micro program that reads like a listing, by the line there."""
 
 @dataclass(slots=True, eq=False)
 class Breakpoint:
-    """One stop condition.  `kind` is line, source, op, graph, value, data or site.
+    """One stop condition.  `kind` is line, source, op, graph, value, data, watch, assert or site.
 
     `target` is the line number (as text), ``file:line`` of the user's model, op name, graph name or
     value name; of a site, which `place` gives, it is what people read.  A data breakpoint stops
-    after the value was written, the others before the statement runs.  If the condition or the log
+    after the value was written; `watch` and `assert` after a value of their `expression` was written, if it
+    changed or is false; the others stop before the statement runs.  If the condition or the log
     message reads a result of the statement itself (`reads` has all names, `reads_out` is for `$out`), both
     are evaluated after it.
     """
@@ -43,6 +45,10 @@ class Breakpoint:
     temporary: bool = False
     place: Place | None = None
     reads_out: bool = False
+    expression: Expression | None = None
+    """What a `watch` watches, or an `assert` asserts."""
+    changes: Changes = field(default_factory=Changes)
+    """The results of a watched expression."""
     enabled: bool = True
     passes: array[int] = field(default_factory=lambda: array("q"))
     """The ticks at which the place was reached with the condition true."""
@@ -52,6 +58,16 @@ class Breakpoint:
     note: str = ""
     sites: list[tuple[Code, int, bool]] = field(default_factory=list)
     """(code, pc of the trap, True if the trap stands behind the statement meant)."""
+
+    @property
+    def after_writes(self) -> bool:
+        """Whether it stops after a value is written, by its kind."""
+        return self.kind in ("data", "watch", "assert")
+
+    @property
+    def written(self) -> frozenset[str]:
+        """The values after whose writing it stops, by its kind."""
+        return self.expression.names if self.expression is not None else frozenset((self.target,))
 
     @property
     def count(self) -> int:
@@ -125,12 +141,14 @@ def matching(breakpoint: Breakpoint, code: Code) -> Iterable[tuple[int, bool]]:
         if breakpoint.kind == "op" and node.op == breakpoint.target:
             after = reads_result(breakpoint, node)
             yield pc + after, after
-        elif breakpoint.kind in ("value", "data"):
-            for value in node.outputs:
-                if value.name == breakpoint.target:
-                    after = breakpoint.kind == "data" or reads_result(breakpoint, node)
-                    yield pc + after, after
-    if breakpoint.kind in ("value", "data") and any(v.name == breakpoint.target for v in code.graph.inputs):
+        elif breakpoint.kind == "value" or breakpoint.after_writes:
+            # Each statement once, though it may write several of the values.
+            everything = breakpoint.expression is not None and breakpoint.reads_out
+            if any(value.name and (everything or value.name in breakpoint.written) for value in node.outputs):
+                after = breakpoint.after_writes or reads_result(breakpoint, node)
+                yield pc + after, after
+    takes = breakpoint.kind == "value" or breakpoint.after_writes
+    if takes and any(value.name in breakpoint.written for value in code.graph.inputs):
         # What the block is given, a loop's carried value above all, is written as it begins.
         yield 0, True
 

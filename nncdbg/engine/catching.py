@@ -82,7 +82,7 @@ class Catches:
         has = "NaN" if kind == "nan" else "Inf"
         mixed = any(holds_any(self.to_host(value), finding.kind) for value in finding.inputs)
         of = "elements" if mixed else "inputs"
-        return f"{what} is in {name}: {node.op} made it out of {of} without {has}"
+        return f"{what} is in {name}: {node.op} produced it from {of} without {has}"
 
     def _originates(self, finding: Finding, inputs: Sequence[Any]) -> bool:
         """Whether an element of the result is bad though no bad element of the inputs influences it."""

@@ -353,7 +353,7 @@ def agreed(name: str, declared: Type | None, inferred: Type | None) -> Type | No
     if found is None:
         raise GraphError(
             f"%{name} is declared {declared} but the op gives {inferred}",
-            hint="leave the type out, or correct it",
+            hint="omit the type, or correct it",
         )
     return found
 

@@ -346,7 +346,7 @@ class Control:
                 self.traps.remove(judged.breakpoint.number)
         begins = frame.pc == 0
         detail = "; ".join(": ".join(filter(None, (_headline(j), _words(j, begins)))) for j in due)
-        reason = "data" if first.breakpoint.kind == "data" else "breakpoint"
+        reason = "data" if first.breakpoint.after_writes else "breakpoint"
         pc = frame.pc - 1 if first.after and frame.pc > 0 else frame.pc
         return self.describe(
             reason, frame, pc, detail=detail, breakpoints=tuple(j.breakpoint.number for j in due)
@@ -420,6 +420,7 @@ class Control:
     def _rewound(self, reason: str) -> Stop:
         for breakpoint in self.traps.breakpoints.values():
             breakpoint.rewind(self.machine.tick)
+            breakpoint.changes.rewind(self.machine.tick)
         if self.limit is not None:
             self.limit.renew()
         if self.machine.ended:
@@ -431,9 +432,7 @@ class Control:
 
     def _not_at_start(self) -> None:
         if self.machine.tick == 0:
-            raise UsageError(
-                "this is the start of the program", hint="there is nothing before it; step forward"
-            )
+            raise UsageError("this is the start of the program", hint="there is nothing to step back to")
 
 
 def _headline(judged: Judged) -> str:
@@ -443,9 +442,10 @@ def _headline(judged: Judged) -> str:
 def _words(judged: Judged, begins: bool) -> str:
     """What is said of a breakpoint besides its place and condition; `begins`: its block is about to begin."""
     found = judged.breakpoint
-    behind = judged.after and not begins and found.kind != "data" and found.condition is not None
+    behind = judged.after and not begins and not found.after_writes and found.condition is not None
     after = "after the statement, as the condition reads its result" if behind else ""
-    return "; ".join(filter(None, (after, judged.detail)))
+    change = str(found.changes) if found.kind == "watch" else ""
+    return "; ".join(filter(None, (change, after, judged.detail)))
 
 
 def _places(sites: Iterable[tuple[Code, int]]) -> list[tuple[int, int]]:

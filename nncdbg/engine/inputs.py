@@ -93,7 +93,7 @@ def bind(
     forms, or a seed below 0; LoadError for a file that cannot be read.
     """
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise UsageError(f"the seed cannot be {seed!r}", hint="a seed is an integer from 0 on")
+        raise UsageError(f"the seed cannot be {seed!r}", hint="a seed is an integer of 0 or more")
     inputs = {value.name: value for value in graph.inputs}
     named = {_input_name(name, inputs, graph): data for name, data in (specs or {}).items()}
     wanted = {name: _wanted(name, data) for name, data in named.items() if isinstance(data, str)}
@@ -202,7 +202,9 @@ class _Sizes:
                     f'no input of @{graph.name} has the size "{name}"', hint=choice(name, symbols)
                 )
             if isinstance(size, bool) or not isinstance(size, int) or size < 0:
-                raise UsageError(f"the size {name} cannot be {size!r}", hint="a size is an integer from 0 on")
+                raise UsageError(
+                    f"the size {name} cannot be {size!r}", hint="a size is an integer of 0 or more"
+                )
         self.known = dict(dims)
         self._from = dict.fromkeys(dims, "the size that was given for it")
         self.chosen = Chosen({}, {})

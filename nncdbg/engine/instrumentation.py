@@ -103,10 +103,10 @@ class Instrumentation:
         """The kinds of findings that cannot be found here, each with why, and what would find it."""
         found = {}
         if self.micro is None:
-            found["micro"] = "micro programs do not run beside the kernels", "--check micro runs them"
+            found["micro"] = "micro programs are not compared with the kernels", "--check micro runs them"
         backend, inspecting = self.linker.backend, self.linker.allocation
         if not inspecting.inspects:
-            why = f"the allocator {inspecting.name} does not watch over memory"
+            why = f"the allocator {inspecting.name} does not check memory"
             hint = "debug, arena and poison do"
             if not backend.on_host:
                 hint += f", with another backend than {backend.name}"
@@ -137,7 +137,7 @@ def allocation_on(backend: Backend, allocator: str | Allocation | None) -> Alloc
     chosen = allocation(usual if allocator is None else allocator)
     if not backend.on_host and chosen.inspects:
         raise UsageError(
-            f"the allocator {chosen.name} manages memory of the host, and {backend.name} has its own",
+            f"the allocator {chosen.name} manages host memory, but {backend.name} has its own",
             hint="use --allocator plain, or --backend numpy or onnxruntime",
         )
     return chosen

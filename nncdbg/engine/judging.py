@@ -12,9 +12,9 @@ from nncdbg.engine.catching import Catches, holds_any
 from nncdbg.engine.code import Code, Statement
 from nncdbg.engine.control import Judged, LogMessage, Stop
 from nncdbg.engine.current import Current
-from nncdbg.engine.errors import NncdbgError
+from nncdbg.engine.errors import NncdbgError, NotComputed
 from nncdbg.engine.explanation import explained, size_origins
-from nncdbg.engine.expression import condition, evaluate
+from nncdbg.engine.expression import Expression, condition, evaluate
 from nncdbg.engine.findings import Finding
 from nncdbg.engine.graph import Array
 from nncdbg.engine.integer_checks import fault_of, finding_of
@@ -69,7 +69,21 @@ class Judge:
     def holds(self, found: Breakpoint, after: bool) -> bool:
         """Whether the condition of a breakpoint is true now, before or after the statement that is meant."""
         when = found.condition
-        return when is None or condition(when, self._scope(found, after) if when.variables else self.scope)
+        if when is not None and not condition(
+            when, self._scope(found, after) if when.variables else self.scope
+        ):
+            return False
+        return found.expression is None or self._stops(found, found.expression, after)
+
+    def _stops(self, found: Breakpoint, expression: Expression, after: bool) -> bool:
+        """Whether a watched expression has changed or an asserted one is false, once it can be computed."""
+        scope = self._scope(found, after) if expression.variables else self.scope
+        try:
+            if found.kind == "assert":
+                return not condition(expression, scope)
+            return found.changes.changed(self.machine.tick, evaluate(expression, scope))
+        except NotComputed:
+            return False
 
     def _scope(self, found: Breakpoint, after: bool) -> Values:
         """The names and values of this moment, `$in0` and `$out` those of the breakpoint's statement.
@@ -77,7 +91,7 @@ class Judge:
         Where a block begins, `$out` is the value that is watched.
         """
         frame = self.machine.frames[-1]
-        if not after:
+        if not after or (frame.pc == 0 and found.expression is not None):
             current = Current(frame, frame.pc, None)
         elif frame.pc == 0 and found.target in frame.code.slot_of:
             current = Current(frame, 0, (frame.code.slot_of[found.target],))

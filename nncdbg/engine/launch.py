@@ -150,7 +150,7 @@ def _mark_formula(code: Code, program: Program) -> None:
 
 
 def _placed(error: NncdbgError, text: Listing, path: Path, pc: int, program: Program) -> NncdbgError:
-    """The error with its statement underlined and where the user's model says it."""
+    """The error with its statement underlined and source position in the user's model."""
     error.excerpt = excerpt(text, path, pc)
     location = _node_at(program, path, pc).location
     error.source = str(location) if location is not None else None

@@ -41,7 +41,7 @@ class Placement:
             self._bind_target(found)
         for code in codes:
             self.bind_in(found, code)
-        if found.kind != "data" and any(after and pc for _, pc, after in found.sites):
+        if not found.after_writes and any(after and pc for _, pc, after in found.sites):
             what = "the condition" if found.log is None else "the message"
             words = f"{what} reads the result, so it is evaluated after the statement"
             found.note = f"{found.note}; {words}" if found.note else words
@@ -51,9 +51,7 @@ class Placement:
         place = self.listing.next_site(line)
         if place is None or line < 1:
             last = len(self.listing.lines)
-            raise UsageError(
-                f"there is no statement at or after line {line}", hint=f"the listing has {last} lines"
-            )
+            raise UsageError(f"no statement at or after line {line}", hint=f"the listing has {last} lines")
         if place[0] != line:
             found.note = f"line {line} has no statement; moved to line {place[0]}"
             found.target = str(place[0])
@@ -103,10 +101,14 @@ class Placement:
         found.lines = (lines[pc],)
 
     def _bind_target(self, found: Breakpoint) -> None:
+        kind = "data" if found.after_writes else found.kind
+        targets = found.written if found.after_writes else (found.target,)
         found.lines = tuple(
-            sorted(self.listing.line(path, pc) for path, pc in places(self.program, found.kind, found.target))
+            sorted(
+                {self.listing.line(*place) for each in targets for place in places(self.program, kind, each)}
+            )
         )
-        if not found.lines:
+        if not found.lines and not (found.expression is not None and found.reads_out):
             raise self._nothing_there(found)
 
     def bind_in(self, found: Breakpoint, code: Code) -> None:
@@ -138,6 +140,9 @@ class Placement:
                     yield site.pc
 
     def _nothing_there(self, found: Breakpoint) -> UsageError:
+        if found.expression is not None:
+            words = f"`{found.target}` reads no value that the program computes"
+            return UsageError(words, hint="such as max(abs(%h)) < 6e4")
         sigil = {"op": "", "graph": "@"}.get(found.kind, "%")
         near = difflib.get_close_matches(found.target, candidates(self.program, found.kind), 1)
         kind = "value" if found.kind == "data" else found.kind

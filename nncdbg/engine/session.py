@@ -239,6 +239,24 @@ class Debugger(RichOutput):
         """Stop after each statement that writes `value` (and makes `when` true)."""
         return self._stopping.add({"data": value}, when, hits)
 
+    def watch_expression(
+        self, expression: str, when: str | None = None, hits: int | str | None = None
+    ) -> Breakpoint:
+        """Stop after each statement that changes the result of an expression, such as ``"%h[0, 3]"``.
+
+        The first result is a change, unless it is false.  Raises ExpressionError, UsageError.
+        """
+        return self._stopping.add({"watch": expression}, when, hits)
+
+    def assert_true(
+        self, expression: str, when: str | None = None, hits: int | str | None = None
+    ) -> Breakpoint:
+        """Stop after each statement that writes a value of an expression and makes it false.
+
+        With ``$out`` it is evaluated after every statement.  Raises ExpressionError, UsageError.
+        """
+        return self._stopping.add({"assert": expression}, when, hits)
+
     def delete(self, number: int | None = None) -> None:
         """Delete one breakpoint, or all.  Raises UsageError for an unknown number."""
         self._stopping.delete(number)

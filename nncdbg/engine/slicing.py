@@ -141,8 +141,10 @@ class Slicing:
         """Whether a frame was begun by this statement: its block, and what it was given, are the same."""
         code = visit.code
         if pc in code.bodies:
+            if frame.code not in code.bodies[pc]:
+                return False
             given = [(visit.slots[outer], frame.slots[inner]) for outer, inner in frame.code.captures]
-            return frame.code in code.bodies[pc] and all(a is b for a, b in given)
+            return all(a is b for a, b in given)
         operands = [visit.slots[slot] for slot in code.operands[pc]]
         inputs = frame.slots[1 : 1 + len(operands)]
         same = all(a is b for a, b in zip(operands, inputs, strict=True))

@@ -54,6 +54,7 @@ class Stopping:
                 "a breakpoint is at one of line, op, graph, value, source or site", hint="break_at(line=12)"
             )
         kind, place = chosen[0]
+        expression = self.scope.read(place) if kind in ("watch", "assert") else None
         read = self._read(when, log)
         rule = str(hits) if hits is not None else None
         if rule is not None:
@@ -68,7 +69,8 @@ class Stopping:
             read.names,
             temporary,
             place if kind == "site" else None,
-            read.out,
+            read.out or (expression is not None and expression.reads_result),
+            expression,
         )
         self._bind(found)
         self._numbers += 1
@@ -161,7 +163,7 @@ class Stopping:
         """The breakpoint with a number.  Raises UsageError if there is none."""
         found = self.traps.breakpoints.get(number)
         if found is None:
-            raise UsageError(f"there is no breakpoint {number}", hint="`info breakpoints` lists them")
+            raise UsageError(f"no breakpoint {number}", hint="`info breakpoints` lists them")
         return found
 
     def reach(self, code: Code) -> None:

@@ -471,7 +471,7 @@ class Timeline:
         number = self.branch
         while any(each.changes is edit.changes for each in edits_of(self._deviations_of(number))):
             parent = self.branches[number].parent
-            assert parent is not None, "every edit began a branch"
+            assert parent is not None, "every edit starts a branch"
             number = parent
         return number
 

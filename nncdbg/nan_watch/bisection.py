@@ -62,7 +62,7 @@ class Bisection:
     def __post_init__(self) -> None:
         if self.dtype not in NARROW:
             raise UsageError(
-                f"a program cannot be narrowed to {self.dtype!r}", hint=f"one of: {', '.join(NARROW)}"
+                f"cannot narrow a program to {self.dtype!r}", hint=f"one of: {', '.join(NARROW)}"
             )
         rtol, atol = DEFAULTS[self.dtype]
         given = self.tolerance
@@ -77,7 +77,7 @@ class Bisection:
 
         Raises what the wide run fails with, and UsageError if its outputs have NaN already.
         """
-        self._tell("running in the type it has")
+        self._tell("running in the declared types")
         self._reference(self._note)
         self._check_reference()
         if self._will_do([]):
@@ -87,12 +87,12 @@ class Bisection:
         guess = [place for place, alone in self.alone.items() if alone.reason]
         if not (guess and self._will_do(guess)):
             guess = self._grown(guess)
-        self._tell("taking away what is not needed")
+        self._tell("removing statements that are not needed")
         return self.ordered(minimized(self.ordered(guess), self._will_do))
 
     def _grown(self, guess: list[Place]) -> list[Place]:
         """The guess with those statements that are least exact alone: 1, 2, 4 ... of them."""
-        self._tell("adding what is least exact")
+        self._tell("adding the least exact statements")
         others = sorted(
             (place for place in self.alone if place not in guess), key=lambda place: -self.alone[place].factor
         )
@@ -178,12 +178,12 @@ class Bisection:
 
     def _check_reference(self) -> None:
         if not self.alone:
-            raise UsageError("no statement reads or gives f32 or f64, so there is nothing to narrow")
+            raise UsageError("nothing to narrow: no statement reads or computes f32 or f64")
         bad = [name for name, content in self._wanted.items() if holds_any(content, "nan")]
         if bad:
             raise UsageError(
-                f"the output %{bad[0]} has NaN already as the program is",
-                hint="`nncdbg watch` tells why; bisect needs a run that is right",
+                f"the output %{bad[0]} has NaN before any change",
+                hint="`nncdbg watch` explains it; bisect needs a correct run",
             )
 
     def _note_types(self, frame: Frame) -> None:
@@ -238,7 +238,7 @@ class Bisection:
 
     def reasons(self, places: Sequence[Place]) -> list[Kept]:
         """Each of the statements that stay wide, and what happens without it."""
-        self._tell("asking what each is for")
+        self._tell("testing each statement alone")
         return [self._reason(place, [each for each in places if each != place]) for place in places]
 
     def unexplained(self, places: Sequence[Place]) -> list[Kept]:
@@ -252,7 +252,7 @@ class Bisection:
 
     def _reason(self, place: Place, others: Sequence[Place]) -> Kept:
         alone, without = self.alone[place], self.outcome(others)
-        self._tell("asking what each is for")
+        self._tell("testing each statement alone")
         if alone.reason:
             detail = alone.detail
         else:

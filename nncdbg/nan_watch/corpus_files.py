@@ -47,7 +47,7 @@ def case_files(folder: str | Path) -> tuple[list[CaseFile], list[str]]:
     cases = [entry for entry in entries if entry.is_dir() or entry.suffix.lower() in _SUFFIXES]
     skipped = [entry.name for entry in entries if entry not in set(cases)]
     if not cases:
-        raise UsageError(f"there is no case in {base}", hint=f"cases are {_FORMS}")
+        raise UsageError(f"no cases in {base}", hint=f"cases are {_FORMS}")
     return [CaseFile(entry.name, str(entry)) for entry in cases], skipped
 
 
@@ -87,7 +87,7 @@ def _only_input(path: Path, graph: Graph) -> str:
     if len(needed) != 1:
         raise UsageError(
             f"{path.name} is one array, and the model has {len(needed)} inputs: {', '.join(needed)}",
-            hint="put them into one .npz file, or a folder with a .npy file for each",
+            hint="use one .npz file, or a folder with one .npy file per input",
         )
     return needed[0]
 
@@ -103,7 +103,7 @@ def _folder(path: Path, graph: Graph) -> dict[str, Any]:
         return _messages(messages, graph)
     arrays = [entry for entry in entries if entry.suffix.lower() in (".npy", ".npz")]
     if not arrays:
-        raise UsageError(f"the folder {path.name} holds no input", hint="NAME.npy per input, or input_0.pb")
+        raise UsageError(f"the folder {path.name} has no input", hint="NAME.npy per input, or input_0.pb")
     spelled = _spelled(value.name for value in graph.inputs)
     found: dict[str, Any] = {}
     for entry in arrays:

@@ -99,7 +99,7 @@ class Process:
 
 def _ending(code: int) -> str:
     if code >= 0:
-        return f"left with exit code {code}"
+        return f"exited with code {code}"
     try:
         name = signal.Signals(-code).name
     except ValueError:

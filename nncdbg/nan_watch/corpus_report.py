@@ -92,7 +92,7 @@ class CorpusReport:
         cases = len(self._report.cases)
         self._report.unchecked.append(f"{len(names)} of {cases} cases, as {why}: {shown}")
         if len(names) == cases:
-            self._report.error = RunError(f"no case was run to its end, as {why}")
+            self._report.error = RunError(f"no case finished: {why}")
 
     def finished(self, good: Recording | None = None) -> Report:
         """The report of all runs; what was measured in them is judged as one."""

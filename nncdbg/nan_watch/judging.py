@@ -58,7 +58,7 @@ def _dead(track: Track, gate: Threshold) -> Trip | None:
 
 def _finding(track: Track, trip: Trip) -> WatchFinding:
     gate = trip.gate
-    worst = f"{gate.shown(trip.worst)} at the worst; " if trip.worst != trip.actual else ""
+    worst = f"{gate.shown(trip.worst)} at worst; " if trip.worst != trip.actual else ""
     return WatchFinding(
         gate.kind,
         "birth",

@@ -49,9 +49,9 @@ def reuse(debugger: Debugger, misread: Misread, plan: PlacedPlan | None, reaches
         evidence += f"; its memory was freed at line {_line(debugger, block.freed)}"
     place = None if plan is None else plan.places.get(block.owner.site)
     if place is not None and block.size > place.size:
-        evidence += f"; the plan gives it {place.size} bytes, it takes {block.size}"
+        evidence += f"; the plan gives it {place.size} bytes, it needs {block.size}"
     if place is not None and place.lives is not None:
-        evidence += f"; the plan takes it for alive from line {place.lives[0]} to line {place.lives[1]}"
+        evidence += f"; the plan considers it live from line {place.lives[0]} to line {place.lives[1]}"
     other = taker.statement if taker is not None else block.freed
     return WatchFinding(
         "reuse",
@@ -71,7 +71,7 @@ def reuse(debugger: Debugger, misread: Misread, plan: PlacedPlan | None, reaches
 def _reuse_hint(block: Block, taker: Owner | None) -> str:
     if taker is None:
         return f"free %{block.owner.value} after its last reader"
-    return f"give %{taker.value} other bytes, or free %{block.owner.value} after its last reader only"
+    return f"give %{taker.value} different bytes, or free %{block.owner.value} only after its last reader"
 
 
 def _round(taker: Owner) -> str:
@@ -119,14 +119,14 @@ def misuse(debugger: Debugger, moment: Moment, finding: Finding) -> WatchFinding
 def changed(debugger: Debugger, found: Changed, culprit: Moment | None) -> WatchFinding:
     """A value that somebody wrote into who does not own it."""
     reader = found.reader.statement
-    evidence = f"%{found.name} is not what was written"
+    evidence = f"%{found.name} changed after it was written"
     if culprit is not None:
         statement = culprit.statement
         evidence += f": it changed while {verb(statement)} ran at line {_line(debugger, statement)}"
         if any(statement.code.names[slot] == found.name for slot in statement.code.operands[statement.pc]):
             evidence += ", which has it as an operand"
     else:
-        evidence += ", and nobody was seen to change it"
+        evidence += ", and no statement was seen to change it"
     return WatchFinding(
         "reuse",
         "birth",
@@ -135,14 +135,14 @@ def changed(debugger: Debugger, found: Changed, culprit: Moment | None) -> Watch
         inputs=_operands(reader),
         cause="write into foreign memory" if culprit is not None else "unknown",
         evidence=evidence,
-        hint="a kernel writes to its own result only: copy the operand, and keep no buffer for later",
+        hint="write only to the own result: copy the operand, and keep no buffers between calls",
         other=None if culprit is None else _site(debugger, culprit.statement, ""),
     )
 
 
 def state(debugger: Debugger, differs: Differs) -> WatchFinding:
     """A kernel whose second run gives something else."""
-    told = differs.detail or f"gives another %{differs.name} than in the first, out of the same operands"
+    told = differs.detail or f"gives a different %{differs.name} than in the first, from the same operands"
     statement = differs.moment.statement
     return WatchFinding(
         "state",
@@ -152,7 +152,7 @@ def state(debugger: Debugger, differs: Differs) -> WatchFinding:
         inputs=_operands(statement),
         cause="state between runs",
         evidence=f"in the second run {verb(statement)} {told}",
-        hint="keep nothing from call to call; randomness comes from `rng`",
+        hint="keep no state between calls; draw random numbers from `rng`",
     )
 
 
@@ -168,9 +168,9 @@ def unexplained(debugger: Debugger, differs: Differs, read: StillRead | None) ->
         own = taker is not None and taker.statement.code.path == statement.code.path
         if own and taker is not None and taker.statement.pc == statement.pc:
             cause, hint = "read before write", "write every element of `out` before reading it"
-            evidence += f": its buffer stands where %{owner.value} stood, and it reads what was left there"
+            evidence += f": its buffer reuses the memory of %{owner.value}, and it reads the old bytes"
         else:
-            cause, hint = "kept reference", "a kernel keeps no operand and no buffer from call to call"
+            cause, hint = "kept reference", "do not keep operands or buffers between calls"
             evidence += f": it still reads %{owner.value}, which lives from line {begin} to line {end}"
         other, told = _taker(debugger, read.block)
         evidence += told

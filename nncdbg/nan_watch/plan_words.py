@@ -44,18 +44,18 @@ def _problem(debugger: Debugger, problem: PlanProblem) -> WatchFinding:
         evidence = f"%{name} takes {first} bytes, and its place has {last}"
         hint = "round sizes up, and take them from the type and the shape that the value has when it runs"
     elif problem.kind == "misaligned":
-        evidence = f"%{name} stands at byte {first}, which is no multiple of {last}"
+        evidence = f"%{name} is at byte {first}, which is not a multiple of {last}"
         hint = f"give it a multiple of {last} as its offset"
     elif problem.kind == "outlived":
         begin, _ = lines(debugger, value.code, name)
         evidence = (
-            f"%{name} lives from line {begin} to line {last}; the plan takes it for dead after line {first}"
+            f"%{name} lives from line {begin} to line {last}; the plan considers it dead after line {first}"
         )
-        hint = f"let %{name} live up to its last reader"
+        hint = f"keep %{name} live until its last reader"
     else:
         assert other is not None
         evidence = _sharing(debugger, problem, other)
-        hint = f"give %{other.name} other bytes than %{name}"
+        hint = f"give %{other.name} different bytes than %{name}"
     return WatchFinding(
         "plan",
         "birth",
@@ -70,7 +70,7 @@ def _problem(debugger: Debugger, problem: PlanProblem) -> WatchFinding:
 
 def _sharing(debugger: Debugger, problem: PlanProblem, other: Placed) -> str:
     lives = [
-        "%{} (alive from line {} to line {})".format(each.name, *lines(debugger, each.code, each.name))
+        "%{} (live from line {} to line {})".format(each.name, *lines(debugger, each.code, each.name))
         for each in (problem.value, other)
     ]
     shared = f"share bytes {problem.first}..{problem.last}"
@@ -95,10 +95,10 @@ def left_out(debugger: Debugger, arena: PlacedAllocation) -> list[str]:
     told = []
     if arena.apart:
         names = _listed(arena.apart)
-        told.append(f"values without a place in the plan, which stood in memory of their own: {names}")
+        told.append(f"values that the plan does not place, which had memory of their own: {names}")
     if arena.beyond:
         names = _listed(arena.beyond)
-        told.append(f"values that do not fit into the arena, which stood in memory of their own: {names}")
+        told.append(f"values that do not fit into the arena, which had memory of their own: {names}")
     return told
 
 
@@ -112,9 +112,7 @@ def unrun(debugger: Debugger, plan: PlacedPlan, played: Played) -> list[str]:
     if not missing:
         return []
     names = _listed(missing)
-    return [
-        f"places of values that were not computed in this run, so that nobody was seen to read them: {names}"
-    ]
+    return [f"places of values that were not computed in this run, so their readers are unknown: {names}"]
 
 
 def _listed(sites: dict[Site, None]) -> str:

@@ -35,7 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addini("nan_watch_fail_on", "gates of --nan-watch and of the fixture nan_watch", "string", "")
     parser.addini("nan_watch_max_ops", "statements after which a watched run is stopped", "string", "")
-    parser.addini("nan_watch_strict", "fail also on findings without effect on an output", "bool", False)
+    parser.addini("nan_watch_strict", "also fail on findings without effect on an output", "bool", False)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -140,8 +140,8 @@ def check_model(good: Recording, program: Program) -> None:
     shared = sum(1 for key in good.statements if _value_and_op(key) in names)
     if shared < _LEAST_SHARED * len(good.statements):
         raise UsageError(
-            f"the recording is of another model, {good.model}: "
-            f"{shared} of its {len(good.statements)} statements are in this one",
+            f"the recording belongs to another model, {good.model}: "
+            f"{shared} of its {len(good.statements)} statements are in this model",
             hint="record a good run of this model with --record FILE",
         )
 
@@ -193,7 +193,7 @@ def _change(good: Summary, now: Summary) -> tuple[float, str]:
             return math.inf, f"{name} was {getattr(good, name)} and is {getattr(now, name)}"
     if good.min is None or now.min is None:
         changed = good.min is not now.min
-        return (math.inf if changed else 0.0), "there is no finite element in one of the runs"
+        return (math.inf if changed else 0.0), "one of the runs has no finite element"
     assert good.max is not None
     scale = max(abs(good.min), abs(good.max))
     worst, fact = 0.0, "nothing changed"

@@ -105,8 +105,8 @@ def found_first(program: Program, inputs: Any, settings: Settings, **fields: Any
     if report.error is not None:
         raise report.error
     raise UsageError(
-        "the watch finds nothing to reduce here",
-        hint=f"it fails on {', '.join(settings.fail_on)}; give the inputs with which it is found",
+        "nothing to reduce: the watch reports no finding",
+        hint=f"the gates are {', '.join(settings.fail_on)}; pass the inputs that show the finding",
     )
 
 

@@ -144,4 +144,4 @@ def from_json(text: str | bytes, kind: type[T], title: str) -> T:
         # Not msgspec's own decoder: half of a surrogate pair, which odd names have, is none to it.
         return msgspec.convert(json.loads(text), kind)
     except (ValueError, RecursionError, msgspec.ValidationError) as error:
-        raise LoadError(f"{title} is damaged: {error}", hint="it has to be written again") from None
+        raise LoadError(f"{title} is damaged: {error}", hint="write it again") from None

@@ -90,7 +90,7 @@ def judge_loop(debugger: Debugger, sighting: Sighting) -> Verdict | None:
 
 
 def _learning_rate(course: _Course) -> Verdict:
-    hint = "take a smaller learning rate, or clip the gradient"
+    hint = "use a smaller learning rate, or clip the gradient"
     return Verdict(LEARNING_RATE, f"{LEARNING_RATE}: {_grew(course)}", hint)
 
 
@@ -176,8 +176,8 @@ def _loss_scale(sighting: Sighting) -> Verdict | None:
         return None
     for name, factor in _factors(code, pc):
         shown = f"%{name} = {factor:g}" if name else f"{factor:g}"
-        evidence = f"{LOSS_SCALE}: it holds the factor {shown}, and {dtype} does not reach so far"
-        return Verdict(LOSS_SCALE, evidence, "take a smaller loss scale, or one that adapts itself")
+        evidence = f"{LOSS_SCALE}: it holds the factor {shown}, which {dtype} cannot represent"
+        return Verdict(LOSS_SCALE, evidence, "use a smaller or a dynamic loss scale")
     return None
 
 

@@ -66,7 +66,7 @@ def reduce_blocks(
     is called before each piece.  Raises UsageError for strings.
     """
     if array.dtype.kind in _STRINGS:
-        raise UsageError("strings cannot be reduced", hint="take every so-many-th element")
+        raise UsageError("strings cannot be reduced", hint="take every n-th element")
 
     def read(part: _Part) -> npt.NDArray[Any]:
         return numbers(array[part]) if minus is None else difference(array[part], minus[part])

@@ -9,13 +9,13 @@ from typing import Any
 from nncdbg.engine.rich_output import RichOutput
 
 
-def _number(number: float | None) -> str:
-    """Four significant digits; integers in full, as far as they are not longer than that."""
+def _number(number: float | None, digits: int) -> str:
+    """`digits` significant digits; integers in full, as far as they are not longer than that."""
     if number is None:
         return "-"
     if isinstance(number, int) and abs(number) < 10**7:
         return str(number)
-    return f"{number:.4g}"
+    return f"{number:.{digits}g}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Summary(RichOutput):
         """The fields by name, in order, fit for JSON."""
         return {name: getattr(self, name) for name in self.__slots__}
 
-    def figures(self) -> list[tuple[str, str]]:
+    def figures(self, digits: int = 4) -> list[tuple[str, str]]:
         """Return labels and numbers for a line: non-zero counts of NaN and infinities, then the statistics.
 
         Without a finite element the line ends with the count of all elements: ``nan 12 of 12``.
@@ -58,7 +58,7 @@ class Summary(RichOutput):
         if abnormal and not self.finite:
             return [*abnormal, ("of", str(self.count))]
         statistics = (("min", self.min), ("mean", self.mean), ("max", self.max), ("std", self.std))
-        return [*abnormal, *((label, _number(number)) for label, number in statistics)]
+        return [*abnormal, *((label, _number(number, digits)) for label, number in statistics)]
 
     def __str__(self) -> str:
         return " ".join(f"{label} {number}" for label, number in self.figures())

@@ -45,7 +45,7 @@ def value_line(name: str, array: Array, summary: Summary, look: Look | None = No
         return _headed(heads, [text(f"{np.count_nonzero(array)} of {array.size} true")], view)
     figures = [
         text(f"{label} {number}", BAD if label in ("nan", "+inf", "-inf") else "")
-        for label, number in summary.figures()
+        for label, number in summary.figures(view.precision)
     ]
     return _headed(heads, figures, view)
 
@@ -62,7 +62,7 @@ def described(name: str, content: Any, look: Look | None = None) -> Text:
 
 
 def _elements(array: Array, look: Look) -> Text:
-    written = elements(array, look.ellipsis)
+    written = elements(array, look.ellipsis, look.precision)
     line = text(written)
     if not is_text(array):
         line.highlight_regex(_NOT_FINITE, BAD)
@@ -135,7 +135,11 @@ def _body(array: Array, look: Look) -> Text:
     if is_text(array) or array.size == 0 or reduced.ndim == 0:
         return grid(array, look=look)
     if reduced.ndim == 1:
-        return text("\n").join([spark(reduced, look=look), grid(reduced, look=look)])
+        parts = [spark(reduced, look=look), grid(reduced, look=look)]
+        if reduced.size > look.width:
+            share = reduced.size / look.width
+            parts.insert(1, text(f"each bar is the mean of {share:.3g} elements", DIM))
+        return text("\n").join(parts)
     if reduced.ndim == 2:
         small = max(reduced.shape) <= _SIDE
         return grid(reduced, look=look) if small else image(reduced, look=look)

@@ -31,7 +31,7 @@ def grid(array: Array, index: Any = None, *, look: Look | None = None, rows: int
     if shown.size == 0:
         lines.append("(empty)")
     elif shown.ndim == 0:
-        lines.append(_cell(shown[()], 0))
+        lines.append(_cell(shown[()], 0, view))
     elif shown.ndim == 1:
         lines.extend(_vector(shown, positions[0], view, rows))
     else:
@@ -89,15 +89,15 @@ def _item(item: Any) -> str:
     return f"{first}:{stop}" + (f":{item.step}" if item.step not in (None, 1) else "")
 
 
-def _cell(value: Any, width: int) -> Text:
-    return text(padded(element(value), width), BAD if is_bad(value) else "")
+def _cell(value: Any, width: int, look: Look) -> Text:
+    return text(padded(element(value, look.precision), width), BAD if is_bad(value) else "")
 
 
 def _vector(vector: Array, positions: range, look: Look, rows: int) -> list[Text]:
     """`[0] 1 2 3` / `[3] 4 5 6`: as many as fit a line, labelled with the first position."""
     ends = edges(vector.shape[0], rows * look.width)
     values = [vector[i] for i in ends if i is not None]
-    width = max(cells(element(value)) for value in values)
+    width = max(cells(element(value, look.precision)) for value in values)
     label = max(len(str(positions[0])), len(str(positions[-1]))) + 2
     fitting = max(1, (look.width - label) // (width + 1))
     lines = []
@@ -108,7 +108,7 @@ def _vector(vector: Array, positions: range, look: Look, rows: int) -> list[Text
         start = row * fitting
         line = text(f"[{positions[start]}]".rjust(label), DIM)
         for value in vector[start : start + fitting]:
-            line.append(" ").append_text(_cell(value, width))
+            line.append(" ").append_text(_cell(value, width, look))
         lines.append(line)
     return lines
 
@@ -117,7 +117,7 @@ def _table(table: Array, positions: Sequence[range], look: Look, rows: int) -> l
     """A header of column positions, then rows; None in the chosen rows or columns is a gap."""
     chosen = edges(table.shape[0], rows)
     label = max(len(str(positions[0][row])) for row in chosen if row is not None) + 2
-    columns, widths = _fitting_columns(table, chosen, positions[1], look.width - label)
+    columns, widths = _fitting_columns(table, chosen, positions[1], look.width - label, look.precision)
     header = text(" " * label)
     for column, width in zip(columns, widths, strict=True):
         name = look.ellipsis if column is None else str(positions[1][column])
@@ -131,13 +131,13 @@ def _table(table: Array, positions: Sequence[range], look: Look, rows: int) -> l
             if row is None or column is None:
                 line.append(look.ellipsis.rjust(width), DIM)
             else:
-                line.append_text(_cell(table[row, column], width))
+                line.append_text(_cell(table[row, column], width, look))
         lines.append(line)
     return lines
 
 
 def _fitting_columns(
-    table: Array, chosen: Sequence[int | None], positions: range, room: int
+    table: Array, chosen: Sequence[int | None], positions: range, room: int, digits: int
 ) -> tuple[list[int | None], list[int]]:
     """The most columns, from both ends, that fit `room` cells, and the width of each."""
     known: dict[int, int] = {}
@@ -146,7 +146,7 @@ def _fitting_columns(
         if column is None:
             return 1
         if column not in known:
-            written = (element(table[row, column]) for row in chosen if row is not None)
+            written = (element(table[row, column], digits) for row in chosen if row is not None)
             known[column] = max(len(str(positions[column])), *map(cells, written))
         return known[column]
 

@@ -37,13 +37,15 @@ SMALL = 8
 class Look:
     """`width` in cells; `color` and `unicode` as far as the other end can show them.
 
-    `names` are the short names of the block that is shown; None shows names in full.
+    `names` are the short names of the block that is shown; None shows names in full.  `precision` is the
+    number of significant digits.
     """
 
     width: int = 80
     color: bool = False
     unicode: bool = True
     names: ShortNames | None = None
+    precision: int = 4
 
     @classmethod
     def of(cls, console: Console) -> Look:
@@ -88,14 +90,14 @@ def element(value: Any, digits: int = 4) -> str:
     return str(int(value)) if dtypes.name_of(kind) in dtypes.INTEGERS else f"{float(value):.{digits}g}"
 
 
-def elements(array: Array, ellipsis: str = "…") -> str:
+def elements(array: Array, ellipsis: str = "…", digits: int = 4) -> str:
     """The elements of a small tensor in a line: `[[1. nan] [0.5 2.]]`; of strings and bools the first."""
     if array.ndim == 0:
-        return element(array[()])
+        return element(array[()], digits)
     if is_text(array) or array.dtype.kind == "b":
         more = f" {ellipsis}]" if array.size > SMALL else "]"
         return "[" + " ".join(element(one) for one in array.reshape(-1)[:SMALL]) + more
-    written = np.array2string(array, precision=4, max_line_width=10**6, threshold=SMALL)
+    written = np.array2string(array, precision=digits, max_line_width=10**6, threshold=SMALL)
     return re.sub(r"\s+", " ", re.sub(r"\[\s+", "[", written))
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from io import TextIOWrapper
 
-from nncdbg.engine.errors import NncdbgError, RunError
+from nncdbg.engine.errors import NncdbgError, RunError, UsageError
 from nncdbg.engine.escaping import printable
 from nncdbg.terminal.options import Parser, add_check, add_machine, add_model, add_prompt
 
@@ -92,10 +92,24 @@ def _prompt(arguments: Sequence[str]) -> int:
     if not arguments:
         parser.print_help(sys.stderr)
         return 2
+    _check_command(arguments)
     options = parser.parse_args(arguments)
     from nncdbg.terminal.repl import start
 
     return start(options)
+
+
+def _check_command(arguments: Sequence[str]) -> None:
+    """Raise UsageError for a first word that is no file and resembles a command, as in `nncdbg rnu`."""
+    from difflib import get_close_matches
+
+    word = arguments[0]
+    near = get_close_matches(word, COMMANDS, 1)
+    if near and len(arguments) > 1 and not os.path.exists(word) and "." not in word:
+        rest = " ".join(arguments[1:])
+        raise UsageError(
+            f"there is no file or command {word}", hint=f"did you mean `nncdbg {near[0]} {rest}`?"
+        )
 
 
 def _parser() -> Parser:

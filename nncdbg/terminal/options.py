@@ -50,7 +50,7 @@ class Parser(argparse.ArgumentParser):
         return options, rest
 
     def error(self, message: str) -> NoReturn:
-        error = UsageError(message, hint=f"`{self.prog} --help` lists what there is")
+        error = UsageError(message, hint=f"see `{self.prog} --help`")
         if self._json:
             print(failure_document(error))
         raise error
@@ -92,7 +92,7 @@ def add_machine(parser: Parser) -> None:
     )
     add("--allocator", help="debug, arena, poison or plain (debug; plain on a device)")
     add("--history", metavar="BYTES", help="memory for old values, such as 500MB or 4GiB (a quarter of RAM)")
-    add("--max-ops", type=int, metavar="N", help="stop after N statements, for loops that may never end")
+    add("--max-ops", type=int, metavar="N", help="stop after N statements")
 
 
 def add_check(parser: Parser) -> None:

@@ -1,4 +1,4 @@
-"""How people write a place to stop at: `LINE|OP|@graph|%value [if EXPR] [hits N]`."""
+"""How people write a place to stop at: `LINE|OP|@graph|%value|FILE:LINE [if EXPR] [hits N]`."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _IF = re.compile(r"\s*if(?=[\s(%]|$)(?P<condition>.*)", re.DOTALL)
 _VALUE = re.compile(r"""\s*(%?(?:"(?:[^"\\]|\\.)*"|[^\s"\[]+)(?:\[[^\]]*\])?)(?:\s+(.*)|$)""", re.DOTALL)
 """A value, perhaps with an index, and what follows."""
 
-FORMS = "LINE, OP, @graph or %value, then [if EXPR] [hits N]"
+FORMS = "LINE, OP, @graph, %value or FILE:LINE, then [if EXPR] [hits N]"
 
 
 @dataclass(frozen=True, slots=True)
 class StopSpec:
-    """`kind` is line, op, graph or value; `name` has no sigil and no quotes."""
+    """`kind` is line, op, graph, value or source (`net.py:11`); `name` has no sigil and no quotes."""
 
     kind: str
     name: str
@@ -40,6 +40,7 @@ class StopSpec:
             op=self.name if self.kind == "op" else None,
             graph=self.name if self.kind == "graph" else None,
             value=self.name if self.kind == "value" else None,
+            source=split_source(self.name) if self.kind == "source" else None,
             when=self.when,
             hits=self.hits,
             log=log,
@@ -65,7 +66,36 @@ def split_place(text: str) -> tuple[str, str, str]:
         return ("graph" if sigil == "@" else "value"), name, rest
     if not match["quoted"] and re.fullmatch(r"[+-]?\d+", name):
         return "line", name, rest
-    return "op", name, rest
+    return ("op" if split_source(name) is None else "source"), name, rest
+
+
+def split_source(text: str) -> tuple[str, int] | None:
+    """Return ("net.py", 11) for `net.py:11`, a line of the user's model; None for anything else."""
+    file, colon, line = text.rpartition(":")
+    return (file, int(line)) if file and colon and line.isdecimal() else None
+
+
+def split_watched(text: str) -> tuple[str, str | None, str | None]:
+    """Return the expression, the condition and the hit rule of `EXPR [if EXPR] [hits N]`."""
+    found = _HITS.search(text)
+    hits, rest = (found["rule"], text[: found.start()]) if found is not None else (None, text)
+    expression, mark, when = re.sub(r"\sif(?=[\s(]|$)", "\0", rest, count=1).partition("\0")
+    if mark and not when.strip():
+        raise UsageError("there is no condition after `if`", hint="watch %h if max(%h) > 100")
+    return expression.strip(), when.strip() or None, hits
+
+
+def plain_name(text: str) -> str | None:
+    """Return the name in `%h`, `%"odd name"` or `h`, without sigil and quotes; None for other texts."""
+    match = _PLACE.fullmatch(text)
+    if match is None or match["sigil"] == "@":
+        return None
+    return _unquoted(match["quoted"]) if match["quoted"] else match["bare"]
+
+
+def is_computed(text: str) -> bool:
+    """Whether a text without spaces has signs of an expression, such as an index or a call."""
+    return '"' not in text and re.search(r"[\[(<>=*+]", text) is not None
 
 
 def split_value(text: str) -> tuple[str, str]:

@@ -128,12 +128,12 @@ def _show_origins(screen: Screen, debugger: Debugger, origins: Sequence[Origin],
         screen.put_line(
             Text(f"{' and '.join(born).replace('zeros', 'Zeros')} {verb(born)} at this statement:", "bold")
         )
-        screen.put_line(statement_line(debugger, origin.visit, origin.pc, showing))
+        screen.put_wrapped(statement_line(debugger, origin.visit, origin.pc, showing))
         for line in _operands_and_result(debugger, origin, showing):
-            screen.put_line(Text("    ").append_text(line))
+            screen.put_wrapped(Text("    ").append_text(line))
         for trouble in born:
             for line in cause_lines(debugger, origin, trouble):
-                screen.put_line(Text("  ").append_text(line))
+                screen.put_wrapped(Text("  ").append_text(line))
     if len(found) > _ORIGINS:
         screen.put(f"and {len(found) - _ORIGINS} more statements: `why -v`")
     if not found and origins and origins[-1].pc < 0:
@@ -180,7 +180,7 @@ def _show_suspicions(screen: Screen, debugger: Debugger, origins: Sequence[Origi
     if found:
         screen.put("no NaN, no Inf, not all zeros; suspicious statements:")
     for origin, words in found[:_SUSPICIOUS]:
-        screen.put_line(statement_line(debugger, origin.visit, origin.pc, showing))
+        screen.put_wrapped(statement_line(debugger, origin.visit, origin.pc, showing))
         screen.put_line(Text(f"    {words}", "bold"))
     if len(found) > _SUSPICIOUS:
         screen.put(f"    and {len(found) - _SUSPICIOUS} more")

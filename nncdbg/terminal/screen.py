@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from rich.console import Console, ConsoleRenderable, RenderHook
@@ -52,6 +56,10 @@ class Screen:
     ) -> None:
         self.full_names = False
         """Whether names are shown in full on a terminal too."""
+        self.precision = 4
+        """Significant digits."""
+        self.pager = True
+        """Whether output that is longer than the terminal goes through a pager."""
         self._fixed = width is not None
         self.out = _console(out or sys.stdout, width, color)
         self.err = _console(err or sys.stderr, width, color)
@@ -68,13 +76,39 @@ class Screen:
     @property
     def look(self) -> Look:
         """For pictures and grids, which have to end somewhere."""
-        return Look.of(self.out)
+        return replace(Look.of(self.out), precision=self.precision)
 
     @property
     def line_look(self) -> Look:
         """For lines: as wide as the terminal, or whole in a pipe."""
         look = self.look
-        return look if self.is_terminal else Look(_UNBOUND, look.color, look.unicode)
+        return look if self.is_terminal else replace(look, width=_UNBOUND)
+
+    def fix_width(self, width: int | None) -> None:
+        """Take `width` columns for output, or those of the terminal for None."""
+        self.out._width = width
+
+    @contextmanager
+    def paged(self) -> Iterator[None]:
+        """Collect what is printed, and show it in the user's pager if the terminal has fewer lines."""
+        if not (self.pager and self.is_terminal and sys.stdin.isatty()) or self.out.is_dumb_terminal:
+            yield
+            return
+        with self.out.capture() as captured:
+            try:
+                yield
+            finally:
+                shown = captured
+        text = shown.get()
+        if text.count("\n") < self.out.height:
+            self.out.file.write(text)
+            self.out.file.flush()
+            return
+        import pydoc
+
+        # What `less` needs to keep colours, and to leave the text on the screen.
+        os.environ.setdefault("LESS", "-RX")
+        pydoc.pager(text)
 
     def put(self, content: Text | str = "") -> None:
         """Print lines.  A string is wrapped at words on a terminal; a Text is as wide as it is."""
@@ -89,15 +123,19 @@ class Screen:
             self.put(fitted(Text(indent).append_text(line), self.line_look))
 
     def put_wrapped(self, content: Text) -> None:
-        """Print a line, on a terminal broken at words, with what follows indented below its first word."""
+        """Print lines, on a terminal broken at words, with what follows indented."""
         if not self.is_terminal:
             self.put(content)
             return
-        indent = len(content.plain) - len(content.plain.lstrip())
-        first, *rest = content[indent:].wrap(self.out, max(1, self.out.width - indent - 2)) or [Text()]
-        for number, line in enumerate([first, *rest]):
-            line.rstrip()
-            self.put(Text(" " * (indent + 2 * bool(number))).append_text(line))
+        for line in harmless(content).split("\n"):
+            if line.cell_len <= self.out.width:
+                self.put(line)
+                continue
+            indent = len(line.plain) - len(line.plain.lstrip())
+            pieces = line[indent:].wrap(self.out, max(1, self.out.width - indent - 2)) or [Text()]
+            for number, piece in enumerate(pieces):
+                piece.rstrip()
+                self.put(Text(" " * (indent + 2 * bool(number))).append_text(piece))
 
     def note(self, content: str) -> None:
         """A remark on standard error, so that standard output stays what was asked for."""

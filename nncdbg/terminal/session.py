@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, TextIO
 
 from rich.text import Text
@@ -28,7 +29,7 @@ PROMPT = "(nncdbg) "
 CONTINUATION = "> "
 """The prompt for lines that belong to a command."""
 
-_OPERATOR = re.compile(r"(?:[<>*/+]|==|!=)\s*\S|-\s|(?:and|or)\s")
+_OPERATOR = re.compile(r"(?:[<>*/+@,]|==|!=|%\s)\s*\S|-\s|(?:and|or)\s")
 """What makes a line that begins with a value's name an expression, though a command has that name too."""
 
 _DEPTH = 20
@@ -101,7 +102,7 @@ class Session:
             self.screen.complain(error)
         except MemoryError:
             self.screen.complain(
-                RunError(f"out of memory in `{text}`", hint="ask for a part: an index, a slice")
+                RunError(f"out of memory in `{text}`", hint="request a part: an index or a slice")
             )
         except KeyboardInterrupt:
             self.screen.complain("interrupted")
@@ -128,7 +129,8 @@ class Session:
         word, arguments = split_command(text)
         found, arguments = resolve(word, arguments)
         self._repeated = text if found.repeats else ""
-        found.run(self, arguments)
+        with self.screen.paged() if found.pages and not self._depth else nullcontext():
+            found.run(self, arguments)
 
     @property
     def prompt(self) -> str:
@@ -389,7 +391,7 @@ def is_expression(debugger: Debugger, text: str) -> bool:
     try:
         find(word)
     except UsageError:
-        if follows == "(" or not word[:1].isalpha() or scope.has(word):
+        if follows == "(" or not word[:1].isalpha() or (scope.has(word) and not rest):
             return True
     else:
         return False

@@ -68,7 +68,7 @@ class InLines:
 def show_slice(screen: Screen, debugger: Debugger, origins: Sequence[Origin]) -> None:
     """Print the statements and values of a slice."""
     for line in slice_lines(debugger, origins[:_MANY], InLines(debugger, screen)):
-        screen.put_line(line)
+        screen.put_wrapped(line)
     if len(origins) > _MANY:
         screen.put(f"    and {len(origins) - _MANY} more values")
 
@@ -130,7 +130,7 @@ def _value_lines(debugger: Debugger, origin: Origin, showing: Showing) -> Iterat
     visit, slot = origin.visit, origin.slot
     content = content_of(debugger, visit, slot)
     if content is UNSET:
-        yield Text(f"{spelled(origin.name)} does not stand any more", "dim")
+        yield Text(f"{spelled(origin.name)} is no longer valid", "dim")
         return
     line = showing.line(origin.name, content, visit.code, slot)
     if origin.pc < 0:
@@ -180,7 +180,7 @@ def diagnosed(debugger: Debugger, origin: Origin, name: str) -> Diagnosis | str 
 
 
 def content_of(debugger: Debugger, visit: Visit, slot: int) -> Any:
-    """What a slot holds; UNSET for what does not stand any more."""
+    """What a slot holds; UNSET for what is no longer valid."""
     content = visit.slots[slot]
     if content is EVICTED and visit.depth is not None:
         content = debugger.timeline.recompute(visit.depth, slot)
@@ -195,11 +195,12 @@ def originating(debugger: Debugger, origin: Origin, result: Any, showing: Showin
         return []
     for slot in filter(None, visit.code.operands[pc]):
         content = content_of(debugger, visit, slot)
-        if content is UNSET or (
-            hasattr(content, "dtype") and showing.summary(content, visit.code, slot) is None
-        ):
+        known = showing.summary(content, visit.code, slot) if content is not UNSET else None
+        if content is UNSET or (known is None and hasattr(content, "dtype")):
             return []  # It may have come from there.
         troubles -= troubles_of(content, visit.code, slot, showing)
+        if known is not None and known.count and known.zero == known.count:
+            troubles.discard(ZEROS)  # Zeros of another type are zeros too.
     return sorted(troubles, reverse=True)
 
 
@@ -209,7 +210,7 @@ def troubles_of(content: Any, code: Code, slot: int, showing: Showing) -> set[st
     if summary is None:
         return set()
     found = {*(("NaN",) if summary.nan else ()), *(("Inf",) if summary.posinf or summary.neginf else ())}
-    if summary.count and summary.zero == summary.count and name_of(content.dtype) in FLOATS:
+    if summary.count > 1 and summary.zero == summary.count and name_of(content.dtype) in FLOATS:
         found.add(ZEROS)
     return found
 

@@ -11,7 +11,7 @@ from rich.text import Text
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.short_names import ShortNames
 from nncdbg.terminal.display import described
-from nncdbg.terminal.statements import brief
+from nncdbg.terminal.statements import brief, named
 from nncdbg.terminal.titles import frame_title
 from nncdbg.terminal.windows import CALLER, CULPRIT, HERE, Marks, around, window
 
@@ -42,7 +42,7 @@ def show_stop(screen: Screen, debugger: Debugger, stop: Stop, before: object, wr
     if stop.error is not None:
         screen.complain(stop.error if isinstance(stop.error, NncdbgError) else str(stop.error))
     elif words := _reason(debugger, stop):
-        screen.put(words)
+        screen.put(with_short_names(debugger, screen, words))
     frame = debugger.machine.frames[-1]
     if place_of(frame) != before:
         screen.put_line(Text(f"in {frame_title(debugger.frames, 0)}", "bold"))
@@ -87,6 +87,13 @@ def statement_lines(debugger: Debugger, screen: Screen, code: Code, line: int, h
     statement = listing.lines[line - 1].strip()
     first, *rest = brief(statement, visible, screen.line_look.width - len(head))
     return [head + first, *(" " * len(head) + words for words in rest)]
+
+
+def with_short_names(debugger: Debugger, screen: Screen, words: str) -> str:
+    """A sentence with the short names of the values of the innermost frame."""
+    code = debugger.machine.frames[-1].code
+    names = names_on(debugger, screen, code)
+    return named(words, names.at(code.path), 0) if names is not None else words
 
 
 def look_at(debugger: Debugger, screen: Screen, indent: str = "") -> Look:

@@ -64,7 +64,7 @@ def image(array: Array, index: Any = None, *, look: Look | None = None, lines: i
         return stacked([*([caption] if caption else []), "(empty)"], view)
     height, width = _fit(shown.shape[0], shown.shape[1], view.width, lines)
     areas = _areas(shown, _rows(height, view), width)
-    captions = [*([caption] if caption else []), _scale_text(areas.scale())]
+    captions = [*([caption] if caption else []), _scale_text(areas.scale()), *_mean_text(shown, areas)]
     return stacked([*packed(captions, view), *_draw(areas, areas.scale(), view)], view)
 
 
@@ -89,7 +89,9 @@ def channel_strip(array: Array, index: Any = None, *, look: Look | None = None, 
     channels = [_areas(shown[channel], _rows(height, view), width) for channel in range(fitting)]
     scale = Areas(np.stack([c.means for c in channels]), np.stack([c.kinds for c in channels])).scale()
     which = f"channels {labels[0]} to {labels[fitting - 1]} of {len(positions[0])}"
-    captions = packed([*([caption] if caption else []), which, _scale_text(scale)], view)
+    captions = packed(
+        [*([caption] if caption else []), which, _scale_text(scale), *_mean_text(shown[0], channels[0])], view
+    )
     strip = _beside([_draw(channel, scale, view) for channel in channels], column)
     title = text(" ".join(label.ljust(column) for label in labels[:fitting]).rstrip(), DIM)
     return stacked([*captions, title, *strip], view)
@@ -105,6 +107,12 @@ def spark(array: Array, *, look: Look | None = None) -> Text:
     column = _areas(array.reshape(-1, 1), min(array.size, max(1, view.width)), 1)
     areas = Areas(column.means.T, column.kinds.T)
     return stacked(_characters(areas, areas.scale(), _BARS if view.unicode else _RAMP), view)
+
+
+def _mean_text(picture: Array, areas: Areas) -> list[str]:
+    """A caption that says that cells are means; none where each cell is one element."""
+    sizes = [size / count for size, count in zip(picture.shape, areas.means.shape, strict=True)]
+    return [f"each cell is the mean of {sizes[0]:.3g}x{sizes[1]:.3g} elements"] if max(sizes) > 1 else []
 
 
 def _check_numbers(array: Array) -> None:

@@ -29,8 +29,8 @@ _number = re.compile(
 DEEPEST = 256
 """Lists in the text nest no deeper; NumPy arrays have at most 64 axes."""
 
-_LITERAL = 'a literal is such as 5, -0.0, inf, nan, true, "text" or [1, 2]'
-_STATEMENT = "a statement is such as %y: f32[2] = Op(%x, name=value)"
+_LITERAL = 'a literal looks like 5, -0.0, inf, nan, true, "text" or [1, 2]'
+_STATEMENT = "a statement looks like %y: f32[2] = Op(%x, name=value)"
 
 
 class Cursor:
@@ -92,7 +92,7 @@ class Cursor:
     def end(self) -> None:
         """Nothing but a comment may follow."""
         if self.blank() < len(self.line) and self.line[self.position] != "#":
-            raise self.flaw("expected the end of the statement", "one statement stands on one line")
+            raise self.flaw("expected the end of the statement", "write one statement per line")
 
     def string(self, hint: str = 'write "..."') -> str:
         match = _string(self.line, self.blank())
@@ -114,12 +114,12 @@ class Cursor:
 
     def name(self, sigil: str) -> str:
         """``%name`` or ``@name``, bare or quoted, after its sigil."""
-        self.expect(sigil, _STATEMENT if sigil == "%" else "a graph's name is such as @main")
+        self.expect(sigil, _STATEMENT if sigil == "%" else "a graph's name looks like @main")
         if self.line.startswith('"', self.position):
             return self.string()
         match = _bare(self.line, self.position)
         if match is None:
-            raise self.flaw(f"expected a name after {sigil}", f'odd names are quoted: {sigil}"conv:0"')
+            raise self.flaw(f"expected a name after {sigil}", f'other names are quoted: {sigil}"conv:0"')
         self.position = match.end()
         return match[0]
 
@@ -149,7 +149,7 @@ class Cursor:
         start = self.blank()
         end = type_end(self.line, start)
         if end is None:
-            raise self.flaw("expected a type", "a type is such as f32[N,3,?], a scalar f32[]")
+            raise self.flaw("expected a type", "a type looks like f32[N,3,?], a scalar f32[]")
         try:
             found = parse_type(self.line[start:end])
         except Flaw as flaw:
@@ -206,7 +206,7 @@ class Cursor:
                 open_lists[-1].append(value)
                 if self.accept(","):
                     break
-                self.expect("]", "items of a list are parted by commas")
+                self.expect("]", "separate the items of a list with commas")
                 value = tuple(open_lists.pop())
             else:
                 return value
@@ -224,7 +224,7 @@ class Cursor:
                 return self.string().encode("latin-1")
             except UnicodeEncodeError as error:
                 raise Flaw(
-                    "bytes hold characters up to \\xff only",
+                    "bytes contain characters up to \\xff only",
                     start,
                     self.position - start,
                     "write other bytes as \\xNN",
@@ -248,10 +248,10 @@ class Cursor:
             return _integer(match["int"], match.start())
         if match["bits"] or match["wide"]:
             raise Flaw(
-                "an operand takes its type from its position",
+                "an operand gets its type from its position",
                 match.start(),
                 len(match[0]),
-                "write the number alone, or define a constant of the type you want",
+                "write only the number, or define a constant of the type you want",
             )
         return float(match["float"])
 
@@ -294,9 +294,9 @@ class Cursor:
     def array_scalar(self) -> Any:
         if self.accept("("):
             real = self.array_scalar_real()
-            self.expect(",", "a complex number is such as (1.0, -2.0)")
+            self.expect(",", "a complex number looks like (1.0, -2.0)")
             imaginary = self.array_scalar_real()
-            self.expect(")", "a complex number is such as (1.0, -2.0)")
+            self.expect(")", "a complex number looks like (1.0, -2.0)")
             return Pair((real, imaginary))
         basic = self._basic()
         return self.array_scalar_real() if basic is None else basic
@@ -309,7 +309,10 @@ class Cursor:
             return NanBits(int(match["bits"], 16))
         if match["wide"]:
             raise Flaw(
-                "the type of the constant holds for all of it", match.start(), len(match[0]), "leave out :f64"
+                "the constant's type applies to all its elements",
+                match.start(),
+                len(match[0]),
+                "leave out :f64",
             )
         return float(match["float"])
 
@@ -350,7 +353,7 @@ class Cursor:
         return Location(file, line, name, tuple(stack))
 
 
-_LOC = 'a location is such as loc("net.py":12, node "conv1", from "main.py":3)'
+_LOC = 'a location looks like loc("net.py":12, node "conv1", from "main.py":3)'
 
 
 def _integer(text: str, start: int) -> int:

@@ -193,7 +193,7 @@ def parse_type(text: str) -> Type:
     if opened is None:
         return _parse_tensor_type(text)
     if type_end(text, 0) != len(text):
-        raise Flaw("not a type", 0, len(text), "a type is such as seq(f32[2])")
+        raise Flaw("not a type", 0, len(text), "a type looks like seq(f32[2])")
     inner = text[opened.end() : -1].rstrip()
     try:
         return _WRAPPED[opened[1]](parse_type(inner))
@@ -205,7 +205,7 @@ def _parse_tensor_type(text: str) -> TensorType:
     """The type of a tensor that `text` spells.  Raises Flaw, its place relative to `text`."""
     head = _type_head.match(text)
     if head is None:
-        raise Flaw("not a type", 0, len(text), "a type is such as f32[N,3,?]")
+        raise Flaw("not a type", 0, len(text), "a type looks like f32[N,3,?]")
     dtype = head[1]
     if dtype not in NUMPY:
         raise Flaw(f"no element type {dtype}", 0, len(dtype), nearest(dtype, NUMPY) or _DTYPES)

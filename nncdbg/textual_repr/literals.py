@@ -175,7 +175,7 @@ def _flatten(data: Any) -> tuple[list[Any], tuple[int, ...]]:
     flat = [data]
     while any(isinstance(item, tuple) for item in flat):
         if not all(isinstance(item, tuple) for item in flat):
-            raise Misfit("numbers and lists stand side by side", "all rows of an array have the same depth")
+            raise Misfit("numbers and lists are mixed", "all rows of an array have the same depth")
         lengths = {len(item) for item in flat}
         if len(lengths) > 1:
             raise Misfit("the rows of the array differ in length", f"the lengths are {sorted(lengths)}")
@@ -190,7 +190,7 @@ def _shape_of(sizes: tuple[int, ...], count: int, type: TensorType) -> tuple[int
         return sizes
     if count == 0 and 0 in shape and sizes:
         if not all(isinstance(dim, int) for dim in shape):
-            raise Misfit("the sizes of an empty array are not known", "write all its sizes as numbers")
+            raise Misfit("the sizes of an empty array are unknown", "write all its sizes as numbers")
         return tuple(int(dim) for dim in shape if dim is not None)
     fits = len(shape) == len(sizes) and all(
         size == dim for dim, size in zip(shape, sizes, strict=True) if isinstance(dim, int)
@@ -237,7 +237,7 @@ def _check_range(flat: Iterable[int], dtype: str) -> None:
     low, high = int(limits.min), int(limits.max)
     for item in flat:
         if not low <= item <= high:
-            raise Misfit(f"{item} does not fit {dtype}", f"{dtype} holds {low} to {high}")
+            raise Misfit(f"{item} does not fit {dtype}", f"the range of {dtype} is {low} to {high}")
 
 
 def _floats(flat: list[Any], dtype: np.dtype[Any]) -> Array:
@@ -262,11 +262,13 @@ def _float(item: Any) -> float:
     if isinstance(item, NanBits):
         return math.nan
     if type(item) not in (int, float):
-        raise Misfit(f"{_shown(item)} is not a float", "write such as 1.5, -0.0, inf or nan")
+        raise Misfit(f"{_shown(item)} is not a float", "write a number such as 1.5, -0.0, inf or nan")
     try:
         return float(item)
     except OverflowError as error:
-        raise Misfit("the number is too large for a float", "write such as 1.5, -0.0, inf or nan") from error
+        raise Misfit(
+            "the number is too large for a float", "write a number such as 1.5, -0.0, inf or nan"
+        ) from error
 
 
 def _nan_of(bits: int, dtype: np.dtype[Any]) -> Array:

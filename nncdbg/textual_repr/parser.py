@@ -93,8 +93,8 @@ class Parser(Reading):
         for line, flaw in wrong_calls(self.calls, self.graphs, self.broken, Suggestions()):
             self.report(line, flaw)
         if not self.graphs and not self.errors:
-            hint = "a text holds at least one graph: graph @main() -> () {"
-            self.report(len(self.lines), Flaw("there is no graph in the text", 0, 1, hint))
+            hint = "a text needs at least one graph: graph @main() -> () {"
+            self.report(len(self.lines), Flaw("the text has no graph", 0, 1, hint))
         if not self.errors:
             return
         errors = sorted(self.errors, key=_place)
@@ -143,21 +143,21 @@ class Parser(Reading):
 
     def before_graphs(self, word: str) -> None:
         if self.graph_lines or self.block is not None:
-            raise Flaw(f"{word} stands before the first graph", 0, len(word), "move this line to the top")
+            raise Flaw(f"{word} belongs before the first graph", 0, len(word), "move this line to the top")
 
     def opset(self, cursor: Cursor, number: int) -> None:
         self.before_graphs("opset")
         start = cursor.blank()
         domain = "" if cursor.line[start : start + 1].isdecimal() else cursor.op()
-        version = cursor.integer("an opset is such as opset 18, or opset com.microsoft 1")
+        version = cursor.integer("an opset looks like opset 18, or opset com.microsoft 1")
         cursor.end()
         if domain in self.opsets:
-            raise Flaw("this domain has two opset lines", start, cursor.position - start, "leave one out")
+            raise Flaw("this domain has two opset lines", start, cursor.position - start, "remove one")
         self.opsets[domain] = version
 
     def store(self, cursor: Cursor, number: int) -> None:
         self.before_graphs("store")
-        path = cursor.string('a store is such as store "weights.safetensors"')
+        path = cursor.string('a store looks like store "weights.safetensors"')
         cursor.end()
         self.stores.append(path)
 
@@ -169,7 +169,7 @@ class Parser(Reading):
         start = cursor.blank()
         name = cursor.name("@")
         width = cursor.position - start
-        hint = "a graph is such as graph @main(%x: f32[2]) -> (%y: f32[2]) {"
+        hint = "a graph looks like graph @main(%x: f32[2]) -> (%y: f32[2]) {"
         names = Names()
         cursor.expect("(", hint)
         inputs = read.definitions(cursor, names, ")")
@@ -184,7 +184,7 @@ class Parser(Reading):
         self.open(Block("graph", number, (name,), None, None, name, inputs, outputs, comment), names)
         if first != number:
             hint = f"the first is at line {first}"
-            flaw = Flaw(f"two graphs are @{name}", start, width, hint, code="redefined", related=first)
+            flaw = Flaw(f"two graphs are named @{name}", start, width, hint, code="redefined", related=first)
             self.report(number, flaw)
 
     def branches(self, cursor: Cursor, number: int) -> None:
@@ -193,7 +193,7 @@ class Parser(Reading):
         condition = read.operand(cursor, names)
         name = read.label(cursor)
         location = cursor.location()
-        cursor.expect("{", "a branch is such as if %c @then {")
+        cursor.expect("{", "a branch looks like if %c @then {")
         cursor.end()
         self.resolve(names, number)
         header = Header("if", (condition,), number, location, self.take_comment())
@@ -204,7 +204,7 @@ class Parser(Reading):
         uses, defined = Names(), Names()
         loop = read.while_header(cursor, uses, defined)
         location = cursor.location()
-        cursor.expect("{", "a loop is such as while @body (%s: f32[2] = %x) count %i: i64[] times %n {")
+        cursor.expect("{", "a loop looks like while @body (%s: f32[2] = %x) count %i: i64[] times %n {")
         cursor.end()
         self.resolve(uses, number)
         header = Header("while", (loop.times, *loop.initial), number, location, self.take_comment())
@@ -215,13 +215,13 @@ class Parser(Reading):
         """``}``, ``} else @name {`` or ``} -> (...)``."""
         block = self.block
         if block is None:
-            raise Flaw("this brace closes nothing", cursor.position, 1, "leave it out")
+            raise Flaw("this brace closes nothing", cursor.position, 1, "remove it")
         self.comment.clear()
         if block.kind == "broken":
             self.salvage(cursor.line, number)
             return
         if not block.end and not block.astray:
-            hint = f"{CALLED[block.kind]} ends in {ENDS[block.kind]}, also if it gives nothing"
+            hint = f"{CALLED[block.kind]} ends in {ENDS[block.kind]}, even without results"
             self.report(number, Flaw(f"the block has no {ENDS[block.kind]}", cursor.position, 1, hint))
         cursor.expect("}")
         if block.kind == "graph":
@@ -236,11 +236,11 @@ class Parser(Reading):
         """``} else @name {``: the second branch begins."""
         if block.kind != "then" or block.header is None:
             raise cursor.whole(
-                "else without an if",
+                "`else` without `if`",
                 f"the block is {CALLED[block.kind]}, opened at line {block.line}",
             )
         name = read.label(cursor)
-        cursor.expect("{", "the second branch is such as } else @other {")
+        cursor.expect("{", "the second branch looks like } else @other {")
         cursor.end()
         block.header.branch = block
         self.leave_block(block)
@@ -252,7 +252,7 @@ class Parser(Reading):
         assert header is not None
         assert outer is not None
         if block.kind == "then":
-            raise cursor.whole("an if without else", "write } else {, whose last line is yield")
+            raise cursor.whole("`if` without `else`", "write } else {, whose last line is yield")
         if block.results is None or (header.branch is not None and header.branch.results is None):
             self.salvage(cursor.line, number)
             return
@@ -272,7 +272,7 @@ class Parser(Reading):
         results = block.results or ()
         if not cursor.accept("->"):
             return (Value(""),) * len(results)
-        cursor.expect("(", "results stand in parentheses: } -> (%y: f32[2])")
+        cursor.expect("(", "write results in parentheses: } -> (%y: f32[2])")
         if block.kind == "body":
             carried = block.inputs[1:]
             return read.loop_results(cursor, names, carried, len(results) - len(carried))
@@ -280,7 +280,7 @@ class Parser(Reading):
         outputs = read.definitions(cursor, names, ")")
         if len(outputs) != len(results):
             message = f"the branches yield {len(results)}, here are {len(outputs)}"
-            hint = "_ stands for a result that nobody reads"
+            hint = "write _ for an unused result"
             raise Flaw(message, start, max(1, cursor.position - 1 - start), hint)
         return outputs
 
@@ -317,7 +317,7 @@ class Parser(Reading):
     def constant(self, cursor: Cursor, values: tuple[Value, ...], start: int) -> Constant | None:
         """A literal with a type; None if the type itself was senseless, which has been noted."""
         if not values:
-            raise cursor.flaw("not a statement", "a statement is such as %y: f32[2] = Op(%x, name=value)")
+            raise cursor.flaw("not a statement", "a statement looks like %y: f32[2] = Op(%x, name=value)")
         value = _only(values, cursor, start)
         if cursor.flaws:
             return None
@@ -326,7 +326,7 @@ class Parser(Reading):
                 raise cursor.flaw("expected an op, a call or a literal", "a copy is Identity(%x)")
             width = len(cursor.line.rstrip()) - start
             hint = "write it after the name, such as %c: i64[] = 5"
-            raise Flaw("a constant in place needs its type", start, max(1, width), hint)
+            raise Flaw("an inline constant needs its type", start, max(1, width), hint)
         if not isinstance(value.type, TensorType):
             raise Flaw("only a tensor can be a constant", start, max(1, len(cursor.line.rstrip()) - start))
         array = cursor.array(value.type)
@@ -359,12 +359,12 @@ class Parser(Reading):
         block = self.inside(cursor)
         names = Names()
         if not cursor.accept_word("unless"):
-            raise cursor.flaw("expected unless", "a loop is left by: break unless %go")
+            raise cursor.flaw("expected unless", "leave a loop with: break unless %go")
         condition = read.operand(cursor, names)
         location = cursor.location()
         cursor.end()
         if block.kind not in ("body", "broken"):
-            hint = "it stands at the top level of a loop's body, where its condition decides"
+            hint = "put it at the top level of a loop's body"
             raise cursor.whole(f"break in {CALLED[block.kind]}", hint)
         self.resolve(names, number)
         block.nodes.append(Node("break", (condition,), (), {}, (), location, self.take_comment()))
@@ -397,19 +397,21 @@ class Parser(Reading):
             if len(named) != len(given):
                 count = f"{len(named)} output{'' if len(named) == 1 else 's'}"
                 message = f"the graph has {count}, return gives {len(given)}"
-                raise cursor.whole(message, f"its outputs are named at line {block.line}")
+                raise cursor.whole(message, f"its outputs are declared at line {block.line}")
             for name, value in zip(named, given, strict=True):
                 if name != value:
                     message = f"return gives {shown(value)} where the graph's output is {shown(name)}"
                     raise cursor.whole(
                         message,
-                        f"line {block.line} names the value itself: write the same name in both",
+                        f"use the name declared at line {block.line}",
                     )
         elif block.kind == "else" and block.header is not None and block.header.branch is not None:
             first = block.header.branch
             if first.results is not None and len(first.results) != len(results):
                 message = f"the first branch yields {len(first.results)}, this one {len(results)}"
-                raise cursor.whole(message, f"both branches yield as many values; see line {first.end}")
+                raise cursor.whole(
+                    message, f"both branches must yield the same number of values; see line {first.end}"
+                )
 
 
 _call = re.compile(rf"(?:@(?:{BARE}|{STRING})|{OP}|{STRING})[ \t]*\(").match

@@ -66,14 +66,14 @@ def _explain(
         circle = _cycle(use, needs()) if suggest else []
         if circle:
             text = " needs ".join(map(shown, circle))
-            hint = f"{text}; a loop is written with while and next"
+            hint = f"{text}; write loops with while and next"
             return Flaw(f"cycle: {message}", mark.start, mark.width, hint, code="undefined", related=later)
         hint = "statements run from top to bottom: move its definition up"
         return Flaw(message, mark.start, mark.width, hint, code="undefined", related=later)
     inside = next((b.names[mark.name] for b in blocks if mark.name in b.names), None)
     if inside is not None:
         hint = f"it is defined at line {inside}, inside a block: pass it out by yield, next or collect"
-        message = f"{name} cannot be seen here"
+        message = f"{name} is not visible here"
         return Flaw(message, mark.start, mark.width, hint, code="undefined", related=inside)
     visible = [known for block in use.block.outwards() for known in block.names] if suggest else []
     near = nearest(mark.name, _near(mark.name, visible), "%")
@@ -180,5 +180,5 @@ def wrong_calls(
                 message = (
                     f"@{name_text(mark.name)} has {wanted} {what}{'' if wanted == 1 else 's'}, not {count}"
                 )
-                hint = "_ stands for an output that nobody reads" if what == "output" else "give each input"
+                hint = "write _ for an unused output" if what == "output" else "give each input"
                 yield call.line, Flaw(message, mark.start, mark.width, hint, code="arity")

@@ -44,9 +44,7 @@ def use(cursor: Cursor, names: Names) -> str:
     """``%name`` as an operand."""
     start = cursor.blank()
     if not cursor.at("%"):
-        raise cursor.flaw(
-            "expected a value", "only values stand here, such as %x; define a constant for a number"
-        )
+        raise cursor.flaw("expected a value", "write a value such as %x; define a constant for a number")
     name = cursor.name("%")
     names.uses.append(Mark(name, start, cursor.position - start))
     return name
@@ -90,11 +88,11 @@ def arguments(cursor: Cursor, names: Names) -> tuple[tuple[Operand, ...], dict[s
         key = cursor.key()
         if key is None:
             if attributes:
-                raise cursor.flaw("an operand after an attribute", "operands stand before name=value")
+                raise cursor.flaw("an operand after an attribute", "write operands before name=value")
             operands.append(operand(cursor, names))
             return
         if key in attributes:
-            raise Flaw(f"the attribute {key} occurs twice", start, len(key), "leave one of them out")
+            raise Flaw(f"the attribute {key} occurs twice", start, len(key), "remove one of them")
         attributes[key] = cursor.nested(cursor.attribute_scalar)
 
     cursor.sequence(argument, ")")
@@ -111,9 +109,7 @@ def op_name(cursor: Cursor) -> str:
             f"an op cannot be named {op}", start, cursor.position - start, f"write {op} without quotes"
         )
     if not quoted and op in RESERVED:
-        raise Flaw(
-            f"{op} is a word of the text", start, len(op), f'an op of that name is written "{op}"(...)'
-        )
+        raise Flaw(f"{op} is a keyword", start, len(op), f'an op of that name is written "{op}"(...)')
     return op
 
 
@@ -125,11 +121,11 @@ def attributes_of(text: str) -> dict[str, Attribute]:
 
 def reference(cursor: Cursor) -> Reference:
     """``data("key", store=1)``, of which ``data(`` is already read."""
-    key = cursor.string('data takes the key of a tensor: data("conv1.weight")')
+    key = cursor.string('data needs the key of a tensor: data("conv1.weight")')
     store = 0
     if cursor.accept(","):
         if cursor.key() != "store":
-            raise cursor.flaw("expected store=", 'data takes a key and a store: data("key", store=1)')
+            raise cursor.flaw("expected store=", 'data needs a key and a store: data("key", store=1)')
         store = cursor.integer("stores are numbered from 0 in the order of their lines")
     cursor.expect(")")
     return Reference(key, store)
@@ -154,13 +150,13 @@ class WhileHeader:
 def while_header(cursor: Cursor, outer: Names, inner: Names) -> WhileHeader:
     """What follows ``while``; uses belong to the block around it, definitions to its body."""
     name = label(cursor)
-    cursor.expect("(", "a loop is such as while @body (%s: f32[2] = %x) {")
+    cursor.expect("(", "a loop looks like while @body (%s: f32[2] = %x) {")
     carried: list[Value] = []
     initial: list[Operand] = []
 
     def pair() -> None:
         if not cursor.at("%"):
-            raise cursor.flaw("expected a carried value", "it is such as %s: f32[2] = %x")
+            raise cursor.flaw("expected a carried value", "it looks like %s: f32[2] = %x")
         carried.append(definition(cursor, inner))
         cursor.expect("=", "a carried value needs its first value: %s: f32[2] = %x")
         initial.append(operand(cursor, outer))
@@ -203,7 +199,7 @@ def next_values(cursor: Cursor, names: Names, carried: tuple[Value, ...]) -> tup
     missing = [value.name for value in carried if value.name not in after]
     if missing:
         message = f"next leaves out %{', %'.join(missing)}"
-        raise cursor.whole(message, "next assigns every carried value: %s = %s keeps one as it is")
+        raise cursor.whole(message, "next assigns every carried value: %s = %s keeps a value unchanged")
     collected = value_list(cursor, names) if cursor.accept_word("collect") else ()
     return (*(after[value.name] for value in carried), *collected)
 
@@ -220,12 +216,12 @@ def loop_results(
 
     def result() -> None:
         value = definition(cursor, names)
-        cursor.expect("=", "a loop's result is such as %y: f32[2] = %s, or %ys: f32[?,2] = collect[0]")
+        cursor.expect("=", "a loop's result looks like %y: f32[2] = %s, or %ys: f32[?,2] = collect[0]")
         start = cursor.blank()
         place = _result_place(cursor, places, collected)
         if place in found:
             raise Flaw(
-                "this result is taken twice", start, cursor.position - start, "use the name it already has"
+                "this result is used twice", start, cursor.position - start, "use the name it already has"
             )
         found[place] = value
 
@@ -241,7 +237,7 @@ def _result_place(cursor: Cursor, places: dict[str, int], collected: int) -> int
         index = int(match[1])
         if index >= collected:
             hint = f"next collects {collected} value{'' if collected == 1 else 's'}; they are counted from 0"
-            raise Flaw(f"there is no collect[{index}]", start, match.end() - start, hint)
+            raise Flaw(f"collect[{index}] does not exist", start, match.end() - start, hint)
         return len(places) + index
     name = cursor.name("%")
     if name not in places:

@@ -136,7 +136,7 @@ def test_a_value_of_every_type_can_be_seen_read_and_written(tmp_path: Path) -> N
             client.request("nncdbg/slice", {"expression": f"%o_{name}"})
             if name == "str":
                 assert client.request("setVariable", {**place, "value": '"x"'})["value"] == "'x'"
-                assert "text is needed" in client.refused("setVariable", {**place, "value": "1"})
+                assert "text is required" in client.refused("setVariable", {**place, "value": "1"})
                 assert "memoryReference" not in variable
                 continue
             client.request("setVariable", {**place, "value": "1"})

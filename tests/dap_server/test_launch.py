@@ -42,7 +42,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"program": "none.nnc"}, "there is no file"),
     ({"program": ""}, "is a folder"),
     ({"program": "."}, "is a folder"),
-    ({"program": "~nobody-at-all/g.nnc"}, "is no path"),
+    ({"program": "~nobody-at-all/g.nnc"}, "is not a path"),
     ({"program": "plain.txt"}, "plain.txt"),
     ({"program": 3}, "arguments.program"),
     ({"program": None}, "arguments.program"),
@@ -65,7 +65,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"check": "all"}, "there is no check 'all'"),
     ({"seed": -1}, "the seed cannot be -1"),
     ({"maxOps": 0}, "max_ops cannot be 0"),
-    ({"opLibrary": ["none.py"]}, "there is no op library"),
+    ({"opLibrary": ["none.py"]}, "does not exist"),
     ({"opLibrary": ["raises.py"]}, "ZeroDivisionError"),
     ({"cwd": "nowhere"}, "there is no folder"),
 ]

@@ -132,7 +132,7 @@ def test_an_answer_is_bounded(client: Client, tmp_path: Path) -> None:
     assert body["values"][0]["name"] == last
     assert len(nearby(client, count=MOST_VALUES)) == MOST_VALUES
     for count in (0, MOST_VALUES + 1):
-        assert f"ask for 1 to {MOST_VALUES}" in client.refused("nncdbg/nearby", {"count": count})
+        assert f"request 1 to {MOST_VALUES}" in client.refused("nncdbg/nearby", {"count": count})
 
 
 def test_the_history_is_bounded(client: Client, tmp_path: Path) -> None:

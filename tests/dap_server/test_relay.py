@@ -149,7 +149,7 @@ def test_a_whole_session_through_the_relay(client: Client, program: Start, tmp_p
     client.request("configurationDone")
     process = client.expect_event("process", startMethod="attach")
     assert process["systemProcessId"] == running.process.pid
-    assert "there is no request 'nncdbg/none'" in client.refused("nncdbg/none")
+    assert "unknown request 'nncdbg/none'" in client.refused("nncdbg/none")
     running.go()
     assert client.expect_stop("breakpoint")["hitBreakpointIds"] == [told["id"]]
     assert client.top_frame()["line"] == 4

@@ -19,4 +19,4 @@ def test_what_does_not_fit_the_state_is_refused_with_a_way_on(client: Client) ->
     assert "send initialize first" in client.refused("next", {"threadId": 1})
     client.request("initialize", {"adapterID": "nncdbg"})
     assert "send launch or attach first" in client.refused("next", {"threadId": 1})
-    assert "there is no request 'foo'" in client.refused("foo")
+    assert "unknown request 'foo'" in client.refused("foo")

@@ -149,11 +149,11 @@ def test_files_of_others_are_not_overwritten(shown: tuple[Path, Listing], tmp_pa
     file, note = write_listing(*shown, tmp_path)
     assert (folder / "net.nnc").read_text() == "notes of mine\n"
     assert file.name.startswith("net-")
-    assert note == f"{folder}/net.nnc is no listing; the listing of net.onnx is in {file}"
+    assert note == f"{folder}/net.nnc is not a listing; the listing of net.onnx is in {file}"
     file.unlink()
     (tmp_path / "precious").write_text("precious")
     file.symlink_to(tmp_path / "precious")
-    with pytest.raises(FileExistsError, match="is no listing"):
+    with pytest.raises(FileExistsError, match="is not a listing"):
         write_listing(*shown, tmp_path)
     assert (tmp_path / "precious").read_text() == "precious"
 

@@ -12,12 +12,13 @@ from nncdbg.dap_server import console
 from nncdbg.terminal.session import PROMPT
 from tests.dap_server.client import Client, Message
 from tests.dap_server.conversations import conversation
-from tests.terminal.transcripts import alike, typed_in
+from tests.terminal.transcripts import alike, commands, typed_in
 
 FOLDER = Path(__file__).parents[1] / "transcripts"
 
 NO_SESSION = {
     "diff_f16": "it is `nncdbg diff`, which debugs two programs side by side",
+    "python": "it is allowed on the command line; test_evaluate.py runs Python in the console",
     "without_kernel": "its failures are output events too; test_editing.py has this session",
 }
 
@@ -34,9 +35,8 @@ TITLE = "in @main\n"
 FILES = [
     path
     for path in sorted(FOLDER.glob("*.txt"))
-    if path.stem not in NO_SESSION and not path.stem.startswith("shell_")
+    if path.stem not in NO_SESSION and commands(path.read_text(encoding="utf-8"))
 ]
-"""Transcripts of a session: those of `shell_` are of other commands."""
 
 
 def parts(transcript: str) -> tuple[list[str], list[tuple[str, str]]]:

@@ -204,7 +204,7 @@ def test_evicted_values_say_so_and_are_computed_again_when_opened(client: Client
     for _ in range(39):
         client.move("next")
     found = client.variables("Values")
-    gone = [each for each in found.values() if "was dropped" in each["value"]]
+    gone = [each for each in found.values() if "was evicted" in each["value"]]
     assert gone, "the budget holds a few of the values only"
     for each in gone[:2]:
         assert each["presentationHint"]["lazy"]
@@ -231,7 +231,7 @@ def test_memory_tells_where_values_stand(client: Client) -> None:
     memory = client.variables("Memory")
     assert memory["allocator"]["value"] == "debug"
     buffers = values(children(client, memory["buffers"]))
-    assert "256 bytes, f32[8,8], made by RandomNormal in line" in buffers["%wq"]
+    assert "256 bytes, f32[8,8], computed by RandomNormal at line" in buffers["%wq"]
     assert buffers["%tokens"].endswith("given")
 
 

@@ -223,3 +223,48 @@ def test_breakpoint_reports_the_line_it_moved_to(debugger: nncdbg.Debugger) -> N
     found = debugger.break_at(line=1)
     assert str(found) == f"line {found.lines[0]}"
     assert found.note == f"line 1 has no statement; moved to line {found.lines[0]}"
+
+
+def test_watched_expression_stops_where_its_result_changes_both_ways() -> None:
+    debugger, _ = grown()
+    found = debugger.watch_expression("%s > 3")
+    stop = debugger.run()
+    assert (stop.reason, stop.frame.iteration) == ("data", 1)
+    assert stop.detail == "breakpoint 1, watch %s > 3: false -> true"
+    assert debugger.run().reason == "end"
+    assert debugger.reverse_continue().detail == "breakpoint 1, watch %s > 3: false -> true"
+    debugger.restart()
+    assert str(found.changes) == ""
+    debugger.delete(found.number)
+    debugger.watch_expression("%t[...] // 8", when="$iter > 0")
+    assert debugger.run().detail.endswith(": 1.")
+    assert debugger.run().detail.endswith(": 1. -> 2.")
+
+
+def test_assertion_stops_after_the_statement_that_makes_it_false() -> None:
+    debugger, _ = grown()
+    debugger.assert_true("max(%t) < 7")
+    stop = debugger.run()
+    assert (stop.reason, stop.line, debugger.evaluate("%t")) == ("data", 5, 8)
+    assert debugger.run().line == 5
+    assert debugger.run().reason == "end"
+
+
+def test_assertion_on_out_covers_every_statement() -> None:
+    debugger, _ = grown()
+    debugger.assert_true("$out != 8")
+    stop = debugger.run()
+    assert (stop.line, stop.frame.iteration) == (5, 1)
+    debugger, _ = grown()
+    debugger.assert_true("all(isfinite($out))")
+    assert debugger.run().reason == "end"
+
+
+def test_expressions_without_a_value_to_wait_for_are_refused() -> None:
+    debugger, _ = grown()
+    for text in ("1 > 2", "$iter < 3"):
+        with pytest.raises(nncdbg.NncdbgError, match="reads no value"):
+            debugger.assert_true(text)
+    with pytest.raises(nncdbg.NncdbgError):
+        debugger.watch_expression("max(%nope)")
+    assert debugger.breakpoints == []

@@ -103,11 +103,11 @@ def test_check_and_catch_say_what_they_need() -> None:
     program = nncdbg.parse(NET)
     with pytest.raises(UsageError, match="'macro'"):
         nncdbg.Debugger(program, check="macro")
-    with pytest.raises(UsageError, match="micro programs do not run"):
+    with pytest.raises(UsageError, match="micro programs are not compared"):
         nncdbg.Debugger(program).catch("micro")
     plain = nncdbg.Debugger(program, allocator="plain")
     assert {*plain.beyond()} == {"micro", "uninitialized", "guard"}
-    with pytest.raises(UsageError, match="the allocator plain does not watch over memory") as caught:
+    with pytest.raises(UsageError, match="the allocator plain does not check memory") as caught:
         plain.catch("nan", "guard")
     assert caught.value.hint == "debug, arena and poison do"
     for allocator in ("debug", "arena", "poison"):
@@ -127,7 +127,7 @@ def test_an_endless_loop_stops_after_max_ops_and_again() -> None:
     debugger = nncdbg.Debugger(nncdbg.parse(FOREVER), {"x": x_of(4)}, max_ops=100)
     stop = debugger.run()
     assert stop.reason == "pause"
-    assert "max-ops is 100" in stop.detail
+    assert "max-ops 100" in stop.detail
     assert debugger.machine.tick == 100
     assert debugger.run().reason == "pause"
     assert debugger.machine.tick == 200
@@ -142,7 +142,7 @@ def test_a_straight_program_stops_at_the_very_statement(count: int) -> None:
     debugger = nncdbg.Debugger(nncdbg.parse(straight(1000)), {"x": x_of(4)}, max_ops=count)
     stop = debugger.run()
     assert (stop.reason, debugger.machine.tick) == ("pause", count)
-    assert stop.detail == f"after {count} statements it has not ended, and max-ops is {count}"
+    assert stop.detail == f"the program has not ended after {count} statements (max-ops {count})"
     assert stop.node is not None
     assert stop.node.outputs[0].name == f"v{count + 1}"
     while (stop := debugger.run()).reason == "pause":

@@ -129,7 +129,7 @@ def test_what_is_gone_is_told(old: str, new: str) -> None:
     compared = _compared(NET.replace(old, new))
     assert compared.report.ok
     assert compared.gone
-    assert any(note.startswith("known and gone (1): ") for note in compared.report.notes)
+    assert any(note.startswith("no longer found (1): ") for note in compared.report.notes)
 
 
 def test_nothing_is_called_gone_by_a_run_that_did_not_end() -> None:
@@ -173,7 +173,7 @@ def test_a_new_finding_cannot_hide_among_those_that_are_not_listed(tmp_path: Pat
     compared = compare(report, Baseline.of(report, program), program).report
     assert compared.status == "failed"
     assert isinstance(compared.error, UsageError)
-    assert compared.error.message == "29 findings are not listed, and a baseline needs all of them"
+    assert compared.error.message == "29 findings are not listed, but a baseline needs all of them"
     assert compared.error.hint == "list them with --max-findings 30"
     others = Baseline.of(plain(), program)
     assert compare(report, replace(others, model=""), program).gone == ()
@@ -213,8 +213,8 @@ def test_a_baseline_is_not_written_over_something_else_nor_by_half_a_run(tmp_pat
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"model": "resnet.onnx"}, "the baseline is that of resnet.onnx, and this is net.nnc"),
-        ({"inputs": ("image",), "outputs": ("probs",)}, "the baseline is that of another net.nnc"),
+        ({"model": "resnet.onnx"}, "the baseline belongs to resnet.onnx, but this model is net.nnc"),
+        ({"inputs": ("image",), "outputs": ("probs",)}, "the baseline belongs to another net.nnc"),
     ],
 )
 def test_the_baseline_of_another_model_is_refused(changed: dict[str, object], words: str) -> None:
@@ -232,7 +232,7 @@ def test_the_same_file_in_another_folder_is_the_same_model() -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (None, "there is no baseline"),
+        (None, "does not exist"),
         ("{", "is not JSON"),
         ("[" * 100_000, "is not JSON"),
         ("\xff", "is not JSON"),

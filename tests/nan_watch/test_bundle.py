@@ -233,7 +233,7 @@ def _same(a: Any, b: Any) -> bool:
 def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "mine.txt").write_text("mine")
-    with pytest.raises(UsageError, match="holds something else"):
+    with pytest.raises(UsageError, match="is not empty"):
         written(tmp_path / "b", LOG, {"x": np.ones((2, 3), np.float32)})
     assert [path.name for path in (tmp_path / "b").iterdir()] == ["mine.txt"]
 

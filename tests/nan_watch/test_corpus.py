@@ -146,7 +146,7 @@ def test_a_crash_costs_its_own_case_and_tells_where(tmp_path: Path) -> None:
     errors = {case.name: case.error for case in report.cases}
     assert errors["13.npz"].startswith("the process was ended by SIGSEGV inside test.Crash at line 4 (%r; ")
     assert "SIGKILL, which may mean out of memory, inside test.Crash" in errors["14.npz"]
-    assert "left with exit code 7 inside test.Crash" in errors["15.npz"]
+    assert "exited with code 7 inside test.Crash" in errors["15.npz"]
     assert "no" in errors["16.npz"]
     assert report.status == "failed"
     assert report.exit_code == 4
@@ -184,7 +184,7 @@ def test_a_watch_that_ran_nothing_has_failed(tmp_path: Path) -> None:
     report = watched(model(tmp_path), corpus(tmp_path, {"a": GOOD}), budget=0.01)
     assert statuses(report) == {"a.npz": "not run"}
     assert report.status == "failed"
-    assert "no case was run to its end, as the budget of 0.01 s is spent" in str(report.error)
+    assert "no case finished: the budget of 0.01 s is spent" in str(report.error)
 
 
 def test_the_exit_code_tells_the_worst() -> None:
@@ -277,11 +277,11 @@ def test_given_inputs_serve_every_case_and_bounded_output(tmp_path: Path) -> Non
     ("gates", "change", "error", "words"),
     [
         ("range:max(%q) > 1", {}, nncdbg.UsageError, "no value"),
-        ("dead in nothing", {}, nncdbg.UsageError, "names nothing"),
-        ("change", {}, nncdbg.UsageError, "no good run"),
-        ("nan", {"jobs": 0}, nncdbg.UsageError, "0 jobs"),
+        ("dead in nothing", {}, nncdbg.UsageError, "matches no value"),
+        ("change", {}, nncdbg.UsageError, "needs a recorded good run"),
+        ("nan", {"jobs": 0}, nncdbg.UsageError, "jobs cannot be 0"),
         ("nan", {"budget": -1.0}, nncdbg.UsageError, "budget"),
-        ("nan", {"runs": 0}, nncdbg.UsageError, "0 runs"),
+        ("nan", {"runs": 0}, nncdbg.UsageError, "runs cannot be 0"),
         ("nan", {"libraries": ("missing.py",)}, nncdbg.LoadError, "op library"),
         ("nan", {"backend": "nunpy"}, nncdbg.UsageError, "nunpy"),
         ("nan", {"allocator": "none"}, nncdbg.UsageError, "none"),
@@ -400,7 +400,7 @@ def test_a_folder_case_with_wrong_names(tmp_path: Path) -> None:
     first, second = case_files(tmp_path)[0]
     with pytest.raises(nncdbg.UsageError, match=r'a/z\.npy: @main has no input "z"'):
         case_inputs(first, graph())
-    with pytest.raises(nncdbg.UsageError, match="holds no input"):
+    with pytest.raises(nncdbg.UsageError, match="has no input"):
         case_inputs(second, graph())
 
 

@@ -183,7 +183,7 @@ def test_the_words_name_victim_culprit_and_both_lives() -> None:
     assert finding.evidence == (
         "%h lives from line 3 to line 6; %b took its bytes 0..12 at line 5 and lives from line 5 to line 6"
     )
-    assert finding.hint == "give %b other bytes, or free %h after its last reader only"
+    assert finding.hint == "give %b different bytes, or free %h only after its last reader"
     assert [(each.name, each.type) for each in finding.inputs] == [("h", "f32[3]"), ("b", "f32[3]")]
     assert finding.reaches_output
 
@@ -208,14 +208,14 @@ WRONG_PLANS = {
     "right": ({}, []),
     "alive together": (
         {"a": [8, 12]},
-        ["%h (alive from line 5 to line 8) and %a (alive from line 6 to line 7) share bytes 8..12"],
+        ["%h (live from line 5 to line 8) and %a (live from line 6 to line 7) share bytes 8..12"],
     ),
     "too small": ({"h": [0, 8]}, ["%h takes 12 bytes, and its place has 8"]),
-    "no multiple of the element": ({"h": [2, 12]}, ["%h stands at byte 2, which is no multiple of 4"]),
+    "no multiple of the element": ({"h": [2, 12]}, ["%h is at byte 2, which is not a multiple of 4"]),
     "in place, but shifted": (
         {"b": [68, 12]},
         [
-            "Abs writes %b over its operand %a (alive from line 6 to line 7) while it reads that: "
+            "Abs writes %b over its operand %a (live from line 6 to line 7) while it reads that: "
             "they share bytes 68..76"
         ],
     ),
@@ -242,7 +242,7 @@ def test_a_plan_that_ends_a_life_too_early_is_told() -> None:
     row = {"offset": 0, "size": 12, "lives": [3, 4]}
     plan = parse_plan(json.dumps({"nncdbg_plan": 1, "graphs": {"main": {"h": row}}}), model)
     report = watch_memory(model, {"x": X}, plan=plan)
-    words = "%h lives from line 3 to line 5; the plan takes it for dead after line 4"
+    words = "%h lives from line 3 to line 5; the plan considers it dead after line 4"
     assert [finding.evidence for finding in report.findings] == [words]
     assert report.unchecked == [
         "values without a place in the plan, which stood in memory of their own: %a of main, %y of main"
@@ -295,7 +295,7 @@ def test_an_input_that_a_kernel_writes_into_is_an_error_of_the_run() -> None:
     assert "read-only" in str(report.error)
     assert report.unchecked == [
         "what comes after line 3: the run did not finish",
-        "reuse of memory: there is no whole run to compare with",
+        "reuse of memory: there is no complete run to compare with",
     ]
 
 

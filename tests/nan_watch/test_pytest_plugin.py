@@ -28,10 +28,10 @@ def test_each_model_is_a_test(pytester: pytest.Pytester, models: Path) -> None:
             "first_steps.nnc::nan_watch PASSED*",
             "nan_softmax.nnc::nan_watch FAILED*",
             "nan_softmax.nnc: tripped: 2 findings in 12 statements*",
-            "1. the first Inf is in %logq: Log made it out of operands without Inf",
+            "1. the first Inf is in %logq: Log produced it from operands without Inf",
             "  at nan_softmax.nnc:21:3",
             "   21 |   %logq: f32?3,4? = Log(%q)",
-            "2. NaN is in %terms: Mul made it out of operands without NaN",
+            "2. NaN is in %terms: Mul produced it from operands without NaN",
         ]
     )
     assert "Traceback" not in result.stdout.str()

@@ -127,7 +127,7 @@ def test_a_recording_of_another_model_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_gate_that_compares_wants_a_recording() -> None:
-    with pytest.raises(nncdbg.UsageError, match="no good run") as caught:
+    with pytest.raises(nncdbg.UsageError, match="needs a recorded good run") as caught:
         nncdbg.watch(program(), {"x": X}, fail_on="nan,change:0.5")
     assert "--against" in (caught.value.hint or "")
 
@@ -135,8 +135,8 @@ def test_a_gate_that_compares_wants_a_recording() -> None:
 DAMAGED = [
     ("", "damaged"),
     ("{", "damaged"),
-    ("[]", "no recording"),
-    ('{"a": 1}', "no recording"),
+    ("[]", "not a recording"),
+    ('{"a": 1}', "not a recording"),
     ('{"nncdbg_recording": 99}', "version 99"),
     ('{"nncdbg_recording": 1}', "damaged"),
     ('{"nncdbg_recording": 1, "model": "", "program": "", "statements": []}', "damaged"),

@@ -47,7 +47,7 @@ def test_the_text_as_a_person_reads_it() -> None:
     assert FORMS["text"](plain(), WATCHED) == (
         "net.onnx: tripped: 2 findings in 12 statements (0.01 s)\n"
         "\n"
-        "1. the first Inf is in %logq: Log made it out of operands without Inf\n"
+        "1. the first Inf is in %logq: Log produced it from operands without Inf\n"
         "  at nets/net.onnx:3:3\n"
         '    3 |   %logq: f32[3,4] = Log(%q)   loc("net.py":7)\n'
         "      |   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^\n"
@@ -58,7 +58,7 @@ def test_the_text_as_a_person_reads_it() -> None:
         "  cause: log of zero: 5 of 12 elements of %q are 0, the first at [0, 1]\n"
         "  hint: keep it away from zero: Log(Max(%q, 1e-7))\n"
         "\n"
-        "2. NaN is in %e: Mul made it out of operands without NaN\n"
+        "2. NaN is in %e: Mul produced it from operands without NaN\n"
         "  at nets/net.onnx:4:3\n"
         "    4 |   %e: f32[3,4] = Mul(%q, %logq)\n"
         "      |   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^\n"
@@ -101,9 +101,9 @@ def test_findings_with_effect_come_before_those_without() -> None:
     report = nncdbg.watch(program, {"x": [-1.0, 2.0]})
     assert FORMS["text"](report).startswith("the program: tripped: 1 finding in 6 statements (")
     assert [headline(finding) for finding in report.findings] == [
-        "the first NaN is in %n: Log made it out of operands without NaN",
+        "the first NaN is in %n: Log produced it from operands without NaN",
         "NaN decides %w: the result of Greater is finite, but depends on it",
-        "Inf is in %l: Log made it out of operands without Inf, without effect on an output",
+        "Inf is in %l: Log produced it from operands without Inf, without effect on an output",
         "Inf is lost in %m: the result of Max is finite",
     ]
 

@@ -46,7 +46,7 @@ def test_an_error_stands_at_the_source_line_of_the_user() -> None:
     name, properties, message = _read(lines[0])
     assert name == "error"
     assert properties == {"file": "net.py", "line": "7", "title": "Inf: log of zero (Log)"}
-    assert message.startswith("the first Inf is in %logq: Log made it out of operands without Inf\n  at ")
+    assert message.startswith("the first Inf is in %logq: Log produced it from operands without Inf\n  at ")
     # Mul has no source line, and the model is no text: the file alone.
     assert _read(lines[1])[1] == {"file": "nets/net.onnx", "title": "NaN: zero times infinity (Mul)"}
 

@@ -61,7 +61,7 @@ def test_the_failure_tells_all() -> None:
         ".//failure[@type='inf/log-of-zero']"
     )
     assert failure is not None
-    assert failure.get("message") == "the first Inf is in %logq: Log made it out of operands without Inf"
+    assert failure.get("message") == "the first Inf is in %logq: Log produced it from operands without Inf"
     text = failure.text or ""
     assert "%logq: f32[3,4] = Log(%q)" in text
     assert "  hint: keep it away from zero" in text

@@ -67,7 +67,7 @@ def test_a_result_stands_where_the_user_looks_and_in_the_programs_text() -> None
     # Who hands the NaN on is no result, but told with the first NaN.
     assert _uri(nan["locations"][0]) == ("nets/net.onnx", 1)
     told = [each["message"]["text"] for each in nan["relatedLocations"]]
-    assert told == ["in the program's text: line 4 of @main", "handed on: line 5 of @main"]
+    assert told == ["in the program's text: line 4 of @main", "propagated: line 5 of @main"]
 
 
 def test_a_result_in_graph_text_shows_its_line_and_its_culprit() -> None:

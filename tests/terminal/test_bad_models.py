@@ -265,11 +265,11 @@ def endless() -> Any:
 def test_a_loop_without_an_end_is_bounded(call: Call) -> None:
     code, out, err = call("run", save(endless()), "--max-ops", "200")
     assert (code, out) == (4, "")
-    assert "after 200 statements it has not ended, and max-ops is 200" in err
+    assert "the program has not ended after 200 statements (max-ops 200)" in err
     code, out, err = call("m.onnx", "--max-ops", "200", "--input", "x=ones", typed="c\np sum(%s)\nc\n")
     assert code == 0
-    assert "Paused: after 200 statements" in out
-    assert "Paused: after 400 statements" in out
+    assert "Paused: the program has not ended after 200 statements" in out
+    assert "Paused: the program has not ended after 400 statements" in out
     assert "6.0" in out
 
 
@@ -279,7 +279,7 @@ def test_a_straight_graph_is_bounded_too(call: Call) -> None:
     save(model(chain))
     code, out, err = call("run", "m.onnx", "--max-ops", "10")
     assert (code, out) == (4, "")
-    assert "after 10 statements it has not ended, and max-ops is 10" in err
+    assert "the program has not ended after 10 statements (max-ops 10)" in err
     assert call("run", "m.onnx", "--max-ops", "1000")[0] == 0
 
 

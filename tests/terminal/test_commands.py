@@ -242,3 +242,13 @@ def test_run_of_a_program_under_way_asks(session: Session) -> None:
 )
 def test_expressions_between_commas(text: str, parts: list[str]) -> None:
     assert separated(text) == parts
+
+
+def test_overview_fits_on_a_screen(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
+    session.screen = Screen(width=80)
+    session.execute("help")
+    lines = capsys.readouterr().out.splitlines()
+    assert 15 <= len(lines) <= 40
+    assert max(map(len, lines)) <= 80
+    for entry in TABLE.values():
+        assert any(entry.name in line for line in lines)

@@ -88,8 +88,8 @@ def test_what_agrees_is_0_and_what_diverges_is_1(model: Callable[..., str], caps
         (["--dtype-b", "f16", "--replay", "x"], 2, "--stop opens"),
         (["missing.onnx"], 3, "there is no file missing.onnx"),
         (["--golden", "missing.npz"], 3, "missing.npz does not exist"),
-        (["--golden", "x.npz", "--dtype-b", "f16"], 2, "give one of the two"),
-        (["--golden", "x.npz", "--stop"], 2, "which --golden has not"),
+        (["--golden", "x.npz", "--dtype-b", "f16"], 2, "use one of the two"),
+        (["--golden", "x.npz", "--stop"], 2, "which --golden replaces"),
         (["--names", "x"], 2, "give --golden too"),
     ],
 )
@@ -323,10 +323,10 @@ def test_an_endless_loop_fails_the_run(model: Callable[..., str], capsys: Captur
     document = json.loads(out)
     assert document["status"] == "failed"
     assert document["ops"] == 50
-    assert "it has not ended, and max-ops is 50" in err
+    assert "has not ended after 50 statements" in err
     assert "--max-ops" in document["error"]["hint"]
     assert main(["diff", path, "--allocator-b", "arena", "--max-ops", "50"]) == 4
-    assert "side A: after 50 statements" in capsys.readouterr().err
+    assert "side A: the program has not ended after 50 statements" in capsys.readouterr().err
     assert main(["run", path, "--max-ops", "0"]) == 2
 
 
@@ -335,7 +335,7 @@ def test_the_prompt_pauses_and_goes_on(model: Callable[..., str], capsys: Captur
     script.write_text("continue\np $iter\ncontinue\np $iter\n")
     assert main([model("forever", FOREVER), "--max-ops", "50", "--replay", str(script)]) == 0
     out, err = capsys.readouterr()
-    assert out.count("Paused: after") == 2
+    assert out.count("Paused: the program has not ended after") == 2
     assert [int(line) for line in out.splitlines() if line.isdigit()] == [24, 49]
     assert "interrupted" not in err
 

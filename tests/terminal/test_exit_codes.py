@@ -118,3 +118,10 @@ def test_commands_and_files_of_the_command_line_run_in_order(
     files = ["-x", str(tmp_path / "a.cmd")]
     assert main([example, "-ex", "p 1", *files, "-ex", "p 3", "--command", "p 4"]) == 0
     assert capsys.readouterr().out.splitlines()[-5:] == ["1", "2", "3", "4", "5"]
+
+
+def test_misspelled_command_of_the_shell_is_suggested(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rnu", "model.onnx", "--seed", "1"]) == 2
+    assert capsys.readouterr().err == (
+        "error: there is no file or command rnu\n  hint: did you mean `nncdbg run model.onnx --seed 1`?\n"
+    )

@@ -71,7 +71,7 @@ def test_misused_memory_fails_the_run(example: Callable[[str], str], capsys: Cap
     assert main(["run", example("uninitialized"), "--json"]) == 4
     out, err = capsys.readouterr()
     assert json.loads(out)["status"] == "failed"
-    assert "Relu reads %buffer, which nobody wrote" in err
+    assert "Relu reads %buffer, which is uninitialized" in err
 
 
 @pytest.mark.parametrize("options", [[], ["--no-loc"], ["--flat"]])

@@ -45,6 +45,7 @@ def spawn(tmp_path: Path, repository: Path) -> Iterator[Open]:
         }
         state = {
             "TERM": "xterm-256color",
+            "PAGER": "cat",
             "XDG_STATE_HOME": str(tmp_path / "state"),
             "PROMPT_TOOLKIT_NO_CPR": "1",
         }

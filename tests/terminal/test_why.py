@@ -96,3 +96,48 @@ graph @main(%x: f32[4]) -> (%y) {
     assert "Zeros originate at this statement:\nline 6: %r" in shown
     assert "cause: no positive input: the largest element of %n is -" in shown
     assert "path: line 6 Relu -> line 7 Mul" in shown
+
+
+def test_zeros_of_integers_do_not_originate_at_a_cast(capsys: pytest.CaptureFixture[str]) -> None:
+    text = """#nncdbg 1
+opset 18
+graph @main(%n: i64[2]) -> (%y) {
+  %m = Mul(%n, 0)
+  %y = Cast(%m, to=1)
+  return %y
+}
+"""
+    shown = said(opened(nncdbg.parse(text)), capsys, "run", "why")
+    assert "originate" not in shown
+    assert "path: line 4 Mul -> line 5 Cast" in shown or "path: line 5 Cast" in shown
+
+
+def test_why_passes_a_branch_whose_frame_is_not_of_the_statement(capsys: pytest.CaptureFixture[str]) -> None:
+    text = """#nncdbg 1
+opset 18
+graph @main(%x: f32[3], %c: bool[]) -> (%y) {
+  %a = Abs(%x)
+  if %c {
+    %p = Neg(%a)
+    yield %p
+  } else {
+    yield %a
+  } -> (%b)
+  %d = @inner(%b, %c)
+  %y = Add(%d, %b)
+  return %y
+}
+
+graph @inner(%u: f32[3], %c: bool[]) -> (%v) {
+  if %c {
+    %w = Exp(%u)
+    yield %w
+  } else {
+    yield %u
+  } -> (%v)
+  return %v
+}
+"""
+    for chosen in (False, True):
+        session = opened(nncdbg.parse(text), c=np.array(chosen))
+        assert "(input)" in said(session, capsys, "run", "why", "why -v")

@@ -7,6 +7,9 @@ import type { Wires } from "./wires";
 
 const SERVER = [...NNCDBG, "dap"];
 
+/** ms between two attempts to connect. */
+const RETRY = 300;
+
 export class Adapters implements vscode.DebugAdapterDescriptorFactory {
   constructor(private readonly wires: Wires) {}
 
@@ -15,10 +18,12 @@ export class Adapters implements vscode.DebugAdapterDescriptorFactory {
     const { Wire } = (await import("./wire")) as typeof import("./wire");
     const { request, connect, __python: python } = session.configuration;
     if (request === "attach") {
-      if (typeof connect?.port !== "number") {
-        throw new Error('an attach configuration needs "connect": {"host": ..., "port": ...}');
+      const { socket, host = "127.0.0.1", port } = connect ?? {};
+      if (typeof socket !== "string" && typeof port !== "number") {
+        throw new Error('an attach configuration needs "connect": {"port": ...} or {"socket": ...}');
       }
-      return this.wires.use(session, Wire.connect(connect.host ?? "127.0.0.1", connect.port));
+      const place = socket ? { path: socket } : { host, port };
+      return this.wires.use(session, connected(() => Wire.connect(place), socket ?? `${host}:${port}`, connect.waitFor ?? 0));
     }
     const folder = session.workspaceFolder?.uri;
     const options = { cwd: folder?.fsPath, env: { ...process.env, ...ENVIRONMENT } };
@@ -33,4 +38,29 @@ async function offerRestart(session: vscode.DebugSession, how: string): Promise<
   if ((await vscode.window.showErrorMessage(words, "Restart")) === "Restart") {
     await vscode.debug.startDebugging(session.workspaceFolder, session.configuration);
   }
+}
+
+/** Tries again for so many seconds, as the program may not listen yet; the user can give up.  Throws what the socket says. */
+async function connected<Made>(connect: () => Promise<Made>, place: string, seconds: number): Promise<Made> {
+  const deadline = Date.now() + 1000 * seconds;
+  const options = { location: vscode.ProgressLocation.Notification, title: `Waiting until a program listens at ${place}`, cancellable: true };
+  const first = await connect().catch((error: Error) => error);
+  if (!(first instanceof Error)) {
+    return first;
+  }
+  if (!seconds) {
+    throw first;
+  }
+  return vscode.window.withProgress(options, async (_progress, token) => {
+    for (;;) {
+      await new Promise((resolve) => setTimeout(resolve, RETRY));
+      try {
+        return await connect();
+      } catch (error) {
+        if (token.isCancellationRequested || Date.now() > deadline) {
+          throw error;
+        }
+      }
+    }
+  });
 }

@@ -3,7 +3,7 @@
 
 import { type SpawnOptionsWithoutStdio, spawn } from "node:child_process";
 import { once } from "node:events";
-import { createConnection } from "node:net";
+import { type NetConnectOpts, createConnection } from "node:net";
 import type { Readable, Writable } from "node:stream";
 import * as vscode from "vscode";
 import { type Message, StreamMessageReader, StreamMessageWriter } from "vscode-jsonrpc/node";
@@ -76,8 +76,8 @@ export class Wire implements vscode.DebugAdapter {
   }
 
   /** The server of a program that listens.  Throws what the socket says. */
-  static async connect(host: string, port: number): Promise<Wire> {
-    const socket = createConnection(port, host).setNoDelay(true);
+  static async connect(place: NetConnectOpts): Promise<Wire> {
+    const socket = createConnection(place).setNoDelay(true);
     await once(socket, "connect");
     // The program that was attached to speaks for itself.
     const wire = new Wire(socket, socket, () => socket.destroy(), () => undefined);

@@ -251,7 +251,7 @@ class Attachment:
     def go_to_start(self, session: Session) -> None:
         """Answer the request at hand, and go back to the first statement of the graph that stands."""
         if session.state is not State.STOPPED:
-            hint = "where a graph stands, this goes back to its start"
+            hint = "pause inside a graph first; restart then goes back to its start"
             raise UsageError("the debugger did not start this program, so it cannot restart it", hint=hint)
         session.program.move(session, session.program.debugger.restart)
 

@@ -262,7 +262,7 @@ class Relay:
                 session.submit(request)
             else:
                 hint = "attach again, or disconnect"
-                session.fail(request, UsageError(f"{self.place} is gone{why}", hint=hint))
+                session.fail(request, UsageError(f"{self.place} has closed the connection{why}", hint=hint))
         if not self._terminated:
             session.say(f"the connection to {self.place} has ended{why}", "important")
             session.send_event("terminated")
@@ -309,7 +309,7 @@ def _read(far: Connection) -> Message | None:
 
 def _refusal(place: str, message: Message) -> UsageError:
     """The error of a failed response, with the hint that it has."""
-    why = str(message.get("message") or "no reason is given")
+    why = str(message.get("message") or "no reason given")
     hint = None if why.endswith(")") else "see how nncdbg.listen was called there"
     return UsageError(f"{place} refuses: {why}", hint=hint)
 

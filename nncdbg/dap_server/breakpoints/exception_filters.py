@@ -21,21 +21,21 @@ _CONDITION = "an expression, such as $iter > 3 or max(abs(%h)) > 100"
 _KINDS = (
     ("nan", "NaN originates", "An op makes a NaN from operands without NaN", True),
     ("inf", "Inf originates", "An op makes an Inf from operands without Inf", False),
-    ("uninitialized", "Uninitialized memory", "An op reads, or leaves, memory that nobody wrote", True),
+    ("uninitialized", "Uninitialized memory", "An op reads or returns uninitialized memory", True),
     (
         "integer",
         "Integer fault",
         "An integer is divided by zero, or a cast or a quantization is out of range",
         False,
     ),
-    ("overflow", "Overflow", "An infinity out of finite operands, with no division by zero", False),
-    ("guard", "Write out of bounds", "A kernel writes beyond the buffer of its result", True),
-    ("race", "Race", "Two streams touch one value, and nothing orders them", False),
-    ("assertion", "Failed assertion", "An assertion of the program does not hold", False),
+    ("overflow", "Overflow", "An op computes an Inf from finite operands without dividing by zero", False),
+    ("guard", "Write out of bounds", "A kernel writes outside the buffer of its result", True),
+    ("race", "Race", "Two streams access one value without synchronization", False),
+    ("assertion", "Failed assertion", "An assertion of the program fails", False),
     (
         "micro",
-        "Kernel and micro program differ",
-        "An op's kernel gives another result than its formula",
+        "Kernel differs from its formula",
+        "An op's kernel and its formula give different results",
         True,
     ),
 )
@@ -67,8 +67,8 @@ FILTERS = _filters(_BEYOND)
 LABELS = {name: label for name, label, _, _ in _KINDS}
 
 NEVER = {
-    "race": "it never comes: the program runs on one stream, so nothing can race",
-    "assertion": "it never comes: no op of the program asserts; a breakpoint with a condition does",
+    "race": "never reported: the program runs on one stream, so there are no races",
+    "assertion": "never reported: no op of the program asserts; use a conditional breakpoint",
 }
 """What cannot be found, and why."""
 

@@ -58,7 +58,7 @@ class LineWish:
             return self._in_micro_program(session, listing)
         if self.path is None:
             raise UsageError(
-                "this source is not a text of the program", hint="loadedSources lists those there are"
+                "this source is not a text of the program", hint="`loadedSources` lists the sources"
             )
         return self._in_model(session)
 

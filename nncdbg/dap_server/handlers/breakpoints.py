@@ -62,7 +62,9 @@ def set_breakpoints(session: Session, arguments: SetBreakpointsArguments) -> Set
     ]
     reference = source.source_reference or 0
     if not 0 <= reference <= MAX_REFERENCE:
-        raise UsageError(f"no text has the reference {reference}", hint=f"they go from 1 to {MAX_REFERENCE}")
+        raise UsageError(
+            f"no text has the reference {reference}", hint=f"references are 1 to {MAX_REFERENCE}"
+        )
     wishes = [
         LineWish(
             None if reference else path,
@@ -76,7 +78,7 @@ def set_breakpoints(session: Session, arguments: SetBreakpointsArguments) -> Set
     group = ("line", reference or (os.path.realpath(path) if path else None))
     told = session.breakpoints.replace(session, "line", group, wishes)
     if arguments.source_modified and path is not None:
-        told = [_with_note(each, "the program has the text as it was loaded") for each in told]
+        told = [_with_note(each, "the program keeps the text that was loaded") for each in told]
     return SetBreakpointsBody(breakpoints=told)
 
 

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 @request("dataBreakpointInfo", when=LIVE, values=True, capability="supportsDataBreakpoints")
 def data_breakpoint_info(session: Session, arguments: DataBreakpointInfoArguments) -> DataBreakpointInfoBody:
     if arguments.as_address or arguments.bytes is not None:
-        return _refused("a value has no address that it keeps; watch it by its name")
+        return _refused("a value has no fixed address; watch it by name")
     if arguments.variables_reference:
         place = child_place(session, arguments.variables_reference, arguments.name)
         if place is None or place.kind not in ("value", "previous"):
-            return _refused(f"{arguments.name} is no value that a statement writes")
+            return _refused(f"{arguments.name} is not the result of a statement")
         return _watched(session, place.text)
     try:
         scope = values_from(session, arguments.frame_id)
@@ -51,7 +51,9 @@ def _is_condition(root: nodes.Node) -> bool:
 
 def _watched(session: Session, name: str, when: str | None = None) -> DataBreakpointInfoBody:
     if name not in candidates(session.program.debugger.program, "value"):
-        return _refused(f"{spelled(name)} is a constant, or of a micro program: no statement writes it")
+        return _refused(
+            f"{spelled(name)} is a constant or belongs to a micro program: no statement writes it"
+        )
     value = spelled(name)
     return DataBreakpointInfoBody(
         data_id=data_id(value, when),

@@ -34,7 +34,7 @@ def disassemble(session: Session, arguments: DisassembleArguments) -> Disassembl
     start = parse_reference(arguments.memory_reference)
     if start is None:
         raise UsageError(
-            f"{arguments.memory_reference!r} is not an address", hint="take one from the frames of the stack"
+            f"{arguments.memory_reference!r} is not an address", hint="use one from a stack frame"
         )
     if not 0 <= arguments.instruction_count <= MOST:
         raise UsageError(f"`instructionCount` is between 0 and {MOST}")

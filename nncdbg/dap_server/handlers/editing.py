@@ -44,7 +44,7 @@ def set_variable(session: Session, arguments: SetVariableArguments) -> SetVariab
     if place is None:
         raise UsageError(
             f"{arguments.name} cannot be set",
-            hint="values and their elements can; the rest follows from them",
+            hint="only values and their elements can be set",
         )
     scope = values_from(session, session.handles.number(place.frame))
     name, index = _target(scope, place)
@@ -65,7 +65,7 @@ def _target(scope: Values, place: ContentPlace) -> tuple[str, Any]:
     if place.kind == "previous":
         raise UsageError("the value of a completed iteration cannot be set", hint="go back to it")
     if place.sequence:
-        raise UsageError("an item of a sequence cannot be set", hint="set the tensor that it comes from")
+        raise UsageError("an item of a sequence cannot be set", hint="set the tensor it was made from")
     if place.kind == "value":
         return place.text, place.index or None
     if place.kind == "expression":
@@ -73,7 +73,7 @@ def _target(scope: Values, place: ContentPlace) -> tuple[str, Any]:
         if index is None:
             return name, place.index or None
     raise UsageError(
-        f"{evaluate_name(place) or 'what has no name'} cannot be set by itself",
+        f"{evaluate_name(place) or 'this value'} cannot be set by itself",
         hint="set an element of a value, as in %h[0, 2]",
     )
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @request("initialize", when=ALWAYS)
 def initialize(session: Session, arguments: InitializeRequestArguments) -> dict[str, Any]:
     if session.state is not State.NEW:
-        raise UsageError("initialize comes once, as the first request", hint="begin another session")
+        raise UsageError("`initialize` is allowed once, as the first request", hint="start another session")
     session.client = arguments
     session.state = State.INITIALIZED
     return capabilities()
@@ -62,7 +62,7 @@ def attach(session: Session, arguments: AttachArguments) -> None:
 def _attach_elsewhere(session: Session, there: Connect | None) -> None:
     if there is None:
         raise UsageError(
-            "this server launches programs; one that runs already serves its clients itself",
+            "this server launches programs; to attach, connect to the process that called nncdbg.listen",
             hint='give `connect`, such as {"port": 5679}, the port that nncdbg.listen gave',
         )
     relay = Relay(session, there.address, there.token)
@@ -75,7 +75,7 @@ def _attach_elsewhere(session: Session, there: Connect | None) -> None:
 
 def _begins_once(session: Session) -> None:
     if session.state is not State.INITIALIZED:
-        raise UsageError("a program is already being debugged", hint="restart it, or begin another session")
+        raise UsageError("a program is already being debugged", hint="restart it, or start another session")
 
 
 def _load(session: Session, arguments: LaunchArguments) -> None:
@@ -121,7 +121,7 @@ def _why_edits_are_lost(session: Session, wanted: LaunchArguments) -> str | None
     if wanted != session.launched:
         return "the configuration has changed"
     if session.program.at_finding:
-        return "a repro bundle is opened at its finding"
+        return "a repro bundle opens at its finding"
     files = session.program.files
     return None if stamps(wanted, files) == files else "a file of the program has changed"
 
@@ -146,7 +146,7 @@ def restart(session: Session, arguments: RestartArguments) -> None:
             session.say(f"restart on branch {timeline.branch} ({timeline.branches[timeline.branch].title})")
             before.start_again(session, stop_on_entry=_stops_on_entry(session, wanted))
             return
-        session.say(f"restart discards the values that were set: {lost}")
+        session.say(f"restart discards edited values: {lost}")
     _load(session, wanted)
     before.abandoned()
     if session.state is State.CONFIGURING:

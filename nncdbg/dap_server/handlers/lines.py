@@ -50,7 +50,9 @@ def lines(session: Session, arguments: LinesArguments) -> dict[str, Any]:
     """
     first, last = (line_of_client(session, each) for each in (arguments.start, arguments.end))
     if last - first >= MAX_LINES:
-        raise UsageError(f"{last - first + 1} lines are too many for one answer", hint=f"ask for {MAX_LINES}")
+        raise UsageError(
+            f"{last - first + 1} lines are too many for one answer", hint=f"request at most {MAX_LINES}"
+        )
     depth = _depth(session, arguments.frame_id)
     debugger, view = session.program.debugger, View(session)
     listing = debugger.listing_of(debugger.machine.frames[depth])

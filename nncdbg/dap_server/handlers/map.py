@@ -120,7 +120,7 @@ class Drawing:
     def _state(self, block: Block, pc: int) -> str:
         if block.frame is None:
             outer = block.outer
-            assert outer is not None, "what is looked into is looked into from somewhere"
+            assert outer is not None, "an opened node needs a parent"
             state = self._state(outer, block.pc)
             return "next" if state == "current" else state
         if pc != block.here:
@@ -179,7 +179,7 @@ def map_(session: Session, arguments: MapArguments) -> dict[str, Any]:
     if len(arguments.open) + len(arguments.closed) > MOST_TOGGLED:
         raise UsageError(
             f"{len(arguments.open) + len(arguments.closed)} nodes to open and to close",
-            hint=f"ask for {MOST_TOGGLED} at most",
+            hint=f"request at most {MOST_TOGGLED}",
         )
     blocks = neighbourhood(session, frozenset(arguments.open), frozenset(arguments.closed))
     drawing = Drawing(session, Glance(session.program.shown, False, session.check_cancelled), blocks)

@@ -89,7 +89,7 @@ def write_memory(session: Session, arguments: WriteMemoryArguments) -> WriteMemo
         raise UsageError(
             f"bytes {offset} to {offset + len(data)} are not all in {spelled(place.name)}, "
             f"which has {array.nbytes}",
-            hint="write within it, or with `allowPartial`",
+            hint="write inside it, or use `allowPartial`",
         )
     inside = data[first - offset : max(first, stop) - offset]
     if inside:
@@ -127,5 +127,5 @@ def _check_bits(name: str, given: npt.NDArray[Any]) -> None:
     if not np.array_equal(sound.view(np.uint8), given.view(np.uint8)):
         raise UsageError(
             f"these bytes are no {given.dtype.name} elements, as {spelled(name)} has",
-            hint="a bool is 0 or 1; a narrow number stands in the low bits of its byte, the others 0",
+            hint="a bool is 0 or 1; a narrow number uses the low bits of its byte, with the other bits 0",
         )

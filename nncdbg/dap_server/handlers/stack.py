@@ -45,7 +45,7 @@ def stack_trace(session: Session, arguments: StackTraceArguments) -> StackTraceB
     if arguments.thread_id != MAIN_THREAD:
         raise UsageError(
             f"there is no thread {arguments.thread_id}",
-            hint=f"the one stream of the program is {MAIN_THREAD}",
+            hint=f"the program has one thread, {MAIN_THREAD}",
         )
     first, levels = arguments.start_frame or 0, arguments.levels or FRAMES
     if first < 0 or levels < 0:
@@ -95,7 +95,7 @@ def _machine_frame(
     frame = debugger.machine.frames[depth]
     pc, _ = standing(session, depth)
     line = debugger.line_of(frame, pc)
-    assert line is not None, "every statement has its line"
+    assert line is not None, "each statement has its own line"
     place = frame_place(session, depth)
     name = frame_title(frames, len(frames) - 1 - depth)
     # Without an end: VS Code would select the statement, and the next keystroke would replace it.

@@ -69,7 +69,7 @@ def nearby(session: Session, arguments: NearbyArguments) -> dict[str, Any]:
     No tensor is gone through for it: the statistics are those that were logged when it was written.
     """
     if not 1 <= arguments.count <= MOST_VALUES:
-        raise UsageError(f"{arguments.count} values in one answer", hint=f"ask for 1 to {MOST_VALUES}")
+        raise UsageError(f"{arguments.count} values in one answer", hint=f"request 1 to {MOST_VALUES}")
     glance = Glance(session.program.shown, False, session.check_cancelled)
     found = _ranked(session, glance)
     chosen = found[: arguments.count]

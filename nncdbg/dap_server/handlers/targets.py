@@ -107,9 +107,7 @@ class ToPlace:
 def goto_targets(session: Session, arguments: GotoTargetsArguments) -> GotoTargetsBody:
     listing = session.program.sources.listing(arguments.source)
     if listing is None:
-        raise UsageError(
-            "this source is not a text of the program", hint="loadedSources lists those there are"
-        )
+        raise UsageError("this source is not a text of the program", hint="`loadedSources` lists the sources")
     found = listing.next_site(line_of_client(session, arguments.line))
     if found is None:
         return GotoTargetsBody(targets=[])

@@ -156,7 +156,7 @@ class StatisticsArguments(msgspec.Struct, frozen=True, kw_only=True, rename="cam
 def slice_(session: Session, arguments: SliceArguments) -> SliceBody:
     if not 1 <= arguments.max_elements <= MAX_ELEMENTS:
         raise UsageError(
-            f"a sample of {arguments.max_elements} elements", hint=f"ask for 1 to {MAX_ELEMENTS}"
+            f"a sample of {arguments.max_elements} elements", hint=f"request 1 to {MAX_ELEMENTS}"
         )
     scope = values_from(session, arguments.frame_id)
     whole = _named(scope, arguments)
@@ -298,14 +298,14 @@ def tensor_of(scope: Values, text: str) -> Array:
 
 def _tensor(content: Any, text: str) -> Array:
     if not isinstance(content, (np.ndarray, np.generic, bool, int, float)):
-        raise UsageError(f"`{text}` is not a tensor", hint="name a tensor, or an element of a sequence")
+        raise UsageError(f"`{text}` is not a tensor", hint="give a tensor or an element of a sequence")
     return np.asarray(content)
 
 
 def _part(scope: Values, whole: Any, arguments: SliceArguments) -> Any:
     index: tuple[Any, ...] = ()
     if arguments.index is not None and arguments.axes is not None:
-        raise UsageError("both `index` and `axes` say what to take", hint="give one of them")
+        raise UsageError("`index` and `axes` cannot be combined", hint="give one of them")
     if arguments.index is not None:
         index = evaluate_index(parse_index(arguments.index, scope.has, scope.names), scope)
     elif arguments.axes is not None:
@@ -320,7 +320,7 @@ def _part(scope: Values, whole: Any, arguments: SliceArguments) -> Any:
 @request("nncdbg/histogram", when=LIVE, values=True, arguments=HistogramArguments, reads=True)
 def histogram(session: Session, arguments: HistogramArguments) -> dict[str, Any]:
     if not 1 <= arguments.bins <= MAX_BINS:
-        raise UsageError(f"a histogram of {arguments.bins} bins", hint=f"ask for 1 to {MAX_BINS}")
+        raise UsageError(f"a histogram of {arguments.bins} bins", hint=f"request 1 to {MAX_BINS}")
     scope = values_from(session, arguments.frame_id)
     content = standing_tensor(scope, arguments.expression)
     start = time.perf_counter()

@@ -123,7 +123,7 @@ class View:
             told = f"{declared} " if declared is not None else ""
             return self.variable(
                 name,
-                f"{told}was dropped to keep within the history budget: open it to compute it again",
+                f"{told}was evicted to stay within the history budget: open it to recompute it",
                 type=str(declared) if declared is not None else None,
                 place=AskedPlace(place),
                 opens=(1, 0),

@@ -37,7 +37,7 @@ def packed(array: Array) -> tuple[str, str]:
     """
     kind = array.dtype.kind
     if kind in "OUST":
-        raise UsageError("strings cannot be sent as bytes", hint="ask for `json`")
+        raise UsageError("strings cannot be sent as bytes", hint="request `json`")
     if kind == "V":
         array = _widened(array)
     elif kind == "f" and array.dtype.itemsize < 4:

@@ -211,7 +211,10 @@ def _memory(here: Here) -> Children:
         ("backend", debugger.backend.name),
         ("live", f"{debugger.allocation.live_bytes()} bytes in buffers"),
         ("budget", f"{timeline.budget} bytes for old values"),
-        ("undo", f"{timeline.tick - debugger.machine.floor} of {timeline.tick} statements without a replay"),
+        (
+            "undo",
+            f"{timeline.tick - debugger.machine.floor} of {timeline.tick} statements without a replay",
+        ),
     ]
     buffers = _buffers(here)
 
@@ -242,11 +245,11 @@ def _buffer(here: Here, slot: int) -> str:
     """Address, size and origin of the memory that a value stands in."""
     content: Any = here.frame.slots[slot]
     if not isinstance(content, np.ndarray):
-        return f"no memory of the host ({type(content).__name__})"
+        return f"not in host memory ({type(content).__name__})"
     pc = here.code.definition[slot]
     if pc >= 0:
         line = here.view.session.program.debugger.line_in(here.code, pc)
-        origin = f"made by {here.code.nodes[pc].op} in line {line}"
+        origin = f"computed by {here.code.nodes[pc].op} at line {line}"
     else:
         origin = "given"
     return f"{address_of(content):#x}, {content.nbytes} bytes, {type_of(content)}, {origin}"

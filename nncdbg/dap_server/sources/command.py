@@ -1,4 +1,4 @@
-"""`nncdbg listing`: the file in which an editor shows a model that is no text."""
+"""`nncdbg listing`: write the listing that an editor shows that is no text."""
 
 from __future__ import annotations
 

@@ -53,10 +53,10 @@ def _taken(file: Path, owner: str, workspace: Path) -> str | None:
     if not file.is_symlink() and not file.exists():
         return None
     if file.is_symlink() or not file.is_file():
-        return "is no listing"
+        return "is not a listing"
     other = owner_of(file.read_text(encoding="utf-8", errors="replace"))
     if other is None:
-        return "is no listing"
+        return "is not a listing"
     return f"shows {other}" if other != owner and (workspace / other).exists() else None
 
 

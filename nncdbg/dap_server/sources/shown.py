@@ -135,7 +135,7 @@ class Sources:
         if listing is None:
             what = f"source {source.source_reference}" if source.source_reference else repr(source.path)
             raise UsageError(
-                f"{what} is not a text of this program", hint="loadedSources lists those there are"
+                f"{what} is not a text of this program", hint="`loadedSources` lists the sources"
             )
         text = "\n".join(listing.lines)
         return text if text.endswith("\n") else text + "\n"

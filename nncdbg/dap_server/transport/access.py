@@ -46,7 +46,7 @@ class Access:
             # Without credentials of the peer, the mode of the Unix socket keeps other users out.
             return None
         which = "another" if user is not None else "an unknown"
-        hint = "start it with a token (--token, NNCDBG_DAP_TOKEN) and show that"
+        hint = "start the server with a token (--token, NNCDBG_DAP_TOKEN) and send it"
         return NncdbgError(f"a client of {which} user is refused: this server has no token", hint=hint)
 
     def close(self) -> None:

@@ -42,7 +42,9 @@ def parse_address(text: str) -> tuple[str, int]:
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
-        raise UsageError(f"{text!r} is not an address", hint="an IPv6 host stands in brackets: [::1]:5679")
+        raise UsageError(
+            f"{text!r} is not an address", hint="an IPv6 host is written in brackets: [::1]:5679"
+        )
     if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise UsageError(f"{text!r} is not an address", hint="give HOST:PORT, such as 127.0.0.1:5679")
     return host, int(port)
@@ -106,7 +108,7 @@ def _bind_unix(path: str) -> Place:
         if error.errno is None or "too long" in str(error):
             raise UsageError(
                 f"the path of the socket is too long, with {len(os.fsencode(path))} bytes: {path}",
-                hint="about 100 bytes are the most; choose a folder nearer to the root, such as /tmp",
+                hint="the limit is about 100 bytes; use a shorter path, such as one in /tmp",
             ) from None
         raise
     finally:

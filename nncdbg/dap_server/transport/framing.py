@@ -79,11 +79,13 @@ def _header(line: bytes, length: int | None) -> int | None:
         ends = len(line) < _MAX_LINE
         raise FrameError("the stream ends within a header" if ends else "a header is too long")
     if line.startswith(_VERBS):
-        raise FrameError("this is no web server", hint="connect with a client of the Debug Adapter Protocol")
+        raise FrameError(
+            "this is not a web server", hint="connect with a client of the Debug Adapter Protocol"
+        )
     name, colon, value = line.partition(b":")
     key = name.strip().lower()
     if not colon or not _NAME.fullmatch(key):
-        raise FrameError("a line is no header, and a frame begins with Content-Length")
+        raise FrameError("a line is not a header; a frame starts with Content-Length")
     if key == b"origin":
         raise FrameError("a frame with an Origin header comes from a web page, and is refused")
     if key != b"content-length":
@@ -99,7 +101,7 @@ def _header(line: bytes, length: int | None) -> int | None:
 
 def _body(stream: ByteReader, length: int) -> bytes:
     if length > MAX_BODY:
-        raise FrameError(f"a message of {length} bytes is announced, and {MAX_BODY} is the most that is read")
+        raise FrameError(f"a message of {length} bytes is too large; the limit is {MAX_BODY}")
     body = stream.read(length)
     if len(body) < length:
         raise FrameError("the stream ends within a message")

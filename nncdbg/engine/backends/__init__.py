@@ -90,7 +90,7 @@ def backend(chosen: str | Backend) -> Backend:
     if not isinstance(chosen, str):
         return chosen
     if chosen not in _MODULES:
-        raise UsageError(f"there is no backend {chosen!r}", hint=f"one of: {', '.join(BACKENDS)}")
+        raise UsageError(f"there is no backend {chosen!r}", hint=f"use one of {', '.join(BACKENDS)}")
     module, name = _MODULES[chosen]
     made: Backend = getattr(import_module(module), name)()
     return made

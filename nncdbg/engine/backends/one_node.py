@@ -63,7 +63,7 @@ def output_names(node: Node) -> list[str]:
 def why_not(call: Call) -> str | None:
     """Why onnxruntime cannot run a statement, as far as that shows before its operands are known."""
     if call.op.random and not _draws_nothing(call.node):
-        return "its random numbers would not be the same when a statement is executed again"
+        return "its random numbers would differ when a statement is executed again"
     if opset_for(call.node.op, call.version) is None:
         return f"opset {NEWEST_OPSET}, the newest that onnxruntime reads, has it otherwise or not at all"
     return None

@@ -17,13 +17,13 @@ MASKS = (
 
 def cause_of_input(name: str, array: Array, kind: str) -> Cause:
     """An input that has NaN or Inf, and in which element of its batch."""
-    hint = "look at where the data comes from; the graph did nothing wrong yet"
+    hint = "check the source of the data; no statement has run yet"
     return Cause("bad input", f"input %{name} has {_words(array, kind)}", hint)
 
 
 def cause_of_constant(name: str, array: Array, kind: str) -> Cause:
     """A parameter that has NaN or Inf in the model."""
-    hint = "the model was saved like this: look at the training, or at what converted it"
+    hint = "the model was saved with it: check the training or the conversion"
     return Cause("bad parameter", f"%{name} has {_words(array, kind)}", MASKS if kind == "inf" else hint)
 
 

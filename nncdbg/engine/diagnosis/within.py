@@ -95,7 +95,7 @@ def diagnose_overflow(birth: Birth, finding: Finding, loaded: Loaded) -> tuple[C
         return Cause("overflow", cause_of(inside.birth).evidence, hint), inside
     if not wrong:
         return None
-    evidence = f"{birth.op} adds up squares that are too large for the type that it computes in"
+    evidence = f"{birth.op} sums squares that are too large for its computation type"
     return Cause("overflow", evidence, overflow_hint(birth.output.dtype)), None
 
 
@@ -113,7 +113,7 @@ def _suspect(birth: Birth, result: Finite) -> Cause:
     index = spot(birth)
     given, expected = shown(float(birth.output[index])), shown(result.number)
     evidence = f"the kernel of {birth.op} gave {given}{at(index)}, its micro program {expected}"
-    hint = f"run it with another backend, and report the kernel of {birth.op}"
+    hint = f"run it with another backend, and report the bug in the kernel of {birth.op}"
     return Cause("kernel", evidence, hint)
 
 

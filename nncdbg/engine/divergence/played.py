@@ -136,7 +136,7 @@ class Player:
             if self._stopped(now):
                 break
             if self._most is not None and machine.tick > self._most:
-                played.differs = played.differs or Differs(now, None, "", None, "it does not come to an end")
+                played.differs = played.differs or Differs(now, None, "", None, "it does not finish")
                 break
         return played
 
@@ -185,7 +185,7 @@ class Player:
         # What stands no more, on either side, was not looked at.
         if expected == number or (slot is not None and 0 in (expected, number)):
             return
-        detail = "" if slot is not None else "it goes another way"
+        detail = "" if slot is not None else "it takes a different path"
         self.played.differs = Differs(now, slot, name, copied(content), detail)
 
     def _compare_failure(self, now: Moment, error: BaseException) -> None:

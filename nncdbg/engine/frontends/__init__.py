@@ -133,7 +133,7 @@ def _find(table: dict[str, str], path: Path, kind: str) -> Callable[..., Any]:
     if target is None:
         known = ", ".join(table)
         raise LoadError(
-            f'{path} has the suffix "{path.suffix}", which is no known {kind}',
+            f'{path} has the suffix "{path.suffix}", which is not a known {kind}',
             hint=f"known are {known}" + ("" if path.exists() else f"; and there is no file {path}"),
         )
     module, _, function = target.partition(":")

@@ -25,7 +25,7 @@ _STRANGERS: tuple[tuple[bytes, str, str], ...] = (
 
 _TEXT = "an ONNX model is binary; graph text has the suffix .nnc"
 
-_BROKEN = "the file is truncated or damaged, or no ONNX model: download or export it again"
+_BROKEN = "the file is truncated, damaged or not an ONNX model: download or export it again"
 
 
 def read_model(path: Path) -> Any:
@@ -70,7 +70,7 @@ def _decode(path: Path, content: mmap.mmap) -> Any:
     head = content[:64].lstrip(b"\xef\xbb\xbf \t\r\n")
     for start, what, hint in _STRANGERS:
         if head.startswith(start):
-            raise LoadError(f"{path} {what}, no ONNX model", hint=hint)
+            raise LoadError(f"{path} {what}, not an ONNX model", hint=hint)
     view = memoryview(content)
     try:
         model = ModelProto.FromString(view)

@@ -20,7 +20,7 @@ _NAMESPACE = "namespace"
 _DEEPEST = 32
 """Modules inside modules that are still told apart."""
 _TORCH_ITSELF = re.compile(r"[\\/](site|dist)-packages[\\/]torch[\\/]")
-"""Where torch is installed: a module of its own is not where the user's model says it."""
+"""Where torch is installed: a module of its own is not source position in the user's model."""
 _TRACEBACK_LINE = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
 _TORCHSCRIPT_LINE = re.compile(r"^\s*(?P<file>[^\n]+?)\((?P<line>\d+)\): ", re.MULTILINE)
 

@@ -105,7 +105,7 @@ def check_hiding(graph: Graph, around: Set[str] = frozenset()) -> None:
             if value.name in around:
                 raise GraphError(
                     f"%{value.name} is defined in graph @{graph.name}, and in one around it",
-                    hint="ONNX wants every name once in a model: rename one of the two",
+                    hint="ONNX names are unique in a model: rename one of the two",
                 )
             if value.name:
                 visible.add(value.name)

@@ -41,7 +41,7 @@ def load(path: Path, *, flat: bool = False, stores: Sequence[Path] = ()) -> Prog
         model = confined(owner, workspace, stores, "model")
         if not model.is_file():
             raise LoadError(
-                f"{path} is the listing of {owner}, and there is no file {model}",
+                f"{path} is the listing of {owner}, but {model} does not exist",
                 hint="open the model itself",
             )
         return _listed(model, text, flat, stores)

@@ -180,7 +180,7 @@ class _Names:
             for name, raw in rows.items():
                 site = self._site(path, name)
                 if site in found:
-                    raise UsageError(f"{self.source} gives %{name} of {key_of(site[0])} two places")
+                    raise UsageError(f"{self.source} places %{name} of {key_of(site[0])} twice")
                 found[site] = self._entry(raw, key, name)
         return found
 

@@ -27,7 +27,7 @@ def sizes_at(types: Types, index: int) -> tuple[int, ...]:
     given = type_at(types, index)
     sizes = tuple(size for size in given.shape or () if isinstance(size, int))
     if given.shape is None or len(sizes) != len(given.shape):
-        raise GraphError(f"a formula needs sizes, not {given}", hint="step to the statement first")
+        raise GraphError(f"a formula needs known sizes, got {given}", hint="step to the statement first")
     return sizes
 
 

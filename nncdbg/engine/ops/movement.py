@@ -214,7 +214,7 @@ def _pad_shape(attributes: Attributes, types: Types) -> Shape | None:
     if shape is None:
         return (None,) * half
     if len(shape) != half:
-        raise GraphError(f"{len(pads)} pads do not fit {len(shape)} axes, which want two for each")
+        raise GraphError(f"{len(pads)} pads do not fit {len(shape)} axes, which need two each")
     return tuple(total((d, pads[i] + pads[i + half])) for i, d in enumerate(shape))
 
 

@@ -76,7 +76,9 @@ def _add_cases(suite: Element, report: Report, watched: Watched) -> None:
     if len(chosen) > _MOST_CASES:
         chosen = sorted(chosen, key=lambda case: not (case.error or case.status == TRIPPED))[:_MOST_CASES]
         left = len(report.cases) - _MOST_CASES
-        SubElement(suite, "system-err").text = f"{left:,} cases are not listed: none of them comes first"
+        SubElement(
+            suite, "system-err"
+        ).text = f"{left:,} cases are not listed: each repeats a finding of a listed case"
     for case in chosen:
         _add_case(_test(suite, report, case.name, case.seconds), case, by_case, report, watched)
     _add_failure_without_case(suite, by_case.get(None, []), report, watched)
@@ -92,7 +94,7 @@ def _add_case(
     if case.name in by_case:
         _add_failure(test, by_case[case.name], report, watched)
     elif case.status == TRIPPED:
-        words = "it tripped on what another case is listed with"
+        words = "it repeats a finding of a listed case"
         _add(test, "failure", TRIPPED, words, [words])
     elif case.status == "not run":
         _add(test, "skipped", case.status, sentence(case.error or case.status), [])

@@ -24,18 +24,18 @@ _NAMES = {
 """Kinds whose name in a sentence is another than their own."""
 
 _MEANINGS = {
-    "reuse": "memory was given to another value, or written into, while this one was still to be read",
-    "state": "a kernel gives something else when it is run again",
-    "plan": "the plan of the memory gives two values that live at once the same bytes, or too few",
+    "reuse": "memory was reused or overwritten while its value was still needed",
+    "state": "a kernel gives a different result when it runs again",
+    "plan": "the memory plan gives two live values the same bytes, or too few bytes",
     RANGE: "the expression of the gate is true",
 }
 """What the kinds mean that are no plain gates."""
 
 CAUSES = {
     "log of zero": "Use Log(Max(%p, 1e-7)), -Softplus(-x) for Log(Sigmoid), or LogSoftmax for Log(Softmax).",
-    "log of a negative number": "Look at what makes it negative: it should be a probability or a length.",
+    "log of a negative number": "Find why it is negative: it should be a probability or a length.",
     "division by zero": "Add an epsilon to the divisor, or choose another branch with Where before dividing.",
-    "zero divided by zero": "Add an epsilon to the divisor; a mean over nothing is the usual reason.",
+    "zero divided by zero": "Add an epsilon to the divisor; a mean of no elements is the usual reason.",
     "infinity divided by infinity": "Find where the infinities come from, and scale before that.",
     "square root of a negative number": "A variance is the mean of (x - mean)^2: E[x^2] - E[x]^2 cancels.",
     "power of a negative number": "A negative base needs a whole exponent: clip it at 0.",
@@ -45,25 +45,25 @@ CAUSES = {
     "infinity minus infinity": "Find where the infinities come from; a mask applied twice is one reason.",
     "zero times infinity": "A masked value is infinite: mask before the log or the division, not after.",
     "outside of the domain": "The function is not defined there: clip the operand to its domain.",
-    "empty reduction": "Nothing was reduced: an axis has size 0. Look at the batch or at a slice.",
+    "empty reduction": "Nothing was reduced: an axis has size 0. Check the batch size and slices.",
     "fully masked row": "Every element of a row is masked: leave one, or give such rows another value.",
     "zero variance": "A row or a channel is constant and epsilon is 0: give the normalization an epsilon.",
-    "uninitialized read": "A kernel, or the plan of the memory, left elements unwritten.",
-    "bad input": "The data were not numbers when they came: look at the pipeline that loads them.",
-    "bad parameter": "The model was saved like this: look at the training, or at what converted it.",
+    "uninitialized read": "A kernel or the memory plan left elements uninitialized.",
+    "bad input": "The data already had NaN or Inf: check the pipeline that loads it.",
+    "bad parameter": "The model was saved with it: check the training or the conversion.",
     "cast out of range": "The value does not fit the target type: scale it, or cast to a wider type.",
     "integer division by zero": "Make the divisor at least 1, or choose another value with Where.",
     "scale of zero": "Give each scale a least value above 0.",
-    "kernel": "The kernel gives something else than the op's definition: report it to its maker.",
-    "wrong reuse": "Free the first value after its last reader only, or give the second one other bytes.",
+    "kernel": "The kernel's result differs from the op's definition: report it to its developers.",
+    "wrong reuse": "Free the first value only after its last reader, or give the second one different bytes.",
     "partial write": "The kernel has to write every element of its result.",
     "write out of bounds": "The kernel has to write to the elements of its result only.",
     "write into foreign memory": "A kernel writes to its own result only: copy the operand.",
-    "kept reference": "A kernel keeps no operand and no buffer from call to call.",
+    "kept reference": "Do not keep operands or buffers between calls.",
     "read before write": "The kernel has to write an element of its result before it reads it.",
-    "state between runs": "Keep nothing from call to call.",
-    "wrong plan": "Let each value live up to its last reader, and round sizes up.",
-    "unknown": "No rule fits: the operands at that statement are what there is to go by.",
+    "state between runs": "Keep no state between calls.",
+    "wrong plan": "Keep each value live until its last reader, and round sizes up.",
+    "unknown": "No rule matches: inspect the operands at that statement.",
 }
 """Cause to its usual cure: every name of `diagnosis.cause.NAMES` and of `memory_words.CAUSES`."""
 

@@ -64,7 +64,7 @@ class _Run:
             "automationDetails": {"id": f"nncdbg watch/{visible(self._model())}/"},
             "invocations": [self._invocation(len(told) - len(results))],
             "artifacts": self._artifacts(),
-            "originalUriBaseIds": {_ROOT: {"description": {"text": "the folder that nncdbg was run in"}}},
+            "originalUriBaseIds": {_ROOT: {"description": {"text": "the folder in which nncdbg ran"}}},
             "columnKind": "unicodeCodePoints",
             "results": results,
             "properties": {"ops": report.ops, "seconds": report.seconds, "counts": dict(report.counts)},
@@ -138,7 +138,7 @@ class _Run:
         related = [] if self._is_primary(site) else [(f"in the program's text: {place(site)}", site)]
         if finding.other is not None:
             related.append((f"because of {place(finding.other)}", finding.other))
-        related += [(f"handed on: {place(each.site)}", each.site) for each in self._handed_on(finding)]
+        related += [(f"propagated: {place(each.site)}", each.site) for each in self._handed_on(finding)]
         return [
             {"id": number} | self._in_text(where) | {"message": {"text": visible(words, STATEMENT)}}
             for number, (words, where) in enumerate(related[:_MOST_RELATED], 1)
@@ -184,7 +184,7 @@ class _Run:
         model = {"location": self._artifact(self._model()), "roles": ["analysisTarget"]}
         if is_text(self._model()):
             return [model]
-        words = f"the text of {subject(self.report)}; `nncdbg listing` writes it"
+        words = f"the text of {subject(self.report)}; `nncdbg listing` prints it"
         return [model, {"location": self._artifact(self._text()), "description": {"text": words}}]
 
     def _logical(self, site: Site) -> list[dict[str, Any]]:

@@ -57,7 +57,7 @@ def value_of(site: Site) -> str:
 
 
 def headline(finding: WatchFinding) -> str:
-    """What failed, in a sentence: `the first NaN is in %logq: Log made it out of operands without NaN`."""
+    """What failed, in a sentence: `the first NaN is in %logq: Log produced it from operands without NaN`."""
     name, _ = kind_words(finding.kind)
     site, name = finding.site, visible(name)
     value, op = value_of(site), visible(site.op)
@@ -68,7 +68,7 @@ def headline(finding: WatchFinding) -> str:
             "masked": _NO_EFFECT,
             "propagated": " of the NaN or Inf found before",
         }.get(finding.role, "")
-        return f"{name} is in {value}: {op} made it{ending}"
+        return f"{name} is in {value}: {op} produced it{ending}"
     if _inside(finding):
         ending = _NO_EFFECT if finding.role == "masked" else ""
         return (
@@ -84,7 +84,7 @@ def headline(finding: WatchFinding) -> str:
         return f"{name} in {value}: {op} propagates it"
     which = f"the first {name}" if finding.first else name
     ending = _NO_EFFECT if finding.role == "masked" else ""
-    return f"{which} is in {value}: {op} made it out of {_made_of(finding)} without {name}{ending}"
+    return f"{which} is in {value}: {op} produced it from {_made_of(finding)} without {name}{ending}"
 
 
 def _inside(finding: WatchFinding) -> bool:

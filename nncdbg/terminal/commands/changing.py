@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.data_specs import split_data
@@ -14,6 +15,7 @@ from nncdbg.engine.expression import (
     split_definition,
     split_target,
 )
+from nncdbg.terminal.commands.settings import change_setting
 from nncdbg.terminal.commands.table import command, needs, no_arguments, whole_number
 from nncdbg.terminal.stops import look_at, value_or_reason
 
@@ -30,13 +32,17 @@ def set_(session: Session, text: str) -> None:
       set %h[0, 3] = 0        set %h += 1            set %h[isnan(%h)] = 0
       set %h = zeros          set %h = normal[2,3]   set %h = FILE.npy
       set $limit = 3          defines a name for expressions, and prints nothing
+      set names full          shows long names whole; `show settings` lists the settings
     The run without the change stays as a branch (see `branches`, `diff`).  After `back` or
     `restart` the change is made again when the run reaches this point.  At a stop at an op without a
     kernel, set its results; the run then goes on with them.
     """
     debugger = session.debugger
     scope = debugger.values
-    if split_definition(needs("set", text)) is not None:
+    if change_setting(session.screen, text):
+        return
+    text = re.sub(r"^var(?:iable)?\s+(?=[%$\w\"])", "", needs("set", text))
+    if split_definition(text) is not None:
         debugger.evaluate(text)
         return
     data = split_data(text)

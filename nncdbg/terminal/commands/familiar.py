@@ -103,7 +103,6 @@ ALIASES = {
     "goto-bookmark": "goto",
     "transcript": "record",
     "apropos": "help",
-    "python": "py",
 }
 """Name in another debugger to the command line that it begins here."""
 
@@ -186,7 +185,7 @@ FAMILIAR: dict[str, tuple[str, ...]] = {
             "disassemble",
             "x %s",
         ),
-        *("thread 1", "dump %s", "info locals", "edit"),
+        *("thread 1", "info locals", "edit"),
     ),
     "pdb delve": ("cont", "a", "ls", "display max(%s)"),
     "gdb": (
@@ -215,11 +214,11 @@ FAMILIAR: dict[str, tuple[str, ...]] = {
         ),
         *("list 12,14", "set var %s = 1", "set variable %s = 1", "checkpoint", "handle SIGINT", "signal 0"),
         *("attach 1", "detach", "kill", "file m.onnx", "shell ls", "define x", "layout src", "tui enable"),
-        *("apropos break", "record r.cmd", "python 1 + 1"),
+        *("apropos break", "record r.cmd"),
     ),
     "pdb": (
         *("w", "u", "d", "unt", "r", "l .", "ll", "longlist", "pp %s", "rv", "retval", "cl 13", "exceptions"),
-        *("alias x y", "tbreak", "b", "display $iter", "!1 + 1", "interact"),
+        *("alias x y", "tbreak", "b", "display $iter"),
     ),
     "delve": (
         *(
@@ -234,7 +233,7 @@ FAMILIAR: dict[str, tuple[str, ...]] = {
         ),
         *("stepout", "so", "step-instruction", "next-instruction", "rewind", "rw", "rev next", "rebuild"),
         *("locals", "vars", "funcs", "sources", "types %s", "stack", "regs", "examinemem %s", "threads"),
-        *("goroutines", "checkpoints", "check m", "clear-checkpoint 1", "disass", "transcript FILE", "ll"),
+        *("goroutines", "checkpoints", "check m", "clear-checkpoint 1", "disass", "transcript new.cmd", "ll"),
     ),
 }
 """Debuggers to the commands that they share, as they are typed there."""

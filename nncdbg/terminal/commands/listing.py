@@ -6,7 +6,9 @@ import re
 from typing import TYPE_CHECKING
 
 from nncdbg.engine.errors import UsageError
+from nncdbg.terminal.commands.model_source import list_source
 from nncdbg.terminal.commands.table import command, needs, no_arguments, whole_number
+from nncdbg.terminal.places import split_source
 from nncdbg.terminal.stops import marks_of, names_on
 from nncdbg.terminal.windows import around, window
 
@@ -21,17 +23,21 @@ _PAGE = 11
     "list",
     "l",
     group="looking",
-    arguments="[. | LINE | FIRST,LAST | @graph]",
+    arguments="[. | LINE | FIRST,LAST | @graph | FILE:LINE]",
     repeats=True,
     completes=("graph",),
 )
 def list_(session: Session, text: str) -> None:
     """List program text around the current statement, a line or a graph's start.
 
-    `list` again shows the lines that follow; `list .` returns to the current statement.  `->` marks
+    `list` again shows the lines that follow; `list .` returns to the current statement; `list net.py:11`
+    shows that line of the model's source and the statements that come from it.  `->` marks
     the next statement, `>>` the statement that a stop reports, `=>` the statement of an outer frame;
     `*` marks an enabled breakpoint, `o` a disabled one.
     """
+    if source := split_source(text):
+        list_source(session, *source)
+        return
     last = len(session.listing().lines)
     lines = _wanted(session, text, last)
     if not lines:

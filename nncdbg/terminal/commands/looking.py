@@ -9,6 +9,7 @@ import numpy as np
 
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import evaluate_index, parse, resolve_name, spelled, split_target
+from nncdbg.terminal.commands.settings import show_settings
 from nncdbg.terminal.commands.table import command, needs, whole_number
 from nncdbg.terminal.display import described
 from nncdbg.terminal.places import split_value
@@ -214,17 +215,20 @@ def hist(session: Session, text: str) -> None:
     session.screen.put(histogram_bars(counts, session.screen.look))
 
 
-@command("show", group="looking", arguments="%value[INDEX]", completes=("value",))
+@command("show", group="looking", arguments="%value[INDEX] | SETTING", completes=("value",))
 def show(session: Session, text: str) -> None:
     """Show elements: a grid of a small tensor, an image of a large one.
 
-    With an index (`show %h[0, 2:5]`) the elements are always shown.
+    With an index (`show %h[0, 2:5]`) the elements are always shown.  `show settings` lists the settings
+    of the screen, `show width` shows one.
     """
     from nncdbg.terminal import display
     from nncdbg.terminal.grid import grid
 
     scope = session.debugger.values
-    name, index = split_target(needs("show", text), scope.has, scope.names)
+    if not scope.has(needs("show", text)) and show_settings(session.screen, text):
+        return
+    name, index = split_target(text, scope.has, scope.names)
     array, look = scope.value(name), session.screen.look
     if not isinstance(array, np.ndarray):
         session.screen.put_line(described(name, array, look_at(session.debugger, session.screen)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from rich.text import Text
@@ -15,15 +16,19 @@ if TYPE_CHECKING:
     from nncdbg.terminal.session import Session
 
 
+_WIDTH = 80
+"""Columns of the overview at most."""
+
+
 @command("source", group="session", arguments="FILE", completes=("file",))
 def source(session: Session, text: str) -> None:
-    """Execute the commands in a file; lines that begin with # are comments."""
+    """Run the commands in a file; lines that begin with # are comments."""
     session.play(needs("source", text), echo=False)
 
 
 @command("record", "rec", group="session", arguments="[--force] FILE | off", completes=("file",))
 def record(session: Session, text: str) -> None:
-    """Write the commands typed from now on to a file, for `replay`; `record off` ends it.
+    """Record the commands that are typed in a file; `record off` ends it.
 
     The file also keeps model, inputs, seed, sizes, backend, allocator and versions.  An existing recording
     is overwritten only with --force, or after a question.
@@ -48,7 +53,7 @@ def record(session: Session, text: str) -> None:
 
 @command("replay", group="session", arguments="FILE", completes=("file",))
 def replay(session: Session, text: str) -> None:
-    """Play a recorded session from here: each command is shown as if typed.
+    """Run the commands of a recorded session, and show each.
 
     Model, inputs, options and versions that differ from the recorded ones are reported first.
     """
@@ -68,13 +73,15 @@ def note(session: Session, text: str) -> None:
     "h",
     "?",
     group="session",
-    arguments="[COMMAND | FUNCTION | expressions | keys]",
+    arguments="[COMMAND | FUNCTION | all | expressions | keys]",
     completes=("command",),
 )
 def help_(session: Session, text: str) -> None:
-    """List the commands, or explain one; also `help keys`, `help expressions`."""
+    """List the commands, or explain one; `help all` adds a line for each."""
     if not text:
         _overview(session)
+    elif text == "all":
+        _all(session)
     elif text == "keys":
         for keys, line, what in SHORTCUTS:
             session.screen.put(f"  {keys:<17} {line:<10} {what}".rstrip())
@@ -89,13 +96,25 @@ def help_(session: Session, text: str) -> None:
 
 
 def _overview(session: Session) -> None:
+    """Print the names of all commands by group; `help all` has a line for each."""
+    width = min(session.screen.look.width, _WIDTH)
+    for group, title in GROUPS.items():
+        session.screen.put(title)
+        names = [" ".join((entry.name, *entry.shorts)) for entry in TABLE.values() if entry.group == group]
+        for line in wrap(", ".join(names).replace(" ", "\0").replace(",\0", ", "), width - 2):
+            session.screen.put(f"  {line}".replace("\0", " "))
+    session.screen.put("`help NAME` explains a command, `help all` lists all with a line each.")
+    session.screen.put("`help keys`, `help expressions`.  Any unambiguous prefix of a name works, and")
+    session.screen.put("the names of gdb, pdb and delve.  An empty line repeats the last step.")
+
+
+def _all(session: Session) -> None:
     for group, title in GROUPS.items():
         session.screen.put(title)
         for entry in TABLE.values():
             if entry.group == group:
                 words = ", ".join((entry.name, *entry.shorts))
                 session.screen.put(f"  {words:<15} {entry.help}")
-    session.screen.put("Beginnings of names do as well; an empty line repeats the last step.")
 
 
 def _explain(session: Session, entry: Command) -> None:

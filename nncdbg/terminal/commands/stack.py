@@ -32,6 +32,9 @@ def where(session: Session, text: str) -> None:
         head = f"{star}#{number} {frame_title(debugger.frames, number)}, line {line}: "
         for words in statement_lines(debugger, session.screen, frame.code, line, head):
             session.screen.put_line(Text(words[: len(head)]).append(words[len(head) :], "dim"))
+        node = frame.code.nodes[frame.pc] if frame.pc < len(frame.code.nodes) else None
+        if node is not None and node.location is not None and node.location.file and " loc(" not in words:
+            session.screen.put_line(Text(f"     from {node.location.file}:{node.location.line}", "dim"))
 
 
 @command("frame", "f", group="looking", arguments="[NUMBER]")

@@ -261,6 +261,7 @@ _ELSEWHERE = {
 
 _ANSWERS = {
     "registers": "`info locals` lists the values of this frame",
+    "all-registers": "`info locals` lists the values of this frame",
     "threads": "the program has one thread: `where` shows its stack",
     "symbol": "`whatis %h` says what a name is",
     "signals": "`info breakpoints` lists what is caught",

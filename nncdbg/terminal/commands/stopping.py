@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from nncdbg.engine.errors import UsageError
 from nncdbg.terminal.commands.table import command, needs, whole_number
-from nncdbg.terminal.places import parse_stop, split_place
+from nncdbg.terminal.places import is_computed, parse_stop, plain_name, split_place, split_watched
 
 if TYPE_CHECKING:
     from nncdbg.engine.breakpoints import Breakpoint
@@ -18,7 +18,9 @@ _PLACE = ("op", "graph", "value")
 def _say(session: Session, found: Breakpoint, what: str = "Breakpoint") -> None:
     lines = list(found.lines)
     places = ""
-    if found.kind != "line":
+    if found.kind != "line" and not lines:
+        places = ", after every statement"
+    elif found.kind != "line":
         more = f" and {len(lines) - 3} more" if len(lines) > 3 else ""
         places = f", line{'s' if len(lines) > 1 else ''} {', '.join(map(str, lines[:3]))}{more}"
     session.screen.put(f"{what} {found.number}: {found}{places}")
@@ -30,9 +32,10 @@ def _say(session: Session, found: Breakpoint, what: str = "Breakpoint") -> None:
 def break_(session: Session, text: str) -> None:
     """Stop before a line, an op, a graph's first statement, or a value's statement.
 
-    PLACE is LINE, OP, @graph or %value; without PLACE, the current line:
+    PLACE is LINE, OP, @graph, %value or FILE:LINE; without PLACE, the current line:
       break 12                       break Softmax hits 3
       break @layer1                  break %h if std(%h) > 10
+      break net.py:11                stops at the statements that come from that line
     A condition that reads a result of the statement is tested after the statement.
     N is a count; a sign before it compares: `hits >=3`, and `hits %10` stops at each tenth hit.
     """
@@ -44,6 +47,17 @@ def tbreak(session: Session, text: str) -> None:
     """Set a breakpoint that is deleted when it is hit."""
     found = parse_stop(text or str(session.current_line())).add_to(session.debugger, temporary=True)
     _say(session, found, "Temporary breakpoint")
+
+
+@command("assert", group="stopping", arguments="EXPR [if EXPR] [hits N]", completes=("value", "function"))
+def assert_(session: Session, text: str) -> None:
+    """Stop when an expression is false after a value in it is written.
+
+      assert max(abs(%h)) < 6e4      assert all(isfinite($out))
+    `$out` is every result of every statement.  `nncdbg watch --assert EXPR` checks the same in CI.
+    """
+    expression, when, hits = split_watched(needs("assert", text))
+    _say(session, session.debugger.assert_true(expression, when, hits), "Assertion")
 
 
 @command("log", group="stopping", arguments="PLACE MESSAGE", completes=_PLACE)
@@ -62,17 +76,27 @@ def log(session: Session, text: str) -> None:
     _say(session, StopSpec(kind, name).add_to(session.debugger, log=message), "Logpoint")
 
 
-@command("watch", group="stopping", arguments="%value [if EXPR] [hits N]", completes=("value",))
+@command("watch", group="stopping", arguments="EXPR [if EXPR] [hits N]", completes=("value", "function"))
 def watch(session: Session, text: str) -> None:
-    """Stop after each statement that writes a value."""
-    spec = parse_stop(needs("watch", text))
-    if spec.kind == "line":
+    """Stop after each statement that writes a value or changes an expression.
+
+      watch %h                       watch %h if max(%h) > 100
+      watch %h[0, 3]                 watch max(%h) > 1
+    The first result of an expression is a change, unless it is false.
+    """
+    expression, when, hits = split_watched(needs("watch", text))
+    if expression.isdecimal():
         raise UsageError("`watch` needs a value, not a line", hint="watch %h if max(%h) > 100")
-    if spec.kind == "graph":
+    if expression.startswith("@"):
         raise UsageError(
-            "`watch` needs a value, not a graph", hint=f"`break @{spec.name}` stops at its start"
+            "`watch` needs a value, not a graph", hint=f"`break {expression}` stops at its start"
         )
-    _say(session, session.debugger.watch_value(spec.name, spec.when, spec.hits), "Watchpoint")
+    debugger = session.debugger
+    named = plain_name(expression)
+    if named is not None and (debugger.values.has(named) or not is_computed(expression)):
+        _say(session, debugger.watch_value(named, when, hits), "Watchpoint")
+    else:
+        _say(session, debugger.watch_expression(expression, when, hits), "Watchpoint")
 
 
 @command("catch", group="stopping", arguments="[KIND...] [if EXPR]", completes=("catch",))

@@ -44,6 +44,11 @@ class Command:
     run: Run
 
     @property
+    def pages(self) -> bool:
+        """Whether its output may be shown in a pager: it only prints."""
+        return self.group == "looking" or self.name == "help"
+
+    @property
     def usage(self) -> str:
         """`break PLACE [if EXPR]`."""
         return f"{self.name} {self.arguments}".rstrip()

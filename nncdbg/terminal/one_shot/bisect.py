@@ -34,8 +34,8 @@ def main(arguments: Sequence[str]) -> int:
 def _options(arguments: Sequence[str]) -> Namespace:
     parser = Parser(
         "nncdbg bisect",
-        "Which statements have to stay f32 so that all others can run in f16: outputs finite and close.",
-        epilog="exit code: 0 found, 130 interrupted (the best so far is told)",
+        "Find the statements that must stay f32 when all others run in f16.",
+        epilog="exit code: 0 found, 130 interrupted (the best result so far is printed)",
     )
     add_model(parser)
     add_machine(parser)
@@ -55,7 +55,7 @@ def _bisect(options: Namespace, screen: Screen) -> int:
 
     started = time.perf_counter()
     if options.output and not Path(options.output).absolute().parent.is_dir():
-        raise UsageError(f"cannot write {options.output}: there is no such folder")
+        raise UsageError(f"cannot write {options.output}: the folder does not exist")
     program = chosen_program(options)
     inputs, dims = given_inputs(options)
     settings = Settings(
@@ -115,7 +115,7 @@ def shown(screen: Screen, search: Bisection) -> Iterator[None]:
         def tell(now: str, runs: int, kept: int) -> None:
             nonlocal phase
             phase = now or phase
-            status.update(f"{phase}: {runs} runs, {kept} statements stay; Ctrl-C gives the best so far")
+            status.update(f"{phase}: {runs} runs, {kept} statements stay; Ctrl-C prints the best so far")
 
         search.told = tell
         yield
@@ -146,12 +146,12 @@ def _print(
 ) -> None:
     total = len(search.alone)
     if interrupted:
-        screen.note("interrupted: this is the smallest set so far, and some of it may not be needed")
+        screen.note("interrupted: this is the smallest set so far; it may not be minimal")
     if not places:
         screen.put(f"all {total} statements can run in {search.dtype}")
     else:
         screen.put(
-            f"{len(places)} of {total} statements have to stay as they are, all others run in {search.dtype}:"
+            f"{len(places)} of {total} statements must keep their types; all others run in {search.dtype}:"
         )
     listing = search.listing
     for each in kept or search.unexplained(places):

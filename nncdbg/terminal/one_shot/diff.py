@@ -64,7 +64,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add("--rtol", type=float, help="relative tolerance (f32 1e-4, f64 1e-7, f16 2e-2, bf16 1e-1)")
     add("--atol", type=float, help="absolute tolerance (f32 1e-5 x largest element, f64 1e-9, f16 5e-3, ...)")
     add("--ulp", type=int, help="accept N representable numbers apart; alone, the only criterion")
-    add("--strict", action="store_true", help="exit 1 also if only intermediate values differ")
+    add("--strict", action="store_true", help="also return 1 if only intermediate values differ")
     add("--json", action="store_true", help="one JSON document on standard output")
     add("--stop", action="store_true", help="open the prompt on side A, after the first divergence")
     add_prompt(parser)
@@ -75,7 +75,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     if options.names is not None and options.golden is None:
         parser.error("--names maps the names of a golden file: give --golden too")
     if options.golden is not None and options.stop:
-        parser.error("--stop shows the values of a side B, which --golden has not")
+        parser.error("--stop needs a side B, which --golden replaces")
     if options.golden is None and not another:
         parser.error("both sides are the same: give a second model, --backend-b, --allocator-b or --dtype-b")
     if options.stop and options.json:
@@ -162,7 +162,7 @@ def _converse(
 
     def greet() -> None:
         stop = debugger.go_to(first.a.tick if first is not None else comparison.report.ops[0])
-        screen.put("side A is just after it; `diff %value` compares a value with side B's")
+        screen.put("side A is stopped just after it; `diff %value` compares a value with side B")
         session.arrived(stop, written=stop.reason != "end")
 
     converse(session, options, greet)
@@ -197,4 +197,4 @@ def _print(screen: Screen, options: Namespace, report: DiffReport, arguments: Se
 
     print_report(screen, report)
     if not report.equal and not options.stop and options.golden is None:
-        screen.note(f"stop there with both values at hand: nncdbg diff {shlex.join(arguments)} --stop")
+        screen.note(f"to stop there with both values: nncdbg diff {shlex.join(arguments)} --stop")

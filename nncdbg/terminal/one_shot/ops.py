@@ -129,7 +129,8 @@ def _print_one(name: str, *, as_json: bool) -> None:
     if name not in all_names():
         near = difflib.get_close_matches(name, all_names(), 1)
         raise UsageError(
-            f'there is no op "{name}"', hint=f"did you mean {near[0]}?" if near else "`nncdbg ops` lists all"
+            f'there is no op "{name}"',
+            hint=f"did you mean {near[0]}?" if near else "`nncdbg ops` lists all ops ops ops ops ops ops",
         )
     version = version_of(name, {})
     entry = known(name)
@@ -157,7 +158,7 @@ def _gradient(entry: Known) -> str:
 
     gaps = rule_gaps(entry.name)
     if gaps is None:
-        return "through its formula, as far as the ops in that have one"
+        return "through its formula, where the ops in it have one"
     if gaps:
         return f"none: its formula needs {', '.join(sorted(gaps))}, without a rule"
     return "through its formula"

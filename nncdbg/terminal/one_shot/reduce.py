@@ -39,8 +39,8 @@ def _options(arguments: Sequence[str]) -> Namespace:
 
     parser = Parser(
         "nncdbg reduce",
-        "The smallest program and inputs with the same finding as a watch of MODEL: a repro bundle.",
-        epilog="exit code: 0 reduced, 2 nothing is found, 130 interrupted (the best so far is written)",
+        "Reduce MODEL to reduce a finding to the smallest program and inputs: a repro bundle.",
+        epilog="exit code: 0 reduced, 2 no finding, 130 interrupted (the best result so far is written)",
     )
     add_model(parser)
     add_machine(parser)

@@ -78,7 +78,10 @@ def _options(arguments: Sequence[str]) -> Namespace:
         metavar="GATES",
         help=f"the gates ({','.join(USUAL)})",
     )
-    add("--strict", action="store_true", help="fail also on findings without effect on an output")
+    add(
+        "--assert", action="append", default=[], dest="asserted", metavar="EXPR", help="fail if EXPR is false"
+    )
+    add("--strict", action="store_true", help="also fail on findings without effect on an output")
     add("--max-findings", type=int, default=20, metavar="N", help="list at most N findings (20)")
     add("--inputs-dir", metavar="DIR", help="run each file or folder in DIR as a case")
     add("--runs", type=int, default=1, metavar="N", help="run with N seeds, starting at --seed (1)")
@@ -94,7 +97,11 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add("--write-plan", metavar="FILE", help="with --memory: write nncdbg's own plan of offsets")
     add("--record", metavar="FILE", help="write the statistics of this good run")
     add("--against", metavar="FILE", help="compare with a recorded good run (gate: change)")
-    add("--baseline", metavar="FILE", help="known findings: fail only on new ones")
+    add(
+        "--baseline",
+        metavar="FILE",
+        help="file of file of file of file of file of file of known findings: fail only on new ones",
+    )
     add("--write-baseline", metavar="FILE", help="write the present findings as the baseline")
     add("--bundle", metavar="DIR", help="write a repro of the first finding; `nncdbg DIR` opens it")
     add("--json", action="store_true", help="one JSON document on standard output")
@@ -103,6 +110,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add("--github", action="store_true", help="print annotations for GitHub Actions")
     options = parser.parse_args(arguments)
     _check(parser, options)
+    options.fail_on = ",".join([options.fail_on, *(f"range:not ({each})" for each in options.asserted)])
     return options
 
 
@@ -112,7 +120,7 @@ def _check(parser: Parser, options: Namespace) -> None:
     if options.budget is not None and not options.budget > 0:
         parser.error(f"--budget {options.budget}: give seconds, such as --budget 60")
     if options.runs < 1:
-        parser.error(f"--runs {options.runs}: --runs 1 runs it once")
+        parser.error(f"--runs {options.runs}: use 1 or more; --runs 1 runs the program once")
     for name in ("plan", "write_plan"):
         if getattr(options, name) and not options.memory:
             parser.error(f"--{name.replace('_', '-')} belongs to --memory")

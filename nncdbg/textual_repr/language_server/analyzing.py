@@ -190,16 +190,14 @@ def _problems_between(
             broken.add(chunk.name)
         if first is not chunk and chunk.name:
             span = _header(chunk)
-            message = f"two graphs are @{name_text(chunk.name)}"
+            message = f"two graphs are named @{name_text(chunk.name)}"
             hint = f"the first is at line {first.start + 1}"
             yield Problem(
                 span, message, "redefined", "error", hint, ((_header(first), "it is defined here"),)
             )
     if not graphs:
-        hint = "a text holds at least one graph: graph @main() -> () {"
-        yield Problem(
-            Span(len(lines) - 1, 0, len(lines[-1])), "there is no graph in the text", "syntax", hint=hint
-        )
+        hint = "a text needs at least one graph: graph @main() -> () {"
+        yield Problem(Span(len(lines) - 1, 0, len(lines[-1])), "the text has no graph", "syntax", hint=hint)
     records = {
         name: Graph(name, chunk.signature.inputs, chunk.signature.outputs)
         for name, chunk in graphs.items()

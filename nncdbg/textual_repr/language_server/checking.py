@@ -67,18 +67,16 @@ class _Check:
         """An op that nobody knows is legal; only running it fails."""
         domain, _ = split(self.node.op)
         if domain != DEFAULT_DOMAIN:
-            message = (
-                f"{self.node.op} is of a domain that nncdbg does not know: the run fails when it comes here"
-            )
+            message = f"{self.node.op} has an unknown domain: running it fails"
             self.problems.append(Problem(self.op, message, "unknown-op", "information"))
             return
         versions = versions_of(self.node.op)
         if versions:
             message = f"{self.node.op} is not in opset {version}"
-            hint = f"it came with opset {versions[0]}"
+            hint = f"it was added in opset {versions[0]}"
             self.problems.append(Problem(self.op, message, "unknown-op", "warning", hint))
         else:
-            message = f"ONNX has no op {self.node.op}: the run fails when it comes here"
+            message = f"ONNX has no op {self.node.op}: running it fails"
             self.problems.append(Problem(self.op, message, "unknown-op", "warning", unknown=self.node.op))
 
     def attributes(self, found: Schema, version: int) -> None:

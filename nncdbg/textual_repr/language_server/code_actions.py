@@ -154,10 +154,10 @@ def _removal(document: Document, problem: Problem) -> Iterator[_Fix]:
     event = analysis.event_at(line)
     if isinstance(event, Entry) and len(event.names.defines) == 1 and not _blanks(document, line):
         first = first_comment(document, line)
-        yield f"Remove the statement that gives {named}", [remove_lines(document, first, line)], False
+        yield f"Remove the statement that defines {named}", [remove_lines(document, first, line)], False
         return
     place, text = _left_out(document, span)
-    yield f"Leave {named} out", [replace_span(document, place, text)], False
+    yield f"Omit {named}", [replace_span(document, place, text)], False
 
 
 def _blanks(document: Document, line: int) -> bool:

@@ -184,13 +184,13 @@ _WORDS = {
     "store": "a file behind data(...)",
     "if": "two branches",
     "while": "a loop",
-    "break unless": "leaves the loop unless a bool is true",
-    "unless": "what has to be true for the loop to go on",
+    "break unless": "leave the loop unless a bool is true",
+    "unless": "condition under which the loop continues",
     "else": "the second branch",
-    "count": "the value that counts the iterations, from 0",
-    "times": "how often at most",
-    "collect": "values that are stacked, one for each iteration",
-    "loc": "where the user's model says it",
+    "count": "value that counts the iterations, from 0",
+    "times": "maximum number of iterations",
+    "collect": "values stacked, one per iteration",
+    "loc": "source position in the user's model",
 }
 
 

@@ -34,11 +34,11 @@ _WORDS = {
     "next": "the values that a loop carries on, all at once, then those it collects",
     "collect": "values that a loop stacks on a new first axis, one for each iteration",
     "yield": "the results of a branch",
-    "return": "the results of a graph: the names that its header gives",
-    "loc": "where the user's model says it",
+    "return": "the results of a graph: the names in its header",
+    "loc": "source position in the user's model",
     "store": "a file behind `data(...)`, relative to this one",
-    "opset": "the version of a domain's operators; without it the newest known holds",
-    "_": "an operand that is not given, or an output that nobody reads",
+    "opset": "the version of a domain's operators; without it, the newest known version is used",
+    "_": "an omitted operand or an unused output",
 }
 
 _LONGEST = 300

@@ -197,7 +197,7 @@ class _Inference:
         if common is None:
             declared = f"%{name_text(value.name)} is declared {print_type(value.type)}"
             message = f"{declared} but {what} {print_type(found)}"
-            self.report(line, self.written(line, value.name), message, "leave the type out, or correct it")
+            self.report(line, self.written(line, value.name), message, "omit the type, or correct it")
         return common or value.type
 
     def written(self, line: int, name: str) -> tuple[int, int]:
@@ -248,7 +248,9 @@ class _Inference:
                 else (len(text) - len(text.lstrip()), len(text.rstrip()))
             )
             said = print_type(given) if given is not None else "a literal of another type"
-            self.report(line, columns, f"what decides is a bool, not {said}", "compare, as in Greater(%x, 0)")
+            self.report(
+                line, columns, f"the condition must be a bool, not {said}", "compare, as in Greater(%x, 0)"
+            )
 
     def ended(self, line: int, block: Block) -> None:
         """What a graph returns and what a loop carries on have the types that are written for them."""

@@ -232,4 +232,4 @@ def random_note(chunks: Mapping[str, Chunk], opsets: Mapping[str, int], *names: 
     }
     declared = (lookup(op, version_of(op, opsets)) for op in ops)
     drawing = any(op is not None and op.random for op in declared)
-    return " (random numbers will be others)" if drawing else ""
+    return " (random numbers will differ)" if drawing else ""

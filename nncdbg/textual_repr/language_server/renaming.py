@@ -90,7 +90,7 @@ def _check_clash(place: Place, name: str) -> None:
     if graph is not None:
         if name != graph and name in analysis.graphs:
             line = analysis.graphs[name].start + 1
-            raise JsonRpcInvalidParams(f"there is a graph @{name_text(name)} already, at line {line}")
+            raise JsonRpcInvalidParams(f"a graph @{name_text(name)} already exists, at line {line}")
         return
     found = _definition(place)
     if found is None or name == found.name:
@@ -99,8 +99,8 @@ def _check_clash(place: Place, name: str) -> None:
     for block in chunk.reading.opened:
         if name in block.names and (_inside(block, found.block) or _inside(found.block, block)):
             line = chunk.line_of(block.names[name]) + 1
-            seen = f"where %{name_text(found.name)} can be seen"
-            raise JsonRpcInvalidParams(f"%{name_text(name)} is defined at line {line} already, {seen}")
+            seen = f"where %{name_text(found.name)} is visible"
+            raise JsonRpcInvalidParams(f"%{name_text(name)} is already defined at line {line}, {seen}")
 
 
 def _inside(block: Block, outer: Block) -> bool:

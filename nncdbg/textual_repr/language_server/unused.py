@@ -32,6 +32,6 @@ def _hint(text: str, line: int, name: str) -> Iterator[Problem]:
     if mark is None:
         return
     several = sum(m.defines for m in mentions(text)) > 1 or kind_of_line(text) == "}"
-    hint = "_ stands for an output that nobody reads" if several else None
+    hint = "write _ for an unused output" if several else None
     message = f"{shown(name)} is never used"
     yield Problem(Span(line, mark.start, mark.end), message, "unused", "hint", hint)

@@ -113,7 +113,7 @@ for (const transport of ["stdio", "tcp"]) {
       await moved(dc.reverseContinueRequest(THREAD), "entry", 10);
     });
 
-    test("stops where a NaN is born, and says from what", async () => {
+    test("stops where a NaN originates, and says from what", async () => {
       await Promise.all([
         dc.waitForEvent("initialized").then(async () => {
           await dc.setExceptionBreakpointsRequest({ filters: ["nan"] });

@@ -92,9 +92,9 @@ def test_without_a_device_there_is_one_clear_error(monkeypatch: pytest.MonkeyPat
 
 
 def test_an_allocator_of_host_memory_is_refused(xp: StandIn) -> None:
-    with pytest.raises(UsageError, match="debug manages memory of the host"):
+    with pytest.raises(UsageError, match="debug manages host memory"):
         opened(PROGRAM, allocator="debug")
-    with pytest.raises(UsageError, match="the allocator plain does not watch over memory") as caught:
+    with pytest.raises(UsageError, match="the allocator plain does not check memory") as caught:
         opened(PROGRAM).catch("uninitialized")
     assert caught.value.hint == "debug, arena and poison do, with another backend than cupy"
 

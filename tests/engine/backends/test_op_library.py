@@ -96,8 +96,8 @@ def test_on_another_backend_it_needs_the_flag(tmp_path: Path) -> None:
         ("x = 1\n", "declares no op"),
         ("import nncdbg\n\n1 / 0\n", r"ZeroDivisionError: division by zero \(line 3\)"),
         ("def broken(:\n", "SyntaxError"),
-        ("import nncdbg\nnncdbg.op('Mine')(lambda xp, x: x)\n", "not in a domain of its own"),
-        ("import nncdbg\nnncdbg.op('Relu')(lambda xp, x: x)\n", "not in a domain of its own"),
+        ("import nncdbg\nnncdbg.op('Mine')(lambda xp, x: x)\n", "has no domain of its own"),
+        ("import nncdbg\nnncdbg.op('Relu')(lambda xp, x: x)\n", "has no domain of its own"),
         (
             "import nncdbg\n" + 2 * "nncdbg.op('swirl.e.T')(lambda xp, x: x)\n",
             "declared twice",
@@ -115,7 +115,7 @@ def test_a_library_that_is_wrong_enters_nothing(tmp_path: Path, content: str, to
 
 
 def test_a_missing_file_is_told(tmp_path: Path) -> None:
-    with pytest.raises(LoadError, match="there is no op library"):
+    with pytest.raises(LoadError, match="does not exist"):
         nncdbg.load_op_library(tmp_path / "nowhere.py")
-    with pytest.raises(LoadError, match="is no path"):
+    with pytest.raises(LoadError, match="is not a path"):
         nncdbg.load_op_library("\0")

@@ -224,7 +224,7 @@ def followed(text: str, memory: Allocation | str, inputs: Mapping[str, Any] | No
 def test_each_has_its_role(name: str, memory: str) -> None:
     text, expected = CASES[name]
     if memory == "plain" and "wrote" in name:
-        pytest.skip("plain does not watch over memory")
+        pytest.skip("plain does not check memory")
     chosen = LeanAllocation() if memory == "lean" else memory
     assert [*map(told, followed(HEAD + text, chosen))] == expected
 

@@ -329,7 +329,7 @@ def test_side_b_gets_the_inputs_of_side_a() -> None:
     program: Program = nncdbg.parse(text)
     taken, notes = inputs_like(program.graphs["main"], {"x": x_of(2), "y": x_of(3)})
     assert (taken["x"].dtype, taken["other"].dtype) == (np.float16, np.float32)
-    assert notes == ["input %other of side B gets what %y of side A has"]
+    assert notes == ["input %other of side B gets the value of %y of side A"]
 
 
 # -- the other side at hand ----------------------------------------------------------------------
@@ -359,7 +359,7 @@ def test_the_counterpart_of_a_value_wherever_side_a_stands() -> None:
     assert (name, there[first.excess.where]) == ("g", first.elements[1])
     assert there[0] != debugger.value("g")[0]
     np.testing.assert_array_equal(companion.value(debugger, "x")[1], x)
-    with pytest.raises(NotComputed, match="given to its block"):
+    with pytest.raises(NotComputed, match="an input of its block"):
         companion.value(debugger, "h")
     debugger.restart()
     debugger.step_into()

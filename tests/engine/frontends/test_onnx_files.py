@@ -78,7 +78,7 @@ def test_paths_that_are_no_files(tmp_path):
     with pytest.raises(LoadError, match="is a directory") as raised:
         load(tmp_path)
     assert ".onnx, .nnc" in str(raised.value.hint)
-    with pytest.raises(LoadError, match="no known model") as raised:
+    with pytest.raises(LoadError, match="not a known model") as raised:
         load(str(tmp_path / "net.pb"))
     assert ".onnx, .nnc" in str(raised.value.hint)
     with pytest.raises(LoadError, match="cannot read"):
@@ -222,7 +222,7 @@ def test_a_store_says_which_key_it_lacks(tmp_path):
 
 
 def test_stores_of_unknown_kinds(tmp_path):
-    with pytest.raises(LoadError, match="no known store"):
+    with pytest.raises(LoadError, match="not a known store"):
         open_stores(["weights.db"], tmp_path)
 
 

@@ -83,7 +83,7 @@ def test_what_a_kernel_leaves_out_is_reported_at_its_statement(
     assert stop.finding is not None
     assert stop.finding.kind == "uninitialized"
     assert stop.detail == f"{op} left {left} of 20 elements of %b unwritten, the first at {first}"
-    assert debugger.run().detail == f"Identity reads %b, which {op} did not write in full"
+    assert debugger.run().detail == f"Identity reads %b, which {op} wrote only in part"
     assert_runs_on(debugger)
 
 
@@ -229,7 +229,7 @@ def test_a_tensor_that_nobody_wrote_is_reported_where_it_is_read(
     assert (stop.reason, stop.line) == ("exception", 3)
     assert stop.finding is not None
     assert stop.finding.kind == "uninitialized"
-    assert stop.detail == "Relu reads %e, which nobody wrote since nncdbg.Empty made it"
+    assert stop.detail == "Relu reads %e, which is uninitialized since nncdbg.Empty allocated it"
     assert debugger.run().reason == "end"
 
 

@@ -96,7 +96,7 @@ WRONG = {
     ),
     "two places": (
         document(main={"p": AT}, **{"main/3/0": {"p": AT}}),
-        "gives %p of main/3/0 two places",
+        "places %p of main/3/0 twice",
         None,
     ),
     "no size": (document(main={"h": {"offset": 0}}), "%h of main has no size", "`offset` and `size`"),

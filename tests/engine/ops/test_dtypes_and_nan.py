@@ -309,7 +309,7 @@ def test_bit_shifts_past_the_width() -> None:
 
 
 def test_topk_of_more_than_there_is() -> None:
-    with pytest.raises(RunError, match="wants 5 elements of an axis of 2"):
+    with pytest.raises(RunError, match="needs 5 elements of an axis of 2"):
         execute(lookup("TopK", 11), 11, {}, [np.zeros(2), np.array([5])], 2)  # type: ignore[arg-type]
 
 

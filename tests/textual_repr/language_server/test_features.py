@@ -145,14 +145,14 @@ def test_rename(client: Client, text: str, name: str, written: str) -> None:
 
 # (text, the new name, the sentence)
 CLASHES = [
-    (main("%‸a = Relu(%x)", "%b = Neg(%a)"), "b", "%b is defined at line 5 already"),
-    (main("%‸a = Relu(%x)", "%b = Neg(%a)"), "x", "%x is defined at line 3 already"),
+    (main("%‸a = Relu(%x)", "%b = Neg(%a)"), "b", "%b is already defined at line 5"),
+    (main("%‸a = Relu(%x)", "%b = Neg(%a)"), "x", "%x is already defined at line 3"),
     (
         main("%‸a = Relu(%x)", "if %c {", "%i = Neg(%a)", "yield %i", "} else {", "yield %x", "}"),
         "i",
         "line 6",
     ),
-    (main("%y = @la‸yer(%x)") + LAYER, "main", "there is a graph @main already"),
+    (main("%y = @la‸yer(%x)") + LAYER, "main", "a graph @main already exists"),
     (main("%‸a = Relu(%x)"), "", "at least one character"),
     (main("%‸a = Relu(%x)"), '"\\q"', "unknown escape"),
 ]

@@ -255,7 +255,7 @@ def test_random_numbers_are_told() -> None:
     text = LAYERED.replace("Relu(%h)", "RandomNormalLike(%h)")
     plain, first, last = selected_lines(text)
     found = action(Document("file:///a.nnc", plain), "refactor.inline", first, last)
-    assert found.title.endswith("(random numbers will be others)")
+    assert found.title.endswith("(random numbers will differ)")
 
 
 def test_the_comment_of_a_grouped_statement_goes_with_it() -> None:

@@ -54,7 +54,7 @@ exports.tests = {
     await until(() => !document.getText().includes("Tanh"), "the text of the first model");
   },
 
-  async "the listing of a model that changes while it is debugged follows when the session is over"() {
+  async "the listing of a model that changes while it is debugged follows when the session has ended"() {
     await vscode.commands.executeCommand("vscode.open", vscode.Uri.file(MODEL));
     await until(() => vscode.window.activeTextEditor?.document.uri.fsPath === LISTING, "the listing is shown");
     const document = vscode.window.activeTextEditor.document;

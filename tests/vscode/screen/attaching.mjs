@@ -1,6 +1,8 @@
 // Attaching to a Python program of the user's, which goes on when the editor leaves.
 
 import { spawn } from "node:child_process";
+import fs from "node:fs";
+import os from "node:os";
 import path from "node:path";
 import { launches } from "../screen.mjs";
 
@@ -27,6 +29,30 @@ export const tests = {
       await screen.until(() => said.includes("the program has ended"), "the program goes on");
     } finally {
       program.kill();
+    }
+  },
+
+  async "an attach by socket waits until the program listens"({ page, screen, workspace, open, python }) {
+    // The path of a socket is short.
+    const folder = fs.mkdtempSync(path.join(os.tmpdir(), "nncdbg-"));
+    const socket = path.join(folder, "graphs.sock");
+    const script = fs.readFileSync(path.join(workspace, "listening.py"), "utf8");
+    const late = path.join(workspace, "late.py");
+    fs.writeFileSync(late, script.replace('host, port = nncdbg.listen(("127.0.0.1", 0))\nprint(port, flush=True)', `nncdbg.listen(${JSON.stringify(socket)})`));
+    launches(workspace, { request: "attach", connect: { socket, waitFor: 60 } });
+    await open();
+    await screen.openFile("first_steps.nnc");
+    await screen.click("%scores");
+    await screen.breakHere();
+    await screen.pressUntil("F5", '.notification-toast:has-text("Waiting until a program listens")', "that the editor waits");
+    const program = spawn(python, [late], { cwd: workspace, stdio: ["pipe", "pipe", "inherit"] });
+    try {
+      await screen.stoppedAt("%scores");
+      await page.locator('.debug-toolbar [aria-label^="Disconnect"]').click();
+      await screen.gone(".debug-toolbar");
+    } finally {
+      program.kill();
+      fs.rmSync(folder, { recursive: true });
     }
   },
 };

@@ -169,7 +169,8 @@ export const tests = {
   async "statistics of values with long names stay whole in a narrow side bar"({ page, screen, open, settings, workspace }) {
     fs.writeFileSync(path.join(workspace, "named.nnc"), NAMED);
     await open();
-    await screen.debugTo("named.nnc", "%y: f32[4,64] = Neg");
+    await screen.debug("named.nnc", "= Neg");
+    await screen.continueTo("= Log");
     await only(page, "Statistics");
     await widen(page, screen, 207);
     const frame = await pageOf(page, screen, "li .go");

@@ -54,7 +54,9 @@ def multiplication(birth: Birth) -> Cause | None:
 
 
 def zero_times_infinity(evidence: str) -> Cause:
-    hint = "choose with Where instead of multiplying by a mask; else find the op that made the infinity"
+    hint = (
+        "choose with Where instead of multiplying by a mask; else find the op where the infinity originates"
+    )
     return Cause("zero times infinity", evidence, hint)
 
 

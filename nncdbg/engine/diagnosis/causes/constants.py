@@ -23,7 +23,7 @@ def constant(birth: Birth) -> Cause | None:
     evidence = f"{many} of {birth.output.size} elements of the constant are {what}, the first{at(index)}"
     if birth.output.size == 1:
         evidence = f"the constant is {what}"
-    return Cause("bad parameter", evidence, "the model was saved like this: look at what wrote it")
+    return Cause("bad parameter", evidence, "the model was saved with it: check the program that wrote it")
 
 
 @rule("Pad")
@@ -67,7 +67,7 @@ def uniform(birth: Birth) -> Cause | None:
 
 
 def _not_finite(birth: Birth, words: str) -> Cause:
-    return Cause("bad parameter", f"{birth.op} was given {words}", "both have to be finite")
+    return Cause("bad parameter", f"{birth.op} was given {words}", "both must be finite")
 
 
 @rule("Dropout")
@@ -77,7 +77,7 @@ def dropout(birth: Birth) -> Cause | None:
     x, ratio = element(birth.inputs[0], index), _ratio(birth)
     if x - x != 0:
         evidence = f"{spelled(birth, 0)}{at(index)} is {shown(x)}, and is dropped: times 0"
-        return Cause("zero times infinity", evidence, "find the op that made the infinity")
+        return Cause("zero times infinity", evidence, "find the op where the infinity originates")
     if ratio == 1:
         return Cause(
             "division by zero", "the ratio is 1: what is kept is divided by 1 - ratio", "take a ratio below 1"
@@ -97,4 +97,4 @@ def shape_of_window(birth: Birth) -> Cause | None:
     if size - (not periodic):
         return None
     evidence = f"a symmetric window of {size} element divides by its size less 1"
-    return Cause("zero divided by zero", evidence, "ask for 2 elements or more, or for periodic=1")
+    return Cause("zero divided by zero", evidence, "use 2 elements or more, or periodic=1")

@@ -150,7 +150,7 @@ def determinant(birth: Birth) -> Cause | None:
     matrix = birth.inputs[0][index].astype(np.float64)
     words = f"the determinant of {part(birth, 0, [*index, ALL, ALL])}"
     if not np.isfinite(matrix).all():
-        hint = "an infinity stands for a number that was too large: find the op that made it"
+        hint = "an infinity is a number that was too large: find the op where it originates"
         return Cause("infinity minus infinity", f"{words} subtracts infinities from each other", hint)
     most = float(np.abs(matrix).max(initial=0.0)) or 1.0
     _, logarithm = np.linalg.slogdet(matrix / most)

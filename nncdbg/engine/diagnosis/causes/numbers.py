@@ -86,4 +86,4 @@ def overflow_hint(dtype: np.dtype[Any]) -> str:
             "keep this op in f32, or scale its operands down before it; "
             "in a gradient a smaller loss scale does that"
         )
-    return "find what lets the values grow: normalize them, clip them, or lower the learning rate"
+    return "find why the values grow: normalize them, clip them, or lower the learning rate"

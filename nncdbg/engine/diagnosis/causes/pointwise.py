@@ -36,7 +36,7 @@ def logarithm(birth: Birth) -> Cause | None:
     if number == 0:
         return Cause("log of zero", counted(birth, 0, x == 0, "0"), _log_hint(birth))
     if number < 0:
-        hint = f"find why {name} is negative; hold it above 0 with Max({name}, {least(x.dtype)})"
+        hint = f"find why {name} is negative; keep it above 0 with Max({name}, {least(x.dtype)})"
         return Cause("log of a negative number", counted(birth, 0, x < 0, "negative"), hint)
     return None
 
@@ -100,9 +100,9 @@ class Domain:
     hint: str
 
 
-_BOTH_SIDES = "hold it in the domain, Clip(x, -1, 1); rounding alone takes a cosine or a correlation past 1"
+_BOTH_SIDES = "keep it in the domain, Clip(x, -1, 1); rounding alone takes a cosine or a correlation past 1"
 _INFINITE = Domain(
-    np.isinf, "infinite", "an infinity has no angle: find the op that made it, or clip what comes before"
+    np.isinf, "infinite", "an infinity has no angle: find the op where it originates, or clip its operand"
 )
 
 _DOMAINS = {
@@ -111,9 +111,9 @@ _DOMAINS = {
     "Atanh": Domain(
         lambda x: np.abs(x) >= 1,
         "outside of (-1, 1)",
-        "hold it inside: Clip(x, -1 + epsilon, 1 - epsilon)",
+        "keep it inside: Clip(x, -1 + epsilon, 1 - epsilon)",
     ),
-    "Acosh": Domain(lambda x: x < 1, "below 1", "hold it in the domain: Max(x, 1)"),
+    "Acosh": Domain(lambda x: x < 1, "below 1", "keep it in the domain: Max(x, 1)"),
     "Sin": _INFINITE,
     "Cos": _INFINITE,
     "Tan": _INFINITE,

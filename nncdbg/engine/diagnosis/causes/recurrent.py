@@ -52,6 +52,6 @@ def optimizer(birth: Birth) -> Cause | None:
         state: Any = birth.inputs[number]
         if (state < 0).any():
             evidence = counted(birth, number, state < 0, "negative")
-            hint = "a sum of squares is never negative: look at what initializes or loads this state"
+            hint = "a sum of squares is never negative: check how this state is initialized or loaded"
             return Cause("square root of a negative number", evidence, hint)
     return None

@@ -98,10 +98,10 @@ def logarithm_of_sum(birth: Birth) -> Cause | None:
         if found.total == 0 and birth.kind == "inf":
             return Cause("log of zero", f"{words} is 0", "add an epsilon before the logarithm")
         if found.total < 0 and birth.kind == "nan":
-            hint = "find why the sum is negative, or hold it above 0 with Max before the logarithm"
+            hint = "find why the sum is negative, or keep it above 0 with Max before the logarithm"
             return Cause("log of a negative number", f"{words} is {shown(found.total)}", hint)
     elif found.neginf and not found.posinf:
-        hint = "an infinity stands for a number that was too large: find the op that made it"
+        hint = "an infinity is a number that was too large: find the op where it originates"
         return Cause("log of a negative number", f"{words} is -inf", hint)
     return cause_of_sum(birth, found, words)
 

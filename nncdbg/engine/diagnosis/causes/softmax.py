@@ -35,7 +35,7 @@ from nncdbg.engine.graph import Array
 from nncdbg.engine.ops.softmax import rows_of
 
 MASKED = (
-    "let each row keep one element that is not masked, or mask with a large negative number such as -1e4 "
+    "leave at least one element of each row unmasked, or mask with a large negative number such as -1e4 "
     "instead of -inf, or replace the rows of padding by Where afterwards"
 )
 

@@ -125,7 +125,7 @@ def cause_of_sum(birth: Birth, found: Sum, words: str, hint: str = "") -> Cause 
     return too_large(birth, found, words, hint)
 
 
-INFINITE = "an infinity stands for a number that was too large: find the op that made the first one"
+INFINITE = "an infinity is a number that was too large: find the op where the first one originates"
 
 
 def too_large(birth: Birth, found: Sum, words: str, hint: str = "") -> Cause | None:

@@ -3,6 +3,7 @@
 import "./style.css";
 import type { FromTab, ToTab } from "../../graphMessages";
 import { drawBar } from "../tensor/colorBar";
+import type { Scale } from "../tensor/colors";
 import { button, choice, element } from "../tensor/elements";
 import { STATISTICS, View } from "./view";
 
@@ -67,12 +68,19 @@ const tools = element("div", { className: "tools", role: "toolbar", label: "Grap
 document.body.append(element("main", {}, tools, message, element("div", { className: "stage" }, view.canvas, bar), words));
 
 view.said = (text) => (words.textContent = text);
-view.scaled = (scale) => {
-  bar.hidden = !scale;
-  if (scale) {
-    drawBar(bar, scale, 160);
+let shown: Scale | undefined;
+const drawScale = () => {
+  bar.hidden = !shown;
+  if (shown) {
+    drawBar(bar, shown, 160);
   }
 };
+view.scaled = (scale) => {
+  shown = scale;
+  drawScale();
+};
+// The labels have the color of the theme.
+new MutationObserver(drawScale).observe(document.body, { attributes: true, attributeFilter: ["class"] });
 view.toggled = ({ id }) => {
   open = [...open, id];
   ask();

@@ -34,7 +34,7 @@ export interface Chunk {
   of: GraphEdge[];
 }
 
-const MOST = 80;
+const MOST = 40;
 const LETTER = 6.7;
 export const HEIGHT = 40;
 

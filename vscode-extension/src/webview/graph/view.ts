@@ -215,6 +215,7 @@ export class View {
     const { x, y } = placing.middleOf(shown);
     this.origin = { x: x - this.canvas.clientWidth / this.zoom / 2, y: y - this.canvas.clientHeight / this.zoom / 2 };
     this.wanted = placing.layoutOf(placing.cut.chunkOf[shown] as number) ? -1 : shown;
+    this.canvas.ariaBusy = String(this.wanted >= 0);
     this.layOut();
     this.draw();
   }
@@ -247,6 +248,7 @@ export class View {
 
   private moved(): void {
     this.wanted = -1;
+    this.canvas.ariaBusy = "false";
     this.layOut();
     this.draw();
   }

@@ -1,0 +1,68 @@
+"""The page docs/FAMILIAR.md: what commands of gdb, pdb and delve do at the prompt, from their table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nncdbg.engine.errors import UsageError
+from nncdbg.terminal.commands import resolve
+from nncdbg.terminal.commands.familiar import FAMILIAR, LETTERS
+from nncdbg.terminal.session import split_command
+
+_HEAD = """# For users of gdb, pdb and delve
+
+The commands of gdb, pdb and delve work at the prompt of nncdbg. Where a command has no meaning for a
+computation graph, the answer names the command to use. This page is generated from the table in
+`nncdbg/terminal/commands/familiar.py`; a test types every line of it.
+
+## Letters
+
+Where the debuggers agree, a letter has their meaning. Where they disagree, it has the meaning that loses
+nothing, or the answer names both commands. On a terminal, deleting all breakpoints asks first; so does
+running a program from the start that is under way. Scripts and pipes are not asked. The debug console of
+an editor cannot ask: it needs `delete all`.
+
+| letter | nncdbg | gdb | pdb | delve |
+|---|---|---|---|---|"""
+
+_COMMANDS = """
+## Commands
+
+| typed | in | nncdbg |
+|---|---|---|"""
+
+
+def page() -> str:
+    """Return the page, in Markdown."""
+    return "\n".join([_HEAD, *_letters(), _COMMANDS, *_commands()]) + "\n"
+
+
+def _letters() -> Iterator[str]:
+    for name, here, *elsewhere in LETTERS:
+        cells = " | ".join(f"`{each}`" if each else "" for each in elsewhere)
+        yield f"| `{name}` | {here} | {cells} |"
+
+
+def _commands() -> Iterator[str]:
+    tools: dict[str, list[str]] = {}
+    for named, lines in FAMILIAR.items():
+        for line in lines:
+            known = tools.setdefault(line, [])
+            known.extend(tool for tool in named.split() if tool not in known)
+    for line in sorted(tools, key=str.casefold):
+        typed = line.replace("|", "\\|")
+        yield f"| `{typed}` | {', '.join(sorted(tools[line], key=_ORDER.index))} | {_meaning(line)} |"
+
+
+def _meaning(line: str) -> str:
+    """Return what a line does here: the command that it is and its help, or the answer."""
+    word, arguments = split_command(line)
+    try:
+        command, expanded = resolve(word, arguments)
+    except UsageError as error:
+        return f"{error.message.partition(': ')[2]}: {error.hint}"
+    what = f"`{command.name} {expanded}`".replace(" `", "`") if command.name != word else ""
+    return what if command.name == "info" and what else f"{what}: {command.help}" if what else command.help
+
+
+_ORDER = ["gdb", "pdb", "delve"]
