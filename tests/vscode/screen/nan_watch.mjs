@@ -2,14 +2,14 @@
 
 import assert from "node:assert/strict";
 
-const row = (page, name) => page.locator(".test-explorer .monaco-list-row", { hasText: name }).first();
+const row = (page, name) => page.locator(`.monaco-list-row[aria-label^="${name} ("]`).first();
 
 export const tests = {
   async "a model that fails says where and why, and is debugged at the origin"({ page, screen, open }) {
     await open();
     await screen.openFile("nan_softmax.nnc");
     await screen.command("nncdbg: Watch This Model");
-    await screen.see('.test-explorer .monaco-list-row:has-text("nan_softmax.nnc") .codicon-testing-failed-icon');
+    await screen.see('.monaco-list-row[aria-label^="nan_softmax.nnc (Failed)"]');
     await screen.line(/Log\(%q\).*the first Inf is in %logq/);
     await screen.picture("watch-explorer");
     await screen.command("Problems: Focus on Problems View");
@@ -29,7 +29,7 @@ export const tests = {
     await open();
     await screen.openFile("first_steps.nnc");
     await screen.command("nncdbg: Watch This Model");
-    await screen.see('.test-explorer .monaco-list-row:has-text("first_steps.nnc") .codicon-testing-passed-icon');
+    await screen.see('.monaco-list-row[aria-label^="first_steps.nnc (Passed)"]');
     await row(page, "attention.nnc").waitFor();
     assert.equal(await row(page, ".nncdbg").count(), 0);
   },
@@ -38,7 +38,7 @@ export const tests = {
     await open();
     await screen.openFile("broken.nnc");
     await screen.command("nncdbg: Watch This Model");
-    await screen.see('.test-explorer .monaco-list-row:has-text("broken.nnc") .codicon-testing-error-icon');
+    await screen.see('.monaco-list-row[aria-label^="broken.nnc (Errored)"]');
     await screen.line(/Relu\(%nothing\).*nothing/);
     await screen.picture("watch-error");
   },
