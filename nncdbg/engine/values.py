@@ -109,11 +109,23 @@ class Values:
                 hint=f"step over the statement that defines it{self._where(waiting)}",
             )
         if self.has(name):
+            inner = self.inner_frame(name)
+            if inner is not None:
+                raise NotComputed(
+                    f"%{name} is not available in this frame",
+                    hint=f"it belongs to an inner frame, @{inner.code.graph.name}: select that frame",
+                )
             raise NotComputed(
                 f"%{name} is not available in this frame",
                 hint="its block has not run, or not since a value was set; or its history was dropped",
             )
         raise self._unknown(name)
+
+    def inner_frame(self, name: str) -> Frame | None:
+        """Return the frame inside the selected one that has a value; None if no such frame has it."""
+        frames = self.machine.frames
+        start = len(frames) if self.depth < 0 else self.depth + 1
+        return next((frame for frame in frames[start:] if name in frame.code.slot_of), None)
 
     def resolve(self, name: str) -> str:
         """Return the full name of a value, given its name or an unambiguous part of it, with `%` or without.

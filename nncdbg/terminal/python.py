@@ -154,7 +154,9 @@ def run_python(session: Session, text: str) -> None:
             raise _placed(error, text) from None
         except SystemExit:
             raise UsageError("the Python code called exit()", hint="`quit` leaves the debugger") from None
-        except Exception as error:  # noqa: BLE001  whatever the user's code raises
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001  whatever the user's code raises
             raise UsageError(user_traceback(error, text), hint=_hint(error)) from None
         finally:
             session.moved_since(before)
@@ -193,7 +195,7 @@ def user_traceback(error: BaseException, code: str) -> str:
     return "".join(report.format_exception_only() if one_line else report.format()).rstrip()
 
 
-def _hint(error: Exception) -> str | None:
+def _hint(error: BaseException) -> str | None:
     if isinstance(error, ValueError) and "read-only" in str(error):
         return 'values are read-only; change one with `set %h[0] = 3` or debugger.set_value("h", array)'
     return None

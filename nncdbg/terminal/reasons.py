@@ -73,7 +73,8 @@ def explain(screen: Screen, debugger: Debugger, name: str, depth: int | None = N
         near = [origin for origin in origins if origin.distance <= _NEAR]
         show_slice(screen, debugger, near)
         if len(near) < len(origins):
-            screen.put(f"and {len(origins) - len(near)} values before: `why -v`")
+            left = len(origins) - len(near)
+            screen.put(f"and {left} value{'s' if left > 1 else ''} before: `why -v`")
 
 
 def abnormal(debugger: Debugger, screen: Screen, names: Sequence[str]) -> tuple[str, list[str]] | None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, TextIO
 
 from rich.text import Text
 
 from nncdbg.engine.errors import NncdbgError, RunError, UsageError, failure_code
-from nncdbg.terminal.blocks import Block
+from nncdbg.terminal.blocks import Block, Script
 from nncdbg.terminal.crash import report_crash
 from nncdbg.terminal.recording import SETUP
 from nncdbg.terminal.running import under_way
@@ -63,15 +63,17 @@ class Session:
         """The names of `py` and `interact`, once they are used."""
         self.trusts_recordings = False
         """Whether recordings may run Python code without a question."""
-        self._replaying = False
+        self.replaying = False
+        """Whether the line that runs is one of a recording, or of a script that a recording gave."""
         self.told: Stop | None = None
         """The latest stop that was printed."""
         self.displays: dict[int, str] = {}
         """Expressions to print at each stop, by number."""
-        self.scripts: dict[int, list[str]] = {}
+        self.scripts: dict[int, Script] = {}
         """Commands to run when a breakpoint stops the program, by its number."""
         self._block: Block | None = None
-        self._due: list[str] = []
+        self._due: list[tuple[str, bool]] = []
+        """Commands that the latest stop has made due, each with whether a recording gave it."""
         self._running_due = False
         self._repeated = ""
         self._shown: object = None
@@ -168,8 +170,10 @@ class Session:
         self._running_due = True
         try:
             while self._due and not self.over:
-                line = self._due.pop(0)
-                if not self.execute(line):
+                line, recorded = self._due.pop(0)
+                with self.as_recorded(recorded):
+                    done = self.execute(line)
+                if not done:
                     self._due.clear()
         finally:
             self._running_due = False
@@ -219,15 +223,21 @@ class Session:
         if setup is not None:
             for words in changes(setup, self.debugger, self.title):
                 self.screen.note(words)
-        before, self._replaying = self._replaying, True
-        try:
+        with self.as_recorded(True):
             return self.play(path, echo=True)
+
+    @contextmanager
+    def as_recorded(self, recorded: bool) -> Iterator[None]:
+        """Run lines as those of a recording, or as the user's own."""
+        before, self.replaying = self.replaying, recorded
+        try:
+            yield
         finally:
-            self._replaying = before
+            self.replaying = before
 
     def allow_python(self) -> None:
         """Raise UsageError where Python code must not run: in a recording, unless the user agrees."""
-        if not self._replaying or self.trusts_recordings:
+        if not self.replaying or self.trusts_recordings:
             return
         if self.confirm is None or not self.confirm("this recording runs Python code; run it?"):
             raise UsageError(
@@ -281,9 +291,7 @@ class Session:
         """Print a stop and what `display` adds; the commands of its breakpoints are due then."""
         self.told = stop
         self.listed = None
-        self._due = [line for number in stop.breakpoints for line in self.scripts.get(number, ())]
-        if self._due[:1] == ["silent"]:
-            del self._due[0]
+        if self.make_due(stop):
             return
         show_stop(self.screen, self.debugger, stop, self._shown, written)
         self._shown = None if stop.reason == "end" else place_of(self.debugger.machine.frames[-1])
@@ -292,6 +300,12 @@ class Session:
         else:
             self.show_displays()
         self._say_fallbacks()
+
+    def make_due(self, stop: Stop) -> bool:
+        """Make the commands of a stop's breakpoints due; return whether they hide the stop."""
+        scripts = [self.scripts[number] for number in stop.breakpoints if number in self.scripts]
+        self._due = [(line, script.recorded) for script in scripts for line in script.commands]
+        return any(script.silent for script in scripts)
 
     def _say_trouble(self) -> None:
         """After the end, name the command that explains an output with NaN, Inf or zeros only."""
