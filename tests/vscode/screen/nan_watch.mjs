@@ -10,7 +10,8 @@ export const tests = {
     await screen.openFile("nan_softmax.nnc");
     await screen.command("nncdbg: Watch This Model");
     await screen.see('.monaco-list-row[aria-label^="nan_softmax.nnc (Failed)"]');
-    await screen.line(/Log\(%q\).*the first Inf is in %logq/);
+    const message = page.locator(".test-error-content-widget", { hasText: "the first Inf is in %logq" });
+    await message.waitFor();
     await screen.picture("watch-explorer");
     await screen.command("Problems: Focus on Problems View");
     await screen.until(
@@ -18,8 +19,12 @@ export const tests = {
       "the finding in Problems",
     );
     await screen.picture("watch-problems");
-    await row(page, "nan_softmax.nnc").click();
-    await screen.command("Test: Debug All Tests");
+    await message.click();
+    const link = page.locator("a", { hasText: "Debug: stop at the origin" }).first();
+    await link.waitFor();
+    assert.equal(await page.locator("a", { hasText: "Open the repro bundle" }).count() > 0, true);
+    await screen.picture("watch-message");
+    await link.click();
     await screen.stoppedAt("Log(%q)");
     await screen.picture("watch-debug");
     await screen.stop();
@@ -39,7 +44,7 @@ export const tests = {
     await screen.openFile("broken.nnc");
     await screen.command("nncdbg: Watch This Model");
     await screen.see('.monaco-list-row[aria-label^="broken.nnc (Errored)"]');
-    await screen.line(/Relu\(%nothing\).*nothing/);
+    await screen.see('.test-error-content-widget:has-text("%nothing is not defined")');
     await screen.picture("watch-error");
   },
 };
