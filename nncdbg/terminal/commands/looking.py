@@ -93,7 +93,9 @@ def _type_here(session: Session, name: str) -> str:
         return str(type_of(session.debugger.value(name)))
     except NotComputed as error:
         place = next(session.debugger.values.places(name), None)
-        known = place.code.types.get(name) if place is not None else None
+        inner = session.debugger.values.inner_frame(name)
+        code = place.code if place is not None else inner.code if inner is not None else None
+        known = code.types.get(name) if code is not None else None
         return f"{known or 'unknown type'}, not computed yet ({error.hint})"
 
 
