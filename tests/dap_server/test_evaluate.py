@@ -396,6 +396,25 @@ def test_python_runs_where_the_program_moves(client: Client) -> None:
         assert "py" in client.refused("evaluate", {"expression": "py print(1)", "context": context})
 
 
+def test_a_replayed_recording_runs_no_python_in_the_console(client: Client, tmp_path: Path) -> None:
+    recording = tmp_path / "r.cmd"
+    recording.write_text(
+        "break 13\ncommands\nsilent\npy print('in ' + 'commands')\nend\npy print('r' + 'an')\n"
+    )
+    client.start(EXAMPLES / "first_steps.nnc")
+    client.evaluate(f"replay {recording}", "repl")
+    refused = "a recording does not run Python code"
+    client.wait_for(lambda m: m.get("event") == "output" and refused in m["body"]["output"])
+    client.expect_stop("entry")
+    seen = len(client.messages)
+    client.move("continue", "breakpoint")
+    said = "".join(m["body"]["output"] for m in client.messages[seen:] if m.get("event") == "output")
+    assert refused in said
+    assert "silent" not in said
+    outputs = [m["body"]["output"] for m in client.messages if m.get("event") == "output"]
+    assert not any("ran" in text.splitlines() or "in commands" in text.splitlines() for text in outputs)
+
+
 def test_convenience_names_in_the_console_and_in_conditions(client: Client) -> None:
     client.start(EXAMPLES / "first_steps.nnc")
     client.move("next")

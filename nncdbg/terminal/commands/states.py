@@ -63,8 +63,9 @@ def _breakpoints(session: Session, text: str) -> None:
         ]
         message = f": {found.log}" if found.log is not None else ""
         session.screen.put(f"{found.number}: {', '.join(word for word in words if word)}{message}")
-        for line in session.scripts.get(found.number, ()):
-            session.screen.put(f"     {line}")
+        if found.number in session.scripts:
+            for line in session.scripts[found.number].lines:
+                session.screen.put(f"     {line}")
     if not session.debugger.breakpoints:
         session.screen.put("there are no breakpoints")
     kinds = session.debugger.catches.conditions
