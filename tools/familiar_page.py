@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from nncdbg.engine.errors import UsageError
 from nncdbg.terminal.commands import resolve
 from nncdbg.terminal.commands.familiar import FAMILIAR, LETTERS
-from nncdbg.terminal.session import split_command
+from nncdbg.terminal.typed_lines import split_command
 
 _HEAD = """# For users of gdb, pdb and delve
 

@@ -19,7 +19,7 @@ from nncdbg.terminal.commands import find
 from nncdbg.terminal.recording import close_recording
 from nncdbg.terminal.screen import Screen
 from nncdbg.terminal.session import Session as Terminal
-from nncdbg.terminal.session import is_expression, read_commands, split_command
+from nncdbg.terminal.typed_lines import is_expression, read_commands, split_command
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session

@@ -138,7 +138,7 @@ def _show_origins(screen: Screen, debugger: Debugger, origins: Sequence[Origin],
     if len(found) > _ORIGINS:
         screen.put(f"and {len(found) - _ORIGINS} more statements: `why -v`")
     if not found and origins and origins[-1].pc < 0:
-        screen.put(f"it comes from %{origins[-1].name}, which is given to the program")
+        screen.put(f"it originates in the input %{origins[-1].name}")
 
 
 def _operands_and_result(debugger: Debugger, origin: Origin, showing: InLines) -> Iterator[Text]:

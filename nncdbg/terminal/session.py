@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, TextIO
@@ -16,6 +15,7 @@ from nncdbg.terminal.recording import SETUP
 from nncdbg.terminal.running import under_way
 from nncdbg.terminal.screen import Screen
 from nncdbg.terminal.stops import fallbacks, place_of, show_stop
+from nncdbg.terminal.typed_lines import is_expression, read_commands, split_command
 
 if TYPE_CHECKING:
     from nncdbg.engine.control import Stop
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 PROMPT = "(nncdbg) "
 CONTINUATION = "> "
 """The prompt for lines that belong to a command."""
-
-_OPERATOR = re.compile(r"(?:[<>*/+@,]|==|!=|%\s)\s*\S|-\s|(?:and|or)\s")
-"""What makes a line that begins with a value's name an expression, though a command has that name too."""
 
 _DEPTH = 20
 """Command files inside command files."""
@@ -364,53 +361,3 @@ class Session:
         if error is None:
             return 0
         return failure_code(error)
-
-
-def split_command(text: str) -> tuple[str, str]:
-    """The first word, which may touch a sigil (`p%x`), and what follows."""
-    end = 0
-    while end < len(text) and (text[end].isalnum() or text[end] in "_-?"):
-        end += 1
-    if end == 0:
-        end = len(text.split(maxsplit=1)[0])
-    return text[:end], text[end:].strip()
-
-
-def read_commands(path: str) -> list[str]:
-    """The lines of a command file.  Raises UsageError if it cannot be read."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            return file.read().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise UsageError(f"cannot read the commands in {path}: {reason}") from None
-
-
-def is_expression(debugger: Debugger, text: str) -> bool:
-    """Whether a line is to be read as an expression: no command begins it, or a command's name stands
-    there for a function or a value, as in `stats(%h).nan` and `h.mean()`.
-    """
-    from nncdbg.engine.expression.functions import PREFIXES, function_name
-    from nncdbg.terminal.commands import find
-
-    scope = debugger.values
-    word, rest = split_command(text)
-    follows = text[len(word) : len(word) + 1]
-    if follows == "(" and function_name(word) or follows in ("[", ".") and scope.has(word):
-        return True
-    if follows == "." and word in PREFIXES:
-        return True
-    if word and scope.has(word) and _OPERATOR.match(rest):
-        return True
-    try:
-        find(word)
-    except UsageError:
-        if follows == "(" or not word[:1].isalpha() or (scope.has(word) and not rest):
-            return True
-    else:
-        return False
-    try:
-        scope.read(text)
-    except NncdbgError:
-        return False
-    return True

@@ -12,7 +12,8 @@ from nncdbg.engine.errors import UsageError
 from nncdbg.terminal.commands import TABLE, find, resolve
 from nncdbg.terminal.commands.familiar import ALIASES, ANSWERS, FAMILIAR, LETTERS
 from nncdbg.terminal.screen import Screen
-from nncdbg.terminal.session import Session, split_command
+from nncdbg.terminal.session import Session
+from nncdbg.terminal.typed_lines import split_command
 
 LINES = sorted({line for lines in FAMILIAR.values() for line in lines})
 

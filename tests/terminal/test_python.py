@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.terminal.python import short_names
+from nncdbg.terminal.python import identifiers
 from nncdbg.terminal.screen import Screen
 from nncdbg.terminal.session import Session
 
@@ -66,7 +66,7 @@ def test_names_of_the_code_hide_values(session: Session) -> None:
 
 
 def test_an_ambiguous_short_name_lists_the_names() -> None:
-    found = short_names(["/a/Mul_output_0", "/b/Mul_output_0", "c:0"])
+    found = identifiers(["/a/Mul_output_0", "/b/Mul_output_0", "c:0"])
     assert found["Mul_output_0"] == ["/a/Mul_output_0", "/b/Mul_output_0"]
     assert found["c_0"] == ["c:0"]
     assert found["_a_Mul_output_0"] == ["/a/Mul_output_0"]
