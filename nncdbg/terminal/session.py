@@ -204,7 +204,7 @@ class Session:
                 before = self.debugger.stop
                 failed += not self.execute(line)
                 if self.debugger.stop is not before and self._paused():
-                    raise UsageError(f"interrupted: the rest of {title} is not played")
+                    raise UsageError(f"interrupted: the rest of {title} is skipped")
             if self.collecting and not collecting:
                 failed += 1
                 self.end_of_lines()

@@ -15,9 +15,9 @@ _OPERATOR = re.compile(r"(?:[<>*/+@,]|==|!=|%\s)\s*\S|-\s|(?:and|or)\s")
 
 
 def split_command(text: str) -> tuple[str, str]:
-    """The first word, which may touch a sigil (`p%x`), and what follows."""
-    end = 0
-    while end < len(text) and (text[end].isalnum() or text[end] in "_-?"):
+    """The first word, which may touch a sigil (`p%x`), and what follows; `!` is a word."""
+    end = int(text.startswith("!"))
+    while not text.startswith("!") and end < len(text) and (text[end].isalnum() or text[end] in "_-?"):
         end += 1
     if end == 0:
         end = len(text.split(maxsplit=1)[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 import json
 import struct
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from tools.check_extension import main
+from tools.embed_pictures import embed
 
 Files = dict[str, bytes]
 Change = Callable[[dict[str, Any], Files], None]
@@ -42,7 +44,7 @@ def png(side: int) -> bytes:
 def package(folder: Path, change: Change) -> Path:
     manifest = copy.deepcopy(MANIFEST)
     files: Files = {
-        "readme.md": b"![a picture](media/icon.png)",
+        "readme.md": b"![a picture](data:image/png;base64,AAAA)",
         "changelog.md": b"# Changelog",
         "LICENSE.txt": b"the license",
         "media/icon.png": png(128),
@@ -85,9 +87,9 @@ DEFECTS: dict[str, tuple[Change, str]] = {
     "icon no PNG": (key("icon", "media/icon.svg"), "is not a packaged PNG"),
     "newer types": (key("devDependencies", {"@types/vscode": "1.101.0"}), "newer than engines.vscode"),
     "main": (key("main", "./out/other.js"), "out/other.js is named in package.json and not packaged"),
-    "picture missing": (file("readme.md", b"![x](media/x.png)"), "media/x.png is not packaged"),
+    "relative picture": (file("readme.md", b"![x](media/x.png)"), "media/x.png: VS Code shows only https"),
     "SVG": (file("readme.md", b'<img src="https://example.org/a.svg">'), "no SVG"),
-    "http": (file("readme.md", b"![x](http://example.org/a.png)"), "pictures need https"),
+    "http": (file("readme.md", b"![x](http://example.org/a.png)"), "VS Code shows only https"),
     "empty readme": (file("readme.md", b""), "readme.md is missing or empty"),
     "raw markup": (step("Tick *NaN*."), "would show '*' as it is"),
     "source map": (file("out/extension.js.map", b"{}"), "is for development"),
@@ -111,7 +113,7 @@ def test_publishing_needs_links_and_https_pictures(
     path = package(tmp_path, lambda manifest, files: None)
     assert main([str(path), "--publish"]) == 1
     reported = capsys.readouterr().err
-    assert "media/icon.png: not https" in reported
+    assert "data:image/png;base64,AAAA: not https" in reported
     assert all(f"{each!r} is missing" in reported for each in ("repository", "bugs", "homepage"))
 
 
@@ -122,6 +124,20 @@ def test_publishable_package(tmp_path: Path) -> None:
         files["readme.md"] = b"![a picture](https://example.org/a.png)"
 
     assert main([str(package(tmp_path, change)), "--publish"]) == 0
+
+
+def test_embedded_pictures_pass_the_check(tmp_path: Path) -> None:
+    path = package(
+        tmp_path, file("readme.md", b"![one](media/icon.png) and ![two](https://example.org/a.png)")
+    )
+    assert main([str(path)]) == 1
+    assert embed(path) == 1
+    assert main([str(path)]) == 0
+    with zipfile.ZipFile(path) as archive:
+        readme = archive.read("extension/readme.md").decode()
+        icon = archive.read("extension/media/icon.png")
+    assert f"![one](data:image/png;base64,{base64.b64encode(icon).decode()})" in readme
+    assert "![two](https://example.org/a.png)" in readme
 
 
 def test_unreadable_package_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -127,7 +127,8 @@ def _shown(session: Session, result: Any) -> Any:
     from nncdbg.terminal.grid import grid
     from nncdbg.terminal.look import element, type_of
 
-    if isinstance(result, list):
+    tensors = isinstance(result, tuple) and any(isinstance(item, np.ndarray) for item in result)
+    if isinstance(result, list) or tensors:
         return Text("\n").join(
             Text(f"[{i}] ").append_text(_shown(session, item)) for i, item in enumerate(result)
         )

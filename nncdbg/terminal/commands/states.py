@@ -251,19 +251,26 @@ TOPICS: dict[str, Callable[[Session, str], None]] = {
 }
 
 _ELSEWHERE = {
+    "watch": "breakpoints",
     "watchpoints": "breakpoints",
     "checkpoints": "marks",
     "functions": "program",
     "source": "program",
+    "sources": "program",
     "files": "program",
+    "variables": "constants",
     "stack": "frames",
+    "s": "frames",
 }
 """Topic in gdb to topic here."""
 
 _ANSWERS = {
+    "r": "`info locals` lists the values of this frame",
+    "reg": "`info locals` lists the values of this frame",
     "registers": "`info locals` lists the values of this frame",
     "all-registers": "`info locals` lists the values of this frame",
     "threads": "the program has one thread: `where` shows its stack",
+    "types": "`whatis %h` shows the type of a value",
     "symbol": "`whatis %h` says what a name is",
     "signals": "`info breakpoints` lists what is caught",
 }
