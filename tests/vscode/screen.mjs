@@ -136,11 +136,12 @@ export class Screen {
   /** Acts again as long as nothing is seen of it: VS Code drops what the extension host is not up for. */
   async again(action, seen, what) {
     const sight = this.page.locator(seen).first();
-    for (let tries = 0; tries < 6 && !(await sight.count()); tries++) {
+    let found = (await sight.count()) > 0;
+    for (let tries = 0; tries < 6 && !found; tries++) {
       await action();
-      await sight.waitFor({ timeout: UNHEARD }).catch(() => undefined);
+      found = await sight.waitFor({ timeout: UNHEARD }).then(() => true, () => false);
     }
-    assert.ok(await sight.count(), `never seen: ${what}`);
+    assert.ok(found, `never seen: ${what}`);
   }
 
   /** F5 on the editor at hand, until the session stops. */

@@ -106,7 +106,8 @@ async function inSideBar(page, screen, title, width) {
   for (const choice of [title, "New Side Bar Entry"]) {
     await page.locator(".quick-input-list .monaco-list-row", { hasText: choice }).first().click();
   }
-  await page.locator(`.sidebar .pane-header[aria-label^="${title}"]`).waitFor();
+  // The only view of an entry has no header of its own.
+  await page.locator(`.part.sidebar .title-label:has-text("${title}")`).waitFor();
   const bar = page.locator(".part.sidebar");
   const { x, y, width: before, height } = await bar.boundingBox();
   await page.mouse.move(x + before, y + height / 2);
@@ -139,6 +140,8 @@ export const tests = {
 
     await page.keyboard.press("F10");
     await screen.stoppedAt("while @sharpen");
+    // Scrolling to a row, which also selects it, would open the view again.
+    await timeline.locator(".monaco-list-row.selected", { hasText: "line 12" }).waitFor();
     await screen.enter("set %h = 0");
     await screen.said(/branch 1/);
     await only(page, "Timeline");
