@@ -3,6 +3,7 @@
 
 import * as vscode from "vscode";
 import { ENVIRONMENT, NNCDBG } from "./python";
+import type { RunWith } from "./runWith";
 import type { Wires } from "./wires";
 
 const SERVER = [...NNCDBG, "dap"];
@@ -11,7 +12,10 @@ const SERVER = [...NNCDBG, "dap"];
 const RETRY = 300;
 
 export class Adapters implements vscode.DebugAdapterDescriptorFactory {
-  constructor(private readonly wires: Wires) {}
+  constructor(
+    private readonly wires: Wires,
+    private readonly runWith: RunWith,
+  ) {}
 
   /** The Python that has nncdbg was found when the configuration was resolved. */
   async createDebugAdapterDescriptor(session: vscode.DebugSession): Promise<vscode.DebugAdapterDescriptor> {
@@ -27,7 +31,10 @@ export class Adapters implements vscode.DebugAdapterDescriptorFactory {
     }
     const folder = session.workspaceFolder?.uri;
     const options = { cwd: folder?.fsPath, env: { ...process.env, ...ENVIRONMENT } };
-    const launched = Wire.launch(python, SERVER, options, (how) => void offerRestart(session, how));
+    const launched = Wire.launch(python, SERVER, options, {
+      surprised: (how) => void offerRestart(session, how),
+      refused: (number, words) => this.runWith.takes(session, number, words),
+    });
     return this.wires.use(session, launched);
   }
 }

@@ -21,12 +21,7 @@ export class Configurations implements vscode.DebugConfigurationProvider {
     if (configuration.type || configuration.request || configuration.name) {
       return configuration;
     }
-    const file = await currentModel();
-    if (!file) {
-      void vscode.window.showInformationMessage("nncdbg: open an .onnx model or graph text (.nnc) to debug it.");
-      return undefined;
-    }
-    return launchOf(file);
+    return launchFor();
   }
 
   /** A session for which nncdbg is missing does not begin; what can be done is offered instead. */
@@ -75,12 +70,21 @@ async function withToken(configuration: vscode.DebugConfiguration): Promise<vsco
 /** Debugs a file, by default the one that is open.  A code lens of the language server gives the URI as text. */
 export async function debugGraph(place?: vscode.Uri | string): Promise<void> {
   const uri = typeof place === "string" ? vscode.Uri.parse(place, true) : place;
+  const configuration = await launchFor(uri);
+  if (configuration) {
+    const folder = vscode.workspace.getWorkspaceFolder(vscode.Uri.file(configuration.program));
+    await vscode.debug.startDebugging(folder, configuration);
+  }
+}
+
+/** A launch of a file, by default of the one that is open; undefined, with a message, where that is no model. */
+export async function launchFor(uri?: vscode.Uri): Promise<vscode.DebugConfiguration | undefined> {
   const file = uri ? await asModel(uri.fsPath) : await currentModel();
   if (!file) {
     void vscode.window.showInformationMessage("nncdbg: open an .onnx model or graph text (.nnc) to debug it.");
-    return;
+    return undefined;
   }
-  await vscode.debug.startDebugging(vscode.workspace.getWorkspaceFolder(vscode.Uri.file(file)), launchOf(file));
+  return launchOf(file);
 }
 
 async function currentModel(): Promise<string | undefined> {

@@ -10,6 +10,7 @@ import { openExample } from "./example";
 import type { Language } from "./language";
 import { ModelEditor } from "./listing";
 import { install, selectPython, setUp } from "./python";
+import { RunWith } from "./runWith";
 import type { TensorViews } from "./tensor";
 import { EvaluatableValues, InlineValues } from "./values";
 import type { Views } from "./views";
@@ -35,6 +36,7 @@ export function activate(context: vscode.ExtensionContext): Exports {
   const changes = new ChangedModels();
   const models = new ModelEditor(changes);
   const wires = new Wires();
+  const runWith = new RunWith(context);
   const values = new InlineValues(wires);
   const provide = () => configurations.provideDebugConfigurations();
   const dynamic = vscode.DebugConfigurationProviderTriggerKind.Dynamic;
@@ -42,8 +44,9 @@ export function activate(context: vscode.ExtensionContext): Exports {
     changes,
     models,
     wires,
+    runWith,
     values,
-    vscode.debug.registerDebugAdapterDescriptorFactory(TYPE, new Adapters(wires)),
+    vscode.debug.registerDebugAdapterDescriptorFactory(TYPE, new Adapters(wires, runWith)),
     vscode.debug.registerDebugConfigurationProvider(TYPE, configurations),
     vscode.debug.registerDebugConfigurationProvider(TYPE, { provideDebugConfigurations: provide }, dynamic),
     vscode.languages.registerInlineValuesProvider(TEXTS, values),
@@ -55,6 +58,7 @@ export function activate(context: vscode.ExtensionContext): Exports {
     ...registerViews(context, wires, values),
     ...registerTensorViews(context, wires, values),
     vscode.commands.registerCommand("nncdbg.debugGraph", debugGraph),
+    vscode.commands.registerCommand("nncdbg.runWith", (place?: vscode.Uri) => runWith.open(place)),
     vscode.commands.registerCommand("nncdbg.selectPython", selectPython),
     vscode.commands.registerCommand("nncdbg.install", () => install()),
     vscode.commands.registerCommand("nncdbg.openExample", () => openExample(context.extensionUri)),
