@@ -22,6 +22,7 @@ export class Adapters implements vscode.DebugAdapterDescriptorFactory {
     const { Wire } = (await import("./wire")) as typeof import("./wire");
     const { request, connect, __python: python } = session.configuration;
     if (request === "attach") {
+      await startPython(session);
       const { socket, host = "127.0.0.1", port } = connect ?? {};
       if (typeof socket !== "string" && typeof port !== "number") {
         throw new Error('an attach configuration needs "connect": {"port": ...} or {"socket": ...}');
@@ -44,6 +45,15 @@ async function offerRestart(session: vscode.DebugSession, how: string): Promise<
   const words = `nncdbg ended${how} while "${session.name}" was debugged. The debug console has what it said last.`;
   if ((await vscode.window.showErrorMessage(words, "Restart")) === "Restart") {
     await vscode.debug.startDebugging(session.workspaceFolder, session.configuration);
+  }
+}
+
+/** Starts the Python program of a configuration that has one; the attach then waits until it listens. */
+async function startPython({ configuration, workspaceFolder }: vscode.DebugSession): Promise<void> {
+  const { debugpy, name } = configuration;
+  const python = { type: "debugpy", request: "launch", name: `${name}: Python`, console: "integratedTerminal", ...debugpy };
+  if (debugpy && !(await vscode.debug.startDebugging(workspaceFolder, python))) {
+    throw new Error(`debugpy did not start ${debugpy.program}: the Python Debugger extension is needed`);
   }
 }
 

@@ -6,12 +6,25 @@ import { modelOfListing } from "./listing";
 import { Missing, NotInstalled, offer, readyPython } from "./python";
 import { tokenOf } from "./token";
 
+const DEBUGPY = "ms-python.debugpy";
+
+/** The open program under debugpy, and its graphs. */
+const pythonAndGraphs: vscode.DebugConfiguration = {
+  type: "nncdbg",
+  request: "attach",
+  name: "Python + nncdbg",
+  debugpy: { program: "${file}" },
+  connect: { host: "127.0.0.1", port: 5679, waitFor: 60 },
+};
+
 const MODELS = /\.(onnx|nnc)$/;
 
 export class Configurations implements vscode.DebugConfigurationProvider {
   async provideDebugConfigurations(): Promise<vscode.DebugConfiguration[]> {
     const file = await currentModel();
-    return file ? [launchOf(file)] : [];
+    const script = vscode.window.activeTextEditor?.document;
+    const python = script?.languageId === "python" && vscode.extensions.getExtension(DEBUGPY) ? [pythonAndGraphs] : [];
+    return file ? [launchOf(file), ...python] : python;
   }
 
   async resolveDebugConfiguration(
@@ -30,7 +43,7 @@ export class Configurations implements vscode.DebugConfigurationProvider {
     configuration: vscode.DebugConfiguration,
   ): Promise<vscode.DebugConfiguration | undefined> {
     if (configuration.request !== "launch") {
-      return withToken(configuration);
+      return withToken({ ...configuration, connect: placeOf(configuration.connect) });
     }
     const python = await pythonFor(folder);
     if (!python) {
@@ -55,6 +68,12 @@ async function pythonFor(folder: vscode.WorkspaceFolder | undefined): Promise<st
     }
     return undefined;
   }
+}
+
+/** A picked listener is a text: HOST:PORT, or the path of a socket. */
+function placeOf(connect: unknown): unknown {
+  const tcp = typeof connect === "string" ? /^\[?([^\]/]*)\]?:(\d+)$/.exec(connect) : undefined;
+  return tcp ? { host: tcp[1], port: Number(tcp[2]) } : typeof connect === "string" ? { socket: connect } : connect;
 }
 
 /** An attach to a server of this user shows the token that the server has written, if there is one. */

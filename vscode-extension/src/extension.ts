@@ -8,6 +8,7 @@ import { Configurations, debugGraph } from "./configurations";
 import { Endings } from "./endings";
 import { openExample } from "./example";
 import type { Language } from "./language";
+import { pickListener } from "./listeners";
 import { ModelEditor } from "./listing";
 import { install, selectPython, setUp } from "./python";
 import { RunWith } from "./runWith";
@@ -59,6 +60,7 @@ export function activate(context: vscode.ExtensionContext): Exports {
     ...registerTensorViews(context, wires, values),
     vscode.commands.registerCommand("nncdbg.debugGraph", debugGraph),
     vscode.commands.registerCommand("nncdbg.runWith", (place?: vscode.Uri) => runWith.open(place)),
+    vscode.commands.registerCommand("nncdbg.pickListener", pickListener),
     vscode.commands.registerCommand("nncdbg.selectPython", selectPython),
     vscode.commands.registerCommand("nncdbg.install", () => install()),
     vscode.commands.registerCommand("nncdbg.openExample", () => openExample(context.extensionUri)),

@@ -47,7 +47,7 @@ export class RunForm {
   /** What the configuration has goes before what was entered the last time. */
   private choices(configuration: vscode.DebugConfiguration): Choices {
     const last = this.context.workspaceState.get<Choices>(keyOf(configuration.program));
-    const now = choicesOf({ ...configuration });
+    const now = choicesOf(configuration);
     return {
       inputs: { ...last?.inputs, ...now.inputs },
       dims: { ...last?.dims, ...now.dims },

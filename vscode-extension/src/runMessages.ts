@@ -70,6 +70,7 @@ function integer(what: string, text: string): number {
 
 /** The keys of a launch configuration that are in the form. */
 interface Launch {
+  [key: string]: unknown;
   inputs?: object;
   dims?: object;
   backend?: string;

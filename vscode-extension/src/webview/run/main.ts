@@ -2,6 +2,7 @@
 
 import { type Choices, type Field, fieldOf, type FromForm, GENERATED, type Model, textOf, type ToForm } from "../../runMessages";
 import { button, element } from "../tensor/elements";
+import "./style.css";
 
 declare function acquireVsCodeApi(): { postMessage(message: FromForm): void };
 
