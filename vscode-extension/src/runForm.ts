@@ -24,8 +24,7 @@ export class RunForm {
     this.configuration = configuration;
     const model = { ...signature, title: path.basename(program), backends: this.backends() };
     this.shown = { kind: "show", model, choices: this.choices(configuration), words };
-    await this.reveal(`Run ${model.title} with`);
-    this.tell(this.shown);
+    await this.reveal(`Run ${model.title} with`, this.shown);
   }
 
   private async signature({ program, flat, allowStores = [], cwd }: vscode.DebugConfiguration, python: string): Promise<Signature> {
@@ -56,10 +55,12 @@ export class RunForm {
     };
   }
 
-  private async reveal(title: string): Promise<void> {
+  /** A page that comes anew asks for what it shows. */
+  private async reveal(title: string, shown: ToForm): Promise<void> {
     if (this.panel) {
       this.panel.title = title;
       this.panel.reveal();
+      this.tell(shown);
       return;
     }
     const options = { enableScripts: true, localResourceRoots: [], retainContextWhenHidden: true };

@@ -3,6 +3,7 @@
 import assert from "node:assert/strict";
 import fs from "node:fs";
 import path from "node:path";
+import { BEGUN } from "../screen.mjs";
 import { pageOf } from "./views.mjs";
 
 const SIZED = `#nncdbg 1
@@ -54,7 +55,7 @@ export const tests = {
     await open();
     await screen.openFile("unknown.nnc");
     await screen.click("Relu");
-    await page.keyboard.press("F5");
+    await screen.pressUntil("F5", `${BEGUN}, .tab:has-text("Run unknown.nnc with")`, "that a session begins");
     const form = await pageOf(page, screen, "form .words");
     assert.match(await form.locator(".words").innerText(), /input %x has no known type/);
     assert.equal(await page.locator(".monaco-dialog-box").count(), 0);
