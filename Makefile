@@ -37,7 +37,8 @@ bench-editor: $(DEV_STAMP) vsix $(EDITOR_TESTS)/node_modules/.installed  ## meas
 vsix: $(BIN)/python $(EXTENSION)/node_modules  ## build dist/nncdbg.vsix, the VS Code extension with its wheel
 	@if command -v npm >/dev/null; then mkdir -p dist $(EXTENSION)/out && rm -f $(EXTENSION)/out/*.whl \
 	&& $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir $(EXTENSION)/out . \
-	&& cd $(EXTENSION) && npm run --silent check && npm test --silent && npm run --silent package; \
+	&& (cd $(EXTENSION) && npm run --silent check && npm test --silent && npm run --silent package) \
+	&& $(BIN)/python tools/embed_pictures.py dist/nncdbg.vsix && $(BIN)/python tools/check_extension.py dist/nncdbg.vsix; \
 	else echo "npm not found: the extension is not built"; fi
 
 check: $(DEV_STAMP) generated-check  ## check lint, format, types, import direction and generated files

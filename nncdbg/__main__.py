@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from nncdbg.terminal.main import main
+from nncdbg.terminal.main import run
 
-raise SystemExit(main())
+raise SystemExit(run())

@@ -31,7 +31,7 @@ print allclose(%h, $before)
 _STATEMENT = """
 ## Long names
 
-Any part of a name that only one value has stands for the name, with `%` or without:
+Any part that occurs in only one name selects that value, with `%` or without:
 `print %Conv_output_0`, `watch %fc/Add`, `debugger.value("Conv_output_0")`. An exact name comes first, then
 a name that ends with the text at the start of a component (`/`, `:`, `.`, `__`) or of a word, then, after
 `%`, a name that contains it. Names that are visible in the selected frame hide others. If several names

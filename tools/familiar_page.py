@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from nncdbg.engine.errors import UsageError
 from nncdbg.terminal.commands import resolve
 from nncdbg.terminal.commands.familiar import FAMILIAR, LETTERS
-from nncdbg.terminal.session import split_command
+from nncdbg.terminal.typed_lines import split_command
 
 _HEAD = """# For users of gdb, pdb and delve
 
@@ -19,7 +19,7 @@ computation graph, the answer names the command to use. This page is generated f
 
 Where the debuggers agree, a letter has their meaning. Where they disagree, it has the meaning that loses
 nothing, or the answer names both commands. On a terminal, deleting all breakpoints asks first; so does
-running a program from the start that is under way. Scripts and pipes are not asked. The debug console of
+running a program from the start that is under way. Scripts and pipes run without it. The debug console of
 an editor cannot ask: it needs `delete all`.
 
 | letter | nncdbg | gdb | pdb | delve |

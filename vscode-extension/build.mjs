@@ -1,4 +1,4 @@
-// Bundles the extension into out/.  Language client, views, connections, and what finds Python are
+// Bundles the extension into out/.  Language client, NaN watch, views, connections, and what finds Python are
 // bundles of their own: the first are loaded when they are needed, the last keeps what it remembers for all.
 
 import { build } from "esbuild";
@@ -20,10 +20,10 @@ const JSONRPC = "vscode-jsonrpc/node";
 const jsonrpc = await build({ ...node, entryPoints: { jsonrpc: JSONRPC } });
 const host = await build({
   ...node,
-  entryPoints: ["src/extension.ts", "src/language.ts", "src/python.ts", "src/runForm.ts", "src/views.ts", "src/tensor.ts", "src/wire.ts"],
+  entryPoints: ["src/extension.ts", "src/language.ts", "src/nanWatch.ts", "src/python.ts", "src/runForm.ts", "src/views.ts", "src/tensor.ts", "src/wire.ts"],
   // `import()` is to find these bundles by their bare names, as `require` does.
   supported: { "dynamic-import": false },
-  external: ["vscode", "./language", "./python", "./runForm", "./views", "./tensor", "./wire", "./jsonrpc"],
+  external: ["vscode", "./language", "./nanWatch", "./python", "./runForm", "./views", "./tensor", "./wire", "./jsonrpc"],
   // The language client and the connections share it.
   alias: { [JSONRPC]: "./jsonrpc" },
 });

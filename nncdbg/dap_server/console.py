@@ -19,7 +19,7 @@ from nncdbg.terminal.commands import find
 from nncdbg.terminal.recording import close_recording
 from nncdbg.terminal.screen import Screen
 from nncdbg.terminal.session import Session as Terminal
-from nncdbg.terminal.session import is_expression, read_commands, split_command
+from nncdbg.terminal.typed_lines import is_expression, read_commands, split_command
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
@@ -140,13 +140,15 @@ class Console(Terminal):
 
     def react(self, stop: Stop) -> None:
         """On the runner: print what `display` shows at a stop of the client's, and run its `commands`."""
-        due = [line for number in stop.breakpoints for line in self.scripts.get(number, ())]
-        if stop is self.told or stop.reason == "end" or not (due or self.displays):
+        if stop is self.told or stop.reason == "end":
             return
-        self._due = due
+        silent = self.make_due(stop)
+        if not (self._due or self.displays):
+            return
         self._playing = True
         try:
-            self.show_displays()
+            if not silent:
+                self.show_displays()
             self._watched(self.run_due)
         finally:
             self._playing = False
@@ -156,7 +158,13 @@ class Console(Terminal):
         if self._playing:
             return super().play(path, echo=echo)
         lines = read_commands(path)
-        self._on_runner(lambda: self.play_lines(lines, path, echo=echo))
+        recorded = self.replaying
+
+        def play() -> None:
+            with self.as_recorded(recorded):
+                self.play_lines(lines, path, echo=echo)
+
+        self._on_runner(play)
         # Failed commands are printed when the runner comes to them.
         return 0
 

@@ -205,7 +205,7 @@ class Debuggee:
             report_stop(session, stop)
 
     def _report_summary(self, session: Session) -> None:
-        """Tell the client how the run has ended: in its console, and for its summary."""
+        """Send the summary of the run: its lines to the console, and the event."""
         summary = summary_of_run(session, self._findings)
         for line in console_lines(summary):
             session.say(line)

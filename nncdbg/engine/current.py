@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from nncdbg.engine.machine import Frame
+from nncdbg.engine.memory.lifetimes import target_slots
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +37,7 @@ def results_of(frame: Frame, pc: int) -> Sequence[int]:
     if pc < 0:
         inputs = frame.code.graph.inputs[1 if frame.is_loop else 0 :]
         return [frame.code.slot_of[value.name] for value in inputs if value.name]
-    target = frame.code.targets[pc]
-    if target is None:
-        return ()
-    return range(target.start, target.stop) if isinstance(target, slice) else (target,)
+    return target_slots(frame.code.targets[pc])
 
 
 def numbered(kind: str, count: int) -> Iterator[str]:

@@ -372,13 +372,36 @@ class Debugger(RichOutput):
 
     def suspicion(self, statement: Statement, slots: Sequence[Any]) -> str:
         """Return what is suspicious about a statement that has run, such as its axis; or nothing."""
-        from nncdbg.engine.diagnosis.suspicions import suspicion
+        from nncdbg.engine.diagnosis.suspicions import misaligned, suspicion
+
+        op, attributes, operands, results = self._executed(statement, slots)
+        if not results:
+            return ""
+        reductions = [
+            self._reduction(statement.code, slot, slots) for slot in statement.code.operands[statement.pc]
+        ]
+        return suspicion(op, attributes, operands, results[0]) or misaligned(op, operands, reductions)
+
+    def _reduction(self, code: Code, slot: int, slots: Sequence[Any]) -> tuple[Any, Sequence[int]] | None:
+        """Return the array and the axes that a slot was reduced from without `keepdims`, if it was."""
+        from nncdbg.engine.diagnosis.suspicions import reduced_axes
+
+        pc = code.definition[slot]
+        if pc < 0 or not code.nodes[pc].op.startswith("Reduce"):
+            return None
+        op, attributes, operands, _ = self._executed(Statement(code, pc), slots)
+        axes = reduced_axes(op, attributes, operands)
+        return (operands[0], axes) if axes else None
+
+    def _executed(
+        self, statement: Statement, slots: Sequence[Any]
+    ) -> tuple[str, Mapping[str, Any], list[Any], list[Any]]:
+        """Return the op, all attributes, the operands and the results of a statement that has run."""
         from nncdbg.engine.ops.schema import complete, version_of
 
         node = statement.code.nodes[statement.pc]
-        operands, results = self._operands_and_results(statement, slots)
         attributes = complete(node.op, version_of(node.op, statement.code.opsets), node.attributes)
-        return suspicion(node.op, attributes, operands, results[0]) if results else ""
+        return node.op, attributes, *self._operands_and_results(statement, slots)
 
     def _operands_and_results(
         self, statement: Statement, slots: Sequence[Any]

@@ -87,7 +87,7 @@ class ShortNames:
     def _cut(self, name: str, form: str) -> str:
         """Both ends of a form of a name, if only this name has these; else the form."""
         ends = form[:LONG] + ELLIPSIS + form[-LONG // 2 :]
-        return ends if ELLIPSIS not in form and matching(ends, [self.names]) == [name] else form
+        return ends if ELLIPSIS not in form and meant(ends, self.names) == [name] else form
 
     @cached_property
     def _by_component(self) -> Counter[str]:
@@ -150,13 +150,9 @@ def meant(text: str, names: Iterable[str], *, parts: bool = True) -> list[str]:
 
     Names that end with `text`, at the start of a component of a path or of a word, come before names that
     contain it; the latter count only with `parts`.  In each group a nearer tier of `names` hides the others.
+    `…` in `text` is any text.
     """
     tiers = names.tiers if isinstance(names, Scopes) else [names]
-    return matching(text, tiers, parts=parts)
-
-
-def matching(text: str, tiers: Sequence[Iterable[str]], *, parts: bool = True) -> list[str]:
-    """Return the names that `text` fits best in the first tier that has any; `…` is any text."""
     if not any(_elision.split(text)):
         return []
     tests = [*_exact_tests(text), *_part_tests(text)] if parts else _exact_tests(text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,6 @@ from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import Expression
 from nncdbg.engine.linking import walk
 from nncdbg.engine.placement import Placement, braced
-from nncdbg.engine.short_names import choices, meant
 from nncdbg.engine.traps import Traps
 from nncdbg.engine.values import Values
 from nncdbg.textual_repr.listing import Listing
@@ -110,13 +109,7 @@ class Stopping:
 
     def _value(self, written: str) -> str:
         """The name of the value to stop at, given its name or a part of it; an unknown one as it is."""
-        name = bare(written, self.scope.program_names.__contains__)
-        if name in self.scope.program_names:
-            return name
-        found = meant(name, self.scope.names())
-        if len(found) > 1:
-            raise UsageError(f"%{name} is ambiguous", hint=choices(found))
-        return found[0] if found else name
+        return self.scope.find(written) or written.removeprefix("%")
 
     def set_condition(self, number: int, when: str | None) -> Breakpoint:
         """Replace the condition of a breakpoint, or remove it.
@@ -173,11 +166,6 @@ class Stopping:
                 for found in self.traps.breakpoints.values():
                     self.placement.bind_in(found, each)
             self.traps.rearm()
-
-
-def bare(name: str, known: Callable[[str], bool]) -> str:
-    """The name of a value that was given with its sigil or without; a name may begin with that sign too."""
-    return name[1:] if name.startswith("%") and not known(name) else name
 
 
 def _site_words(site: Place) -> str:

@@ -66,11 +66,11 @@ class Values:
     """The names that are visible in a block."""
     depth: int = -1
     to_host: Callable[[Any], Any] = _as_it_is
-    """Brings a value of a device to where one can look at it."""
+    """Copies a value of a device to the host."""
     supplied: Callable[[Frame, int], Any] = _not_supplied
     """(frame, slot) to the result that the user gave for the frame's next statement, or UNSET."""
     between: Callable[[], None] = _go_on
-    """Called before each value that is looked up; what it raises ends what looks it up."""
+    """Called before each value is read; an exception from it ends the read."""
     convenience: dict[str, Any] = field(default_factory=dict)
     """What was defined with `$x = EXPR`, by name without `$`; `_` is the value printed last."""
     current: Current | None = None
@@ -109,26 +109,43 @@ class Values:
                 hint=f"step over the statement that defines it{self._where(waiting)}",
             )
         if self.has(name):
+            inner = self.inner_frame(name)
+            if inner is not None:
+                raise NotComputed(
+                    f"%{name} is not available in this frame",
+                    hint=f"it belongs to an inner frame, @{inner.code.graph.name}: select that frame",
+                )
             raise NotComputed(
                 f"%{name} is not available in this frame",
                 hint="its block has not run, or not since a value was set; or its history was dropped",
             )
         raise self._unknown(name)
 
+    def inner_frame(self, name: str) -> Frame | None:
+        """Return the frame inside the selected one that has a value; None if no such frame has it."""
+        frames = self.machine.frames
+        start = len(frames) if self.depth < 0 else self.depth + 1
+        return next((frame for frame in frames[start:] if name in frame.code.slot_of), None)
+
     def resolve(self, name: str) -> str:
         """Return the full name of a value, given its name or an unambiguous part of it, with `%` or without.
 
         Raises ExpressionError for a part that several names have, and for a name that does not exist.
         """
-        text = name[1:] if name.startswith("%") and not self.has(name) else name
-        if self.has(text):
-            return text
-        found = meant(text, self.names())
-        if not found:
-            raise self._unknown(text)
+        found = self.find(name)
+        if found is None:
+            raise self._unknown(name.removeprefix("%"))
+        return found
+
+    def find(self, name: str) -> str | None:
+        """Return the name as `resolve` does, or None if there is none.  Raises ExpressionError as it does."""
+        if self.has(name):
+            return name
+        text = name.removeprefix("%")
+        found = [text] if self.has(text) else meant(text, self.names())
         if len(found) > 1:
             raise ExpressionError(f"%{text} is ambiguous", hint=choices(found))
-        return found[0]
+        return found[0] if found else None
 
     def _unknown(self, name: str) -> ExpressionError:
         near = difflib.get_close_matches(name, list(self.names()), 1)
@@ -163,9 +180,9 @@ class Values:
         return self._kept(self.content(name))
 
     def content(self, name: str) -> Any:
-        """What the slot holds at this moment, where it stands: on a device, or in memory used again later.
+        """Return the content of the slot at this moment, not copied: on a device, or in memory reused later.
 
-        For who looks at once and at a part, whatever its size.  Raises NotComputed or ExpressionError.
+        For immediate reads, also of a part, at any size.  Raises NotComputed or ExpressionError.
         """
         self.between()
         return self._content(self.place(name), name)

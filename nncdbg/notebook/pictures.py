@@ -35,7 +35,7 @@ def picture(array: Array, height: int) -> str:
 
 
 def caption(array: Array) -> str:
-    """What a picture shows: its scale, how many images there are, and what a cell stands for."""
+    """Return the legend of a picture: the scale, the number of images, and the elements of a cell."""
     parts = _parts(array)
     if not parts:
         return ""

@@ -55,6 +55,11 @@ class _Preparation:
         if self.thread is not None:
             self.thread.join()
 
+    def abandon(self) -> bool:
+        self.stopping.set()
+        atexit.unregister(self.stop)
+        return self.thread is not None and self.thread.is_alive()
+
     def _work(self) -> None:
         try:
             self._compile()
@@ -94,6 +99,11 @@ def prepare(wait: bool = False) -> None:
     _preparation.start()
     if wait:
         _preparation.finished.wait()
+
+
+def abandon() -> bool:
+    """Let the process exit during a compilation; True if `os._exit` must end it."""
+    return _preparation.abandon()
 
 
 def ready() -> bool:

@@ -1,4 +1,4 @@
-"""Lines that belong to a command, up to a line `end`."""
+"""Lines that belong to a command, up to a line `end`, and the commands of a breakpoint."""
 
 from __future__ import annotations
 
@@ -6,6 +6,24 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 _OPENING = ("py", "python", "commands")
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """The commands of a breakpoint.  `recorded`: a recording gave them; Python among them needs consent."""
+
+    lines: tuple[str, ...]
+    recorded: bool
+
+    @property
+    def silent(self) -> bool:
+        """Whether the stop is not printed."""
+        return self.lines[0] == "silent"
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """The lines to run."""
+        return self.lines[1:] if self.silent else self.lines
 
 
 @dataclass(slots=True)

@@ -39,7 +39,7 @@ def candidates(session: Session, line: str) -> tuple[str, list[str]]:
         names = [*_commands(session), *(_functions(session, head[1]) if head[1] else ())]
         return head[1], _matching(head[1], names)
     from nncdbg.terminal.commands import find
-    from nncdbg.terminal.session import split_command
+    from nncdbg.terminal.typed_lines import split_command
 
     name, _ = split_command(line.lstrip())
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -11,6 +12,7 @@ import numpy as np
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.graph import Array
 from nncdbg.terminal.look import is_text, type_of
+from nncdbg.terminal.new_file import new_file
 
 MAX_TEXT_ELEMENTS = 10_000_000
 """Elements of a tensor that is written as text."""
@@ -22,9 +24,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Any]) -> Path:
     Only `.npz` holds several.  Without a known suffix, `.npy` is added.  Raises UsageError for what the
     format cannot hold, and where the file cannot be written.
     """
-    if path.is_dir():
-        raise UsageError(f"cannot write {path}: it is a folder", hint="name a file in it")
-    if path.suffix.lower() not in FORMATS:
+    if path.suffix.lower() not in FORMATS and not os.path.isdir(path):
         path = path.with_name(path.name + ".npy")
     suffix = path.suffix.lower()
     if len(tensors) > 1 and suffix != ".npz":
@@ -37,15 +37,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Any]) -> Path:
         raise UsageError(
             f"{path}: only tensors of numbers can be saved", hint="a NumPy file would have to pickle it"
         )
-    draft = path.with_name(path.name + ".part")
-    try:
-        with draft.open("wb") as file:
-            FORMATS[suffix](file, arrays)
-        draft.replace(path)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from None
-    finally:
-        draft.unlink(missing_ok=True)
+    with new_file(path) as file:
+        FORMATS[suffix](file, arrays)
     return path
 
 

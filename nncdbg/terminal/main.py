@@ -6,6 +6,7 @@ Nothing heavy is imported here: `nncdbg --help` has to answer at once.
 from __future__ import annotations
 
 import argparse
+import atexit
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -35,6 +36,31 @@ _DESCRIPTION = "The debugger for computation graphs: break, step, step back, ins
 
 INTERRUPTED = 130
 CRASHED = 70
+
+_PREPARATION = "nncdbg.stats.preparation"
+
+
+def run() -> int:
+    """Run `main` as the whole process, and return its exit code.
+
+    The first sessions after an installation compile the statistics in a thread.  Python cannot finalize
+    while that thread is inside LLVM, so the process then ends by `os._exit`, after all other exit functions.
+    """
+    code = CRASHED
+
+    def leave() -> None:
+        preparation = sys.modules.get(_PREPARATION)
+        if preparation is not None and preparation.abandon():
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+    atexit.register(leave)  # Exit functions run in reverse order: this one is the last.
+    code = main()
+    preparation = sys.modules.get(_PREPARATION)
+    if preparation is not None:
+        preparation.abandon()
+    return code
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -146,4 +172,4 @@ class _Version(argparse.Action):
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run())

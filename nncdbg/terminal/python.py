@@ -56,7 +56,7 @@ class Namespace(dict[str, Any]):
         self._short: dict[str, list[str]] | None = None
 
     def begin(self) -> None:
-        """Look names up anew: the frame may be another one."""
+        """Forget abbreviations: the frame may be another one."""
         self._short = None
 
     def __missing__(self, key: str) -> Any:
@@ -66,7 +66,7 @@ class Namespace(dict[str, Any]):
         if hasattr(builtins, key) or key.startswith("__"):
             raise KeyError(key)
         if self._short is None:
-            self._short = short_names(scope.names())
+            self._short = identifiers(scope.names())
         found = self._short.get(key, [])
         if len(found) > 1:
             names = ", ".join(f"debugger.value({name!r})" for name in found[:3])
@@ -91,7 +91,7 @@ def _leave(code: object = None) -> None:
     raise SystemExit(code)
 
 
-def short_names(names: Any) -> dict[str, list[str]]:
+def identifiers(names: Any) -> dict[str, list[str]]:
     """Per identifier, the names of values that it abbreviates."""
     short: dict[str, list[str]] = {}
     for name in names:
@@ -154,7 +154,9 @@ def run_python(session: Session, text: str) -> None:
             raise _placed(error, text) from None
         except SystemExit:
             raise UsageError("the Python code called exit()", hint="`quit` leaves the debugger") from None
-        except Exception as error:  # noqa: BLE001  whatever the user's code raises
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001  whatever the user's code raises
             raise UsageError(user_traceback(error, text), hint=_hint(error)) from None
         finally:
             session.moved_since(before)
@@ -193,7 +195,7 @@ def user_traceback(error: BaseException, code: str) -> str:
     return "".join(report.format_exception_only() if one_line else report.format()).rstrip()
 
 
-def _hint(error: Exception) -> str | None:
+def _hint(error: BaseException) -> str | None:
     if isinstance(error, ValueError) and "read-only" in str(error):
         return 'values are read-only; change one with `set %h[0] = 3` or debugger.set_value("h", array)'
     return None

@@ -73,7 +73,8 @@ def explain(screen: Screen, debugger: Debugger, name: str, depth: int | None = N
         near = [origin for origin in origins if origin.distance <= _NEAR]
         show_slice(screen, debugger, near)
         if len(near) < len(origins):
-            screen.put(f"and {len(origins) - len(near)} values before: `why -v`")
+            left = len(origins) - len(near)
+            screen.put(f"and {left} value{'s' if left > 1 else ''} before: `why -v`")
 
 
 def abnormal(debugger: Debugger, screen: Screen, names: Sequence[str]) -> tuple[str, list[str]] | None:
@@ -137,7 +138,7 @@ def _show_origins(screen: Screen, debugger: Debugger, origins: Sequence[Origin],
     if len(found) > _ORIGINS:
         screen.put(f"and {len(found) - _ORIGINS} more statements: `why -v`")
     if not found and origins and origins[-1].pc < 0:
-        screen.put(f"it comes from %{origins[-1].name}, which is given to the program")
+        screen.put(f"it originates in the input %{origins[-1].name}")
 
 
 def _operands_and_result(debugger: Debugger, origin: Origin, showing: InLines) -> Iterator[Text]:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, TextIO
 
 from rich.text import Text
 
 from nncdbg.engine.errors import NncdbgError, RunError, UsageError, failure_code
-from nncdbg.terminal.blocks import Block
+from nncdbg.terminal.blocks import Block, Script
 from nncdbg.terminal.crash import report_crash
 from nncdbg.terminal.recording import SETUP
 from nncdbg.terminal.running import under_way
 from nncdbg.terminal.screen import Screen
 from nncdbg.terminal.stops import fallbacks, place_of, show_stop
+from nncdbg.terminal.typed_lines import is_expression, read_commands, split_command
 
 if TYPE_CHECKING:
     from nncdbg.engine.control import Stop
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 PROMPT = "(nncdbg) "
 CONTINUATION = "> "
 """The prompt for lines that belong to a command."""
-
-_OPERATOR = re.compile(r"(?:[<>*/+@,]|==|!=|%\s)\s*\S|-\s|(?:and|or)\s")
-"""What makes a line that begins with a value's name an expression, though a command has that name too."""
 
 _DEPTH = 20
 """Command files inside command files."""
@@ -63,15 +60,17 @@ class Session:
         """The names of `py` and `interact`, once they are used."""
         self.trusts_recordings = False
         """Whether recordings may run Python code without a question."""
-        self._replaying = False
+        self.replaying = False
+        """Whether the line that runs is one of a recording, or of a script that a recording gave."""
         self.told: Stop | None = None
         """The latest stop that was printed."""
         self.displays: dict[int, str] = {}
         """Expressions to print at each stop, by number."""
-        self.scripts: dict[int, list[str]] = {}
+        self.scripts: dict[int, Script] = {}
         """Commands to run when a breakpoint stops the program, by its number."""
         self._block: Block | None = None
-        self._due: list[str] = []
+        self._due: list[tuple[str, bool]] = []
+        """Commands that the latest stop has made due, each with whether a recording gave it."""
         self._running_due = False
         self._repeated = ""
         self._shown: object = None
@@ -168,8 +167,10 @@ class Session:
         self._running_due = True
         try:
             while self._due and not self.over:
-                line = self._due.pop(0)
-                if not self.execute(line):
+                line, recorded = self._due.pop(0)
+                with self.as_recorded(recorded):
+                    done = self.execute(line)
+                if not done:
                     self._due.clear()
         finally:
             self._running_due = False
@@ -203,7 +204,7 @@ class Session:
                 before = self.debugger.stop
                 failed += not self.execute(line)
                 if self.debugger.stop is not before and self._paused():
-                    raise UsageError(f"interrupted: the rest of {title} is not played")
+                    raise UsageError(f"interrupted: the rest of {title} is skipped")
             if self.collecting and not collecting:
                 failed += 1
                 self.end_of_lines()
@@ -219,15 +220,21 @@ class Session:
         if setup is not None:
             for words in changes(setup, self.debugger, self.title):
                 self.screen.note(words)
-        before, self._replaying = self._replaying, True
-        try:
+        with self.as_recorded(True):
             return self.play(path, echo=True)
+
+    @contextmanager
+    def as_recorded(self, recorded: bool) -> Iterator[None]:
+        """Run lines as those of a recording, or as the user's own."""
+        before, self.replaying = self.replaying, recorded
+        try:
+            yield
         finally:
-            self._replaying = before
+            self.replaying = before
 
     def allow_python(self) -> None:
         """Raise UsageError where Python code must not run: in a recording, unless the user agrees."""
-        if not self._replaying or self.trusts_recordings:
+        if not self.replaying or self.trusts_recordings:
             return
         if self.confirm is None or not self.confirm("this recording runs Python code; run it?"):
             raise UsageError(
@@ -281,9 +288,7 @@ class Session:
         """Print a stop and what `display` adds; the commands of its breakpoints are due then."""
         self.told = stop
         self.listed = None
-        self._due = [line for number in stop.breakpoints for line in self.scripts.get(number, ())]
-        if self._due[:1] == ["silent"]:
-            del self._due[0]
+        if self.make_due(stop):
             return
         show_stop(self.screen, self.debugger, stop, self._shown, written)
         self._shown = None if stop.reason == "end" else place_of(self.debugger.machine.frames[-1])
@@ -292,6 +297,12 @@ class Session:
         else:
             self.show_displays()
         self._say_fallbacks()
+
+    def make_due(self, stop: Stop) -> bool:
+        """Make the commands of a stop's breakpoints due; return whether they hide the stop."""
+        scripts = [self.scripts[number] for number in stop.breakpoints if number in self.scripts]
+        self._due = [(line, script.recorded) for script in scripts for line in script.commands]
+        return any(script.silent for script in scripts)
 
     def _say_trouble(self) -> None:
         """After the end, name the command that explains an output with NaN, Inf or zeros only."""
@@ -350,53 +361,3 @@ class Session:
         if error is None:
             return 0
         return failure_code(error)
-
-
-def split_command(text: str) -> tuple[str, str]:
-    """The first word, which may touch a sigil (`p%x`), and what follows."""
-    end = 0
-    while end < len(text) and (text[end].isalnum() or text[end] in "_-?"):
-        end += 1
-    if end == 0:
-        end = len(text.split(maxsplit=1)[0])
-    return text[:end], text[end:].strip()
-
-
-def read_commands(path: str) -> list[str]:
-    """The lines of a command file.  Raises UsageError if it cannot be read."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            return file.read().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise UsageError(f"cannot read the commands in {path}: {reason}") from None
-
-
-def is_expression(debugger: Debugger, text: str) -> bool:
-    """Whether a line is to be read as an expression: no command begins it, or a command's name stands
-    there for a function or a value, as in `stats(%h).nan` and `h.mean()`.
-    """
-    from nncdbg.engine.expression.functions import PREFIXES, function_name
-    from nncdbg.terminal.commands import find
-
-    scope = debugger.values
-    word, rest = split_command(text)
-    follows = text[len(word) : len(word) + 1]
-    if follows == "(" and function_name(word) or follows in ("[", ".") and scope.has(word):
-        return True
-    if follows == "." and word in PREFIXES:
-        return True
-    if word and scope.has(word) and _OPERATOR.match(rest):
-        return True
-    try:
-        find(word)
-    except UsageError:
-        if follows == "(" or not word[:1].isalpha() or (scope.has(word) and not rest):
-            return True
-    else:
-        return False
-    try:
-        scope.read(text)
-    except NncdbgError:
-        return False
-    return True

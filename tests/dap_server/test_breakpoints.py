@@ -206,7 +206,7 @@ def test_functions_are_ops_graphs_loops_and_values(client: Client) -> None:
     assert told[2]["message"] == "2 statements: lines 13 and 28"
     assert "did you mean Softmax?" in told[4]["message"]
     assert "did you mean @layer?" in told[5]["message"]
-    assert "is no name" in told[6]["message"]
+    assert "is not a name" in told[6]["message"]
     hits = [go_on(client, "function breakpoint") for _ in range(3)]
     assert hits[0]["hitBreakpointIds"] == [told[0]["id"]]
     # The first statement of the loop is a Softmax.

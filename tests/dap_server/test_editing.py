@@ -286,9 +286,9 @@ def test_a_value_is_not_set_while_the_program_goes_back(client: Client, tmp_path
     client.start("long.nnc", inputs={"x": "zeros"}, allocator="arena")
     client.evaluate("goto 300000", "repl")
     given = {"expression": "%x", "value": "1"}
-    assert "going to another moment" in client.refused("setExpression", given)
-    assert "going to another moment" in client.refused("evaluate", {"expression": "%a"})
-    assert "going to another moment" in client.refused("evaluate", {"expression": "p %a", "context": "repl"})
+    assert "moving in time" in client.refused("setExpression", given)
+    assert "moving in time" in client.refused("evaluate", {"expression": "%a"})
+    assert "moving in time" in client.refused("evaluate", {"expression": "p %a", "context": "repl"})
     client.request("setBreakpoints", {"source": {"path": str(tmp_path / "long.nnc")}, "breakpoints": []})
     client.request("pause", {"threadId": 1})
     client.expect_stop("pause")
@@ -354,7 +354,7 @@ def test_restart_of_a_changed_file_reports_the_edits_that_are_lost(client: Clien
     client.request("restart")
     client.expect_stop("entry")
     assert any(
-        "restart discards the values that were set: a file of the program has changed" in text
+        "restart discards edited values: a file of the program has changed" in text
         for text in _messages(client)
     )
     client.request("continue", {"threadId": 1})

@@ -30,7 +30,7 @@ RESULTS = {
     "%rows": ("seq(f32[1,3]) 2 items", "seq(f32[1,3])"),
     "%rows[0]": ("f32[1,3] [[0. 1. 2.]]", "f32[1,3]"),
     "topk(%x, 1)": ("seq(...) 2 items", "seq(...)"),
-    "$out": ("f32[1,3] [[0. 1. 2.]]", "f32[1,3]"),
+    "$out": ("f32[2,3] [[nan -inf inf] [-0.2 0. -6. ]]", "f32[2,3]"),
     "mean(%x)": ("2.5", "f64[]"),
     "x.shape": ("(2, 3)", "tuple"),
     "stats(%x).nan": ("0", "int"),
@@ -394,6 +394,25 @@ def test_python_runs_where_the_program_moves(client: Client) -> None:
     assert "has no Python prompt" in client.refused("evaluate", {"expression": "interact", "context": "repl"})
     for context in ("hover", "watch"):
         assert "py" in client.refused("evaluate", {"expression": "py print(1)", "context": context})
+
+
+def test_a_replayed_recording_runs_no_python_in_the_console(client: Client, tmp_path: Path) -> None:
+    recording = tmp_path / "r.cmd"
+    recording.write_text(
+        "break 13\ncommands\nsilent\npy print('in ' + 'commands')\nend\npy print('r' + 'an')\n"
+    )
+    client.start(EXAMPLES / "first_steps.nnc")
+    client.evaluate(f"replay {recording}", "repl")
+    refused = "a recording does not run Python code"
+    client.wait_for(lambda m: m.get("event") == "output" and refused in m["body"]["output"])
+    client.expect_stop("entry")
+    seen = len(client.messages)
+    client.move("continue", "breakpoint")
+    said = "".join(m["body"]["output"] for m in client.messages[seen:] if m.get("event") == "output")
+    assert refused in said
+    assert "silent" not in said
+    outputs = [m["body"]["output"] for m in client.messages if m.get("event") == "output"]
+    assert not any("ran" in text.splitlines() or "in commands" in text.splitlines() for text in outputs)
 
 
 def test_convenience_names_in_the_console_and_in_conditions(client: Client) -> None:

@@ -109,3 +109,16 @@ def test_too_many_to_open_are_refused(client: Client) -> None:
     assert f"open {MOST_OPENED} at most" in client.refused(
         "nncdbg/graph", {"open": ["x"] * (MOST_OPENED + 1)}
     )
+
+
+def test_the_state_of_a_loop_whose_last_statement_has_no_results(client: Client) -> None:
+    path = EXAMPLES / "refine_loop.nnc"
+    client.start(path)
+    line = next(
+        n for n, text in enumerate(path.read_text().splitlines(), 1) if text.strip().startswith("break")
+    )
+    client.request("setBreakpoints", {"source": {"path": str(path)}, "breakpoints": [{"line": line}]})
+    client.move("continue", "breakpoint")
+    body = client.request("nncdbg/graphState", {"statistics": True})
+    assert len(body["stack"]) == 2
+    assert body["statistics"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import nncdbg
 from nncdbg.engine.errors import ExpressionError, UsageError
 from nncdbg.engine.graph import Graph, Node, Program, Value
-from nncdbg.engine.short_names import LONG, ProgramNames, Scopes, ShortNames, matching, meant
+from nncdbg.engine.short_names import LONG, ProgramNames, Scopes, ShortNames, meant
 
 DECODER = [
     f"/model/decoder/layers.{layer}/{attention}/{op}_output_0"
@@ -76,12 +76,12 @@ def test_forms_do_not_depend_on_what_was_asked_before() -> None:
 
 
 def test_a_suffix_means_more_than_a_part_and_a_near_name_more_than_a_far_one() -> None:
-    assert matching("Conv_output", [["x/Conv_output_0", "y/Conv_output"]]) == ["y/Conv_output"]
-    assert matching("output", [["conv_output_0"], ["x/output"]]) == ["x/output"]
+    assert meant("Conv_output", Scopes([["x/Conv_output_0", "y/Conv_output"]])) == ["y/Conv_output"]
+    assert meant("output", Scopes([["conv_output_0"], ["x/output"]])) == ["x/output"]
     assert meant("output", Scopes([["b/output"], ["a/output", "c/output"]])) == ["b/output"]
     assert meant("output", Scopes([[], ["a/output", "c/output"]])) == ["a/output", "c/output"]
-    assert matching("ou", [["conv_output_0"]]) == []
-    assert matching("layers.3...MatMul_1_output_0", [DECODER]) == [
+    assert meant("ou", ["conv_output_0"]) == []
+    assert meant("layers.3...MatMul_1_output_0", DECODER) == [
         name for name in DECODER if "layers.3/" in name and "MatMul_1" in name
     ]
 

@@ -45,6 +45,7 @@ def test_the_first_finding_as_it_is_written() -> None:
     assert finding["location"] == {"file": "net.py", "line": 7}
     assert finding["inputs"][0]["stats"]["zero"] == 5
     assert finding["stats"]["neginf"] == 5
+    assert finding["message"] == "the first Inf is in %logq: Log produced it from operands without Inf"
 
 
 def test_a_statistic_that_is_no_number_is_null() -> None:

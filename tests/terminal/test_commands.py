@@ -13,7 +13,8 @@ from nncdbg.terminal.commands.looking import separated
 from nncdbg.terminal.completion import candidates
 from nncdbg.terminal.places import StopSpec, parse_stop, split_value
 from nncdbg.terminal.screen import Screen
-from nncdbg.terminal.session import Session, is_expression, split_command
+from nncdbg.terminal.session import Session
+from nncdbg.terminal.typed_lines import is_expression, split_command
 
 
 def test_help_is_one_line_that_ends_in_a_stop() -> None:

@@ -101,3 +101,13 @@ def test_matrices_of_a_tensor_are_side_by_side_on_one_scale() -> None:
 )
 def test_any_numbers_make_a_picture(array: np.ndarray) -> None:
     assert _pixels(np.asarray(array)).ndim == 3
+
+
+def test_files_that_cannot_be_written_are_errors_and_leave_no_draft(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file" / "x.npy", tmp_path / "none" / "x.npy", tmp_path / f"{'n' * 300}.npy"):
+        with pytest.raises(UsageError, match="cannot write"):
+            write_tensors(path, {"x": X})
+    with pytest.raises(UsageError, match="it is a folder"):
+        write_tensors(tmp_path, {"x": X})
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -12,7 +12,8 @@ from nncdbg.engine.errors import UsageError
 from nncdbg.terminal.commands import TABLE, find, resolve
 from nncdbg.terminal.commands.familiar import ALIASES, ANSWERS, FAMILIAR, LETTERS
 from nncdbg.terminal.screen import Screen
-from nncdbg.terminal.session import Session, split_command
+from nncdbg.terminal.session import Session
+from nncdbg.terminal.typed_lines import split_command
 
 LINES = sorted({line for lines in FAMILIAR.values() for line in lines})
 
@@ -76,3 +77,32 @@ def test_letter_does_what_the_page_states(letter: tuple[str, ...]) -> None:
     assert not any(elsewhere) or any(
         each.split()[0] in (command.name, arguments, "args") for each in elsewhere if each
     )
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [("p (%h, 1)", "[1] 1"), ("!print(type(h).__name__)", "ndarray"), ("rnu", "did you mean `run`?")],
+)
+def test_python_spellings_and_swapped_letters(
+    line: str, shown: str, session: Session, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session.screen = Screen()
+    session.execute(line, typed=True)
+    assert shown in "".join(capsys.readouterr())
+
+
+def test_clear_keeps_watchpoints_of_the_line(session: Session) -> None:
+    for line in ("watch %h", "break 10", "clear 10"):
+        assert session.execute(line, typed=True)
+    assert [found.kind for found in session.debugger.breakpoints][-1:] == ["data"]
+    assert all(found.kind != "line" or found.target != "10" for found in session.debugger.breakpoints)
+
+
+def test_help_fills_paragraphs_and_keeps_examples(
+    session: Session, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session.screen = Screen()
+    session.execute("help py", typed=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert '      execute("next")' in lines

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.terminal.python import short_names
+from nncdbg.terminal.python import identifiers
 from nncdbg.terminal.screen import Screen
 from nncdbg.terminal.session import Session
 
@@ -66,7 +66,7 @@ def test_names_of_the_code_hide_values(session: Session) -> None:
 
 
 def test_an_ambiguous_short_name_lists_the_names() -> None:
-    found = short_names(["/a/Mul_output_0", "/b/Mul_output_0", "c:0"])
+    found = identifiers(["/a/Mul_output_0", "/b/Mul_output_0", "c:0"])
     assert found["Mul_output_0"] == ["/a/Mul_output_0", "/b/Mul_output_0"]
     assert found["c_0"] == ["c:0"]
     assert found["_a_Mul_output_0"] == ["/a/Mul_output_0"]
@@ -162,6 +162,25 @@ def test_a_recording_runs_python_only_if_it_is_allowed(session: Session, tmp_pat
     script.write_text("py print('ran')\npy print('again')\n")
     assert "\nran\n" in said(session, f"replay {script}")
     assert len(asked) == 1
+
+
+def test_python_in_breakpoint_commands_of_a_recording_needs_consent_after_the_replay_too(
+    session: Session, tmp_path: Path
+) -> None:
+    script = tmp_path / "r.cmd"
+    script.write_text("break 7\ncommands\npy print('ran')\nend\n")
+    said(session, f"replay {script}")
+    text = said(session, "continue")
+    assert "a recording does not run Python code" in text
+    assert "\nran\n" not in text
+    text = said(session, "commands 1", "py print('own')", "end", "run")
+    assert text.endswith("\nown\n")
+
+
+@pytest.mark.parametrize("name", ["GeneratorExit", "type('Odd', (BaseException,), {})"])
+def test_exceptions_that_are_not_errors_do_not_end_the_session(session: Session, name: str) -> None:
+    assert said(session, f"py raise {name}('why')").endswith(": why\n")
+    assert said(session, "py 1 + 1") == "2\n"
 
 
 def test_interact_reads_until_the_end_of_input(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 from transcripts import alike, commands, play
 
 from nncdbg.terminal.commands import TABLE
-from nncdbg.terminal.session import split_command
+from nncdbg.terminal.typed_lines import split_command
 
 FOLDER = Path(__file__).parent.parent / "transcripts"
 FILES = sorted(FOLDER.glob("*.txt"))

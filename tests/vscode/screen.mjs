@@ -104,7 +104,7 @@ export class Screen {
     const shown = `.tab[data-resource-name="${listing}"]`;
     const asText = `.tab[data-resource-name="${name}"].active`;
     const action = async () => {
-      if (await this.page.locator(asText).count() && await this.page.locator('.statusbar-item:has-text("Plain Text")').count()) {
+      if (await this.page.locator(asText).count() && await this.page.locator('.statusbar-item:has-text("ONNX model")').count()) {
         await this.page.keyboard.press("Control+w");
         await this.gone(asText);
       }

@@ -95,6 +95,7 @@ def make_workspace(base: Path) -> Path:
     shutil.copytree(ROOT / "examples", folder)
     save(folder / "model.onnx", ["Relu", "Neg"])
     save(folder / "changed.bin", ["Relu", "Tanh"])
+    save(folder / "logarithm.bin", ["Log", "Neg"])
     save(folder / "odd.onnx", ["Relu", "Neg"], 'say "hi"', "two\nlines שלום")
     (folder / "junk.onnx").write_bytes(bytes(range(256)) * 4)
     (folder / "broken.nnc").write_text(

@@ -106,16 +106,16 @@ export async function launchFor(uri?: vscode.Uri): Promise<vscode.DebugConfigura
   return launchOf(file);
 }
 
-async function currentModel(): Promise<string | undefined> {
+export async function currentModel(): Promise<string | undefined> {
   const tab = vscode.window.tabGroups.activeTabGroup.activeTab?.input;
   const uri = (tab as { uri?: vscode.Uri } | undefined)?.uri;
   return uri?.scheme === "file" && MODELS.test(uri.fsPath) ? asModel(uri.fsPath) : undefined;
 }
 
-async function asModel(file: string): Promise<string> {
+export async function asModel(file: string): Promise<string> {
   return (await modelOfListing(file)) ?? file;
 }
 
-function launchOf(program: string): vscode.DebugConfiguration {
+export function launchOf(program: string): vscode.DebugConfiguration {
   return { type: "nncdbg", request: "launch", name: `Debug ${path.basename(program)}`, program, stopOnEntry: true };
 }

@@ -10,6 +10,7 @@ import { openExample } from "./example";
 import type { Language } from "./language";
 import { pickListener } from "./listeners";
 import { ModelEditor } from "./listing";
+import type { NanWatch } from "./nanWatch";
 import { install, selectPython, setUp } from "./python";
 import { RunWith } from "./runWith";
 import type { TensorViews } from "./tensor";
@@ -58,6 +59,7 @@ export function activate(context: vscode.ExtensionContext): Exports {
     ...registerSessionCommands(),
     ...registerViews(context, wires, values),
     ...registerTensorViews(context, wires, values),
+    ...registerNanWatch(context),
     vscode.commands.registerCommand("nncdbg.debugGraph", debugGraph),
     vscode.commands.registerCommand("nncdbg.runWith", (place?: vscode.Uri) => runWith.open(place)),
     vscode.commands.registerCommand("nncdbg.pickListener", pickListener),
@@ -117,6 +119,36 @@ function registerTensorViews(context: vscode.ExtensionContext, wires: Wires, val
         }
       }),
     ),
+  ];
+}
+
+/** The Test Explorer's part is a bundle of its own, loaded when models are listed or watched, or the first is opened. */
+function registerNanWatch(context: vscode.ExtensionContext): vscode.Disposable[] {
+  const controller = vscode.tests.createTestController("nncdbg.watch", "nncdbg: watch models for NaN");
+  let made: Promise<NanWatch> | undefined;
+  const load = async (): Promise<NanWatch> => {
+    const { NanWatch: Made } = (await import("./nanWatch")) as typeof import("./nanWatch");
+    const watch = new Made(controller, profile, context.storageUri ?? context.globalStorageUri);
+    context.subscriptions.push(watch);
+    return watch;
+  };
+  const watch = () => (made ??= load());
+  const kinds = vscode.TestRunProfileKind;
+  const profile = controller.createRunProfile("Watch", kinds.Run, async (request, token) => (await watch()).run(request, token), true);
+  const debug = controller.createRunProfile("Stop at the Origin", kinds.Debug, async (request, token) => (await watch()).run(request, token, true), true);
+  controller.resolveHandler = async (item) => (item ? undefined : (await watch()).find());
+  controller.refreshHandler = async (token) => (await watch()).find(token);
+  const opened = async (document: vscode.TextDocument) => document.languageId === NNC && (await watch()).opened(document);
+  setImmediate(() => vscode.workspace.textDocuments.forEach(opened));
+  const register = vscode.commands.registerCommand;
+  return [
+    controller,
+    profile,
+    debug,
+    vscode.workspace.onDidOpenTextDocument(opened),
+    register("nncdbg.watchModel", async (place?: vscode.Uri) => (await watch()).watchModel(place)),
+    register("nncdbg.watch.debug", async (model: string, kind: string) => (await watch()).debug(model, kind)),
+    register("nncdbg.watch.openBundle", async (bundle: string) => (await watch()).openBundle(bundle)),
   ];
 }
 

@@ -55,7 +55,7 @@ export class ModelEditor implements vscode.CustomReadonlyEditorProvider, vscode.
 
   /** Shows the listing of a model, which follows the model's file from now on. */
   async show(model: vscode.Uri, column?: vscode.ViewColumn): Promise<void> {
-    const listing = vscode.Uri.file(await write(model));
+    const listing = vscode.Uri.file(await listingOf(model));
     // `showTextDocument` would fail where another editor opens in the meantime: a double click opens twice.
     await vscode.commands.executeCommand("vscode.open", listing, { viewColumn: column, preview: false });
     this.follow(model);
@@ -75,7 +75,7 @@ export class ModelEditor implements vscode.CustomReadonlyEditorProvider, vscode.
       return;
     }
     try {
-      await write(model);
+      await listingOf(model);
     } catch (error) {
       const words = `${path.basename(model.fsPath)} has changed, but its listing is as before: ${wordsOf(error)}`;
       void vscode.window.showWarningMessage(words);
@@ -90,7 +90,7 @@ export class ModelEditor implements vscode.CustomReadonlyEditorProvider, vscode.
 }
 
 /** Has nncdbg write a model's listing; its path. */
-async function write(model: vscode.Uri): Promise<string> {
+export async function listingOf(model: vscode.Uri): Promise<string> {
   const folder = vscode.workspace.getWorkspaceFolder(model) ?? vscode.workspace.workspaceFolders?.[0];
   const workspace = folder?.uri.fsPath ?? path.dirname(model.fsPath);
   const python = await readyPython(folder?.uri);

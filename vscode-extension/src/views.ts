@@ -1,4 +1,4 @@
-// The views of the debug side bar.  A bundle of its own, loaded with the first session.
+// The views in the panel.  A bundle of its own, loaded with the first session.
 
 import * as vscode from "vscode";
 import type { VariableContext } from "./commands";

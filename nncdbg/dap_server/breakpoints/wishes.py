@@ -228,7 +228,7 @@ def _function(debugger: Debugger, text: str) -> tuple[str, str]:
     """(kind, name) of what a function breakpoint names.  Raises UsageError with the nearest name."""
     kind, name, rest = split_place(text)
     if rest:
-        raise UsageError(f"{text!r} is no name", hint="an op (Softmax), a graph (@layer1) or a value (%h)")
+        raise UsageError(f"{text!r} is not a name", hint="an op (Softmax), a graph (@layer1) or a value (%h)")
     if text.strip()[:1] in ("@", "%"):
         return kind, name
     known = {kind: candidates(debugger.program, kind) for kind in ("op", "graph", "value")}

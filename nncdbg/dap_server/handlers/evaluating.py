@@ -17,7 +17,7 @@ from nncdbg.dap_server.sources.positions import column_for_client, line_of_clien
 from nncdbg.engine.expression import evaluate as value_of
 from nncdbg.engine.expression import split_definition
 from nncdbg.terminal.completion import candidates
-from nncdbg.terminal.session import is_expression
+from nncdbg.terminal.typed_lines import is_expression
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.protocol.requests import CompletionsArguments, EvaluateArguments

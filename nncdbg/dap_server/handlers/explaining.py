@@ -110,23 +110,23 @@ def _title(visit: Visit) -> str:
 def _value(session: Session, shown: Glancing, origin: Origin) -> dict[str, Any]:
     debugger, visit = session.program.debugger, origin.visit
     content = content_of(debugger, visit, origin.slot)
-    told: dict[str, Any] = {"name": spelled(origin.name)}
+    fields: dict[str, Any] = {"name": spelled(origin.name)}
     if content is UNSET:
-        return {**told, "note": "no longer kept: the history budget is used up"}
-    told["type"] = type_text(content)
+        return {**fields, "note": "no longer kept: the history budget is used up"}
+    fields["type"] = type_text(content)
     if origin.pc < 0:
-        told["note"] = origin_of_input(origin)
+        fields["note"] = origin_of_input(origin)
     summary = shown.summary(content, visit.code, origin.slot)
     if summary is not None:
-        told["stats"] = summary.as_dict()
+        fields["stats"] = summary.as_dict()
     if not is_tensor(content) or content.size <= SMALL or is_text(content):
-        told["elements"] = shown.glance.text(content).removeprefix(told["type"]).strip()
+        fields["elements"] = shown.glance.text(content).removeprefix(fields["type"]).strip()
     elif (picture := _picture(session, content)) is not None:
-        told["picture"] = picture
+        fields["picture"] = picture
     if origin.pc >= 0:
         found = originating(debugger, origin, content, shown)
-        told["origin"] = [_cause(session, origin, each) for each in found]
-    return told
+        fields["origin"] = [_cause(session, origin, each) for each in found]
+    return fields
 
 
 def _cause(session: Session, origin: Origin, kind: str) -> dict[str, Any]:

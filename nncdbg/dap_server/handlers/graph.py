@@ -12,6 +12,7 @@ from nncdbg.dap_server.presentation.neighbourhood import Block, on_the_stack, so
 from nncdbg.dap_server.presentation.places import computed
 from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.dap_server.sources.positions import line_for_client
+from nncdbg.engine.current import results_of
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.timeline import EVICTED
@@ -160,8 +161,9 @@ def _summaries(session: Session, glance: Glance, block: Block) -> Iterator[tuple
     """Of each statement of a block that has run, by its id."""
     debugger, frame = session.program.debugger, block.frame
     assert frame is not None, "the block is on the stack"
-    for pc, target in enumerate(frame.code.targets[: len(frame.code.nodes)]):
-        slot = target.start if isinstance(target, slice) else target
+    for pc in range(len(frame.code.nodes)):
+        slots = results_of(frame, pc) or (0,)
+        slot = slots[0]
         if not slot or not computed(frame, slot, debugger.machine.ended):
             continue
         content = frame.slots[slot]

@@ -26,7 +26,7 @@ def is_displayed(text: str) -> bool:
 
 
 def from_display(text: str, before: Array, glance: Glance) -> Array:
-    """The array of the type and shape of `before` that an edited display of it stands for.
+    """Return the array, of the type and shape of `before`, that an edited display of it describes.
 
     Elements whose text has not changed keep their exact value, as the display is rounded.  Raises
     UsageError for another type or shape, and for a display that has statistics instead of elements.

@@ -225,13 +225,14 @@ def type_text(content: Any) -> str:
     if isinstance(content, list):
         found = {type_text(item) for item in content[:SMALL]}
         kinds = {text.partition("[")[0] for text in found}
-        common = found.pop() if len(found) == 1 else f"{kinds.pop()}[...]" if len(kinds) == 1 else ""
+        several = f"{kinds.pop()}[...]" if len(kinds) == 1 else "..." if kinds else ""
+        common = found.pop() if len(found) == 1 else several
         return f"seq({common})"
     return type(content).__name__
 
 
 def plain_text(content: Any) -> str:
-    """What is no tensor: a sequence, an absent optional, or what an expression gives beside tensors."""
+    """The text of a sequence, an absent optional, or another result of an expression that is not a tensor."""
     if isinstance(content, list):
         return f"{type_text(content)} {len(content)} {'item' if len(content) == 1 else 'items'}"
     if isinstance(content, bool):

@@ -47,7 +47,7 @@ class RunSummaryBody(Record, frozen=True, kw_only=True):
 
 
 def finding_of(session: Session, stop: Stop) -> RunFinding:
-    """A stop at a finding, to be told again when the run ends."""
+    """Return the finding of a stop, for the summary at the end of the run."""
     assert stop.finding is not None
     source = session.program.sources.of_frame(stop.frame) if stop.frame is not None else None
     line = line_for_client(session, stop.line) if stop.line is not None else None

@@ -38,6 +38,50 @@ def suspicion(op: str, attributes: Mapping[str, Any], operands: Sequence[Any], r
     return next((words for rule in _RULES if (words := rule(op, attributes, arrays, result))), "")
 
 
+def misaligned(
+    op: str, operands: Sequence[Any], reductions: Sequence[tuple[Any, Sequence[int]] | None]
+) -> str:
+    """Return how an operand that was reduced without `keepdims` is broadcast along a wrong axis; or empty.
+
+    `reductions` has for each operand the array that was reduced to it and the axes, or None.  Example:
+    ``x - ReduceMean(x, [1], keepdims=0)`` of a square x subtracts the mean of row j from column j.
+    """
+    if op not in _PAIRWISE or len(operands) != 2:
+        return ""
+    for operand, other, reduction in zip(operands, reversed(operands), reductions, strict=True):
+        if reduction is None or not all(
+            isinstance(each, np.ndarray) for each in (reduction[0], operand, other)
+        ):
+            continue
+        data, axes = reduction
+        if data.shape != other.shape or operand.ndim == data.ndim:
+            continue
+        left = [axis for axis in range(data.ndim) if axis not in {each % data.ndim for each in axes}]
+        aligned = [*range(data.ndim - len(left), data.ndim)]
+        if left != aligned and len(left) == operand.ndim and operand.size > 1:
+            gone = ", ".join(str(axis % data.ndim) for axis in axes)
+            return (
+                f"broadcasts along the wrong axis: an operand is reduced over axis {gone} without keepdims, "
+                f"so its axis {left[-1]} of {data.ndim} meets axis {aligned[-1]}"
+            )
+    return ""
+
+
+def reduced_axes(op: str, attributes: Mapping[str, Any], operands: Sequence[Any]) -> Sequence[int]:
+    """Return the axes over which a reduction with `keepdims=0` goes; empty for other statements."""
+    if not op.startswith("Reduce") or attributes.get("keepdims", 1):
+        return ()
+    arrays = [each for each in operands if isinstance(each, np.ndarray)]
+    return _axes(attributes, arrays) or ()
+
+
+def _axes(attributes: Mapping[str, Any], operands: Sequence[Array]) -> Sequence[int] | None:
+    given: Sequence[int] | None = attributes.get("axes")
+    if given is None and len(operands) > 1 and operands[1].dtype.kind == "i":
+        given = operands[1].reshape(-1).tolist()
+    return given
+
+
 def _axis(op: str, attributes: Mapping[str, Any], operands: Sequence[Array], result: Array) -> str:
     axis = attributes.get("axis", -1)
     if op not in _NORMALIZING or result.ndim < 2 or axis % result.ndim == result.ndim - 1:
@@ -60,9 +104,7 @@ def _broadcast(op: str, attributes: Mapping[str, Any], operands: Sequence[Array]
 
 
 def _reduced_batch(op: str, attributes: Mapping[str, Any], operands: Sequence[Array], result: Array) -> str:
-    given = attributes.get("axes")
-    if given is None and len(operands) > 1 and operands[1].dtype.kind == "i":
-        given = operands[1].reshape(-1).tolist()
+    given = _axes(attributes, operands)
     data = operands[0]
     if not op.startswith("Reduce") or given is None or data.ndim < 2 or data.shape[0] < 2:
         return ""

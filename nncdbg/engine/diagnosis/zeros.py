@@ -11,8 +11,11 @@ from nncdbg.engine.diagnosis.cause import Cause
 from nncdbg.engine.dtypes import FLOATS, name_of
 from nncdbg.engine.graph import Array
 
-_PRODUCTS = frozenset({"Mul", "Div", "Pow", "Exp", "MatMul", "Gemm", "Conv", "Softmax", "Sigmoid", "Square"})
+_PRODUCTS = frozenset({"Mul", "Div", "Pow", "MatMul", "Gemm", "Conv", "Square"})
 """Ops whose results can be nearer to 0 than their operands."""
+
+_EXPONENTIALS = frozenset({"Exp", "Softmax", "Sigmoid"})
+"""Ops whose results are nearer to 0 the more negative their operands are."""
 
 _MIDDLE = frozenset({"Relu", "Clip", "ThresholdedRelu", "LeakyRelu", "HardSigmoid"})
 
@@ -36,20 +39,30 @@ def cause_of_zeros(op: str, names: Sequence[str], operands: Sequence[Any], resul
         )
     if op == "Cast" or op in _PRODUCTS:
         return _underflow(pairs, result)
+    if op in _EXPONENTIALS and pairs:
+        return _exponential_underflow(*pairs[0], result)
     return Cause("unknown", "the operands are not all 0", "")
 
 
 def _underflow(pairs: Sequence[tuple[str, Array]], result: Array) -> Cause:
-    kind = name_of(result.dtype)
-    least = float(_smallest(result))
     seen = []
     for name, array in dict(pairs).items():
         sizes = np.abs(np.asarray(array, np.float64))
         sizes = sizes[sizes > 0]
         if sizes.size:
             seen.append(f"|%{name}| is {sizes.min():.3g} to {sizes.max():.3g}")
-    evidence = f"{', '.join(seen)}; {kind} rounds results below about {least / 2:.1g} to 0"
+    evidence = f"{', '.join(seen)}; {_limit(result)}"
     return Cause("underflow", evidence, "compute this statement in f32, or scale its operands up before it")
+
+
+def _exponential_underflow(name: str, array: Array, result: Array) -> Cause:
+    exact = np.asarray(array, np.float64)
+    evidence = f"%{name} is {exact.min():.3g} to {exact.max():.3g}; {_limit(result)}"
+    return Cause("underflow", evidence, "compute this statement in f32, or keep its operand nearer to 0")
+
+
+def _limit(result: Array) -> str:
+    return f"{name_of(result.dtype)} rounds results below about {float(_smallest(result)) / 2:.1g} to 0"
 
 
 def _smallest(result: Array) -> Any:

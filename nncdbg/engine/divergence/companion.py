@@ -54,7 +54,7 @@ class Companion:
         if len(frames) == 1 and slot <= len(frames[0].code.graph.inputs) and name in inputs:
             return name, inputs[name]
         raise NotComputed(
-            f"{spelled(name)} is given to its block; only what a statement writes has a counterpart",
+            f"{spelled(name)} is an input of its block; only results of statements have counterparts",
             hint="compare what it was computed from",
         )
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from nncdbg.nan_watch.records import Report, WatchFinding
 from nncdbg.nan_watch.reports.bounds import FINDINGS, OPERANDS, first
-from nncdbg.nan_watch.reports.wording import Watched
+from nncdbg.nan_watch.reports.wording import Watched, headline
 
 _LONGEST = 1_000
 """Characters of a string; names are whole below that, since scripts look them up."""
@@ -19,12 +19,15 @@ _LONGEST = 1_000
 def render(report: Report, watched: Watched = Watched()) -> str:  # noqa: B008  frozen
     """The report as one JSON document; a number that JSON cannot spell (NaN, Inf) is null.
 
-    `unlisted` counts the findings that are not in `findings`.
+    Each finding has its headline as `message`.  `unlisted` counts the findings that are not in `findings`.
     """
     listed = [_short(finding) for finding in first(report.findings, FINDINGS)]
     cut = len(report.findings) - len(listed)
     short = replace(report, findings=listed, unlisted=report.unlisted + cut)
-    return json.dumps(strict(short.as_dict()), allow_nan=False)
+    content = short.as_dict()
+    for record, finding in zip(content["findings"], listed, strict=True):
+        record["message"] = headline(finding)
+    return json.dumps(strict(content), allow_nan=False)
 
 
 def _short(finding: WatchFinding) -> WatchFinding:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nncdbg.engine.errors import UsageError
+from nncdbg.terminal.blocks import Script
 from nncdbg.terminal.commands.table import command, whole_number
 
 if TYPE_CHECKING:
@@ -59,6 +60,6 @@ def commands(session: Session, text: str) -> None:
     def store(lines: list[str]) -> None:
         session.scripts.pop(number, None)
         if lines:
-            session.scripts[number] = [lines[0].strip(), *lines[1:]]
+            session.scripts[number] = Script((lines[0].strip(), *lines[1:]), session.replaying)
 
     session.collect("commands", store, holds_commands=True)

@@ -93,7 +93,7 @@ def value_on_branch(debugger: Debugger, name: str, branch: int) -> Array:
         if content is not UNSET and content is not EVICTED:
             return np.asarray(content)
     raise NotComputed(
-        f"{spelled(name)} does not stand on branch {branch} after {machine.tick} statements",
+        f"{spelled(name)} is not available on branch {branch} after {machine.tick} statements",
         hint="go on to where both branches have it",
     )
 

@@ -103,6 +103,8 @@ ALIASES = {
     "goto-bookmark": "goto",
     "transcript": "record",
     "apropos": "help",
+    "undo": "back",
+    "!": "py",
 }
 """Name in another debugger to the command line that it begins here."""
 
@@ -111,6 +113,9 @@ _NO_JUMP = "the statements of a graph run in order"
 _NO_THREADS = "the program has one thread"
 _NO_PROCESS = "the program runs in this process"
 _NO_TRACE = "a trace is a logpoint here"
+_NO_LOOPS = "loops and conditions are written in Python"
+_FOLDER = "`py import os; print(os.getcwd())` is Python"
+_PYTHON = "`py`, the lines, then `end`; `interact` opens a Python prompt"
 _SHOW = "`show %h[0:8]` shows elements, `stats %h` the statistics"
 
 ANSWERS = {
@@ -155,6 +160,14 @@ ANSWERS = {
     "shell": Answer("there is no shell here", "`quit` leaves, `source FILE` runs commands from a file"),
     "define": Answer("commands are not defined here", "`source FILE` runs commands from a file"),
     "alias": Answer("commands are not defined here", "`source FILE` runs commands from a file"),
+    "while": Answer(_NO_LOOPS, _PYTHON),
+    "for": Answer(_NO_LOOPS, _PYTHON),
+    "if": Answer(_NO_LOOPS, _PYTHON),
+    "import": Answer("modules are imported in Python", _PYTHON),
+    "from": Answer("modules are imported in Python", _PYTHON),
+    "pwd": Answer("there is no shell here", _FOLDER),
+    "cd": Answer("there is no shell here", _FOLDER),
+    "interrupt": Answer("a key does this", "Ctrl-C stops the running program within one op, see `help keys`"),
     "layout": Answer("there are no windows", "`list` shows the text; editors show more, see `nncdbg dap`"),
     "tui": Answer("there are no windows", "`list` shows the text; editors show more, see `nncdbg dap`"),
 }
@@ -214,11 +227,12 @@ FAMILIAR: dict[str, tuple[str, ...]] = {
         ),
         *("list 12,14", "set var %s = 1", "set variable %s = 1", "checkpoint", "handle SIGINT", "signal 0"),
         *("attach 1", "detach", "kill", "file m.onnx", "shell ls", "define x", "layout src", "tui enable"),
-        *("apropos break", "record r.cmd"),
+        *("apropos break", "record r.cmd", "while 1", "if 1", "pwd", "cd ..", "interrupt", "python 1 + 1"),
+        *("info s", "info variables", "info sources", "info reg"),
     ),
     "pdb": (
         *("w", "u", "d", "unt", "r", "l .", "ll", "longlist", "pp %s", "rv", "retval", "cl 13", "exceptions"),
-        *("alias x y", "tbreak", "b", "display $iter"),
+        *("alias x y", "tbreak", "b", "display $iter", "!1 + 1"),
     ),
     "delve": (
         *(

@@ -93,7 +93,9 @@ def _type_here(session: Session, name: str) -> str:
         return str(type_of(session.debugger.value(name)))
     except NotComputed as error:
         place = next(session.debugger.values.places(name), None)
-        known = place.code.types.get(name) if place is not None else None
+        inner = session.debugger.values.inner_frame(name)
+        code = place.code if place is not None else inner.code if inner is not None else None
+        known = code.types.get(name) if code is not None else None
         return f"{known or 'unknown type'}, not computed yet ({error.hint})"
 
 
@@ -125,7 +127,8 @@ def _shown(session: Session, result: Any) -> Any:
     from nncdbg.terminal.grid import grid
     from nncdbg.terminal.look import element, type_of
 
-    if isinstance(result, list):
+    tensors = isinstance(result, tuple) and any(isinstance(item, np.ndarray) for item in result)
+    if isinstance(result, list) or tensors:
         return Text("\n").join(
             Text(f"[{i}] ").append_text(_shown(session, item)) for i, item in enumerate(result)
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import groupby
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
@@ -121,8 +123,17 @@ def _explain(session: Session, entry: Command) -> None:
     shorts = f"   (short: {', '.join(entry.shorts)})" if entry.shorts else ""
     session.screen.put(f"{entry.usage}{shorts}")
     session.screen.put(entry.help)
-    if entry.details:
-        session.screen.put(entry.details)
+    for line in _filled(entry.details, session.screen.look.width):
+        session.screen.put(line)
+
+
+def _filled(details: str, width: int) -> Iterator[str]:
+    """The lines of a help text: paragraphs filled to the width, indented lines (examples) as they are."""
+    for example, lines in groupby(details.splitlines(), lambda line: line.startswith(" ")):
+        if example:
+            yield from lines
+        else:
+            yield from wrap(" ".join(lines), max(20, width), break_on_hyphens=False)
 
 
 @command("quit", "q", "exit", group="session")

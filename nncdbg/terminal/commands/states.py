@@ -63,8 +63,9 @@ def _breakpoints(session: Session, text: str) -> None:
         ]
         message = f": {found.log}" if found.log is not None else ""
         session.screen.put(f"{found.number}: {', '.join(word for word in words if word)}{message}")
-        for line in session.scripts.get(found.number, ()):
-            session.screen.put(f"     {line}")
+        if found.number in session.scripts:
+            for line in session.scripts[found.number].lines:
+                session.screen.put(f"     {line}")
     if not session.debugger.breakpoints:
         session.screen.put("there are no breakpoints")
     kinds = session.debugger.catches.conditions
@@ -250,19 +251,26 @@ TOPICS: dict[str, Callable[[Session, str], None]] = {
 }
 
 _ELSEWHERE = {
+    "watch": "breakpoints",
     "watchpoints": "breakpoints",
     "checkpoints": "marks",
     "functions": "program",
     "source": "program",
+    "sources": "program",
     "files": "program",
+    "variables": "constants",
     "stack": "frames",
+    "s": "frames",
 }
 """Topic in gdb to topic here."""
 
 _ANSWERS = {
+    "r": "`info locals` lists the values of this frame",
+    "reg": "`info locals` lists the values of this frame",
     "registers": "`info locals` lists the values of this frame",
     "all-registers": "`info locals` lists the values of this frame",
     "threads": "the program has one thread: `where` shows its stack",
+    "types": "`whatis %h` shows the type of a value",
     "symbol": "`whatis %h` says what a name is",
     "signals": "`info breakpoints` lists what is caught",
 }

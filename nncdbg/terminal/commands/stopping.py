@@ -175,7 +175,7 @@ def clear(session: Session, text: str) -> None:
     """Delete the breakpoints at a line; without LINE, at the current line."""
     line = whole_number("clear", text) if text else session.current_line()
     debugger = session.debugger
-    there = [found for found in debugger.breakpoints if line in found.lines and found.kind != "data"]
+    there = [found for found in debugger.breakpoints if line in found.lines and not found.after_writes]
     if not there:
         raise UsageError(f"there is no breakpoint at line {line}", hint="`info breakpoints` lists them")
     for found in there:

@@ -74,7 +74,7 @@ def command(
         first, _, rest = inspect.cleandoc(run.__doc__ or "").partition("\n")
         assert first
         assert group in GROUPS
-        entry = Command(name, shorts, arguments, group, first, rest.strip(), repeats, completes, run)
+        entry = Command(name, shorts, arguments, group, first, rest.strip("\n"), repeats, completes, run)
         for word in (name, *shorts):
             assert word not in TABLE, f"{word} is a command already"
             assert word not in _SHORTS, f"{word} is a short form already"
@@ -121,7 +121,9 @@ def _suggestion(word: str, arguments: str) -> str:
     """Return what was probably meant: a shell command, a command, or an expression."""
     from nncdbg.terminal.commands.familiar import ALIASES
 
-    near = difflib.get_close_matches(word, [*TABLE, *ALIASES], 1)
+    names = [*TABLE, *ALIASES]
+    swapped = [name for name in names if sorted(name) == sorted(word)]
+    near = swapped or difflib.get_close_matches(word, names, 1)
     if near:
         return f"did you mean `{near[0]}`?"
     if arguments[:1] in tuple("<>=!+*/"):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.frontends.printed import forget_printed, note_printed
 from nncdbg.engine.inputs import symbolic_sizes
+from nncdbg.terminal.new_file import new_file
 from nncdbg.terminal.options import Parser, add_model, chosen_program
 from nncdbg.terminal.screen import Screen
 
@@ -117,13 +118,6 @@ def stores_from(program: Program, folder: Path | None) -> Program:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write the file whole or not at all."""
-    if path.is_dir():
-        raise UsageError(f"cannot write {path}: it is a folder", hint="name a file in it")
-    draft = path.with_name(path.name + ".part")
-    try:
-        draft.write_bytes(text.encode("utf-8", "surrogateescape"))
-        draft.replace(path)
-    except OSError as error:
-        draft.unlink(missing_ok=True)
-        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+    """Write the file whole or not at all.  Raises UsageError if it cannot be written."""
+    with new_file(path) as file:
+        file.write(text.encode("utf-8", "surrogateescape"))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nncdbg.engine.diagnosis.suspicions import suspicion
+from nncdbg.engine.diagnosis.suspicions import misaligned, reduced_axes, suspicion
 from nncdbg.engine.diagnosis.zeros import cause_of_zeros
 
 SQUARE = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -53,6 +53,7 @@ def test_suspicion(
     ("op", "operands", "name", "evidence"),
     [
         ("Mul", [np.full(2, 1e-4, np.float16)] * 2, "underflow", "f16 rounds results below about 3e-08 to 0"),
+        ("Exp", [np.full(2, -30, np.float16)], "underflow", "%a is -30 to -30; f16 rounds results below"),
         ("Cast", [np.full(2, 1e-9, np.float32)], "underflow", "|%a| is 1e-09 to 1e-09"),
         (
             "Div",
@@ -69,3 +70,22 @@ def test_cause_of_zeros(op: str, operands: list[np.ndarray], name: str, evidence
     cause = cause_of_zeros(op, names, operands, np.zeros(2, np.float16))
     assert cause.name == name
     assert evidence in cause.evidence
+
+
+@pytest.mark.parametrize(
+    ("axes", "order", "wrong"), [([1], 1, True), ([-1], -1, True), ([0], 1, False), ([0, 1], 1, False)]
+)
+def test_misaligned_reports_a_reduced_operand_on_a_wrong_axis(
+    axes: list[int], order: int, wrong: bool
+) -> None:
+    data = np.arange(9, dtype=np.float32).reshape(3, 3)
+    operands = [data, data.mean(tuple(axes))][::order]
+    reductions = [None, (data, axes)][::order]
+    assert ("broadcasts along the wrong axis" in misaligned("Sub", operands, reductions)) is wrong
+    assert misaligned("MatMul", operands, reductions) == ""
+
+
+def test_reduced_axes_are_those_of_reductions_without_keepdims() -> None:
+    assert reduced_axes("ReduceMean", {"keepdims": 0}, [SQUARE, np.array([1])]) == [1]
+    assert reduced_axes("ReduceMean", {"keepdims": 1}, [SQUARE, np.array([1])]) == ()
+    assert reduced_axes("Add", {}, [SQUARE, np.array([1])]) == ()

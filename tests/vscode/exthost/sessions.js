@@ -36,7 +36,7 @@ exports.tests = {
   },
 
   async "when the server dies the session ends, and breakpoints stay"() {
-    breakAt(NAN, lineOf(NAN, "%loss:"));
+    breakAt(NAN, lineOf(NAN, "%probs:"));
     await start(NAN);
     await stopped("entry");
     const { body } = told.findLast((each) => each.event === "process");

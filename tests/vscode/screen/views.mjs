@@ -1,10 +1,10 @@
-// The views of a container of their own: statistics, the explained value, graph map, timeline.
+// The views in the panel: statistics, the explained value, graph map, timeline.
 
 import assert from "node:assert/strict";
 import fs from "node:fs";
 import path from "node:path";
 
-/** A view of the side bar, by its title: its rows, and its buttons. */
+/** A view, by its title: its rows, and its buttons. */
 function pane(page, title) {
   return page.locator(".pane", { has: page.locator(`.pane-header[aria-label^="${title}"]`) }).first();
 }
@@ -12,28 +12,28 @@ function pane(page, title) {
 /** Opens a view of the container if it is folded, and folds the others, so that it has room. */
 export async function only(page, title) {
   await openContainer(page);
-  await page.locator(`.sidebar .pane-header[aria-label^="${title}"]`).waitFor();
+  await page.locator(`.panel .pane-header[aria-label^="${title}"]`).waitFor();
   await fold(page, (label) => label.startsWith(title));
 }
 
 /** Opens all views of the container. */
 export async function openAll(page) {
   await openContainer(page);
-  await page.locator('.sidebar .pane-header[aria-label^="Timeline"]').waitFor();
+  await page.locator('.panel .pane-header[aria-label^="Timeline"]').waitFor();
   await fold(page, () => true);
 }
 
 async function openContainer(page) {
-  const icon = page.locator('.activitybar .action-item:has([aria-label^="nncdbg"])').first();
-  await icon.waitFor();
-  if ((await icon.getAttribute("aria-expanded")) !== "true" && !(await icon.getAttribute("class")).includes("checked")) {
-    await icon.click();
+  const tab = page.locator('.part.panel .composite-bar .action-item:has(.action-label[aria-label^="nncdbg"])').first();
+  await tab.waitFor();
+  if (!(await tab.getAttribute("class")).includes("checked")) {
+    await tab.click();
   }
 }
 
 /** Opens the views whose labels are wanted, and folds the others. */
 async function fold(page, wants) {
-  for (const header of await page.locator(".sidebar .pane-header").all()) {
+  for (const header of await page.locator(".panel .pane-header").all()) {
     const open = (await header.getAttribute("aria-expanded")) === "true";
     if (open !== wants((await header.getAttribute("aria-label")) ?? "")) {
       await header.click();
@@ -100,8 +100,13 @@ graph @main(%x: f32[4,64]) -> (%y: f32[4,64]) {
 }
 `;
 
-/** Drags the edge of the side bar until it is so wide. */
-async function widen(page, screen, width) {
+/** Moves a view into a side bar entry of its own, and drags the edge of the side bar until it is so wide. */
+async function inSideBar(page, screen, title, width) {
+  await screen.command("View: Move View");
+  for (const choice of [title, "New Side Bar Entry"]) {
+    await page.locator(".quick-input-list .monaco-list-row", { hasText: choice }).first().click();
+  }
+  await page.locator(`.sidebar .pane-header[aria-label^="${title}"]`).waitFor();
   const bar = page.locator(".part.sidebar");
   const { x, y, width: before, height } = await bar.boundingBox();
   await page.mouse.move(x + before, y + height / 2);
@@ -134,9 +139,9 @@ export const tests = {
 
     await page.keyboard.press("F10");
     await screen.stoppedAt("while @sharpen");
-    await page.locator(".repl-input-wrapper .monaco-editor").click();
-    await page.keyboard.type("set %h = 0");
-    await page.keyboard.press("Enter");
+    await screen.enter("set %h = 0");
+    await screen.said(/branch 1/);
+    await only(page, "Timeline");
     await row("%h set").waitFor();
     // The branch that was left stays as it was opened.
     await screen.until(async () => (await rows()).some((each) => /^Left here/.test(each)), "where it was left");
@@ -166,13 +171,12 @@ export const tests = {
     await screen.stop();
   },
 
-  async "statistics of values with long names stay whole in a narrow side bar"({ page, screen, open, settings, workspace }) {
+  async "statistics of values with long names stay whole in a side bar of 207 pixels"({ page, screen, open, settings, workspace }) {
     fs.writeFileSync(path.join(workspace, "named.nnc"), NAMED);
     await open();
     await screen.debug("named.nnc", "= Neg");
     await screen.continueTo("= Log");
-    await only(page, "Statistics");
-    await widen(page, screen, 207);
+    await inSideBar(page, screen, "Statistics", 207);
     const frame = await pageOf(page, screen, "li .go");
     const cut = await frame.locator("li").evaluateAll((rows) =>
       rows.flatMap((row) => [row, ...row.querySelectorAll(".figures, .type, .why")].filter((each) => each.scrollWidth > each.clientWidth + 1 && each.clientWidth).map((each) => each.textContent)),
@@ -182,6 +186,7 @@ export const tests = {
     assert.ok(head[0] < 24 && head[1] > 0, "a name has one line, and is cut");
     assert.match(await frame.locator("li").first().innerText(), /NaN.*min\s+-?[\d.]+ mean\s+-?[\d.]+ max\s+-?[\d.]+ std\s+-?[\d.]+/s);
     await pictures(page, screen, settings, "statistics-narrow");
+    await screen.command("View: Reset View Locations");
     await screen.stop();
   },
 

@@ -1,0 +1,57 @@
+"""Makes the animation in the extension's README from a real VS Code: `python -m tests.vscode.animation`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from PIL import Image
+
+from tests.vscode.installed import FOLDER, ROOT, VSIX, end_of, missing
+
+TARGET = ROOT / "vscode-extension" / "media" / "pictures" / "watch.gif"
+_COLORS = 64
+
+
+def main() -> int:
+    """Write the animation; the exit code."""
+    reason = missing()
+    if reason is not None:
+        print(f"error: {reason}", file=sys.stderr)
+        return 3
+    with tempfile.TemporaryDirectory() as name:
+        scratch = Path(name)
+        workspace = scratch / "models"
+        workspace.mkdir()
+        shutil.copy(ROOT / "examples" / "nan_softmax.nnc", workspace)
+        result = scratch / "frames.json"
+        plan = {
+            "scratch": name,
+            "workspace": str(workspace),
+            "vsix": str(VSIX),
+            "python": sys.executable,
+            "result": str(result),
+        }
+        (scratch / "plan.json").write_text(json.dumps(plan))
+        returned, said = end_of(FOLDER / "animation.mjs", scratch / "plan.json")
+        if returned or not result.is_file():
+            print(f"error: the editor did not play to the end:\n{said}", file=sys.stderr)
+            return 4
+        write(json.loads(result.read_text(encoding="utf-8")), TARGET)
+    print(f"{TARGET.relative_to(ROOT)}: {TARGET.stat().st_size >> 10} KiB")
+    return 0
+
+
+def write(frames: list[dict[str, str | int]], target: Path) -> None:
+    """Write frames, each with the `file` of a picture and its `milliseconds`, as an animated GIF."""
+    pictures = [Image.open(str(each["file"])).convert("RGB").quantize(_COLORS) for each in frames]
+    durations = [int(each["milliseconds"]) for each in frames]
+    first, *others = pictures
+    first.save(target, save_all=True, append_images=others, duration=durations, loop=0, optimize=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
