@@ -7,7 +7,7 @@ import path from "node:path";
 /** The machine may be busy. */
 const LONG = 60_000;
 /** How long a key may do nothing, before it is pressed again. */
-const UNHEARD = 5_000;
+const UNHEARD = 10_000;
 
 export const BREAKPOINT =
   ".margin-view-overlays [class*=codicon-debug-breakpoint], .glyph-margin-widgets [class*=codicon-debug-breakpoint]";
@@ -147,6 +147,10 @@ export class Screen {
   async start() {
     await this.pressUntil("F5", BEGUN, "that a session begins");
     await this.see(STOPPED);
+    // On a busy machine a key that was pressed again is heard after all.
+    if (await this.page.locator('.monaco-dialog-box:has-text("is already running")').count()) {
+      await this.page.keyboard.press("Escape");
+    }
   }
 
   /** Opens a file, and begins to debug it with the cursor in the line with this text. */
@@ -221,11 +225,14 @@ export class Screen {
 
   /** Runs a command of the palette by its title. */
   async command(title) {
-    await this.page.keyboard.press("F1");
-    const input = this.page.locator(".quick-input-widget input");
-    await input.waitFor({ timeout: LONG });
-    await input.fill(`>${title}`);
-    await this.page.locator(".quick-input-list .monaco-list-row", { hasText: title }).first().click();
+    const row = `.quick-input-widget:visible .quick-input-list .monaco-list-row:has-text(${JSON.stringify(title)})`;
+    const type = async () => {
+      await this.page.keyboard.press("F1");
+      // A stop of the program takes the focus, and closes the palette.
+      await this.page.locator(".quick-input-widget input").fill(`>${title}`, { timeout: UNHEARD }).catch(() => undefined);
+    };
+    await this.again(type, row, `${title} in the palette`);
+    await this.page.locator(row).first().click();
   }
 }
 

@@ -30,7 +30,7 @@ export abstract class DrawnView implements FollowingView, vscode.WebviewViewProv
     view.webview.options = { enableScripts: true, localResourceRoots: [] };
     view.webview.onDidReceiveMessage((message: FromPage) => this.hear(message));
     view.onDidChangeVisibility(() => this.follower.update());
-    view.onDidDispose(() => (this.view = undefined));
+    view.onDidDispose(() => this.view === view && (this.view = undefined));
     view.webview.html = await documentOf(this.extension, this.name, this.title);
   }
 

@@ -52,6 +52,8 @@ export class Timeline implements FollowingView, vscode.TreeDataProvider<Row>, vs
   private readonly tree: vscode.TreeView<Row>;
   private rows: Row[] = [];
   private session: vscode.DebugSession | undefined;
+  /** The rows are new, and VS Code has not yet scrolled to the current moment. */
+  private unrevealed = false;
 
   constructor(sessions: Sessions) {
     this.follower = new Follower(this, sessions);
@@ -74,16 +76,23 @@ export class Timeline implements FollowingView, vscode.TreeDataProvider<Row>, vs
     this.rows = answer.branches.map((branch) => ({ branch, id: `${branch.number}` }));
     this.tree.message = answer.leftOut ? `${answer.leftOut} older branches are not shown.` : undefined;
     this.changed.fire();
-    const now = this.getChildren(this.rows[0]).find((row) => row.moment?.kind === "now");
-    if (now && this.visible) {
-      const { rows } = this;
-      this.tree.reveal(now, { select: true }).then(undefined, (error: unknown) => {
-        // A row that was replaced meanwhile is not there to be revealed; the new one is revealed by itself.
-        if (this.rows === rows) {
-          throw error;
-        }
-      });
+    this.unrevealed = true;
+  }
+
+  /** Scrolls to the current moment, once VS Code reads the rows: earlier, `reveal` would open a view that was hidden since. */
+  private revealNow(moments: Row[]): void {
+    const now = moments.find((row) => row.moment?.kind === "now");
+    if (!now || !this.unrevealed || !this.visible) {
+      return;
     }
+    this.unrevealed = false;
+    const { rows } = this;
+    this.tree.reveal(now, { select: true }).then(undefined, (error: unknown) => {
+      // A row that was replaced meanwhile is not there to be revealed; the new one is revealed by itself.
+      if (this.rows === rows) {
+        throw error;
+      }
+    });
   }
 
   say(words: string): void {
@@ -98,7 +107,9 @@ export class Timeline implements FollowingView, vscode.TreeDataProvider<Row>, vs
       return this.rows;
     }
     const { branch } = row;
-    return row.moment ? [] : branch.moments.map((moment, index) => ({ branch, moment, id: idOf(branch, index) }));
+    const moments = row.moment ? [] : branch.moments.map((moment, index) => ({ branch, moment, id: idOf(branch, index) }));
+    this.revealNow(moments);
+    return moments;
   }
 
   getParent(row: Row): Row | undefined {

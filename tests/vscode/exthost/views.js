@@ -51,13 +51,12 @@ exports.tests = {
     assert.equal((await top()).line, 11);
   },
 
-  async "the statistics and the map are asked for once at a stop"() {
-    await start(FIRST_STEPS);
-    await stopped("entry");
+  async "statistics, explained value and map are requested once at a stop"() {
     for (const [view, command] of [["statistics", "nncdbg/nearby"], ["explain", "nncdbg/explain"], ["map", "nncdbg/map"]]) {
-      // A view that is visible already has its answer for this stop.
+      // A view that is visible at the stop already has its answer.
       await vscode.commands.executeCommand("workbench.action.closePanel");
-      await move("workbench.action.debug.stepOver");
+      await start(FIRST_STEPS);
+      await stopped("entry");
       const wire = await listen(command);
       await vscode.commands.executeCommand(`nncdbg.${view}.focus`);
       await until(() => wire.answered.length, `${command} is asked`);
@@ -68,6 +67,7 @@ exports.tests = {
       await move("workbench.action.debug.stepOver");
       await until(() => since() === 2, "and once more");
       wire.dispose();
+      await over();
     }
   },
 

@@ -182,7 +182,7 @@ export const tests = {
     await view.open("%empty");
     await view.says(".message", /f32\[0,3\] has no elements/);
     await view.open("%rows");
-    await view.says(".message", /no tensor/);
+    await view.says(".message", /not a tensor/);
     await screen.picture("tensor-sequence");
     await view.open("mean(%small)");
     await view.says(".table", /-?\d\.\d+/);

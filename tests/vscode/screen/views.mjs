@@ -176,6 +176,7 @@ export const tests = {
     await open();
     await screen.debug("named.nnc", "= Neg");
     await screen.continueTo("= Log");
+    await page.locator(".exception-widget").waitFor();
     await inSideBar(page, screen, "Statistics", 207);
     const frame = await pageOf(page, screen, "li .go");
     const cut = await frame.locator("li").evaluateAll((rows) =>
