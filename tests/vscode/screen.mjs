@@ -15,7 +15,7 @@ export const BREAKPOINT =
   ".margin-view-overlays [class*=codicon-debug-breakpoint], .glyph-margin-widgets [class*=codicon-debug-breakpoint]";
 export const STOPPED = ".debug-top-stack-frame-line";
 /** What is seen of a session that has been asked for, even while its model is read. */
-const BEGUN = [
+export const BEGUN = [
   ".debug-toolbar:visible",
   '.part.sidebar:has(.title-label:has-text("Run and Debug")) .monaco-progress-container.active:visible',
 ].join(", ");
