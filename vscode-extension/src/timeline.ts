@@ -44,6 +44,9 @@ const ICONS: Record<Moment["kind"], string> = {
   now: "debug-stackframe",
 };
 
+/** Rows of a branch that the view shows in a panel of the usual height. */
+const FITTING = 8;
+
 export class Timeline implements FollowingView, vscode.TreeDataProvider<Row>, vscode.Disposable {
   readonly request = "nncdbg/timeline";
   readonly follower: Follower;
@@ -79,15 +82,18 @@ export class Timeline implements FollowingView, vscode.TreeDataProvider<Row>, vs
     this.unrevealed = true;
   }
 
-  /** Scrolls to the current moment, once VS Code reads the rows: earlier, `reveal` would open a view that was hidden since. */
+  /**
+   * Scrolls to the current moment where not all rows fit.  `reveal` opens a view that was hidden since, and so hides
+   * what else is in the panel: hence only when VS Code reads the rows, and only where it is of use.
+   */
   private revealNow(moments: Row[]): void {
     const now = moments.find((row) => row.moment?.kind === "now");
-    if (!now || !this.unrevealed || !this.visible) {
+    if (!now || moments.length < FITTING || !this.unrevealed || !this.visible) {
       return;
     }
     this.unrevealed = false;
     const { rows } = this;
-    this.tree.reveal(now, { select: true }).then(undefined, (error: unknown) => {
+    this.tree.reveal(now, { select: false }).then(undefined, (error: unknown) => {
       // A row that was replaced meanwhile is not there to be revealed; the new one is revealed by itself.
       if (this.rows === rows) {
         throw error;

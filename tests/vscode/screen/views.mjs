@@ -140,8 +140,6 @@ export const tests = {
 
     await page.keyboard.press("F10");
     await screen.stoppedAt("while @sharpen");
-    // Scrolling to a row, which also selects it, would open the view again.
-    await timeline.locator(".monaco-list-row.selected", { hasText: "line 12" }).waitFor();
     await screen.enter("set %h = 0");
     await screen.said(/branch 1/);
     await only(page, "Timeline");
