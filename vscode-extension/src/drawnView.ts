@@ -1,4 +1,4 @@
-// A view of the side bar that is a page: what its request answers is drawn there, and a click goes to a line.
+// A view that is a page: what its request answers is drawn there, and a click goes to a line.
 
 import * as vscode from "vscode";
 import { Follower, FollowingView } from "./following";

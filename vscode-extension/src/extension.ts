@@ -92,7 +92,7 @@ function late<Made extends SessionViews>(context: vscode.ExtensionContext, make:
   return { views, tracked };
 }
 
-/** The views of the debug side bar are a bundle of their own, loaded with the first session. */
+/** The views in the panel are a bundle of their own, loaded with the first session. */
 function registerViews(context: vscode.ExtensionContext, wires: Wires, values: InlineValues): vscode.Disposable[] {
   const make = async () => new (await import("./views")).Views(context.extensionUri, wires, values.onGiven);
   const { views, tracked } = late<Views>(context, make);

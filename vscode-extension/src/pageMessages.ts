@@ -1,4 +1,4 @@
-// What the views of the side bar that are pages hear and say.
+// What the views that are pages hear and say.
 
 /** A source as the protocol has it, and a line there. */
 export interface Target {

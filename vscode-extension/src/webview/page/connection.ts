@@ -1,4 +1,4 @@
-// What a page of the side bar hears and says.
+// What the page of a view hears and says.
 
 import type { FromPage, ToPage } from "../../pageMessages";
 
