@@ -20,16 +20,16 @@ const JSONRPC = "vscode-jsonrpc/node";
 const jsonrpc = await build({ ...node, entryPoints: { jsonrpc: JSONRPC } });
 const host = await build({
   ...node,
-  entryPoints: ["src/extension.ts", "src/language.ts", "src/nanWatch.ts", "src/python.ts", "src/views.ts", "src/tensor.ts", "src/wire.ts"],
+  entryPoints: ["src/extension.ts", "src/language.ts", "src/nanWatch.ts", "src/python.ts", "src/runForm.ts", "src/views.ts", "src/tensor.ts", "src/wire.ts"],
   // `import()` is to find these bundles by their bare names, as `require` does.
   supported: { "dynamic-import": false },
-  external: ["vscode", "./language", "./nanWatch", "./python", "./views", "./tensor", "./wire", "./jsonrpc"],
+  external: ["vscode", "./language", "./nanWatch", "./python", "./runForm", "./views", "./tensor", "./wire", "./jsonrpc"],
   // The language client and the connections share it.
   alias: { [JSONRPC]: "./jsonrpc" },
 });
 const pages = await build({
   entryPoints: {
-    ...Object.fromEntries(["explain", "graph", "map", "statistics", "tensor"].map((name) => [name, `src/webview/${name}/main.ts`])),
+    ...Object.fromEntries(["explain", "graph", "map", "run", "statistics", "tensor"].map((name) => [name, `src/webview/${name}/main.ts`])),
     layout: "src/webview/graph/layout.ts",
   },
   outdir: "out/webview",

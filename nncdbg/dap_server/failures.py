@@ -7,6 +7,7 @@ from typing import Any
 from nncdbg.engine.errors import (
     ExpressionError,
     GraphError,
+    InputError,
     LoadError,
     NncdbgError,
     NotComputed,
@@ -18,6 +19,7 @@ from nncdbg.engine.errors import (
 _NUMBERS: tuple[tuple[type[NncdbgError], int], ...] = (
     (ExpressionError, 2001),
     (NotComputed, 2002),
+    (InputError, 2003),
     (UsageError, 2000),
     (LoadError, 3000),
     (GraphError, 3001),

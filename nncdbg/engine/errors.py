@@ -6,6 +6,7 @@
     ├── GraphError           the graph itself is wrong                 exit code 3
     │   └── ParseError       its text does not parse                   exit code 3
     ├── UsageError           a command or a call was wrong             exit code 2
+    │   ├── InputError       an input or a size is missing or wrong    exit code 2
     │   ├── ExpressionError  an expression does not parse or resolve   exit code 2
     │   └── NotComputed      a value is asked for before it exists     exit code 2
     └── RunError             the graph failed while running            exit code 4
@@ -132,6 +133,10 @@ class UsageError(NncdbgError):
     """A command, an option or a call was wrong."""
 
     exit_code = 2
+
+
+class InputError(UsageError):
+    """An input or a symbolic size does not fit the graph, or is missing and cannot be chosen."""
 
 
 class ExpressionError(UsageError):

@@ -12,7 +12,7 @@ import numpy as np
 
 from nncdbg.engine import dtypes
 from nncdbg.engine.data_specs import DataFile, Generated, Plain, read_spec
-from nncdbg.engine.errors import UsageError
+from nncdbg.engine.errors import InputError, UsageError
 from nncdbg.engine.graph import Array, Dim, OptionalType, SequenceType, TensorType, Value, tensor_only
 from nncdbg.engine.npy import load_archive
 
@@ -21,9 +21,9 @@ def title(value: Value) -> str:
     return f"%{value.name}: {value.type}" if value.type else f"%{value.name}"
 
 
-def misfit(value: Value, array: Array, fact: str, hint: str | None = None) -> UsageError:
+def misfit(value: Value, array: Array, fact: str, hint: str | None = None) -> InputError:
     got = TensorType(_name_of(array, value), array.shape)
-    return UsageError(
+    return InputError(
         f"input %{value.name} does not fit: {fact}",
         operands=[f"{title(value)} (the graph)", f"{got} (given)"],
         hint=hint,
@@ -34,7 +34,7 @@ def _name_of(array: Array, value: Value) -> str:
     try:
         return dtypes.name_of(array.dtype)
     except KeyError:
-        raise UsageError(
+        raise InputError(
             f"input %{value.name} cannot be an array of {array.dtype}",
             hint=f"the graph has {value.type}" if value.type else "give a plain numeric array",
         ) from None
@@ -53,7 +53,7 @@ def given_array(value: Value, data: Any, folder: Path | None) -> Any:
     try:
         array = np.asarray(data)
     except Exception as error:  # noqa: BLE001  # __array__ of a foreign class may raise anything.
-        raise UsageError(f"input %{value.name} cannot be converted to an array: {error}") from error
+        raise InputError(f"input %{value.name} cannot be converted to an array: {error}") from error
     return _fitting(value, array, "convert it")
 
 
@@ -61,8 +61,7 @@ def _from_text(value: Value, text: str, folder: Path | None) -> Array:
     try:
         spec = read_spec(text, folder)
     except UsageError as error:
-        error.message = f"input %{value.name}: {error.message}"
-        raise
+        raise InputError(f"input %{value.name}: {error.message}", hint=error.hint) from None
     match spec:
         case DataFile():
             read = spec.read(lambda header: _check_header(value, header))
@@ -70,7 +69,7 @@ def _from_text(value: Value, text: str, folder: Path | None) -> Array:
         case Plain(data):
             return _converted(value, data)
         case Generated():
-            raise UsageError(
+            raise InputError(
                 f'an item of input %{value.name} cannot be "{text}"', hint="generated data is a whole tensor"
             )
 
@@ -81,8 +80,13 @@ def _sequence(value: Value, type_: SequenceType, data: Any, folder: Path | None)
         path = folder / data if folder else Path(data)
         data = load_archive(path, lambda header: _check_header(element, header))
     if not isinstance(data, (list, tuple)):
+<<<<<<< HEAD
         raise UsageError(
             f"input %{value.name} {type_} needs a list of arrays", hint="FILE.npz gives all its arrays"
+=======
+        raise InputError(
+            f"input %{value.name} {type_} needs a list of arrays", hint="FILE.npz gives all that it holds"
+>>>>>>> main
         )
     return [
         given_array(Value(f"{value.name}[{index}]", type_.element), item, folder)
@@ -94,7 +98,7 @@ _SAVED = "convert it before numpy.save"
 
 
 def check_shape(value: Value, shape: tuple[Dim, ...], array: Array) -> None:
-    """Raise UsageError unless the array has as many axes as `shape`, and its fixed sizes."""
+    """Raise InputError unless the array has as many axes as `shape`, and its fixed sizes."""
     if len(shape) != array.ndim:
         raise misfit(value, array, f"it needs {len(shape)} axes, not {array.ndim}")
     for axis, (dim, size) in enumerate(zip(shape, array.shape, strict=True)):
@@ -103,7 +107,7 @@ def check_shape(value: Value, shape: tuple[Dim, ...], array: Array) -> None:
 
 
 def _check_header(value: Value, header: Array) -> None:
-    """Raise UsageError for a type or shape that the input cannot have."""
+    """Raise InputError for a type or shape that the input cannot have."""
     viewed = _viewed(value, header)
     _check_dtype(value, viewed, _SAVED)
     known = tensor_only(value.type)
@@ -137,7 +141,7 @@ def _strings(value: Value, array: Array) -> Array:
     ]
     for item in flat:
         if not isinstance(item, str):
-            raise UsageError(
+            raise InputError(
                 f"input %{value.name} holds a {type(item).__name__}, which a tensor cannot contain"
             )
     out = np.empty(len(flat), object)
@@ -146,11 +150,11 @@ def _strings(value: Value, array: Array) -> Array:
 
 
 def _converted(value: Value, data: Any) -> Array:
-    """A Python scalar or nested list in the input's dtype; UsageError if it would not be the same."""
+    """A Python scalar or nested list in the input's dtype; InputError if it would not be the same."""
     try:
         plain = np.asarray(data)
     except ValueError as error:
-        raise UsageError(f"input %{value.name} is a ragged list: {error}") from error
+        raise InputError(f"input %{value.name} is a ragged list: {error}") from error
     if plain.dtype.kind in "OUS":
         plain = np.asarray(data, object)
     known = tensor_only(value.type)
@@ -170,7 +174,7 @@ def _converted(value: Value, data: Any) -> Array:
         else:
             kept = np.array_equal(array.astype(plain.dtype), plain)
     if not kept:
-        raise UsageError(
+        raise InputError(
             f"input %{value.name} {value.type} cannot hold {data!r}", hint=f"give {wanted} values"
         )
     return array

@@ -16,7 +16,7 @@ import numpy as np
 from nncdbg.engine import dtypes
 from nncdbg.engine.consumers import Chosen, Consumers, Size, is_integer
 from nncdbg.engine.data_specs import FORMS, Generated, generated
-from nncdbg.engine.errors import UsageError
+from nncdbg.engine.errors import InputError, UsageError
 from nncdbg.engine.generated import generate
 from nncdbg.engine.given import check_shape, given_array, misfit, title
 from nncdbg.engine.graph import Array, Dim, Graph, OptionalType, SequenceType, TensorType, Value, tensor_only
@@ -89,11 +89,11 @@ def bind(
     A sequence is a list of those, or FILE.npz with all its arrays; an optional may be None.  `dims` gives
     symbolic sizes.  Other sizes, and integers that are drawn, are chosen for `consumers` if these are given.
 
-    Raises UsageError for an unknown name, a dtype, rank or size that does not fit, a text in none of these
+    Raises InputError for an unknown name, a dtype, rank or size that does not fit, a text in none of these
     forms, or a seed below 0; LoadError for a file that cannot be read.
     """
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise UsageError(f"the seed cannot be {seed!r}", hint="a seed is an integer of 0 or more")
+        raise InputError(f"the seed cannot be {seed!r}", hint="a seed is an integer of 0 or more")
     inputs = {value.name: value for value in graph.inputs}
     named = {_input_name(name, inputs, graph): data for name, data in (specs or {}).items()}
     wanted = {name: _wanted(name, data) for name, data in named.items() if isinstance(data, str)}
@@ -150,11 +150,11 @@ class _Missing:
             return None
         name = self.value.name
         if isinstance(self.value.type, SequenceType):
-            raise UsageError(
+            raise InputError(
                 f"input %{name} {self.value.type} is a sequence, which cannot be generated",
                 hint=f"give it: --input {name}=FILE.npz",
             )
-        raise UsageError(
+        raise InputError(
             f"input %{name} has no known {'shape' if self.value.type else 'type'}, so it cannot be generated",
             hint=f"give it: --input {name}=FILE.npy, or its sizes: {name}=normal[1,512]",
         )
@@ -164,8 +164,7 @@ def _wanted(name: str, text: str) -> Generated | None:
     try:
         return generated(text)
     except UsageError as error:
-        error.message = f"input %{name}: {error.message}"
-        raise
+        raise InputError(f"input %{name}: {error.message}", hint=error.hint) from None
 
 
 def _integers(
@@ -195,14 +194,14 @@ class _Sizes:
     """Sizes of symbols: from the user, from given arrays, else chosen."""
 
     def __init__(self, graph: Graph, dims: Mapping[str, int]) -> None:
-        symbols = {dim for value in graph.inputs for dim in _dims(value) if isinstance(dim, str)}
+        symbols = symbolic_sizes(graph)
         for name, size in dims.items():
             if name not in symbols:
-                raise UsageError(
+                raise InputError(
                     f'no input of @{graph.name} has the size "{name}"', hint=choice(name, symbols)
                 )
             if isinstance(size, bool) or not isinstance(size, int) or size < 0:
-                raise UsageError(
+                raise InputError(
                     f"the size {name} cannot be {size!r}", hint="a size is an integer of 0 or more"
                 )
         self.known = dict(dims)
@@ -282,6 +281,11 @@ class _Sizes:
         return number
 
 
+def symbolic_sizes(graph: Graph) -> list[str]:
+    """Return the names of the sizes of the inputs, each once, in their order."""
+    return list(dict.fromkeys(dim for value in graph.inputs for dim in _dims(value) if isinstance(dim, str)))
+
+
 def _dims(value: Value) -> tuple[Dim, ...]:
     """The sizes that the type of a tensor says."""
     known = tensor_only(value.type)
@@ -292,7 +296,7 @@ def _input_name(name: str, inputs: Mapping[str, Value], graph: Graph) -> str:
     for candidate in (name, name.removeprefix("%")):
         if candidate in inputs:
             return candidate
-    raise UsageError(
+    raise InputError(
         f'@{graph.name} has no input "{name}"',
         operands=[title(value) for value in inputs.values()],
         hint=choice(name.removeprefix("%"), inputs),

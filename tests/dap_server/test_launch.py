@@ -98,6 +98,35 @@ def test_each_wrong_value_is_told_and_the_next_launch_works(client: Client, fold
     client.expect_stop("entry")
 
 
+@pytest.mark.parametrize(
+    ("wrong", "number"),
+    [
+        ({"inputs": {"x": "nothing"}}, 2003),
+        ({"inputs": {"x": "normal[1]"}}, 2003),
+        ({"inputs": {"x": "flat.npy"}}, 2003),
+        ({"inputs": {"y": 1}}, 2003),
+        ({"dims": {"Z": 4}}, 2003),
+        ({"backend": "abacus"}, 2000),
+    ],
+)
+def test_a_wrong_input_or_size_has_an_error_number_of_its_own(
+    client: Client, folder: Path, wrong: dict[str, Any], number: int
+) -> None:
+    client.request("initialize", {"adapterID": "nncdbg"})
+    response = client.expect_response(client.send("launch", {"program": "graph.nnc", **wrong}))
+    assert response["body"]["error"]["id"] == number
+
+
+def test_an_input_without_a_shape_cannot_be_chosen(client: Client, tmp_path: Path) -> None:
+    (tmp_path / "free.nnc").write_text(
+        "#nncdbg 1\nopset 18\ngraph @main(%x) -> (%y) {\n  %y = Relu(%x)\n  return %y\n}\n"
+    )
+    client.request("initialize", {"adapterID": "nncdbg"})
+    response = client.expect_response(client.send("launch", {"program": str(tmp_path / "free.nnc")}))
+    assert response["body"]["error"]["id"] == 2003
+    client.request("launch", {"program": str(tmp_path / "free.nnc"), "inputs": {"x": "normal[2,3]"}})
+
+
 def test_of_many_errors_the_first_are_told(client: Client, tmp_path: Path) -> None:
     statements = "".join(f"  %v{number} = Neg(%none{number})\n" for number in range(1000))
     (tmp_path / "wrong.nnc").write_text(

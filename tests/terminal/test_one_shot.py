@@ -80,6 +80,26 @@ def test_print_is_what_parses(example: Callable[[str], str], capsys: Capture, op
     assert nncdbg.parse(capsys.readouterr().out) == nncdbg.load(example("attention"))
 
 
+def test_print_json_lists_inputs_outputs_and_symbolic_sizes(tmp_path: Path, capsys: Capture) -> None:
+    model = tmp_path / "m.nnc"
+    model.write_text(
+        "#nncdbg 1\nopset 18\n\ngraph @main(%x: f32[N,3], %m: f32[N,K], %u) -> (%y: f32[N,3]) {\n"
+        "  %y: f32[N,3] = Relu(%x)\n  return %y\n}\n"
+    )
+    assert main(["print", str(model), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "inputs": [
+            {"name": "x", "type": "f32[N,3]"},
+            {"name": "m", "type": "f32[N,K]"},
+            {"name": "u", "type": None},
+        ],
+        "outputs": [{"name": "y", "type": "f32[N,3]"}],
+        "dims": ["N", "K"],
+    }
+    assert main(["print", str(model), "--json", "-o", str(tmp_path / "out.nnc")]) == 2
+    assert "give one of them" in capsys.readouterr().err
+
+
 def test_printed_text_finds_its_store_from_anywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:

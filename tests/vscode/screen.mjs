@@ -7,13 +7,15 @@ import path from "node:path";
 /** The machine may be busy. */
 const LONG = 60_000;
 /** How long a key may do nothing, before it is pressed again. */
-const UNHEARD = 10_000;
+const UNHEARD = 5_000;
+/** The same for a key that does another thing when it is heard twice, such as F5. */
+const UNHEARD_ONCE = 20_000;
 
 export const BREAKPOINT =
   ".margin-view-overlays [class*=codicon-debug-breakpoint], .glyph-margin-widgets [class*=codicon-debug-breakpoint]";
 export const STOPPED = ".debug-top-stack-frame-line";
 /** What is seen of a session that has been asked for, even while its model is read. */
-const BEGUN = [
+export const BEGUN = [
   ".debug-toolbar:visible",
   '.part.sidebar:has(.title-label:has-text("Run and Debug")) .monaco-progress-container.active:visible',
 ].join(", ");
@@ -130,17 +132,18 @@ export class Screen {
   }
 
   pressUntil(key, seen, what) {
-    return this.again(() => this.page.keyboard.press(key), seen, what);
+    return this.again(() => this.page.keyboard.press(key), seen, what, UNHEARD_ONCE);
   }
 
   /** Acts again as long as nothing is seen of it: VS Code drops what the extension host is not up for. */
-  async again(action, seen, what) {
+  async again(action, seen, what, patience = UNHEARD) {
     const sight = this.page.locator(seen).first();
-    for (let tries = 0; tries < 6 && !(await sight.count()); tries++) {
+    let found = (await sight.count()) > 0;
+    for (let tries = 0; tries < 6 && !found; tries++) {
       await action();
-      await sight.waitFor({ timeout: UNHEARD }).catch(() => undefined);
+      found = await sight.waitFor({ timeout: patience }).then(() => true, () => false);
     }
-    assert.ok(await sight.count(), `never seen: ${what}`);
+    assert.ok(found, `never seen: ${what}`);
   }
 
   /** F5 on the editor at hand, until the session stops. */

@@ -3,6 +3,7 @@
 
 import * as vscode from "vscode";
 import { ENVIRONMENT, NNCDBG } from "./python";
+import type { RunWith } from "./runWith";
 import type { Wires } from "./wires";
 
 const SERVER = [...NNCDBG, "dap"];
@@ -11,13 +12,17 @@ const SERVER = [...NNCDBG, "dap"];
 const RETRY = 300;
 
 export class Adapters implements vscode.DebugAdapterDescriptorFactory {
-  constructor(private readonly wires: Wires) {}
+  constructor(
+    private readonly wires: Wires,
+    private readonly runWith: RunWith,
+  ) {}
 
   /** The Python that has nncdbg was found when the configuration was resolved. */
   async createDebugAdapterDescriptor(session: vscode.DebugSession): Promise<vscode.DebugAdapterDescriptor> {
     const { Wire } = (await import("./wire")) as typeof import("./wire");
     const { request, connect, __python: python } = session.configuration;
     if (request === "attach") {
+      await startPython(session);
       const { socket, host = "127.0.0.1", port } = connect ?? {};
       if (typeof socket !== "string" && typeof port !== "number") {
         throw new Error('an attach configuration needs "connect": {"port": ...} or {"socket": ...}');
@@ -27,7 +32,10 @@ export class Adapters implements vscode.DebugAdapterDescriptorFactory {
     }
     const folder = session.workspaceFolder?.uri;
     const options = { cwd: folder?.fsPath, env: { ...process.env, ...ENVIRONMENT } };
-    const launched = Wire.launch(python, SERVER, options, (how) => void offerRestart(session, how));
+    const launched = Wire.launch(python, SERVER, options, {
+      surprised: (how) => void offerRestart(session, how),
+      refused: (number, words) => this.runWith.takes(session, number, words),
+    });
     return this.wires.use(session, launched);
   }
 }
@@ -37,6 +45,15 @@ async function offerRestart(session: vscode.DebugSession, how: string): Promise<
   const words = `nncdbg ended${how} while "${session.name}" was debugged. The debug console has what it said last.`;
   if ((await vscode.window.showErrorMessage(words, "Restart")) === "Restart") {
     await vscode.debug.startDebugging(session.workspaceFolder, session.configuration);
+  }
+}
+
+/** Starts the Python program of a configuration that has one; the attach then waits until it listens. */
+async function startPython({ configuration, workspaceFolder }: vscode.DebugSession): Promise<void> {
+  const { debugpy, name } = configuration;
+  const python = { type: "debugpy", request: "launch", name: `${name}: Python`, console: "integratedTerminal", ...debugpy };
+  if (debugpy && !(await vscode.debug.startDebugging(workspaceFolder, python))) {
+    throw new Error(`debugpy did not start ${debugpy.program}: the Python Debugger extension is needed`);
   }
 }
 

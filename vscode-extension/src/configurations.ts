@@ -6,12 +6,25 @@ import { modelOfListing } from "./listing";
 import { Missing, NotInstalled, offer, readyPython } from "./python";
 import { tokenOf } from "./token";
 
+const DEBUGPY = "ms-python.debugpy";
+
+/** The open program under debugpy, and its graphs. */
+const pythonAndGraphs: vscode.DebugConfiguration = {
+  type: "nncdbg",
+  request: "attach",
+  name: "Python + nncdbg",
+  debugpy: { program: "${file}" },
+  connect: { host: "127.0.0.1", port: 5679, waitFor: 60 },
+};
+
 const MODELS = /\.(onnx|nnc)$/;
 
 export class Configurations implements vscode.DebugConfigurationProvider {
   async provideDebugConfigurations(): Promise<vscode.DebugConfiguration[]> {
     const file = await currentModel();
-    return file ? [launchOf(file)] : [];
+    const script = vscode.window.activeTextEditor?.document;
+    const python = script?.languageId === "python" && vscode.extensions.getExtension(DEBUGPY) ? [pythonAndGraphs] : [];
+    return file ? [launchOf(file), ...python] : python;
   }
 
   async resolveDebugConfiguration(
@@ -21,12 +34,7 @@ export class Configurations implements vscode.DebugConfigurationProvider {
     if (configuration.type || configuration.request || configuration.name) {
       return configuration;
     }
-    const file = await currentModel();
-    if (!file) {
-      void vscode.window.showInformationMessage("nncdbg: open an .onnx model or graph text (.nnc) to debug it.");
-      return undefined;
-    }
-    return launchOf(file);
+    return launchFor();
   }
 
   /** A session for which nncdbg is missing does not begin; what can be done is offered instead. */
@@ -35,7 +43,7 @@ export class Configurations implements vscode.DebugConfigurationProvider {
     configuration: vscode.DebugConfiguration,
   ): Promise<vscode.DebugConfiguration | undefined> {
     if (configuration.request !== "launch") {
-      return withToken(configuration);
+      return withToken({ ...configuration, connect: placeOf(configuration.connect) });
     }
     const python = await pythonFor(folder);
     if (!python) {
@@ -62,6 +70,12 @@ async function pythonFor(folder: vscode.WorkspaceFolder | undefined): Promise<st
   }
 }
 
+/** A picked listener is a text: HOST:PORT, or the path of a socket. */
+function placeOf(connect: unknown): unknown {
+  const tcp = typeof connect === "string" ? /^\[?([^\]/]*)\]?:(\d+)$/.exec(connect) : undefined;
+  return tcp ? { host: tcp[1], port: Number(tcp[2]) } : typeof connect === "string" ? { socket: connect } : connect;
+}
+
 /** An attach to a server of this user shows the token that the server has written, if there is one. */
 async function withToken(configuration: vscode.DebugConfiguration): Promise<vscode.DebugConfiguration> {
   const { connect } = configuration;
@@ -75,12 +89,21 @@ async function withToken(configuration: vscode.DebugConfiguration): Promise<vsco
 /** Debugs a file, by default the one that is open.  A code lens of the language server gives the URI as text. */
 export async function debugGraph(place?: vscode.Uri | string): Promise<void> {
   const uri = typeof place === "string" ? vscode.Uri.parse(place, true) : place;
+  const configuration = await launchFor(uri);
+  if (configuration) {
+    const folder = vscode.workspace.getWorkspaceFolder(vscode.Uri.file(configuration.program));
+    await vscode.debug.startDebugging(folder, configuration);
+  }
+}
+
+/** A launch of a file, by default of the one that is open; undefined, with a message, where that is no model. */
+export async function launchFor(uri?: vscode.Uri): Promise<vscode.DebugConfiguration | undefined> {
   const file = uri ? await asModel(uri.fsPath) : await currentModel();
   if (!file) {
     void vscode.window.showInformationMessage("nncdbg: open an .onnx model or graph text (.nnc) to debug it.");
-    return;
+    return undefined;
   }
-  await vscode.debug.startDebugging(vscode.workspace.getWorkspaceFolder(vscode.Uri.file(file)), launchOf(file));
+  return launchOf(file);
 }
 
 export async function currentModel(): Promise<string | undefined> {

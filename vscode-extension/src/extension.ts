@@ -8,9 +8,11 @@ import { Configurations, debugGraph } from "./configurations";
 import { Endings } from "./endings";
 import { openExample } from "./example";
 import type { Language } from "./language";
+import { pickListener } from "./listeners";
 import { ModelEditor } from "./listing";
 import type { NanWatch } from "./nanWatch";
 import { install, selectPython, setUp } from "./python";
+import { RunWith } from "./runWith";
 import type { TensorViews } from "./tensor";
 import { EvaluatableValues, InlineValues } from "./values";
 import type { Views } from "./views";
@@ -36,6 +38,7 @@ export function activate(context: vscode.ExtensionContext): Exports {
   const changes = new ChangedModels();
   const models = new ModelEditor(changes);
   const wires = new Wires();
+  const runWith = new RunWith(context);
   const values = new InlineValues(wires);
   const provide = () => configurations.provideDebugConfigurations();
   const dynamic = vscode.DebugConfigurationProviderTriggerKind.Dynamic;
@@ -43,8 +46,9 @@ export function activate(context: vscode.ExtensionContext): Exports {
     changes,
     models,
     wires,
+    runWith,
     values,
-    vscode.debug.registerDebugAdapterDescriptorFactory(TYPE, new Adapters(wires)),
+    vscode.debug.registerDebugAdapterDescriptorFactory(TYPE, new Adapters(wires, runWith)),
     vscode.debug.registerDebugConfigurationProvider(TYPE, configurations),
     vscode.debug.registerDebugConfigurationProvider(TYPE, { provideDebugConfigurations: provide }, dynamic),
     vscode.languages.registerInlineValuesProvider(TEXTS, values),
@@ -57,6 +61,8 @@ export function activate(context: vscode.ExtensionContext): Exports {
     ...registerTensorViews(context, wires, values),
     ...registerNanWatch(context),
     vscode.commands.registerCommand("nncdbg.debugGraph", debugGraph),
+    vscode.commands.registerCommand("nncdbg.runWith", (place?: vscode.Uri) => runWith.open(place)),
+    vscode.commands.registerCommand("nncdbg.pickListener", pickListener),
     vscode.commands.registerCommand("nncdbg.selectPython", selectPython),
     vscode.commands.registerCommand("nncdbg.install", () => install()),
     vscode.commands.registerCommand("nncdbg.openExample", () => openExample(context.extensionUri)),

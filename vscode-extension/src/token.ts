@@ -1,4 +1,4 @@
-// The token that a server of this user has written, where the kernel cannot name the user of a connection.
+// Files in the user's state folder: the token that a server of this user has written, where the kernel cannot name the user of a connection.
 
 import { constants } from "node:fs";
 import { open } from "node:fs/promises";
@@ -11,7 +11,7 @@ const LOOPBACK: Record<string, string[]> = { localhost: ["127.0.0.1", "::1"] };
 export async function tokenOf(host: string, port: number): Promise<string | undefined> {
   for (const address of LOOPBACK[host] ?? [host]) {
     const name = address.includes(":") ? `[${address}]:${port}` : `${address}:${port}`;
-    const token = await read(path.join(stateFolder(), `dap-${name}.token`));
+    const token = await readPrivate(path.join(stateFolder(), `dap-${name}.token`));
     if (token) {
       return token;
     }
@@ -19,11 +19,12 @@ export async function tokenOf(host: string, port: number): Promise<string | unde
   return undefined;
 }
 
-function stateFolder(): string {
+export function stateFolder(): string {
   return path.join(process.env.XDG_STATE_HOME || path.join(homedir(), ".local", "state"), "nncdbg");
 }
 
-async function read(file: string): Promise<string | undefined> {
+/** A file that this user alone can read; undefined for any other, or where there is none. */
+export async function readPrivate(file: string): Promise<string | undefined> {
   try {
     const handle = await open(file, constants.O_RDONLY | constants.O_NOFOLLOW);
     try {
@@ -33,6 +34,6 @@ async function read(file: string): Promise<string | undefined> {
       await handle.close();
     }
   } catch {
-    return undefined; // the server needs none, or is of another user
+    return undefined; // there is none, or it is of another user
   }
 }

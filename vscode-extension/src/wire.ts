@@ -22,7 +22,15 @@ interface Sent {
   success?: boolean;
   message?: string;
   event?: string;
-  body?: { error?: { format: string; variables?: Record<string, string> } };
+  body?: { error?: { id: number; format: string; variables?: Record<string, string>; showUser?: boolean } };
+}
+
+/** What the owner of a launched server is told. */
+export interface Owner {
+  /** How it has ended, if nobody asked it to. */
+  surprised(how: string): void;
+  /** Why it refuses to launch; true if that is shown, so that VS Code need not. */
+  refused(number: number, words: string): boolean;
 }
 
 interface Waiting {
@@ -48,7 +56,7 @@ export class Wire implements vscode.DebugAdapter {
     readable: Readable,
     writable: Writable,
     private readonly close: () => void,
-    private readonly surprised: (how: string) => void,
+    private readonly owner?: Owner,
   ) {
     this.writer = new StreamMessageWriter(writable);
     const reader = new StreamMessageReader(readable);
@@ -60,11 +68,11 @@ export class Wire implements vscode.DebugAdapter {
     });
   }
 
-  /** A server of its own.  `surprised` is told how it ended, if nobody asked it to.  Throws what `spawn` says. */
-  static async launch(command: string, args: string[], options: SpawnOptionsWithoutStdio, surprised: (how: string) => void): Promise<Wire> {
+  /** A server of its own.  Throws what `spawn` says. */
+  static async launch(command: string, args: string[], options: SpawnOptionsWithoutStdio, owner: Owner): Promise<Wire> {
     const server = spawn(command, args, options);
     await once(server, "spawn");
-    const wire = new Wire(server.stdout, server.stdin, () => server.kill(), surprised);
+    const wire = new Wire(server.stdout, server.stdin, () => server.kill(), owner);
     server.stderr.on("data", (text: Buffer) => wire.tell("output", { category: "stderr", output: text.toString() }));
     server.once("exit", (code, signal) => {
       const how = signal ? ` by ${signal}` : ` with exit code ${code}`;
@@ -80,7 +88,7 @@ export class Wire implements vscode.DebugAdapter {
     const socket = createConnection(place).setNoDelay(true);
     await once(socket, "connect");
     // The program that was attached to speaks for itself.
-    const wire = new Wire(socket, socket, () => socket.destroy(), () => undefined);
+    const wire = new Wire(socket, socket, () => socket.destroy());
     socket.on("error", () => socket.destroy()).once("close", () => wire.end(""));
     return wire;
   }
@@ -121,6 +129,7 @@ export class Wire implements vscode.DebugAdapter {
   private hear(message: Sent): void {
     const { type, event, request_seq: number = 0 } = message;
     if (type !== "response" || number <= OURS) {
+      this.showElsewhere(message, this.open.get(number));
       this.open.delete(number);
       // A program that ends says `exited` first.  Without that, somebody speaks for a server that has crashed.
       this.expected ||= event === "exited";
@@ -137,6 +146,13 @@ export class Wire implements vscode.DebugAdapter {
       waiting?.resolve(message.body);
     } else {
       waiting?.reject(new Error(wordsOf(message)));
+    }
+  }
+
+  private showElsewhere(message: Sent, command: string | undefined): void {
+    const error = message.body?.error;
+    if (command === "launch" && message.success === false && error && this.owner?.refused(error.id, wordsOf(message))) {
+      error.showUser = false;
     }
   }
 
@@ -162,7 +178,7 @@ export class Wire implements vscode.DebugAdapter {
   private surprise(how: string): void {
     if (!this.expected) {
       this.expected = true;
-      this.surprised(how);
+      this.owner?.surprised(how);
     }
   }
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _attachment: Attachment | None = None
 _listener: Listener | None = None
+_entry: Path | None = None
 
 
 @overload
@@ -42,15 +43,17 @@ def listen(address: Address, token: str | None = None) -> Address:
     given, clients must show it; it is needed where other machines can connect.  Without one, only
     clients of this process's user are served.  A system that cannot name the user of a connection
     (macOS) gets a token that is made here; standard error names the file that has it.  Nothing
-    waits here, and without a client nothing changes for the program.  In an editor:
+    waits here, and without a client nothing changes for the program.  A file in the state folder lists
+    the process for the attach picker of VS Code until it ends.  In an editor:
     ``{"request": "attach", "connect": {"host": "127.0.0.1", "port": 5679}}``.
 
     Raises UsageError where this process cannot listen or serve there, and at a second call.
     """
-    global _attachment, _listener
+    global _attachment, _listener, _entry
     if _listener is not None:
         raise UsageError(f"this process already listens at {_listener}", hint="call nncdbg.listen once")
     from nncdbg.dap_server import handlers  # noqa: F401  enters the handlers into the table
+    from nncdbg.dap_server.attach.entries import enter
     from nncdbg.dap_server.attach.process import Attachment
     from nncdbg.dap_server.runner import Runner
     from nncdbg.dap_server.session import Session
@@ -68,6 +71,10 @@ def listen(address: Address, token: str | None = None) -> Address:
     Debugger.supervisor = attachment.supervise
     if _listener.access.file is not None:
         print(f"nncdbg: clients must show the token in {_listener.access.file}", file=sys.stderr)
+    try:
+        _entry = enter(_listener.address)
+    except OSError as error:
+        print(f"nncdbg: editors cannot list this process: {error}", file=sys.stderr)
     atexit.register(_ended)
     os.register_at_fork(after_in_child=_forked)
     return _listener.address
@@ -112,11 +119,15 @@ def _ended() -> None:
     if _attachment is not None and _listener is not None:
         _attachment.ended(1 if getattr(sys, "last_value", None) is not None else 0)
         _listener.close()
+    if _entry is not None:
+        from nncdbg.dap_server.attach.entries import leave
+
+        leave(_entry)
 
 
 def _forked() -> None:
     """A forked child has none of the threads that serve: nobody is attached to it."""
-    global _attachment, _listener
+    global _attachment, _listener, _entry
     if _attachment is None or _listener is None:
         return
     from nncdbg.engine.session import Debugger
@@ -124,4 +135,4 @@ def _forked() -> None:
     Debugger.supervisor = None
     _attachment.forget()
     _listener.let_go()
-    _attachment = _listener = None
+    _attachment = _listener = _entry = None

@@ -1,8 +1,9 @@
-"""`nncdbg print`: the program text of a model, to read or to load again."""
+"""`nncdbg print`: the program text of a model, or with --json its inputs and outputs."""
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shlex
 import stat
@@ -11,15 +12,17 @@ from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from nncdbg.engine.errors import UsageError
 from nncdbg.engine.frontends.printed import forget_printed, note_printed
+from nncdbg.engine.inputs import symbolic_sizes
 from nncdbg.terminal.new_file import new_file
 from nncdbg.terminal.options import Parser, add_model, chosen_program
 from nncdbg.terminal.screen import Screen
 
 if TYPE_CHECKING:
-    from nncdbg.engine.graph import Program
+    from nncdbg.engine.graph import Program, Value
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -28,6 +31,9 @@ def main(arguments: Sequence[str]) -> int:
 
     options = _options(arguments)
     program = chosen_program(options)
+    if options.json:
+        print(json.dumps(signature(program)))
+        return 0
     target = Path(options.output) if options.output else _file_of_output()
     folder = target.parent if target is not None else Path() if sys.stdout.isatty() else None
     screen = Screen()
@@ -51,7 +57,25 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add_model(parser)
     parser.add_argument("-o", "--output", metavar="FILE.nnc", help="write to a file instead")
     parser.add_argument("--no-loc", action="store_true", help="omit locations; line numbers stay the same")
-    return parser.parse_args(arguments)
+    parser.add_argument("--json", action="store_true", help="print the types of inputs and outputs instead")
+    chosen = parser.parse_args(arguments)
+    if chosen.json and chosen.output:
+        raise UsageError("--json prints no program text for --output", hint="give one of them")
+    return chosen
+
+
+def signature(program: Program) -> dict[str, Any]:
+    """Return `inputs` and `outputs` with name and type, and `dims`: the symbolic sizes of the inputs."""
+    graph = program.graphs[program.entry]
+
+    def typed(values: Sequence[Value]) -> list[dict[str, Any]]:
+        return [{"name": value.name, "type": str(value.type) if value.type else None} for value in values]
+
+    return {
+        "inputs": typed(graph.inputs),
+        "outputs": typed(graph.outputs),
+        "dims": symbolic_sizes(graph),
+    }
 
 
 def _note_outside(stores: Sequence[str], target: Path, screen: Screen) -> None:

@@ -32,6 +32,29 @@ export const tests = {
     }
   },
 
+  async "the attach picker lists a program that listens"({ page, screen, workspace, open, python }) {
+    const program = spawn(python, [path.join(workspace, "listening.py")], { cwd: workspace, stdio: ["pipe", "pipe", "inherit"] });
+    let said = "";
+    program.stdout.on("data", (data) => (said += data));
+    try {
+      const port = await screen.until(() => /^\d+(?=\n)/.exec(said)?.[0], "the port of the program");
+      launches(workspace, { request: "attach", connect: "${command:pickListener}" });
+      await open();
+      await screen.openFile("first_steps.nnc");
+      await screen.click("%scores");
+      await screen.breakHere();
+      const row = page.locator(".quick-input-list .monaco-list-row", { hasText: `127.0.0.1:${port}` });
+      await screen.pressUntil("F5", ".quick-input-list .monaco-list-row", "the picker");
+      await screen.picture("picker");
+      await row.click();
+      await screen.stoppedAt("%scores");
+      await page.locator('.debug-toolbar [aria-label^="Disconnect"]').click();
+      await screen.gone(".debug-toolbar");
+    } finally {
+      program.kill();
+    }
+  },
+
   async "an attach by socket waits until the program listens"({ page, screen, workspace, open, python }) {
     // The path of a socket is short.
     const folder = fs.mkdtempSync(path.join(os.tmpdir(), "nncdbg-"));

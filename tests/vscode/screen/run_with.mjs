@@ -1,0 +1,68 @@
+// The form for inputs, sizes, backend and seed.
+
+import assert from "node:assert/strict";
+import fs from "node:fs";
+import path from "node:path";
+import { BEGUN } from "../screen.mjs";
+import { pageOf } from "./views.mjs";
+
+const SIZED = `#nncdbg 1
+opset 18
+
+graph @main(%x: f32[N,3], %scale: f32[]) -> (%y: f32[N,3]) {
+  %a: f32[N,3] = Mul(%x, %scale)
+  %y: f32[N,3] = Relu(%a)
+  return %y
+}
+`;
+
+const UNKNOWN = "#nncdbg 1\nopset 18\n\ngraph @main(%x) -> (%y) {\n  %y = Relu(%x)\n  return %y\n}\n";
+
+async function openForm(page, screen) {
+  await page.keyboard.press("F1");
+  await page.locator(".quick-input-widget input").fill(">nncdbg: Run with");
+  await page.locator(".quick-input-list .monaco-list-row", { hasText: "Run with" }).first().click();
+  return pageOf(page, screen, "form");
+}
+
+export const tests = {
+  async "a model runs with what the form has, and the form keeps it"({ page, screen, workspace, open }) {
+    fs.writeFileSync(path.join(workspace, "sized.nnc"), SIZED);
+    await open();
+    await screen.openFile("sized.nnc");
+    const form = await openForm(page, screen);
+    await form.getByLabel("Data for x").selectOption("ones");
+    await form.getByLabel("Data for scale").selectOption("value");
+    await form.getByLabel("Details for scale").fill("2.5");
+    await form.getByLabel("Size N").fill("4");
+    await form.getByLabel("Seed").fill("7");
+    await screen.picture("run-with");
+    await form.getByRole("button", { name: "Start Debugging" }).click();
+    await screen.see(".debug-top-stack-frame-line");
+    await page.keyboard.press("F10");
+    await screen.stoppedAt("%y");
+    await screen.line(/%a.*2\.5/);
+    await screen.stop();
+    const again = await openForm(page, screen);
+    assert.equal(await again.getByLabel("Size N").inputValue(), "4");
+    assert.equal(await again.getByLabel("Details for scale").inputValue(), "2.5");
+    assert.equal(await again.getByLabel("Data for x").inputValue(), "ones");
+  },
+
+  async "the form opens when an input cannot be chosen"({ page, screen, workspace, open }) {
+    fs.writeFileSync(path.join(workspace, "unknown.nnc"), UNKNOWN);
+    await open();
+    await screen.openFile("unknown.nnc");
+    await screen.click("Relu");
+    await screen.pressUntil("F5", `${BEGUN}, .tab:has-text("Run unknown.nnc with")`, "that a session begins");
+    const form = await pageOf(page, screen, "form .words");
+    assert.match(await form.locator(".words").innerText(), /input %x has no known type/);
+    assert.equal(await page.locator(".monaco-dialog-box").count(), 0);
+    await screen.picture("run-with-refused");
+    await form.getByLabel("Data for x").selectOption("normal");
+    await form.getByLabel("Details for x").fill("2,3");
+    await form.getByRole("button", { name: "Start Debugging" }).click();
+    await screen.see(".debug-top-stack-frame-line");
+    await screen.stop();
+  },
+};
