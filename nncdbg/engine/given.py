@@ -80,13 +80,8 @@ def _sequence(value: Value, type_: SequenceType, data: Any, folder: Path | None)
         path = folder / data if folder else Path(data)
         data = load_archive(path, lambda header: _check_header(element, header))
     if not isinstance(data, (list, tuple)):
-<<<<<<< HEAD
-        raise UsageError(
-            f"input %{value.name} {type_} needs a list of arrays", hint="FILE.npz gives all its arrays"
-=======
         raise InputError(
-            f"input %{value.name} {type_} needs a list of arrays", hint="FILE.npz gives all that it holds"
->>>>>>> main
+            f"input %{value.name} {type_} needs a list of arrays", hint="FILE.npz gives all its arrays"
         )
     return [
         given_array(Value(f"{value.name}[{index}]", type_.element), item, folder)
