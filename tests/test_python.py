@@ -113,7 +113,7 @@ def test_a_report_prints_as_the_command_does(monkeypatch: pytest.MonkeyPatch) ->
     assert repr(report) == str(report)
     first = report.findings[0]
     assert (first.line, first.op, first.value) == (21, "Log", "logq")
-    assert str(first) == "the first Inf is in %logq: Log made it out of operands without Inf"
+    assert str(first) == "the first Inf is in %logq: Log produced it from operands without Inf"
 
 
 def test_a_comparison_prints_as_the_command_does(monkeypatch: pytest.MonkeyPatch) -> None:

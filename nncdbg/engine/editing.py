@@ -108,7 +108,7 @@ def _fitting(given: Array, dtype: np.dtype[Any]) -> Array:
     Floats are rounded, but what is finite stays finite; everything else must be exact, NaN and Inf too.
     """
     if given.size and _is_text(given) != (dtype.kind == "O"):
-        raise TypeError("text is needed" if dtype.kind == "O" else "text is not a number")
+        raise TypeError("text is required" if dtype.kind == "O" else "text is not a number")
     if dtype.kind == "O":
         return given.astype(object)
     if given.dtype.kind == "c" and dtype.kind != "c":
@@ -245,7 +245,7 @@ def _results_of(machine: Machine, level: int, pc: int) -> list[Any]:
         outcome = apart.step()
         if isinstance(outcome, Failed):
             raise RunError(
-                f"computing again what depends on the edit failed: {outcome.error}"
+                f"recomputing the values that depend on the edit failed: {outcome.error}"
             ) from outcome.error
         if isinstance(outcome, Ended):
             break

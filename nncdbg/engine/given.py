@@ -81,7 +81,7 @@ def _sequence(value: Value, type_: SequenceType, data: Any, folder: Path | None)
         data = load_archive(path, lambda header: _check_header(element, header))
     if not isinstance(data, (list, tuple)):
         raise InputError(
-            f"input %{value.name} {type_} needs a list of arrays", hint="FILE.npz gives all that it holds"
+            f"input %{value.name} {type_} needs a list of arrays", hint="FILE.npz gives all its arrays"
         )
     return [
         given_array(Value(f"{value.name}[{index}]", type_.element), item, folder)

@@ -33,7 +33,7 @@ class Limit:
         if not self.machine.bounded:
             return None
         self.renew()
-        return f"after {self.machine.tick} statements it has not ended, and max-ops is {self.count}"
+        return f"the program has not ended after {self.machine.tick} statements (max-ops {self.count})"
 
     def failure(self, words: str) -> RunError:
         """The error of a run that is not to go on."""

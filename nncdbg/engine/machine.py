@@ -432,7 +432,7 @@ class Machine:
 def _problem(listener: Callable[[Event], None], event: Event, error: Exception) -> str:
     name = getattr(listener, "__qualname__", repr(listener))
     what = f"{type(error).__name__}: {error}"
-    return f"the listener {name} failed at {type(event).__name__} and hears no more: {what}"
+    return f"the listener {name} failed at {type(event).__name__} and is detached: {what}"
 
 
 def _uncollect(frame: Frame) -> None:

@@ -489,7 +489,7 @@ class Debugger(RichOutput):
         self._not_ended()
         place = self.listing.next_site(line)
         if place is None:
-            raise UsageError(f"there is no statement at or after line {line}")
+            raise UsageError(f"no statement at or after line {line}")
         site = place[1]
 
         def there(code: Code) -> bool:
@@ -802,7 +802,7 @@ class Debugger(RichOutput):
         text = f"{count} re-applied: {', '.join(places)}"
         if not again:
             text = f"{count} of branch {self.timeline.branch} will be re-applied: {', '.join(places)}"
-            text += f"; `branch {self.timeline.without(edits[0])}` goes to the run without it"
+            text += f"; `branch {self.timeline.without(edits[0])}` is the run without it"
         frame = self.machine.frames[-1]
         self.said(LogMessage(text, frame, self.line_of(frame, frame.pc)))
 

@@ -151,7 +151,7 @@ class Values:
         near = difflib.get_close_matches(name, list(self.names()), 1)
         return ExpressionError(
             f"nothing is named %{name}",
-            hint=f"did you mean %{near[0]}?" if near else "`info values` lists what there is",
+            hint=f"did you mean %{near[0]}?" if near else "`info values` lists the available values",
         )
 
     def _where(self, place: Place) -> str:

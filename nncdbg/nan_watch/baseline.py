@@ -107,13 +107,13 @@ class Baseline:
         own = {value.name for value in (*entry.inputs, *entry.outputs)}
         if self.model and name and self.model != name:
             raise UsageError(
-                f"the baseline is that of {self.model}, and this is {name}",
-                hint=f'if the file was renamed, write "model": "{name}" in it; else write a new one',
+                f"the baseline belongs to {self.model}, but this model is {name}",
+                hint=f'set "model": "{name}" in it if the model was renamed; otherwise write a new one',
             )
         theirs = {*self.inputs, *self.outputs}
         if own and theirs and not own & theirs:
             raise UsageError(
-                f"the baseline is that of another {name or 'model'}: no input or output has the same name",
+                f"the baseline belongs to another {name or 'model'}: no input or output has the same name",
                 hint=f"it was written for {_listed(self.inputs)} -> {_listed(self.outputs)}; write a new one",
             )
 
@@ -173,7 +173,7 @@ def _too_many(report: Report) -> UsageError | None:
     if not hidden or not all(finding.trips for finding in report.findings):
         return None
     return UsageError(
-        f"{hidden} findings are not listed, and a baseline needs all of them",
+        f"{hidden} findings are not listed, but a baseline needs all of them",
         hint=f"list them with --max-findings {len(report.findings) + hidden}",
     )
 
@@ -215,7 +215,7 @@ def _notes(accepted: int, gone: Sequence[Known], moved: Sequence[tuple[Known, Wa
     ]
     if gone:
         names = _listed([f"{each.key[3]} in %{each.key[1]}" for each in gone])
-        notes.append(f"known and gone ({len(gone)}): {names}; --write-baseline writes it anew")
+        notes.append(f"no longer found ({len(gone)}): {names}; --write-baseline updates it")
     return notes
 
 
@@ -240,18 +240,20 @@ def read_baseline(file: str | Path) -> Baseline:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise LoadError(f"there is no baseline {path}", hint="--write-baseline writes one") from None
+        raise LoadError(
+            f"the baseline {path} does not exist", hint="write one with --write-baseline"
+        ) from None
     except OSError as error:
         raise LoadError(f"the baseline {path} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise LoadError(
-            f"the baseline {path} is not JSON: {error}", hint="--write-baseline writes one"
+            f"the baseline {path} is not JSON: {error}", hint="write one with --write-baseline"
         ) from None
     try:
         read = msgspec.convert(content, _Document)
     except msgspec.ValidationError as wrong:
         raise LoadError(
-            f"the baseline {path} is not one: {wrong}", hint="--write-baseline writes one"
+            f"{path} is not a baseline: {wrong}", hint="write one with --write-baseline"
         ) from None
     return Baseline(read.model, read.inputs, read.outputs, tuple(map(_known, read.findings)))
 

@@ -139,7 +139,7 @@ def check_folder(folder: Path) -> None:
         raise UsageError(f"cannot write the bundle {folder}: it is a file", hint="name a folder")
     if held and DOCUMENT not in held or held - {*FILES}:
         raise UsageError(
-            f"cannot write the bundle {folder}: the folder holds something else",
+            f"cannot write the bundle {folder}: the folder is not empty",
             hint="name a new folder, or one with an older bundle",
         )
 
@@ -200,8 +200,8 @@ def _readme(folder: Path, signature: Signature, finding: WatchFinding) -> str:
     name = folder.name
     return (
         f"{signature}\n{finding.evidence}\n\n"
-        f"nncdbg {name}          stopped at the statement; `next` shows what it does\n"
-        f"nncdbg watch {name}    finds it again\n"
+        f"nncdbg {name}          stopped at the statement; `next` executes it\n"
+        f"nncdbg watch {name}    reports it again\n"
     )
 
 

@@ -198,7 +198,7 @@ class _Pool:
         if job is None:
             raise RunError(
                 f"a worker process {how} before it received a case",
-                hint="`nncdbg run` with one of the cases may tell more",
+                hint="try `nncdbg run` with one of the cases",
             )
         self._take(Result(job.index, Case(job.name, "crashed", error=f"the process {how}")))
 

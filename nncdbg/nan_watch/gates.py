@@ -102,7 +102,7 @@ MEASURES = {
     "change": Measure(
         "largest relative change of min, max, mean and std against the recorded good run",
         0.1,
-        hint="compare the two runs from this statement on",
+        hint="compare the two runs from this statement onward",
     ),
     "max": Measure("largest element of a result", None, None),
     "min": Measure("smallest element of a result", None, None),
@@ -248,9 +248,7 @@ def _threshold(text: str) -> Threshold:
     side, written = found["side"], found["limit"]
     above = measure.above if side in (None, ":") else side == ">"
     if above is None:
-        raise UsageError(
-            f"the gate {text!r} does not say on which side", hint=f"write '{name}>1e4' or '{name}<1e4'"
-        )
+        raise UsageError(f"the gate {text!r} has no < or >", hint=f"write '{name}>1e4' or '{name}<1e4'")
     limit = measure.limit if written is None else _number(text, written)
     if limit is None:
         raise UsageError(f"the gate {text!r} has no limit", hint=f"for example '{name}>1e4'")

@@ -54,7 +54,7 @@ class Ranges:
         written = sorted(made.expression.names & candidates(self._debugger.program, "data"))
         if not written:
             raise ExpressionError(
-                f"the gate range:{text} is about no value that is computed",
+                f"the gate range:{text} names no computed value",
                 hint="such as range:max(%h) > 1e4, or range:max(abs($out)) > 6e4 for every statement",
             )
         with self._debugger.breakpoints_together():
@@ -77,7 +77,7 @@ class Ranges:
     def unchecked(self) -> list[str]:
         """The ranges that were never evaluated."""
         return [
-            f"range:{each.expression.text}: its values never stood all at once"
+            f"range:{each.expression.text}: its values were never available at the same time"
             for each in self._ranges
             if not each.asked
         ]
@@ -126,7 +126,7 @@ class Ranges:
             iteration=tuple(frame.iteration for frame in self._debugger.machine.frames if frame.is_loop),
             inputs=tuple(_operands(each.expression, scope)),
             evidence=f"{fact}; the gate is range:{each.expression.text}",
-            hint="`why` shows where the value comes from",
+            hint="`why` shows how the value was computed",
             trips=True,
         )
 

@@ -95,8 +95,8 @@ def load_state(path: Path, origin: str) -> Saved:
     document = from_json(written, _Document, str(path))
     if document.origin != origin:
         raise UsageError(
-            f"the state {path} is of another model, other inputs or other options",
-            hint="name another file, or give what it was begun with",
+            f"the state {path} belongs to another model, other inputs or other options",
+            hint="use another file, or the original model, inputs and options",
         )
     weights = [key for key in [*store.keys()] if key.startswith(_WEIGHT)]
     arrays = {key.removeprefix(_WEIGHT): store.read(key) for key in weights}

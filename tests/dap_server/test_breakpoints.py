@@ -164,7 +164,7 @@ def test_hit_conditions_in_a_loop(client: Client) -> None:
 def test_terms_that_do_not_parse_are_refused(client: Client) -> None:
     client.start(STEPS)
     cases = [
-        ({"hitCondition": "often"}, "hit count 'often' is not a count"),
+        ({"hitCondition": "often"}, "hit count 'often' is not a number"),
         ({"condition": "std(%s"}, "expected `,` or `)`"),
         ({"condition": "%nothing > 1"}, "there is no value `%nothing`"),
         ({"condition": "%s.1 > " + "1 + " * 5000 + "1"}, "at most 10000 are read"),

@@ -81,10 +81,10 @@ def test_sizes_come_from_arrays_then_from_the_user_then_are_one():
 
 
 @pytest.mark.parametrize("seed", [-1, 1.5, True, "7"])
-def test_a_seed_is_an_integer_from_0_on(seed):
+def test_a_seed_is_not_negative(seed):
     with pytest.raises(UsageError, match="the seed cannot be") as caught:
         bind(graph(x=F23), {"x": "ones"}, seed=seed)
-    assert caught.value.hint == "a seed is an integer from 0 on"
+    assert caught.value.hint == "a seed is an integer of 0 or more"
 
 
 def test_an_array_later_in_the_graph_sizes_an_input_before_it():

@@ -245,7 +245,7 @@ def test_a_plan_that_ends_a_life_too_early_is_told() -> None:
     words = "%h lives from line 3 to line 5; the plan considers it dead after line 4"
     assert [finding.evidence for finding in report.findings] == [words]
     assert report.unchecked == [
-        "values without a place in the plan, which stood in memory of their own: %a of main, %y of main"
+        "values that the plan does not place, which had memory of their own: %a of main, %y of main"
     ]
 
 
@@ -295,7 +295,7 @@ def test_an_input_that_a_kernel_writes_into_is_an_error_of_the_run() -> None:
     assert "read-only" in str(report.error)
     assert report.unchecked == [
         "what comes after line 3: the run did not finish",
-        "reuse of memory: there is no complete run to compare with",
+        "reuse of memory: there is no whole run to compare with",
     ]
 
 

@@ -181,7 +181,7 @@ def test_a_report_fits_a_terminal_with_short_names() -> None:
     shown = [line.plain for line in lines(report, fitted)]
     assert all(len(line) <= 80 for line in shown if " | " in line or line.startswith(("  with", "  gives")))
     text = "\n".join(shown)
-    assert "the first Inf is in %self_attn/Log_output_0: Log made it" in text
+    assert "the first Inf is in %self_attn/Log_output_0: Log produced it" in text
     assert " -inf 64 of 64" in text
     assert add not in text
     assert add in FORMS["text"](report, Watched.of(program)), "a pipe has the whole names"

@@ -188,7 +188,7 @@ def tensor_array(tensor: Any, key: str, external: ExternalData) -> Array:
     name = element_type(tensor.data_type, key)
     expected = byte_count(tensor, key)
     if tensor.HasField("segment"):
-        raise LoadError(f'tensor "{key}" is stored in segments, which no known tool writes')
+        raise LoadError(f'tensor "{key}" is stored in segments, which is not supported')
     if is_external(tensor):
         return _from_bytes(external.read(tensor, key, expected), tensor, name, key)
     if tensor.HasField("raw_data") and name != "str":

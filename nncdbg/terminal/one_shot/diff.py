@@ -71,7 +71,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     options = parser.parse_args(arguments)
     another = options.other or options.backend_b or options.allocator_b or options.dtype_b
     if options.golden is not None and another:
-        parser.error("--golden takes the place of side B: give one of the two")
+        parser.error("--golden takes the place of side B: use one of the two")
     if options.names is not None and options.golden is None:
         parser.error("--names maps the names of a golden file: give --golden too")
     if options.golden is not None and options.stop:

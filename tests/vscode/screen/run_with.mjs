@@ -43,7 +43,6 @@ export const tests = {
     await screen.stoppedAt("%y");
     await screen.line(/%a.*2\.5/);
     await screen.stop();
-    await screen.openFile("sized.nnc");
     const again = await openForm(page, screen);
     assert.equal(await again.getByLabel("Size N").inputValue(), "4");
     assert.equal(await again.getByLabel("Details for scale").inputValue(), "2.5");
