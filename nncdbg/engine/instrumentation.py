@@ -54,7 +54,7 @@ class Instrumentation:
         Raises UsageError for a check that is not "micro".
         """
         if name != "micro":
-            raise UsageError(f"there is no check {name!r}", hint="there is micro")
+            raise UsageError(f"there is no check {name!r}", hint="use micro")
         from nncdbg.engine.oracle import MicroCheck
 
         self.micro = MicroCheck(program, text, self.report, self.linker.backend.to_host, quiet)
