@@ -11,7 +11,7 @@ FOLDER = Path(__file__).parent
 ROOT = FOLDER.parent.parent
 VSIX = Path(os.environ.get("NNCDBG_VSIX") or ROOT / "dist" / "nncdbg.vsix")
 INSTALLED = Path(os.environ.get("NNCDBG_EDITOR") or FOLDER)
-LIMIT = 900.0
+LIMIT = 1800.0
 """Seconds for one script."""
 
 
