@@ -270,7 +270,7 @@ def test_pauses_from_threads_lose_nothing_and_change_nothing() -> None:
     whole = started(inputs={"x": X, "n": 400})
     whole.run()
     debugger = started(inputs={"x": X, "n": 400})
-    found = debugger.break_at(line=5, when="$iter % 100 == 7")
+    found = debugger.break_at(line=5, when="mod($iter, 100) == 7")
     over = threading.Event()
 
     def pauser() -> None:

@@ -122,10 +122,16 @@ RAMP = np.linspace(0, 9, 10, dtype=np.float32) * np.ones((4, 1), np.float32)
 
 
 def test_image_in_characters() -> None:
-    assert image(RAMP, look=WIDE).plain == "scale 0 .. 9\n .:-=+*#%@\n .:-=+*#%@"
+    assert (
+        image(RAMP, look=WIDE).plain
+        == "scale 0 .. 9, each cell is the mean of 2x1 elements\n .:-=+*#%@\n .:-=+*#%@"
+    )
     spotted = RAMP.copy()
     spotted[0, 3], spotted[2:, 5], spotted[2:, 7] = np.nan, np.inf, -np.inf
-    assert image(spotted, look=WIDE).plain == "scale 0 .. 9\n .:!=+*#%@\n .:-=^*v%@"
+    assert (
+        image(spotted, look=WIDE).plain
+        == "scale 0 .. 9, each cell is the mean of 2x1 elements\n .:!=+*#%@\n .:-=^*v%@"
+    )
 
 
 def test_image_in_half_blocks() -> None:
@@ -142,16 +148,23 @@ def test_image_in_half_blocks() -> None:
 def test_image_takes_the_mean_of_areas() -> None:
     blocks = np.kron(np.arange(4.0).reshape(2, 2), np.ones((30, 30)))
     blocks[0, 0], blocks[1, 1] = 60, -60
-    assert image(blocks, look=NARROW, lines=1).plain == "scale 1 .. 2\n @"
-    assert image(np.full((3, 3), 7.0), look=WIDE).plain == "scale 7 .. 7\n   \n   "
+    assert image(blocks, look=NARROW, lines=1).plain == "scale 1 .. 2\neach cell is the me…\n @"
+    assert (
+        image(np.full((3, 3), 7.0), look=WIDE).plain
+        == "scale 7 .. 7, each cell is the mean of 1.5x1 elements\n   \n   "
+    )
     huge = np.array([[1.7e308, -1.7e308], [1.7e308, -1.7e308]])
-    assert image(huge, look=WIDE).plain == "scale -1.7e+308 .. 1.7e+308\n@ "
+    assert (
+        image(huge, look=WIDE).plain
+        == "scale -1.7e+308 .. 1.7e+308, each cell is the mean of 2x1 elements\n@ "
+    )
 
 
 def test_channel_strip() -> None:
     tensor = np.stack([RAMP[:, :4] * 0, RAMP[:, :4] * 3, RAMP[:, 6:]])[None]
     assert channel_strip(tensor, look=WIDE).plain == (
         "[0, :, :, :] of f32[1,3,4,4], channels 0 to 2 of 3, scale 0 .. 9\n"
+        "each cell is the mean of 2x1 elements\n"
         "0    1    2\n      -*@ *#%@\n      -*@ *#%@"
     )
     assert channel_strip(tensor, look=Look(9)).plain.split("\n")[-3:] == ["0    1", "      -*@", "      -*@"]
@@ -207,7 +220,7 @@ def test_show_picks(array: Any, expected: str) -> None:
 
 
 def test_show_pictures() -> None:
-    assert show(np.zeros((17, 17)), "x", WIDE).plain.startswith("%x f64[17,17]\nscale 0 .. 0\n")
+    assert show(np.zeros((17, 17)), "x", WIDE).plain.startswith("%x f64[17,17]\nscale 0 .. 0, each cell")
     assert "channels 0 to 3 of 64" in show(BIG, "x", WIDE).plain
     assert show(np.zeros((8, 4, 1, 1)), "x", WIDE).plain.startswith("%x f64[8,4,1,1]\n    0 1 2 3\n[0] 0")
 
