@@ -149,8 +149,10 @@ class Debuggee:
                 trace_kernels()
                 stop = verb()
                 if session.console is not None and session.console.debugger is self.debugger:
+                    before = self.debugger.stop
                     session.console.react(stop)
-                    stop = self.debugger.stop
+                    if self.debugger.stop is not before:
+                        stop = self.debugger.stop
         except NncdbgError as refusal:
             session.say(str(refusal), "important")
         except MemoryError:

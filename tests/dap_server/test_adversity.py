@@ -168,7 +168,13 @@ MOVES = (
     ("reverseContinue", {}),
 )
 
-WAYS_ON = ("step over", "ask for", "values and their elements can", "names start with", "write within it")
+WAYS_ON = (
+    "step over",
+    "request",
+    "only values and their elements can",
+    "names start with",
+    "write inside it",
+)
 
 
 def references(client: Client) -> list[tuple[int, int, Message]]:

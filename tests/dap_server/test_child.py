@@ -238,7 +238,7 @@ def test_a_refusal_and_a_pause_end_the_waiting(client: Client, files: tuple[Path
     client.request("stepIn", target)
     client.answer(client.expect_request("startDebugging"))
     client.request("pause", {"threadId": 1})
-    client.wait_for(lambda m: "waited for no more" in m.get("body", {}).get("output", ""))
+    client.wait_for(lambda m: "stopped waiting" in m.get("body", {}).get("output", ""))
     client.expect_event("stopped")
     client.move("next")
     assert client.top_frame()["line"] == 5

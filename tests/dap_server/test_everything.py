@@ -271,7 +271,7 @@ class Course:
         number = self.continued()
         client.wait_for(lambda message: _is_progress(message, "progressEnd", number))
         client.expect_stop("breakpoint")
-        client.evaluate("delete", "repl")
+        client.evaluate("delete all", "repl")
         number = self.continued()
         client.wait_for(lambda message: _is_progress(message, "progressUpdate", number))
         client.request("cancel", {"progressId": number})

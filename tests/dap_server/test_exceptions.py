@@ -88,7 +88,7 @@ def test_a_nan_is_told_at_its_birth_with_what_it_came_from(client: Client) -> No
     stop = client.move("continue", "exception")
     assert stop["hitBreakpointIds"] == [told[0]["id"]]
     assert stop["description"] == "NaN originates"
-    assert stop["text"] == "the first NaN is in %terms: Mul made it out of inputs without NaN"
+    assert stop["text"] == "the first NaN is in %terms: Mul produced it from inputs without NaN"
     info = client.request("exceptionInfo", {"threadId": 1})
     assert info["exceptionId"] == "nan"
     assert info["breakMode"] == "always"
@@ -223,7 +223,7 @@ def test_filters_that_a_program_cannot_find_are_not_offered(client: Client) -> N
     client.expect_event("initialized")
     guard, nan = catch(client, "guard", "nan")
     assert (guard["verified"], guard["reason"], nan["verified"]) == (False, "failed", True)
-    told = "the allocator plain does not watch over memory (debug, arena and poison do)"
+    told = "the allocator plain does not check memory (debug, arena and poison do)"
     assert guard["message"] == told
     client.request("restart", {"arguments": {**plain, "allocator": "arena"}})
     every = ["nan", "inf", "uninitialized", "integer", "overflow", "guard", "race", "assertion"]

@@ -81,6 +81,6 @@ def test_an_answer_is_bounded_and_bad_names_are_refused(client: Client) -> None:
     assert len(body["steps"]) == 1
     assert body["more"]
     for count in (0, MOST_STATEMENTS + 1):
-        assert f"ask for 1 to {MOST_STATEMENTS}" in client.refused("nncdbg/explain", {"count": count})
+        assert f"request 1 to {MOST_STATEMENTS}" in client.refused("nncdbg/explain", {"count": count})
     assert "%nope" in client.refused("nncdbg/explain", {"expression": "%nope"})
     assert "not computed yet" in client.refused("nncdbg/explain", {"expression": "%sum"})

@@ -255,7 +255,7 @@ def answering(with_bytes: bytes) -> Iterator[tuple[int, threading.Event]]:
     [
         (
             b"HTTP/1.1 400 Bad Request\r\n\r\n",
-            "is not a server of the Debug Adapter Protocol: a line is no header",
+            "is not a server of the Debug Adapter Protocol: a line is not a header",
         ),
         (b"Content-Length: 4\r\n\r\nnull", "a message has no type"),
         (b"Content-Length: 4\r\n\r\n[[[[", "a message is malformed"),
@@ -397,7 +397,10 @@ def test_numbers_capabilities_and_requests_of_the_other_side(client: Client) -> 
         far.connected.sendall(b"Content-Length: 99\r\n\r\n{")
     gone = client.expect_response(second)
     assert not gone["success"]
-    assert "is gone: the stream ends within a message (attach again, or disconnect)" in gone["message"]
+    assert (
+        "has closed the connection: the stream ends within a message (attach again, or disconnect)"
+        in gone["message"]
+    )
     assert "has ended: the stream ends" in client.expect_event("output", category="important")["output"]
     client.expect_event("terminated")
     restored = client.expect_event("capabilities")["capabilities"]

@@ -86,10 +86,10 @@ def test_parts_by_index_and_by_axes(client: Client, tmp_path: Path) -> None:
         ({"name": "x", "expression": "%x"}, "either `name` or `expression`"),
         ({}, "either `name` or `expression`"),
         ({"name": "nope"}, "nope"),
-        ({"name": "rows"}, "no tensor"),
-        ({"expression": '"text"'}, "no tensor"),
+        ({"name": "rows"}, "not a tensor"),
+        ({"expression": '"text"'}, "not a tensor"),
         ({"name": "x", "maxElements": 0}, "a sample of 0 elements"),
-        ({"name": "x", "maxElements": MAX_ELEMENTS + 1}, "ask for 1 to"),
+        ({"name": "x", "maxElements": MAX_ELEMENTS + 1}, "request 1 to"),
         ({"name": 5}, "name"),
         ({"name": "x", "frameId": 999_999}, "frame no longer exists"),
     ]
@@ -172,7 +172,7 @@ def test_statistics_and_histograms(client: Client, tmp_path: Path) -> None:
     assert doubled["seconds"] >= 0
     assert "%nope" in nope["error"]
     assert (words["stats"]["count"], words["stats"]["min"]) == (2, None)
-    assert "no tensor" in rows["error"]
+    assert "not a tensor" in rows["error"]
     assert empty["stats"]["count"] == 0
     assert number["stats"]["mean"] == 2.5
     histogram = client.request("nncdbg/histogram", {"expression": '%"odd name"', "bins": 3})
@@ -182,7 +182,7 @@ def test_statistics_and_histograms(client: Client, tmp_path: Path) -> None:
     assert (ranged["edges"], ranged["counts"]) == ([0, 2, 4], [2, 3])
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"expression": "%x", "bins": 0}, "0 bins"),
-        ({"expression": "%x", "bins": MAX_BINS + 1}, "ask for 1 to"),
+        ({"expression": "%x", "bins": MAX_BINS + 1}, "request 1 to"),
         ({"expression": "%x", "range": [4, 0]}, "range"),
         ({"expression": "%words"}, "strings have no histogram"),
         ({"expression": "%x", "range": [0]}, "range"),
@@ -205,7 +205,7 @@ def test_next_nonfinite_element_in_order_and_from_the_start_again(client: Client
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"expression": "%x", "start": 6}, "no element at position 6"),
         ({"expression": "%x", "start": -1}, "no element at position -1"),
-        ({"expression": "%rows"}, "no tensor"),
+        ({"expression": "%rows"}, "not a tensor"),
     ]
     for arguments, words in wrong:
         assert words in client.refused("nncdbg/nonfinite", arguments)
@@ -269,7 +269,9 @@ def test_odd_numbers_as_bytes(client: Client, tmp_path: Path) -> None:
         body = sample(client, name=name, encoding="base64")
         assert body["elements"] == elements
         np.testing.assert_array_equal(unpacked(body), expected)
-    assert "no bytes" in client.refused("nncdbg/slice", {"name": "words", "encoding": "base64"})
+    assert "cannot be sent as bytes" in client.refused(
+        "nncdbg/slice", {"name": "words", "encoding": "base64"}
+    )
     assert "Invalid" in client.refused("nncdbg/slice", {"name": "x", "encoding": "hex"})
     assert "Invalid" in client.refused("nncdbg/slice", {"name": "x", "reduce": "median"})
 
