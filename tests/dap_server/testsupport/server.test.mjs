@@ -168,7 +168,7 @@ for (const transport of ["stdio", "tcp"]) {
     test("refuses what cannot be, and goes on", async () => {
       await dc.initializeRequest();
       await assert.rejects(dc.launchRequest({ program: "missing.nnc" }), /missing\.nnc/);
-      await assert.rejects(dc.customRequest("noSuchRequest"), /no request/);
+      await assert.rejects(dc.customRequest("noSuchRequest"), /unknown request/);
       await dc.launchRequest({ program: FIRST_STEPS });
       assert.equal((await dc.threadsRequest()).body.threads.length, 1);
     });
