@@ -148,7 +148,7 @@ class Session:
                 thread.join()
 
     def _attend(self) -> None:
-        """Read or serve, whichever nobody does, until the session has ended."""
+        """Take whichever role (reader or server) is free, until the session has ended."""
         while True:
             with self.turn:
                 self.turn.wait_for(lambda: self.closing or self._due() or not self.reading)

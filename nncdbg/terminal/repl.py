@@ -118,7 +118,7 @@ def _read(session: Session, options: argparse.Namespace) -> int:
 
 
 def read_lines(session: Session, *, plain: bool = False) -> None:
-    """Read commands that a person types, until there are no more; without line editing if `plain`."""
+    """Read typed commands until the end of input; without line editing if `plain`."""
     if session.screen.is_terminal and not session.screen.out.is_dumb_terminal and not plain:
         from nncdbg.terminal.prompt import read_prompt
 

@@ -45,7 +45,7 @@ class ArenaAllocation(ReusingAllocation):
         """What was made last for a statement: with account of its blocks, and without."""
         self._making_steps: Making | None = None
         self._latest: Execute | None = None
-        """What was made last for a kernel that writes where it is told."""
+        """What was made last for a kernel that writes into a given buffer."""
         self._learns = plan is by_liveness
         """Another plan may free something else each time, and what is read after that is to be found."""
         self._course = Course()

@@ -123,7 +123,7 @@ class InspectedAllocation(Allocation):
         return self._adopting(binding)
 
     def _into(self, binding: Binding) -> Execute:
-        """For a kernel that writes where it is told."""
+        """For a kernel that writes into a given buffer."""
         kernel = binding.kernel_into
         if binding.op.foreign:
             kernel = self.kernel_buffers.watched_into(binding, self._left_unwritten)

@@ -70,7 +70,7 @@ def _show(session: Session, lines: range) -> None:
 
 
 def _wanted(session: Session, text: str, last: int) -> range:
-    """The line numbers that `list` is asked for."""
+    """The line numbers that `list` shows."""
     if not text:
         if session.listed is not None:
             return range(session.listed + 1, min(last, session.listed + _PAGE) + 1)
