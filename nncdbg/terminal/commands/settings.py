@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from nncdbg.engine.errors import UsageError
 from nncdbg.terminal.screen import Screen
 
-_SETTING = re.compile(r"(?P<name>[a-z]+)\s+(?P<value>[\w]+)\s*")
+_SETTING = re.compile(r"(?P<name>[a-z]+)\s+(?P<value>[^=\s]+)\s*")
 
 
 @dataclass(frozen=True, slots=True)
