@@ -72,7 +72,9 @@ def test_width_bounds_lines(session: Session) -> None:
     assert "width is 30" in said(session, "show width")
 
 
-@pytest.mark.parametrize("line", ["names long", "precision 0", "precision x1", "precision 1.5", "width 3", "width -4", "pager 1"])
+@pytest.mark.parametrize(
+    "line", ["names long", "precision 0", "precision x1", "precision 1.5", "width 3", "width -4", "pager 1"]
+)
 def test_a_wrong_setting_is_refused_with_what_it_takes(session: Session, line: str) -> None:
     text = said(session, f"set {line}")
     assert text.startswith("error: ")
