@@ -31,6 +31,7 @@ _LISTED = 6
 
 _component = re.compile(r"(?:[/:|.]|__)+(?=[^\d/:|.])")
 """What ends a component of a path; `layers.3` is one component."""
+_folder = re.compile(rf".*{_component.pattern}", re.DOTALL)
 _word = re.compile(r"[^A-Za-z0-9]+(?=[A-Za-z])")
 _elision = re.compile(r"…|\.\.\.")
 
@@ -195,6 +196,17 @@ def _part_tests(text: str) -> list[_Test]:
 def _ends(name: str, boundary: re.Pattern[str]) -> list[str]:
     """The name and its ends after each boundary, longest first."""
     return [name, *(name[match.end() :] for match in boundary.finditer(name))]
+
+
+def folder(name: str) -> str:
+    """Return what precedes the last component of a name; empty if it has only one."""
+    match = _folder.match(name)
+    return match[0] if match is not None else ""
+
+
+def folders(name: str) -> list[str]:
+    """Return what precedes each component of a name but the first, shortest first."""
+    return [name[: match.end()] for match in _component.finditer(name)]
 
 
 def _components(name: str) -> list[str]:
