@@ -136,11 +136,19 @@ def _defined(graph: Graph) -> Iterator[str]:
     yield from (value.name for node in graph.nodes for value in node.outputs)
 
 
+def _no_name(text: str) -> None:
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Scopes:
-    """Names in tiers, the nearest first."""
+    """Names in tiers, the nearest first.
+
+    `without_prefix` returns the name that the program's text writes as `label::rest`, None for other texts.
+    """
 
     tiers: Sequence[Iterable[str]]
+    without_prefix: Callable[[str], str | None] = _no_name
 
     def __iter__(self) -> Iterator[str]:
         return iter(dict.fromkeys(name for tier in self.tiers for name in tier if name))
@@ -151,8 +159,10 @@ def meant(text: str, names: Iterable[str], *, parts: bool = True) -> list[str]:
 
     Names that end with `text`, at the start of a component of a path or of a word, come before names that
     contain it; the latter count only with `parts`.  In each group a nearer tier of `names` hides the others.
-    `…` in `text` is any text.
+    `…` in `text` is any text.  A name as the program's text writes it, `label::rest`, means that name alone.
     """
+    if isinstance(names, Scopes) and (name := written_name(text, names)) is not None:
+        return [name]
     tiers = names.tiers if isinstance(names, Scopes) else [names]
     if not any(_elision.split(text)):
         return []
@@ -163,6 +173,12 @@ def meant(text: str, names: Iterable[str], *, parts: bool = True) -> list[str]:
             if found := [name for name in tier if fits(name)]:
                 return found
     return []
+
+
+def written_name(text: str, names: Scopes) -> str | None:
+    """Return the name that the program's text writes as `label::rest`; None if it is none of `names`."""
+    name = names.without_prefix(text)
+    return name if name is not None and any(name in tier for tier in names.tiers) else None
 
 
 def choices(found: Sequence[str]) -> str:

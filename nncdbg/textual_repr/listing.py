@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeAlias
 
@@ -35,7 +35,7 @@ class Listing:
     statements: Mapping[Path, tuple[int, ...]]
     headers: Mapping[Path, int]
     file: str | None = None
-    prefixes: Prefixes = NO_PREFIXES
+    prefixes: Prefixes = field(default=NO_PREFIXES, compare=False)
 
     @cached_property
     def _sites(self) -> dict[int, Site]:
@@ -68,6 +68,10 @@ class Listing:
     def full_line(self, line: int) -> str:
         """The text of `line` with the names in full."""
         return self.prefixes.full_line(self.lines[line - 1])
+
+    def full_lines(self) -> tuple[str, ...]:
+        """All lines with the names in full."""
+        return tuple(map(self.prefixes.full_line, self.lines)) if self.prefixes.declared else self.lines
 
     def header_line(self, path: Path) -> int:
         """The line that opens the graph at `path`: ``graph``, ``if``, ``} else`` or ``while``."""

@@ -1,4 +1,4 @@
-"""Prefixes for a program that declares none: those that save the most columns, with labels from their words."""
+"""Prefixes for a program that declares none: those that save the most columns, labelled by their words."""
 
 from __future__ import annotations
 

@@ -1,14 +1,13 @@
-"""Prefixes that names share: `prefix rnn "/decoder/rnn/"` makes `%rnn::Add_1` the name `/decoder/rnn/Add_1`."""
+"""Prefixes that names share: after `prefix rnn "/decoder/rnn/"`, `%rnn::Add_1` is `/decoder/rnn/Add_1`."""
 
 from __future__ import annotations
 
-import os
 import re
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from functools import cached_property
 
-from nncdbg.textual_repr.lexemes import PREFIX_END, PREFIXED, STRING, name_text, quote, unquote
+from nncdbg.textual_repr.lexemes import PREFIX_END, PREFIXED, STRING, Flaw, name_text, quote, unquote
 
 _in_line = re.compile(rf"(?P<sigil>%?)(?P<name>{PREFIXED})|%?{STRING}|#.*")
 
@@ -43,6 +42,14 @@ class Prefixes:
         Raises UndeclaredPrefix, or Flaw for a bad escape, its place relative to the rest.
         """
 
+    def find(self, spelled: str) -> str | None:
+        """Return the name that `label::rest` means; None for other texts and undeclared labels."""
+        try:
+            found = self.full(spelled)
+        except (UndeclaredPrefix, Flaw):
+            return None
+        return found if found != spelled else None
+
     @cached_property
     def spell(self) -> Callable[[str], str]:
         """Writes a value's name without its sigil, after the longest prefix that it has."""
@@ -65,8 +72,8 @@ class Prefixes:
         return f"%{name_text(name)}" if match["sigil"] else quote(name)
 
     def _find_full(self, spelled: str) -> str:
-        label, separator, rest = spelled.partition(PREFIX_END)
-        if not separator or spelled[0] == '"':
+        label, _, rest = spelled.partition(PREFIX_END)
+        if not rest or spelled[0] == '"':
             return spelled
         text = self.declared.get(label)
         if text is None:
@@ -78,14 +85,16 @@ class Prefixes:
 
     def _find_prefixed(self, name: str) -> str:
         """The name after its longest prefix that leaves a rest; empty if it has none."""
-        end = bisect_left(self._texts, name)
-        while end:
-            text = self._texts[end - 1]
-            if name.startswith(text):
-                return f"{self._labels[text]}{PREFIX_END}{name_text(name[len(text) :])}"
-            # Every prefix of the name that comes before this text is one of what both begin with.
-            end = bisect_right(self._texts, os.path.commonprefix((text, name)))
-        return ""
+        # The last text before a name in the order is its longest prefix, if it is one.
+        near = bisect_left(self._texts, name) - 1
+        if near >= 0 and name.startswith(self._texts[near]):
+            length = len(self._texts[near])
+        else:
+            shorter = (each for each in self._lengths if each < len(name) and name[:each] in self._labels)
+            length = next(shorter, 0)
+        if not length:
+            return ""
+        return f"{self._labels[name[:length]]}{PREFIX_END}{name_text(name[length:])}"
 
     @cached_property
     def _labels(self) -> dict[str, str]:
@@ -94,6 +103,11 @@ class Prefixes:
     @cached_property
     def _texts(self) -> list[str]:
         return sorted(self._labels)
+
+    @cached_property
+    def _lengths(self) -> list[int]:
+        """The lengths of the prefixes, longest first."""
+        return sorted(set(map(len, self._labels)), reverse=True)
 
 
 NO_PREFIXES = Prefixes({})

@@ -15,7 +15,7 @@ from nncdbg.textual_repr.blocks import ENDS, Block
 from nncdbg.textual_repr.cursor import Cursor
 from nncdbg.textual_repr.lexemes import BARE, PREFIXED, STRING, Flaw, unquote
 from nncdbg.textual_repr.listing import Path
-from nncdbg.textual_repr.prefixes import NO_PREFIXES, Prefixes, UndeclaredPrefix
+from nncdbg.textual_repr.prefixes import NO_PREFIXES, Prefixes
 from nncdbg.textual_repr.resolution import Unresolved, explain_all, shown
 from nncdbg.textual_repr.statements import Names
 
@@ -176,11 +176,8 @@ class Reading:
 
     def salvaged_name(self, spelled: str) -> str:
         """The name that a line seems to have, its prefix replaced if that is declared."""
-        try:
-            found = self.prefixes.full(spelled)
-        except (Flaw, UndeclaredPrefix):
-            return spelled
-        return found if found != spelled else salvaged(spelled)
+        found = self.prefixes.find(spelled)
+        return salvaged(spelled) if found is None else found
 
 
 _graph_name = re.compile(rf"@({BARE}|{STRING})")

@@ -156,7 +156,7 @@ def _print(
     listing = search.listing
     for each in kept or search.unexplained(places):
         line = each.site.line
-        text = listing.lines[line - 1].strip() if line is not None else each.site.op
+        text = listing.full_line(line).strip() if line is not None else each.site.op
         screen.put(f"{line:>5} | {text}")
         said = "; ".join(part for part in (each.detail, each.hint) if part)
         if said:
