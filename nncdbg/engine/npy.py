@@ -170,13 +170,13 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
                 f"{path} contains Python objects, or is not a NumPy file",
                 hint=_PICKLES,
             ) from error
-        raise LoadError(f"{path} is damaged or no NumPy file: {error}") from error
+        raise LoadError(f"{path} is damaged or not a NumPy file: {error}") from error
 
 
 def choice(name: str, known: Iterable[str]) -> str:
     """A hint: the known name that is nearest to `name`, or all of them."""
     names = sorted(known)
     if not names:
-        return "there is none"
+        return "there are none"
     near = difflib.get_close_matches(name, names, n=1)
-    return f"did you mean {near[0]}?" if near else "there is " + ", ".join(names)
+    return f"did you mean {near[0]}?" if near else "use one of: " + ", ".join(names)

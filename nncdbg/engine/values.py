@@ -117,7 +117,7 @@ class Values:
                 )
             raise NotComputed(
                 f"%{name} is not available in this frame",
-                hint="its block has not run, or not since a value was set; or its history was dropped",
+                hint="its block has not run (since the last edit), or its history was dropped",
             )
         raise self._unknown(name)
 
@@ -205,7 +205,8 @@ class Values:
         gone = self.timeline.standing(content)
         if gone is not None:
             raise NotComputed(
-                f"%{name} is no longer valid: {gone}", hint="go back to before that, or use --allocator debug"
+                f"%{name} is no longer valid: {gone}",
+                hint="go back to an earlier moment, or use --allocator debug",
             )
         return content
 

@@ -23,7 +23,7 @@ FOREIGN: dict[str, str] = {
     "!": "write `not`, or `~` element by element",
     "<<": "shifts are not part of the language; multiply by a power of two",
     ">>": "shifts are not part of the language; divide with `//`",
-    ":=": "expressions assign nothing; use the `set` command",
+    ":=": "an expression cannot assign; use the `set` command",
     "%": "`%` marks names; the remainder is mod(a, b)",
     "nonzero": "write argwhere(x): the indices of the elements that are not 0",
     "float": 'write x.astype("f32")',
@@ -34,7 +34,7 @@ FOREIGN: dict[str, str] = {
     "numpy": "tensors are arrays here; `py` runs Python with NumPy",
     "in": "write any(%x == value)",
     "is": "compare with `==`",
-    "lambda": "expressions define nothing",
+    "lambda": "an expression cannot define a function",
     "for": "expressions work on whole tensors; there are no loops",
 }
 
