@@ -10,7 +10,7 @@ from itertools import islice
 from nncdbg.engine.errors import ExpressionError
 from nncdbg.engine.expression import nodes
 from nncdbg.engine.expression.nodes import MAX_DEPTH, fault
-from nncdbg.engine.short_names import ELLIPSIS, choices, meant
+from nncdbg.engine.short_names import ELLIPSIS, choices, meant, nearest_name
 from nncdbg.textual_repr.lexemes import BARE, STRING, Flaw, name_text, unquote
 
 MAX_TEXT = 10_000
@@ -126,8 +126,10 @@ class Tokens:
         """A hint that names the known value that looks most like `name`, or `name` before its last dot."""
         if self._names is None:
             return None
-        known = {spelled(one): None for one in islice(self._names(), _HINT_NAMES)}
-        return nearest(spelled(name), known) or nearest(spelled(name.rpartition(".")[0]), known)
+        known = list(islice(self._names(), _HINT_NAMES))
+        wanted = name[:_HINT_LENGTH]
+        near = nearest_name(wanted, known) or nearest_name(wanted.rpartition(".")[0], known)
+        return f"did you mean {spelled(near)}?" if near else None
 
     def number(self, match: re.Match[str]) -> nodes.Literal:
         """A number that `match` found, as Python has it.  Raises for integers of more than 64 bits."""
