@@ -68,7 +68,7 @@ def _header(file: ImageFile) -> Iterator[Image]:
             f"{file.path.name} needs Pillow, which is not installed",
             hint=f"{sys.executable} -m pip install pillow",
         ) from None
-    with opened(file.path, "image", ".png or .jpg") as stream, warnings.catch_warnings():
+    with opened(file.path, "an image", ".png or .jpg") as stream, warnings.catch_warnings():
         # Pillow warns of what is an error here: large and damaged files.
         warnings.simplefilter("ignore")
         try:

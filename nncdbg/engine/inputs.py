@@ -281,7 +281,7 @@ class _Sizes:
     ) -> int:
         number = self.chosen.sizes.get(size, 1)
         reason = self.chosen.reasons.get(size)
-        choice = f", {number} is taken" if reason is None else f": {title} = {number}, {reason}"
+        choice = f", {number} is used" if reason is None else f": {title} = {number}, {reason}"
         notes.append(Note(what + choice, missing))
         return number
 

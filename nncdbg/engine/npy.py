@@ -144,7 +144,7 @@ def _header(file: IO[bytes]) -> Array | None:
 
 
 @contextmanager
-def opened(path: Path, kind: str = "NumPy file", suffixes: str = ".npy or .npz") -> Iterator[IO[bytes]]:
+def opened(path: Path, kind: str = "a NumPy file", suffixes: str = ".npy or .npz") -> Iterator[IO[bytes]]:
     """Open a regular file; any failure while it is read becomes a LoadError that names the file."""
     try:
         # To open a pipe or a device might wait for ever.
@@ -170,13 +170,13 @@ def opened(path: Path, kind: str = "NumPy file", suffixes: str = ".npy or .npz")
                 f"{path} contains Python objects, or is not a NumPy file",
                 hint=_PICKLES,
             ) from error
-        raise LoadError(f"{path} is damaged or no {kind}: {error}") from error
+        raise LoadError(f"{path} is damaged or not {kind}: {error}") from error
 
 
 def choice(name: str, known: Iterable[str]) -> str:
     """A hint: the known name that is nearest to `name`, or all of them."""
     names = sorted(known)
     if not names:
-        return "there is none"
+        return "there are none"
     near = difflib.get_close_matches(name, names, n=1)
-    return f"did you mean {near[0]}?" if near else "there is " + ", ".join(names)
+    return f"did you mean {near[0]}?" if near else "use one of: " + ", ".join(names)

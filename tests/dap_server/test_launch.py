@@ -172,7 +172,7 @@ def test_inputs_that_are_drawn_are_told_of(client: Client, folder: Path) -> None
     client.start("graph.nnc", inputs={"k": 1})
     told = client.expect_event("output", category="console")["output"]
     assert "size N of input %x" in told
-    assert told.endswith('1 is taken (give "dims": {"N": 4})\n')
+    assert told.endswith('1 is used (give "dims": {"N": 4})\n')
     told = client.expect_event("output", category="console")["output"]
     assert told.endswith('drawn at random from seed 0 (give "inputs": {"x": "x.npy"})\n')
 

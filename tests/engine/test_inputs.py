@@ -75,8 +75,8 @@ def test_sizes_come_from_arrays_then_from_the_user_then_are_one():
     assert bound.arrays["z"].shape == (1, 1)
     assert bound.dims == {"N": 4, "M": 5, "K": 1}
     assert [*map(str, bound.notes)] == [
-        "size K of input %z f32[K,?] is not given, 1 is taken (give --dim K=SIZE)",
-        "axis 1 of input %z f32[K,?] has an unknown size, 1 is taken (give --input z=FILE.npy)",
+        "size K of input %z f32[K,?] is not given, 1 is used (give --dim K=SIZE)",
+        "axis 1 of input %z f32[K,?] has an unknown size, 1 is used (give --input z=FILE.npy)",
     ]
 
 

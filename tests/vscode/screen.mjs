@@ -229,7 +229,12 @@ export class Screen {
   /** Runs a command of the palette by its title. */
   async command(title) {
     const row = `.quick-input-widget:visible .quick-input-list .monaco-list-row:has-text(${JSON.stringify(title)})`;
+    const palette = this.page.locator(".quick-input-widget:visible");
     const type = async () => {
+      if (await palette.count()) {
+        // The list is as of its opening, when a command may not have been enabled yet.
+        await this.page.keyboard.press("Escape");
+      }
       await this.page.keyboard.press("F1");
       // A stop of the program takes the focus, and closes the palette.
       await this.page.locator(".quick-input-widget input").fill(`>${title}`, { timeout: UNHEARD }).catch(() => undefined);
