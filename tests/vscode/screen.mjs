@@ -230,6 +230,11 @@ export class Screen {
   async command(title) {
     const row = `.quick-input-widget:visible .quick-input-list .monaco-list-row:has-text(${JSON.stringify(title)})`;
     const type = async () => {
+      // An open palette keeps the list of the moment that it was opened: a new window has not all commands yet.
+      if (await this.page.locator(".quick-input-widget:visible").count()) {
+        await this.page.keyboard.press("Escape");
+        await this.gone(".quick-input-widget");
+      }
       await this.page.keyboard.press("F1");
       // A stop of the program takes the focus, and closes the palette.
       await this.page.locator(".quick-input-widget input").fill(`>${title}`, { timeout: UNHEARD }).catch(() => undefined);
