@@ -15,6 +15,8 @@ Open and run
     run(program, inputs)   the outputs by name
     Debugger(program, inputs)   break, step, step back, inspect, edit
 
+    execute(debugger, "why")    what a command of the prompt prints
+
 Check
     watch(program)         a Report: the op where the first NaN originates, and why
     diff(a, b)             a DiffReport: the first statement whose result differs
@@ -47,6 +49,7 @@ _PUBLIC = {
     ),
     "diff": "nncdbg.engine.divergence.call",
     "DiffReport": "nncdbg.engine.divergence.report",
+    "execute": "nncdbg.terminal.call",
     **dict.fromkeys(("load", "ProgramSource"), "nncdbg.engine.frontends"),
     "run": "nncdbg.engine.outputs",
     "Outputs": "nncdbg.engine.values",
@@ -116,6 +119,7 @@ if TYPE_CHECKING:
     from nncdbg.nan_watch.records import WatchFinding as WatchFinding
     from nncdbg.stats import Summary as Summary
     from nncdbg.stats import summarize as summarize
+    from nncdbg.terminal.call import execute as execute
     from nncdbg.textual_repr import parse as parse
 else:
 

@@ -185,3 +185,21 @@ def test_inputs_are_arrays_numbers_lists_and_texts() -> None:
     given: list[Any] = [np.ones(4, np.float32), [1, 1, 1, 1], "ones"]
     for data in given:
         assert nncdbg.run(nncdbg.parse(TEXT), {"x": data})["y"].tolist() == [0.0] * 4
+
+
+def test_a_command_of_the_prompt_returns_what_it_prints() -> None:
+    debugger = nncdbg.Debugger(ROOT / "examples" / "nan_softmax.nnc", seed=1)
+    printed = nncdbg.execute(debugger, "# to the loss\nbreak 11\ncontinue\npy\nexecute('p max(%q)')\nend\n")
+    assert printed.endswith("\n1.0")
+    assert debugger.stop.line == 11
+    debugger.run()
+    assert "cause: zero times infinity" in nncdbg.execute(debugger, "why %loss")
+
+
+@pytest.mark.parametrize(
+    ("commands", "message"),
+    [("wach", "no command"), ("p %nothing", "no value"), ("py\n1 + 1", "no line `end`")],
+)
+def test_a_command_that_fails_raises(commands: str, message: str) -> None:
+    with pytest.raises(nncdbg.NncdbgError, match=message):
+        nncdbg.execute(nncdbg.Debugger(EXAMPLE), commands)

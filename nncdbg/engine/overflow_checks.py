@@ -97,7 +97,7 @@ def _again(binding: Binding, inputs: Sequence[Any]) -> Any:
 
 
 def _no_generator() -> Any:
-    raise AssertionError("an op that draws random numbers declares no squares")
+    raise AssertionError("an op that draws random numbers cannot declare squares")
 
 
 def _differs(result: Array, expected: Any) -> Array | None:

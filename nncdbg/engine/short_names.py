@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cached_property
 from typing import TypeAlias
 
@@ -162,6 +163,13 @@ def meant(text: str, names: Iterable[str], *, parts: bool = True) -> list[str]:
             if found := [name for name in tier if fits(name)]:
                 return found
     return []
+
+
+def nearest_name(text: str, names: Iterable[str]) -> str | None:
+    """Return a name that `text` means when upper and lower case are equal, else the most similar name."""
+    folded = {name.casefold(): name for name in names}
+    found = meant(text.casefold(), folded) or get_close_matches(text.casefold(), list(folded), n=1)
+    return folded[found[0]] if found else None
 
 
 def choices(found: Sequence[str]) -> str:

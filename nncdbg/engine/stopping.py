@@ -50,7 +50,8 @@ class Stopping:
         chosen = [(kind, place) for kind, place in asked.items() if place is not None]
         if len(chosen) != 1:
             raise UsageError(
-                "a breakpoint is at one of line, op, graph, value, source or site", hint="break_at(line=12)"
+                "a breakpoint needs exactly one of line, op, graph, value, source or site",
+                hint="break_at(line=12)",
             )
         kind, place = chosen[0]
         expression = self.scope.read(place) if kind in ("watch", "assert") else None

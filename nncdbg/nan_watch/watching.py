@@ -65,7 +65,7 @@ def watch_run(
     _tell(report, trail.sightings, measured, gates, debugger, max_findings)
     if stop.reason != "end":
         report.error = _failure(stop)
-        report.unchecked.append(f"what comes after line {stop.line}: the run did not finish")
+        report.unchecked.append(f"statements after line {stop.line}: the run did not finish")
     report.unchecked += [*_unchecked(debugger, gates), *left]
     return report
 

@@ -218,7 +218,7 @@ def troubles_of(content: Any, code: Code, slot: int, showing: Showing) -> set[st
 def origin_of_input(origin: Origin) -> str:
     code = origin.visit.code
     if any(inner == origin.slot for _, inner in code.captures):
-        return "from the block around"
+        return "from the enclosing block"
     if origin.slot > len(code.graph.inputs):
         return "constant"
     return "carried" if code.parent is not None else "input"

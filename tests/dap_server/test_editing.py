@@ -138,7 +138,7 @@ def test_an_edit_names_the_decision_that_has_already_used_the_value(client: Clie
     client.move("stepIn")
     client.request("setExpression", {"expression": "%total", "value": "-1"})
     said = client.expect_event("output", category="important")["output"]
-    assert "line 7: `if` has already used %total, and its decision stays" in said
+    assert "line 7: `if` has already used %total, and keeps its decision" in said
     assert "step back to line 7" in said
 
 
@@ -295,7 +295,7 @@ def test_a_value_is_not_set_while_the_program_goes_back(client: Client, tmp_path
     client.request("setBreakpoints", {"source": {"path": str(tmp_path / "long.nnc")}, "breakpoints": []})
     client.request("pause", {"threadId": 1})
     client.expect_stop("pause")
-    assert client.request("nncdbg/timeline")["branches"][0]["title"] == "the program as given"
+    assert client.request("nncdbg/timeline")["branches"][0]["title"] == "the original run"
 
 
 @pytest.mark.parametrize("allocator", ["debug", "arena", "plain"])

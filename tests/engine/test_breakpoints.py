@@ -36,7 +36,7 @@ def test_every_statement_of_a_line_of_the_model(debugger: nncdbg.Debugger) -> No
     assert found.lines == (5, 6)
     later = debugger.break_at(source=("/work/src/net.py", 13), hits=2)
     assert later.lines == (8,)
-    assert later.note == "line 13 gives no statement; moved to line 20"
+    assert later.note == "line 13 has no statement; moved to line 20"
     assert debugger.run().line == 6
     stop = debugger.run()
     assert (stop.line, stop.breakpoints) == (8, (later.number,))

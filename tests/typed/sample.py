@@ -82,6 +82,8 @@ def check(path: Path) -> bool:
     compared = nncdbg.diff(path, str(path), rtol=1e-3)
     assert_type(compared, nncdbg.DiffReport)
     print(compared.status, compared.first, compared.outputs_agree)
+    printed: str = nncdbg.execute(nncdbg.Debugger(path), "list")
+    assert printed
     outputs = nncdbg.run(path, {"x": [1.0, 2.0]}, seed=3)
     assert_type(outputs, nncdbg.Outputs)
     print(outputs["y"].sum(), nncdbg.summarize(outputs["y"]).max, nncdbg.summarize([1.0, 2.0]))

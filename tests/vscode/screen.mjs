@@ -229,9 +229,10 @@ export class Screen {
   /** Runs a command of the palette by its title. */
   async command(title) {
     const row = `.quick-input-widget:visible .quick-input-list .monaco-list-row:has-text(${JSON.stringify(title)})`;
+    const palette = this.page.locator(".quick-input-widget:visible");
     const type = async () => {
-      // An open palette keeps the list of the moment that it was opened: a new window has not all commands yet.
-      if (await this.page.locator(".quick-input-widget:visible").count()) {
+      if (await palette.count()) {
+        // The list is as of its opening, when a command may not have been enabled yet.
         await this.page.keyboard.press("Escape");
         await this.gone(".quick-input-widget");
       }

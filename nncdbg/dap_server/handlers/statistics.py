@@ -41,7 +41,7 @@ SQUARED = frozenset({"f16", "bf16", "f32", "f64"})
 """Types in which a number whose square overflows is out of the ordinary."""
 
 RULE = (
-    "NaN and Inf first, then what was not written in full, then f16, bf16, f32 and f64 whose square "
+    "NaN and Inf first, then partly written values, then f16, bf16, f32 and f64 whose square "
     "overflows or that are subnormal, then the rest; in each group the newest first."
 )
 
@@ -69,7 +69,9 @@ def nearby(session: Session, arguments: NearbyArguments) -> dict[str, Any]:
     No tensor is gone through for it: the statistics are those that were logged when it was written.
     """
     if not 1 <= arguments.count <= MOST_VALUES:
-        raise UsageError(f"{arguments.count} values in one answer", hint=f"request 1 to {MOST_VALUES}")
+        raise UsageError(
+            f"{arguments.count} values cannot be in one answer", hint=f"request 1 to {MOST_VALUES}"
+        )
     glance = Glance(session.program.shown, False, session.check_cancelled)
     found = _ranked(session, glance)
     chosen = found[: arguments.count]

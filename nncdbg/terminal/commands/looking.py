@@ -34,7 +34,7 @@ def print_(session: Session, text: str) -> None:
 
     `$out` and `$in0` are results and operands of the current statement, `$_` is the value printed
     last, `$x = EXPR` defines a name.  `help expressions` lists syntax and functions.
-    `print` can be left out: `%h[0] * 2`.
+    `print` is optional: `%h[0] * 2`.
     """
     for expression in separated(needs("print", text)):
         result = session.debugger.evaluate(expression)
@@ -71,7 +71,7 @@ def separated(text: str) -> list[str]:
 
 @command("whatis", group="looking", arguments="EXPR", completes=("value", "function"))
 def whatis(session: Session, text: str) -> None:
-    """Show the type of an expression; of a value, also its full name and its statement."""
+    """Show the type of an expression, and a value's full name and statement."""
     from nncdbg.terminal.look import type_of
 
     name = _name_of(session, needs("whatis", text))
@@ -203,7 +203,7 @@ def _statement_stats(session: Session) -> None:
 
 @command("hist", group="looking", arguments="%value [BINS]", completes=("value", "function"))
 def hist(session: Session, text: str) -> None:
-    """Show a histogram of the finite elements; NaN and Inf are counted apart."""
+    """Show a histogram of the finite elements, and counts of NaN and Inf."""
     from nncdbg.stats import histogram
     from nncdbg.terminal.display import histogram_bars
 

@@ -33,7 +33,7 @@ export class View {
   private readonly type = element("span", { className: "type" });
   private readonly pin = button("Pin", "Follow the program as it is stepped", () => this.togglePin());
   private readonly again = button("Refresh", "Read the values at this moment", () => void this.refresh());
-  private readonly here = button("From here", "Look from the frame that is selected", () => this.send({ kind: "here" }));
+  private readonly here = button("From here", "Resolve names in the selected frame", () => this.send({ kind: "here" }));
   private readonly next = button("Next NaN", "Go to the next NaN or Inf (N)", () => void this.goToNonfinite());
   private readonly csv = button("CSV", "Save the rows and columns that are shown as a CSV file", () => void this.export("csv"));
   private readonly png = button("PNG", "Save the picture as a PNG file", () => void this.export("png"));

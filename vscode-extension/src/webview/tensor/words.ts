@@ -16,9 +16,9 @@ export interface Odds {
 const CELLS: Record<Slice["reduce"], string> = {
   absmax: "the element farthest from zero",
   mean: "the mean",
-  min: "the least element",
-  max: "the greatest element",
-  range: "the least and the greatest element",
+  min: "the smallest element",
+  max: "the largest element",
+  range: "the smallest and the largest element",
   stride: "",
 };
 
@@ -33,7 +33,7 @@ export function sentenceOf(slice: Slice, { reduce }: Choices): string {
     return `A cell is a block of ${block} elements: ${CELLS[slice.reduce]}. A NaN or infinity anywhere in it is shown.`;
   }
   const why = reduce === "stride" ? "" : ", as they are too many for blocks";
-  return `A cell is one element of ${block}${why}: what stands between is not seen. The statistics are of all elements.`;
+  return `A cell is one element of ${block}${why}: the elements between are not shown. The statistics are of all elements.`;
 }
 
 /** How many elements are not finite, as far as an answer says. */
