@@ -74,8 +74,15 @@ export class Screen {
   async startsInVain(text) {
     const toast = `.notification-toast:has-text("${text}")`;
     await this.pressUntil("F5", `${BEGUN}, ${toast}`, "that a session begins");
-    await this.see(toast);
-    return this.toast(text);
+    return this.held(text);
+  }
+
+  /** A notification, with the pointer over it: VS Code hides any other after some seconds. */
+  async held(text) {
+    const toast = this.toast(text);
+    await toast.waitFor({ timeout: LONG });
+    await toast.hover();
+    return toast;
   }
 
   toast(text) {
