@@ -146,7 +146,7 @@ def test_scalars_and_lists_are_converted(type_, data, expected):
         (F23, np.zeros((2, 3)), "it needs f32, not f64"),
         (F23, np.zeros((2, 4), np.float32), "axis 1 must have size 3, not 4"),
         (F23, np.zeros(6, np.float32), "it needs 2 axes, not 1"),
-        (F23, "x.png", "is not data"),
+        (F23, "x.svg", "is not data"),
         (F23, "zeroes", "did you mean zeros"),
         (F23, [[1, 2, 3], [4, 5]], "ragged"),
         (F23, object(), "which a tensor cannot contain"),

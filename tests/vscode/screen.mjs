@@ -234,6 +234,7 @@ export class Screen {
       if (await palette.count()) {
         // The list is as of its opening, when a command may not have been enabled yet.
         await this.page.keyboard.press("Escape");
+        await this.gone(".quick-input-widget");
       }
       await this.page.keyboard.press("F1");
       // A stop of the program takes the focus, and closes the palette.

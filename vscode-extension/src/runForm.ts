@@ -4,7 +4,7 @@ import * as path from "node:path";
 import * as vscode from "vscode";
 import { documentOf } from "./page";
 import { run } from "./python";
-import { type Choices, choicesOf, type FromForm, launchKeys, type Signature, type ToForm } from "./runMessages";
+import { type Choices, choicesOf, type FromForm, IMAGES, launchKeys, type Signature, type ToForm } from "./runMessages";
 
 const PRINT = ["-m", "nncdbg.terminal.main", "print", "--json"];
 
@@ -87,7 +87,7 @@ export class RunForm {
 
   private async chooseFile(input: string): Promise<void> {
     const model = vscode.Uri.file(path.dirname(this.configuration?.program));
-    const filters = { "NumPy arrays": ["npy", "npz"] };
+    const filters = { "Arrays and images": ["npy", "npz", ...IMAGES], "NumPy arrays": ["npy", "npz"], Images: IMAGES };
     const [file] = (await vscode.window.showOpenDialog({ title: `Data for %${input}`, defaultUri: model, filters })) ?? [];
     if (file) {
       this.tell({ kind: "file", input, file: file.fsPath });

@@ -2,9 +2,9 @@
 
 import * as path from "node:path";
 import * as vscode from "vscode";
-import { documentOf } from "./page";
+import { bundled, documentOf } from "./page";
 import type { Sessions, Told } from "./sessions";
-import { Early, FromView, Question, SavedFormat, Standing, ToView, keyOf } from "./tensorMessages";
+import { Early, FromView, Question, SavedFormat, Standing, ToLibrary, ToView, keyOf } from "./tensorMessages";
 
 /** Answers of one moment that are kept, for a view that was hidden and is shown again. */
 const KEPT = 12;
@@ -32,7 +32,7 @@ export class TensorPanel implements vscode.Disposable {
   private kept = { moment: -1, place: "", answers: new Map<string, unknown>() };
 
   constructor(
-    extension: vscode.Uri,
+    private readonly extension: vscode.Uri,
     private readonly sessions: Sessions,
     private session: vscode.DebugSession,
     readonly expression: string,
@@ -156,7 +156,7 @@ export class TensorPanel implements vscode.Disposable {
     this.tell({ kind: "subject", expression, pinned, standing, moment, place, kept, early });
   }
 
-  private tell(message: ToView): void {
+  private tell(message: ToView | ToLibrary): void {
     void this.panel.webview.postMessage(message);
   }
 
@@ -176,6 +176,9 @@ export class TensorPanel implements vscode.Disposable {
       case "pin":
         this.pinned = message.pinned;
         this.tellSubject();
+        break;
+      case "plot":
+        void bundled(this.extension, "uplot.js").then((text) => this.tell({ kind: "library", text }));
         break;
       case "save":
         void this.save(message.format, message.data);

@@ -17,6 +17,7 @@ from nncdbg.engine.expression import (
 )
 from nncdbg.terminal.commands.settings import change_setting
 from nncdbg.terminal.commands.table import command, needs, no_arguments, whole_number
+from nncdbg.terminal.running import print_messages
 from nncdbg.terminal.stops import look_at, value_or_reason
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def set_(session: Session, text: str) -> None:
 
       set %h[0, 3] = 0        set %h += 1            set %h[isnan(%h)] = 0
       set %h = zeros          set %h = normal[2,3]   set %h = FILE.npy
+      set %x = photo.png:/255,resize
       set $limit = 3          defines a name for expressions, and prints nothing
       set names full          shows long names whole; `show settings` lists the settings
     The run without the change remains as a branch (see `branches`, `diff`).  After `back` or
@@ -59,6 +61,7 @@ def _set(session: Session, name: str, value: Any, index: Any = None) -> None:
     debugger = session.debugger
     awaited = name in debugger.awaited
     branch = debugger.set_value(name, value, index)
+    print_messages(debugger, session.screen)
     session.screen.put_line(value_or_reason(debugger, name, look_at(debugger, session.screen)))
     if awaited:
         line = debugger.line_of(debugger.frames[0], debugger.frames[0].pc)
@@ -69,12 +72,13 @@ def _set(session: Session, name: str, value: Any, index: Any = None) -> None:
             session.screen.put(sentence)
 
 
-@command("load", group="changing", arguments="%value = FILE.npy", completes=("value", "file"))
+@command("load", group="changing", arguments="%value = FILE", completes=("value", "file"))
 def load(session: Session, text: str) -> None:
-    """Set a value to the array of a `.npy` file (pickles are refused)."""
+    """Set a value to a `.npy`, `.npz` or image file (pickles are refused)."""
     name, equals, path = needs("load", text).partition("=")
     if not equals or not path.strip():
-        raise UsageError("the file is missing", hint="load %h = FILE.npy")
+        hint = "load %h = FILE.npy, FILE.npz:KEY or FILE.png:STEPS"
+        raise UsageError("the file is missing", hint=hint)
     scope = session.debugger.values
     target = resolve_name(name.strip(), scope.has, scope.names)
     _set(session, target, _unquoted(path))

@@ -166,7 +166,11 @@ export const tests = {
     await page.keyboard.press("ArrowDown");
     await view.says(".readout", /^\[0, 1, 2, 0\] /);
     await screen.picture("tensor-slices");
+    const library = () => view.frame.locator("body").evaluate(() => typeof globalThis.uplot);
+    assert.equal(await library(), "undefined", "the plotting library is loaded with the first plot");
     await view.open("%signal");
+    await view.frame.locator(".uplot canvas").waitFor();
+    assert.equal(await library(), "object");
     await view.says(".legend", /NaN 1/);
     await screen.picture("tensor-line");
     await view.open("%twice");
