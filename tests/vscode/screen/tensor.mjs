@@ -242,7 +242,7 @@ export const tests = {
     await view.choose("Compare with", "expression");
     await view.frame.getByLabel("Expression to compare with").fill("%x[650:714, 300:364] * 1e-30");
     await page.keyboard.press("Enter");
-    await view.says(".distance", /NaN on one side 1 · greatest difference/);
+    await view.says(".distance", /NaN on one side 1 · largest difference/);
     await view.says(".legend", /difference: NaN 1/);
     const heights = await view.frame.locator("figure canvas").evaluateAll((all) => all.map((each) => each.getBoundingClientRect().height));
     assert.equal(heights.length, 3);
@@ -316,7 +316,7 @@ export const tests = {
     }
     await view.open("%s");
     await view.choose("Compare with", "previous");
-    await view.says(".distance", /6 of 6 elements differ · greatest difference \d\.\d+ · relative 0\.3333/);
+    await view.says(".distance", /6 of 6 elements differ · largest difference \d\.\d+ · relative 0\.3333/);
     assert.deepEqual(await view.frame.locator("figcaption").allInnerTexts(), ["this", "the other", "difference"]);
     await screen.picture("tensor-previous");
     await view.choose("Compare with", "expression");

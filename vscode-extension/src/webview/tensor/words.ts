@@ -78,7 +78,7 @@ export function distanceText(found: Comparison): string {
     `${counted(found.mismatched)} of ${counted(found.count)} elements differ`,
     ...(found.nan_mismatch ? [`NaN on one side ${counted(found.nan_mismatch)}`] : []),
     ...(found.inf_mismatch ? [`Inf on one side or of the other sign ${counted(found.inf_mismatch)}`] : []),
-    ...(finite ? [`greatest difference ${rounded(found.max_abs)}`, `relative ${rounded(found.max_rel)}`] : []),
+    ...(finite ? [`largest difference ${rounded(found.max_abs)}`, `relative ${rounded(found.max_rel)}`] : []),
     ...(found.worst?.length ? [`worst at [${found.worst.join(", ")}]`] : []),
   ].join(" · ");
 }
