@@ -94,7 +94,8 @@ def _from_text(value: Value, text: str, folder: Path | None, notes: list[str]) -
             return _converted(value, data)
         case Generated():
             raise InputError(
-                f'an item of input %{value.name} cannot be "{text}"', hint="generated data is a whole tensor"
+                f'an item of input %{value.name} cannot be "{text}"',
+                hint="generated data fills a whole tensor",
             )
 
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 USUAL = ("nan", "inf", "uninitialized", "integer")
 
 KINDS = {
-    "nan": "a NaN originates at an op, or comes with an input or a parameter",
-    "inf": "an unintentional Inf originates at an op, or comes with an input or a parameter",
+    "nan": "a NaN originates at an op, or is in an input or a parameter",
+    "inf": "an unintentional Inf originates at an op, or is in an input or a parameter",
     "uninitialized": "uninitialized memory is read",
     "integer": "an integer is divided by zero, a cast is out of range, or a scale is zero",
     "overflow": "a finite number too large for its type becomes Inf",
@@ -74,7 +74,7 @@ MEASURES = {
         percent=True,
     ),
     "headroom": Measure(
-        "how many times the largest value still fits into its f16, bf16 or f8 type",
+        "largest number of the f16, bf16 or f8 type divided by the largest value",
         4.0,
         False,
         "scale the values down, or keep this op in f32",

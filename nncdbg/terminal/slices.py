@@ -176,7 +176,9 @@ def diagnosed(debugger: Debugger, origin: Origin, name: str) -> Diagnosis | str 
     statement, slots = Statement(code, pc), origin.visit.slots
     if name == ZEROS:
         return debugger.diagnose_zeros(statement, slots, output), None
-    return debugger.diagnose(name.lower(), statement, slots, output) or "intentional: ONNX defines it so"
+    return (
+        debugger.diagnose(name.lower(), statement, slots, output) or "intentional: ONNX defines this result"
+    )
 
 
 def content_of(debugger: Debugger, visit: Visit, slot: int) -> Any:

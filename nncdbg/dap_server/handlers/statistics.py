@@ -70,7 +70,7 @@ def nearby(session: Session, arguments: NearbyArguments) -> dict[str, Any]:
     """
     if not 1 <= arguments.count <= MOST_VALUES:
         raise UsageError(
-            f"{arguments.count} values cannot be in one answer", hint=f"request 1 to {MOST_VALUES}"
+            f"{arguments.count} values do not fit into one answer", hint=f"request 1 to {MOST_VALUES}"
         )
     glance = Glance(session.program.shown, False, session.check_cancelled)
     found = _ranked(session, glance)
@@ -133,7 +133,7 @@ def _judged(glance: Glance, depth: int, slot: int, content: Any) -> Near:
     summary = glance.at_hand(content)
     reasons = [(0, each) for each in _nonfinite(summary)]
     if not glance.shown.debugger.allocation.whole(content):
-        reasons.append((1, "not written in full"))
+        reasons.append((1, "partly written"))
     reasons += [(2, each) for each in _extreme(summary, dtypes.name_of(content.dtype))]
     rank = reasons[0][0] if reasons else 3
     return Near(depth, slot, content, summary, rank, ", ".join(why for _, why in reasons))

@@ -66,7 +66,7 @@ def headline(finding: WatchFinding) -> str:
     if finding.kind == "integer":
         ending = {
             "masked": _NO_EFFECT,
-            "propagated": " of the NaN or Inf found before",
+            "propagated": " of the NaN or Inf found earlier",
         }.get(finding.role, "")
         return f"{name} is in {value}: {op} produced it{ending}"
     if _inside(finding):

@@ -37,7 +37,7 @@ def set_(session: Session, text: str) -> None:
       set names full          shows long names whole; `show settings` lists the settings
     The run without the change remains as a branch (see `branches`, `diff`).  After `back` or
     `restart` the change is made again when the run reaches this point.  At a stop at an op without a
-    kernel, set its results; the run then goes on with them.
+    kernel, set its results; the run then continues with them.
     """
     debugger = session.debugger
     scope = debugger.values

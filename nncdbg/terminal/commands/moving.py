@@ -86,7 +86,7 @@ def finish(session: Session, text: str) -> None:
 def until(session: Session, text: str) -> None:
     """Run to a line; without LINE, like `next`, but past the end of a loop.
 
-    The program stops before the first statement at or after LINE.  Breakpoints on the way stop it too.
+    The program stops before the first statement at or after LINE.  Breakpoints before that stop it too.
     """
     if text:
         line = whole_number("until", text)

@@ -35,7 +35,7 @@ def info(session: Session, text: str) -> None:
       breakpoints, display   breakpoints, and expressions shown at each stop
       inputs                 the program's inputs
       args, locals           inputs and computed values of the selected frame
-      values [all | TEXT]    its values except constants, all, or those with TEXT in the name
+      values [all | TEXT]    its values without constants; `all` adds them, TEXT selects by name
       constants              its constants
       line [LINE], frames    a statement, the stack
       time, marks, branches  the current moment, and moments to go to

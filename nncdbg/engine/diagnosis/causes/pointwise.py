@@ -104,7 +104,9 @@ _BOTH_SIDES = (
     "keep it in the domain, Clip(x, -1, 1); rounding alone can move a cosine or a correlation past 1"
 )
 _INFINITE = Domain(
-    np.isinf, "infinite", "an infinity has no angle: find the op where it originates, or clip its operand"
+    np.isinf,
+    "infinite",
+    "the function is undefined for infinities: find the op where they originate, or clip its operand",
 )
 
 _DOMAINS = {

@@ -8,6 +8,7 @@ import { Controls, compared, partShown } from "./controls";
 import { button, element } from "./elements";
 import { csvOf, pngOf } from "./exporting";
 import { cellOf, movement, shownAt } from "./keys";
+import type { Library } from "./library";
 import { Loading } from "./loading";
 import { gridOf, positionOf, product, shapeOf } from "./numbers";
 import { readOut } from "./readout";
@@ -45,10 +46,7 @@ export class View {
   private readonly words = element("p", { className: "words" });
   private readonly when = element("p", { className: "when" });
   private readonly table = new TableView();
-  private readonly stage = new Stage(
-    (...place) => this.pointed(...place),
-    (columns) => this.looked && this.choose({ ...this.looked.choices, window: { rows: [0, 1], columns } }),
-  );
+  private readonly stage: Stage;
   private readonly asking: Asking;
   private loading: Loading | undefined;
   private subject: Subject | undefined;
@@ -64,7 +62,10 @@ export class View {
     private readonly send: (message: FromView) => void,
     private readonly keep: (kept: Kept) => void,
     private readonly kept: Kept,
+    library: Library,
   ) {
+    const zoomTo = (columns: [number, number]) => this.looked && this.choose({ ...this.looked.choices, window: { rows: [0, 1], columns } });
+    this.stage = new Stage((...place) => this.pointed(...place), zoomTo, library);
     this.asking = new Asking(send);
     const buttons = element("span", { className: "buttons" }, this.pin, this.again, this.here, this.next, this.csv, this.png);
     const top = element("header", {}, this.title, this.type, buttons);

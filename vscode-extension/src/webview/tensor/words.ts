@@ -61,9 +61,9 @@ export function legendOf(counts: Odds, of = ""): HTMLElement[] {
 export function statisticsText(stats: Statistics): string {
   const infinite = stats.posinf + stats.neginf;
   return [
-    ...(["min", "max", "mean", "std"] as const).map((name) => `${name} ${rounded(stats[name])}`),
     ...(stats.nan ? [`nan ${counted(stats.nan)}`] : []),
     ...(infinite ? [`inf ${counted(infinite)}`] : []),
+    ...(["min", "max", "mean", "std"] as const).map((name) => `${name} ${rounded(stats[name])}`),
     `${counted(stats.count)} ${stats.count === 1 ? "element" : "elements"}`,
   ].join(" · ");
 }
@@ -78,7 +78,7 @@ export function distanceText(found: Comparison): string {
     `${counted(found.mismatched)} of ${counted(found.count)} elements differ`,
     ...(found.nan_mismatch ? [`NaN on one side ${counted(found.nan_mismatch)}`] : []),
     ...(found.inf_mismatch ? [`Inf on one side or of the other sign ${counted(found.inf_mismatch)}`] : []),
-    ...(finite ? [`greatest difference ${rounded(found.max_abs)}`, `relative ${rounded(found.max_rel)}`] : []),
+    ...(finite ? [`largest difference ${rounded(found.max_abs)}`, `relative ${rounded(found.max_rel)}`] : []),
     ...(found.worst?.length ? [`worst at [${found.worst.join(", ")}]`] : []),
   ].join(" · ");
 }
