@@ -16,6 +16,7 @@ import nncdbg
 from nncdbg.engine.data_specs import FORMS
 from nncdbg.terminal.main import main
 from nncdbg.terminal.options import INPUT_FORMS
+from nncdbg.terminal.recorded_setup import setup_of
 
 Capture = pytest.CaptureFixture[str]
 COLOURS = ("red", "green", "blue")
@@ -115,6 +116,12 @@ def test_without_pillow_commands_end_with_a_hint(
 def test_python_takes_paths(classifier: Path, tmp_path: Path) -> None:
     outputs = nncdbg.run(classifier, {"image": f"{picture(tmp_path, 'blue')}:/255,resize"})
     assert outputs["probs"].argmax() == 2
+
+
+def test_recordings_keep_the_path_of_an_input(tmp_path: Path) -> None:
+    program = nncdbg.parse("graph @main(%x: u8[48,64,3]) -> (%y) {\n  %y = Identity(%x)\n  return %y\n}\n")
+    debugger = nncdbg.Debugger(program, {"x": picture(tmp_path, "blue")})
+    assert setup_of(debugger, "m.nnc").inputs["x"].given == str(tmp_path / "blue.png")
 
 
 def test_help_and_errors_list_the_same_forms() -> None:
