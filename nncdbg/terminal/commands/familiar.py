@@ -173,7 +173,7 @@ ANSWERS = {
     "from": Answer("modules are imported in Python", _PYTHON),
     "pwd": Answer("there is no shell here", _FOLDER),
     "cd": Answer("there is no shell here", _FOLDER),
-    "interrupt": Answer("a key does this", "Ctrl-C stops the running program within one op, see `help keys`"),
+    "interrupt": Answer("Ctrl-C does this", "it stops the running program within one op, see `help keys`"),
     "layout": Answer("there are no windows", "`list` shows the text; editors show more, see `nncdbg dap`"),
     "tui": Answer("there are no windows", "`list` shows the text; editors show more, see `nncdbg dap`"),
 }
