@@ -132,7 +132,7 @@ ANSWERS = {
     "t": Answer(_NO_TRACE, "`log PLACE MESSAGE` prints a message at a place"),
     "trace": Answer(_NO_TRACE, "`log PLACE MESSAGE` prints a message at a place"),
     "dprintf": Answer(
-        "a message has values in braces", "`log PLACE MESSAGE`, such as `log 14 mean {mean(%s)}`"
+        "a message takes values in braces", "`log PLACE MESSAGE`, such as `log 14 mean {mean(%s)}`"
     ),
     "printf": Answer(
         "formats are not supported", "`print EXPR` shows values, `log PLACE MESSAGE` prints text"
