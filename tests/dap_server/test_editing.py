@@ -220,7 +220,7 @@ def test_what_stands_after_the_change_is_not_what_was_there_before(client: Clien
     assert "is not available in this frame" in message, f"{left} belongs to the course that was left"
     client.move("stepBack", reason="entry")
     client.move("next")
-    assert "set" in client.refused("evaluate", {"expression": "%centred"}), "the edit is applied again"
+    assert "last edit" in client.refused("evaluate", {"expression": "%centred"}), "the edit is applied again"
     client.request("evaluate", {"expression": "branch 0", "context": "repl"})
     client.expect_stop("goto")
     assert client.evaluate("%centred[0, 0]") == left, "on the branch without the change, as it was"
