@@ -92,6 +92,8 @@ export async function withEditor({ scratch, settings, vsix, env }, use) {
       ...options,
       viewport: { width: 1400, height: 900 },
     });
+    // The machine may be busy.
+    browser.setDefaultTimeout(60_000);
     const page = browser.pages()[0];
     const host = `127.0.0.1:${port}`;
     const open = async (folder, payload = []) => {

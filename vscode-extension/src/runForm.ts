@@ -23,7 +23,7 @@ export class RunForm {
     const signature = await this.signature(configuration, python);
     this.configuration = configuration;
     const model = { ...signature, title: path.basename(program), backends: this.backends() };
-    this.shown = { kind: "show", model, choices: this.choices(configuration), words };
+    this.shown = { kind: "show", model, choices: this.choices(configuration), words: inForm(words) };
     await this.reveal(`Run ${model.title} with`, this.shown);
   }
 
@@ -123,5 +123,8 @@ export class RunForm {
     this.panel?.dispose();
   }
 }
+
+/** Without hints about the command line: the form has fields in their place. */
+const inForm = (words: string): string => words.replace(/\n *hint: .*--.*/g, "\nChoose a file, or values with their sizes, below.");
 
 const keyOf = (program: string): string => `run ${program}`;

@@ -10,6 +10,8 @@ import { Early, FromView, Question, SavedFormat, Standing, ToLibrary, ToView, ke
 const KEPT = 12;
 /** ms of a move that is not worth a word: a step. */
 const SHORT = 150;
+/** Letters of a tab. */
+const TITLE = 36;
 const FORMATS: Record<SavedFormat, Record<string, string[]>> = { csv: { "CSV file": ["csv"] }, png: { "PNG picture": ["png"] } };
 const MOVES = new Set(["stopped", "invalidated", "terminated", "over"]);
 
@@ -41,7 +43,7 @@ export class TensorPanel implements vscode.Disposable {
   ) {
     this.panel = vscode.window.createWebviewPanel(
       TensorPanel.type,
-      expression,
+      titleOf(expression),
       { viewColumn: column, preserveFocus: false },
       { enableScripts: true, localResourceRoots: [] },
     );
@@ -287,6 +289,11 @@ export class TensorPanel implements vscode.Disposable {
       }
     }
   }
+}
+
+/** The end of a long name is what distinguishes it. */
+function titleOf(expression: string): string {
+  return expression.length > TITLE ? `…${expression.slice(1 - TITLE)}` : expression;
 }
 
 /** A question, whatever is there already. */

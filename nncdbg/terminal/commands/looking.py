@@ -9,6 +9,7 @@ import numpy as np
 
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import evaluate_index, parse, resolve_name, spelled, split_target
+from nncdbg.engine.search import declared_type
 from nncdbg.terminal.commands.settings import show_settings
 from nncdbg.terminal.commands.table import command, needs, whole_number
 from nncdbg.terminal.display import described
@@ -95,7 +96,8 @@ def _type_here(session: Session, name: str) -> str:
         place = next(session.debugger.values.places(name), None)
         inner = session.debugger.values.inner_frame(name)
         code = place.code if place is not None else inner.code if inner is not None else None
-        known = code.types.get(name) if code is not None else None
+        program = session.debugger.program
+        known = code.types.get(name) if code is not None else declared_type(program, name)
         return f"{known or 'unknown type'}, not computed yet ({error.hint})"
 
 

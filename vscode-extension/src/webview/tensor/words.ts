@@ -61,9 +61,9 @@ export function legendOf(counts: Odds, of = ""): HTMLElement[] {
 export function statisticsText(stats: Statistics): string {
   const infinite = stats.posinf + stats.neginf;
   return [
-    ...(["min", "max", "mean", "std"] as const).map((name) => `${name} ${rounded(stats[name])}`),
     ...(stats.nan ? [`nan ${counted(stats.nan)}`] : []),
     ...(infinite ? [`inf ${counted(infinite)}`] : []),
+    ...(["min", "max", "mean", "std"] as const).map((name) => `${name} ${rounded(stats[name])}`),
     `${counted(stats.count)} ${stats.count === 1 ? "element" : "elements"}`,
   ].join(" · ");
 }
