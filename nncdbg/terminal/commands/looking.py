@@ -247,10 +247,9 @@ def show(session: Session, text: str) -> None:
 def why(session: Session, text: str) -> None:
     """Show where NaN, Inf or zeros in a value originate, and why.
 
-    Without %value: the value that the stop is about; after the end, an output.  The path from the origin
-    follows.  A value without NaN, Inf and zeros shows suspicious statements before it (a Softmax over
-    another axis than the last, a broadcast of both operands, a constant result), then what it was computed
-    from.
+    Without %value: the value that caused the stop; after the end, an output.  The path from the origin
+    follows.  For a value without NaN, Inf and zeros: suspicious statements (a Softmax not over the last
+    axis, a broadcast of both operands, a constant result), then the values that it was computed from.
     `why -v` shows all values on the path, DEPTH statements back at most (20).
     """
     from nncdbg.terminal.reasons import explain, value_in_question
