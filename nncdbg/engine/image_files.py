@@ -147,7 +147,7 @@ class _Conversion:
             if shape is not None and ("c" not in layout or shape[layout.index("c")] in _CHANNELS)
         ]
         if len(fitting) != 1:
-            fact = "its shape does not say which axis has the channels"
+            fact = "its shape does not determine the axis of the channels"
             raise self._refused(fact, f"add the layout: {' or '.join(map(self._with, fitting or ranked))}")
         return fitting[0]
 
@@ -241,7 +241,7 @@ class _Conversion:
             if channels == 3:
                 choices.insert(1, ("imagenet", "mean and std"))
             listed = ", ".join(f"{self._with(step)} ({what})" for step, what in choices)
-            raise self._refused(f"it does not say how 0..{white} becomes {dtype}", f"give one of: {listed}")
+            raise self._refused(f"the scale from 0..{white} to {dtype} is missing", f"give one of: {listed}")
         elif scale == "imagenet" and channels != 3:
             raise self._refused(f"imagenet is for 3 channels, not {channels}", f"use /{white} or raw")
         elif scale == Linear(255) and self._deep:

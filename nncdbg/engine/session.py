@@ -244,7 +244,8 @@ class Debugger(RichOutput):
     ) -> Breakpoint:
         """Stop after each statement that changes the result of an expression, such as ``"%h[0, 3]"``.
 
-        The first result is a change, unless it is false.  Raises ExpressionError, UsageError.
+        The first result is a change, unless it is false.  Raises ExpressionError, and UsageError for an
+        element outside of a value whose sizes are known.
         """
         return self._stopping.add({"watch": expression}, when, hits)
 

@@ -56,7 +56,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"inputs": {"x": "double.npy"}}, "it needs f32, not f64"),
     ({"inputs": {"x": "none.png:/255"}}, "none.png"),
     ({"inputs": {"x": "text.png:/255"}}, "is not an image"),
-    ({"inputs": {"x": "grey.png"}}, "it does not say how 0..255 becomes f32"),
+    ({"inputs": {"x": "grey.png"}}, "the scale from 0..255 to f32 is missing"),
     ({"inputs": {"x": "grey.png:/25x"}}, '"/25x" is not a step'),
     ({"dims": {"M": 3}}, 'has the size "M"'),
     ({"dims": {"N": -1}}, "cannot be -1"),

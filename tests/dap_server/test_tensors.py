@@ -331,7 +331,7 @@ def test_a_difference_and_what_it_is_to(client: Client, tmp_path: Path) -> None:
         ({"expression": "%z"}, "cannot be compared"),
         ({}, "compared with one other"),
         ({"expression": "%y", "branch": 0}, "compared with one other"),
-        ({"branch": "other"}, "one branch only"),
+        ({"branch": "other"}, "only one branch"),
         ({"branch": 7}, "no branch 7"),
         ({"expression": "prev(%x)"}, "no previous value"),
     ]

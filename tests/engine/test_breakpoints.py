@@ -241,6 +241,19 @@ def test_watched_expression_stops_where_its_result_changes_both_ways() -> None:
     assert debugger.run().detail.endswith(": 1. -> 2.")
 
 
+@pytest.mark.parametrize("text", ["%a[2, 0]", "%a[0, 0, 0]", "%x[-3, 0]", "%t[0, 4]"])
+def test_watch_of_an_element_outside_of_the_value_is_refused(debugger: nncdbg.Debugger, text: str) -> None:
+    with pytest.raises(nncdbg.UsageError) as caught:
+        debugger.watch_expression(text)
+    assert caught.value.message.startswith(f"{text} is not an element of f32[2,4]: ")
+    assert debugger.breakpoints == []
+
+
+@pytest.mark.parametrize("text", ["%a[1, 3]", "%a[-2]", "%a[0:9]", "%a[%i]", "%t[argmax(%t[0])]"])
+def test_watch_of_an_element_inside_of_the_value_is_accepted(debugger: nncdbg.Debugger, text: str) -> None:
+    assert debugger.watch_expression(text).number == 1
+
+
 def test_assertion_stops_after_the_statement_that_makes_it_false() -> None:
     debugger, _ = grown()
     debugger.assert_true("max(%t) < 7")

@@ -193,7 +193,7 @@ def test_size_changes_only_by_an_explicit_step(photo, steps, shape, words):
         (":/255,resize", "f32", (1, 3, "H", "W"), "resize needs a width and a height"),
         (":/255,resize=99999x99999", "f32", (1, 3, "H", "W"), "99999x99999 is not 1 to 67,108,864 pixels"),
         (":/255,resize", "f32", (1, 3, 0, 0), "0x0 is not 1 to"),
-        ("", "f32", (1, 3, 6, 8), "it does not say how 0..255 becomes f32"),
+        ("", "f32", (1, 3, 6, 8), "the scale from 0..255 to f32 is missing"),
         ("", "f32", (1, 3, 6, 8), "photo.png:/255 (0..1), photo.png:imagenet (mean and std)"),
         (
             "",
@@ -207,7 +207,7 @@ def test_size_changes_only_by_an_explicit_step(photo, steps, shape, words):
         ("", "c64", (1, 3, 6, 8), "pixels cannot be c64"),
         ("", "u8", (4, 3, 6, 8), "one image is a batch of 1, not 4"),
         ("", "u8", (8,), "an image has 2 to 4 axes, not 1"),
-        ("", "u8", (1, 3, 6, 3), "does not say which axis has the channels"),
+        ("", "u8", (1, 3, 6, 3), "does not determine the axis of the channels"),
         ("", "u8", ("N", "C", "H", "W"), "photo.png:nchw or photo.png:nhwc"),
         (":hw", "u8", (1, 3, 6, 8), "hw has 2 axes"),
         (":nchw", "u8", (1, 6, 8, 3), "an image has 1, 3 or 4 channels, not 6"),
@@ -476,5 +476,5 @@ def test_set_value_takes_an_image(photo):
     assert debugger.messages == ["%h: photo.png, 8x6 RGB, /255, NCHW"]
     expected = COLOURS.transpose(2, 0, 1)[None].astype(np.float32) / np.float32(255)
     np.testing.assert_array_equal(debugger.value("%h"), expected)
-    with pytest.raises(UsageError, match="it does not say how"):
+    with pytest.raises(UsageError, match="is missing"):
         debugger.set_value("%h", "photo.png")

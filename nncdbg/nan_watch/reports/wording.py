@@ -72,7 +72,7 @@ def headline(finding: WatchFinding) -> str:
     if _inside(finding):
         ending = _NO_EFFECT if finding.role == "masked" else ""
         return (
-            f"{name} is inside {op}: the elements of {value} that depend on it are finite and wrong{ending}"
+            f"{name} is inside {op}: the elements of {value} that depend on it are finite but wrong{ending}"
         )
     if finding.kind not in ("nan", "inf"):
         return f"{name}: {value} at {op}"

@@ -132,7 +132,7 @@ ANSWERS = {
     "t": Answer(_NO_TRACE, "`log PLACE MESSAGE` prints a message at a place"),
     "trace": Answer(_NO_TRACE, "`log PLACE MESSAGE` prints a message at a place"),
     "dprintf": Answer(
-        "a message has values in braces", "`log PLACE MESSAGE`, such as `log 14 mean {mean(%s)}`"
+        "a message takes values in braces", "`log PLACE MESSAGE`, such as `log 14 mean {mean(%s)}`"
     ),
     "printf": Answer(
         "formats are not supported", "`print EXPR` shows values, `log PLACE MESSAGE` prints text"
@@ -173,7 +173,7 @@ ANSWERS = {
     "from": Answer("modules are imported in Python", _PYTHON),
     "pwd": Answer("there is no shell here", _FOLDER),
     "cd": Answer("there is no shell here", _FOLDER),
-    "interrupt": Answer("a key does this", "Ctrl-C stops the running program within one op, see `help keys`"),
+    "interrupt": Answer("Ctrl-C does this", "it stops the running program within one op, see `help keys`"),
     "layout": Answer("there are no windows", "`list` shows the text; editors show more, see `nncdbg dap`"),
     "tui": Answer("there are no windows", "`list` shows the text; editors show more, see `nncdbg dap`"),
 }

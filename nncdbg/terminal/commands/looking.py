@@ -9,6 +9,7 @@ import numpy as np
 
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import evaluate_index, parse, resolve_name, spelled, split_target
+from nncdbg.engine.search import declared_type
 from nncdbg.terminal.commands.settings import show_settings
 from nncdbg.terminal.commands.table import command, needs, whole_number
 from nncdbg.terminal.display import described
@@ -95,7 +96,8 @@ def _type_here(session: Session, name: str) -> str:
         place = next(session.debugger.values.places(name), None)
         inner = session.debugger.values.inner_frame(name)
         code = place.code if place is not None else inner.code if inner is not None else None
-        known = code.types.get(name) if code is not None else None
+        program = session.debugger.program
+        known = code.types.get(name) if code is not None else declared_type(program, name)
         return f"{known or 'unknown type'}, not computed yet ({error.hint})"
 
 
@@ -245,10 +247,9 @@ def show(session: Session, text: str) -> None:
 def why(session: Session, text: str) -> None:
     """Show where NaN, Inf or zeros in a value originate, and why.
 
-    Without %value: the value that the stop is about; after the end, an output.  The path from the origin
-    follows.  A value without NaN, Inf and zeros shows suspicious statements before it (a Softmax over
-    another axis than the last, a broadcast of both operands, a constant result), then what it was computed
-    from.
+    Without %value: the value that caused the stop; after the end, an output.  The path from the origin
+    follows.  For a value without NaN, Inf and zeros: suspicious statements (a Softmax not over the last
+    axis, a broadcast of both operands, a constant result), then the values that it was computed from.
     `why -v` shows all values on the path, DEPTH statements back at most (20).
     """
     from nncdbg.terminal.reasons import explain, value_in_question

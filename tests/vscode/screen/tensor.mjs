@@ -324,10 +324,10 @@ export const tests = {
     await page.keyboard.press("Enter");
     await view.says(".distance", /All elements are equal/);
     await view.choose("Compare with", "branch");
-    await view.says(".message", /one branch only/);
+    await view.says(".message", /only one branch/);
     await view.choose("View", "table");
     await view.choose("Show", "here");
-    await view.says(".distance", /one branch only/);
+    await view.says(".distance", /only one branch/);
     await view.settled(".cell");
     await view.frame.locator(".cell").first().dblclick();
     await view.frame.locator(".cell input").fill("7");
