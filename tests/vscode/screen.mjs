@@ -83,7 +83,8 @@ export class Screen {
   async held(text) {
     const toast = this.toast(text);
     await toast.waitFor({ timeout: LONG });
-    await toast.hover();
+    // A dialog may be in front of it.
+    await toast.hover({ force: true });
     return toast;
   }
 

@@ -64,13 +64,14 @@ export const tests = {
     await compound(workspace);
     await open("debugpy");
     await screen.openFile("first_steps.nnc");
-    await breakIn(page, screen, "first_steps.nnc", "%scores");
     await breakIn(page, screen, "both.py", "dbg = ");
     await breakIn(page, screen, "both.py", "result = ");
     await screen.pressUntil("F5", BEGUN, "that the sessions begin");
     await screen.stoppedAt("dbg = ");
     await screen.picture("python-stopped");
-    // While Python stands, the graph's server answers: nothing of it is suspended.
+    // The server of the graphs answers while Python is stopped.
+    await breakIn(page, screen, "first_steps.nnc", "%scores");
+    await screen.row("debug-breakpoints", /first_steps\.nnc/);
     await page.keyboard.press("F5");
     await screen.stoppedAt("%scores");
     await screen.picture("graph-stopped");
