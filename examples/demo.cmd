@@ -1,22 +1,22 @@
-# The main job on examples/first_steps.nnc: step, look, go back, change a value, compare.
+# A tour of examples/first_steps.nnc: step, inspect values, go back, change a value, compare.
 list
-# Over a layer, then into the loop.
+# Step over a layer, then into the loop.
 next
 stats %h
 next
 step
 where
-# Stop in every round from the second on, and look.
+# Stop in every iteration from the second on, and inspect values.
 break 17 if $iter >= 1
 continue
 continue
 show %p
 hist %s 8
 p max(%s) - max(prev(%s))
-# Back in time: one statement, then to the hit before.
+# Go back: one statement, then to the previous breakpoint hit.
 back
 rcontinue
-# What if the scores were other ones here?  The course of events as it was stays.
+# Change the scores in a new branch. The original run is kept.
 mark before
 set %s[0] = 0
 delete 1

@@ -15,9 +15,13 @@ Open and run
     run(program, inputs)   the outputs by name
     Debugger(program, inputs)   break, step, step back, inspect, edit
 
+    execute(debugger, "why")    what a command of the prompt prints
+
 Check
     watch(program)         a Report: the op where the first NaN originates, and why
     diff(a, b)             a DiffReport: the first statement whose result differs
+    reduce(program, inputs, folder=...)   the smallest program with the same finding, as a repro bundle
+    bisect(program, inputs)     a BisectReport: the statements that must stay f32 in half precision
     summarize(array)       a Summary: min, max, mean, std, counts of NaN, Inf and zeros
 
 Debug a script
@@ -47,6 +51,7 @@ _PUBLIC = {
     ),
     "diff": "nncdbg.engine.divergence.call",
     "DiffReport": "nncdbg.engine.divergence.report",
+    "execute": "nncdbg.terminal.call",
     **dict.fromkeys(("load", "ProgramSource"), "nncdbg.engine.frontends"),
     "run": "nncdbg.engine.outputs",
     "Outputs": "nncdbg.engine.values",
@@ -55,12 +60,15 @@ _PUBLIC = {
     **dict.fromkeys(("Op", "declare", "op"), "nncdbg.engine.ops.declaration"),
     "parse": "nncdbg.textual_repr",
     "watch": "nncdbg.nan_watch.call",
+    **dict.fromkeys(("reduce", "Reduced"), "nncdbg.nan_watch.reducing"),
+    **dict.fromkeys(("bisect", "BisectReport"), "nncdbg.nan_watch.bisect_report"),
     **dict.fromkeys(("Report", "WatchFinding"), "nncdbg.nan_watch.records"),
     **dict.fromkeys(("Summary", "summarize"), "nncdbg.stats"),
     **dict.fromkeys(
         (
             "ExpressionError",
             "GraphError",
+            "InputError",
             "LoadError",
             "MemoryFault",
             "NncdbgError",
@@ -87,6 +95,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.divergence.report import DiffReport as DiffReport
     from nncdbg.engine.errors import ExpressionError as ExpressionError
     from nncdbg.engine.errors import GraphError as GraphError
+    from nncdbg.engine.errors import InputError as InputError
     from nncdbg.engine.errors import LoadError as LoadError
     from nncdbg.engine.errors import MemoryFault as MemoryFault
     from nncdbg.engine.errors import NncdbgError as NncdbgError
@@ -111,11 +120,16 @@ if TYPE_CHECKING:
     from nncdbg.engine.timeline import Branch as Branch
     from nncdbg.engine.timeline import Mark as Mark
     from nncdbg.engine.values import Outputs as Outputs
+    from nncdbg.nan_watch.bisect_report import BisectReport as BisectReport
+    from nncdbg.nan_watch.bisect_report import bisect as bisect
     from nncdbg.nan_watch.call import watch as watch
     from nncdbg.nan_watch.records import Report as Report
     from nncdbg.nan_watch.records import WatchFinding as WatchFinding
+    from nncdbg.nan_watch.reducing import Reduced as Reduced
+    from nncdbg.nan_watch.reducing import reduce as reduce
     from nncdbg.stats import Summary as Summary
     from nncdbg.stats import summarize as summarize
+    from nncdbg.terminal.call import execute as execute
     from nncdbg.textual_repr import parse as parse
 else:
 

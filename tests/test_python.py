@@ -48,6 +48,7 @@ USES: dict[str, Callable[[Any], Any]] = {
     "watch": nncdbg.watch,
     "Debugger": nncdbg.Debugger,
     "diff": lambda program: nncdbg.diff(program, program),
+    "bisect": lambda program: nncdbg.bisect(program, {"x": [1.0, 2.0, 3.0, 4.0]}),
 }
 
 
@@ -185,3 +186,64 @@ def test_inputs_are_arrays_numbers_lists_and_texts() -> None:
     given: list[Any] = [np.ones(4, np.float32), [1, 1, 1, 1], "ones"]
     for data in given:
         assert nncdbg.run(nncdbg.parse(TEXT), {"x": data})["y"].tolist() == [0.0] * 4
+
+
+def test_a_command_of_the_prompt_returns_what_it_prints() -> None:
+    debugger = nncdbg.Debugger(ROOT / "examples" / "nan_softmax.nnc", seed=1)
+    printed = nncdbg.execute(debugger, "# to the loss\nbreak 11\ncontinue\npy\nexecute('p max(%q)')\nend\n")
+    assert printed.endswith("\n1.0")
+    assert debugger.stop.line == 11
+    debugger.run()
+    assert "cause: zero times infinity" in nncdbg.execute(debugger, "why %loss")
+
+
+@pytest.mark.parametrize(
+    ("commands", "message"),
+    [("wach", "no command"), ("p %nothing", "no value"), ("py\n1 + 1", "no line `end`")],
+)
+def test_a_command_that_fails_raises(commands: str, message: str) -> None:
+    with pytest.raises(nncdbg.NncdbgError, match=message):
+        nncdbg.execute(nncdbg.Debugger(EXAMPLE), commands)
+
+
+def test_reduce_writes_a_bundle_with_the_finding(tmp_path: Path) -> None:
+    program = nncdbg.parse(TEXT.replace("%h: f32[4] = Log(%x)", "%z = Neg(%x)\n  %h: f32[4] = Log(%x)"))
+    reduced = nncdbg.reduce(program, {"x": [-1.0, 1.0, 2.0, 3.0]}, folder=tmp_path / "repro", fail_on="nan")
+    assert (reduced.finding.kind, reduced.finding.statement) == ("nan", "%h: f32[1] = Log(%x)")
+    assert "Neg" not in str(reduced.program)
+    assert "Log" in str(reduced.program)
+    assert [*reduced.inputs] == ["x"]
+    report = nncdbg.watch(reduced.program, reduced.inputs)
+    assert [(each.kind, each.op) for each in report.findings if each.first] == [("nan", "Log")]
+    with pytest.raises(nncdbg.UsageError):
+        nncdbg.reduce(program, {"x": [1.0, 1.0, 2.0, 3.0]}, folder=tmp_path / "nothing")
+
+
+def test_bisect_names_the_statement_that_must_stay_wide() -> None:
+    text = """graph @main(%x: f32[4]) -> (%y: f32[4]) {
+  %h: f32[4] = Exp(%x)
+  %y: f32[4] = Log(%h)
+  return %y
+}
+"""
+    report = nncdbg.bisect(nncdbg.parse(text), {"x": [1.0, 5.0, 12.0, 20.0]})
+    assert {each.site.op for each in report.kept} == {"Exp", "Log"}
+    assert str(report).startswith("2 of 2 statements must keep their types; all others run in f16:\n")
+    assert "%h: f32[4] = Exp(%x)" in str(report)
+    np.testing.assert_allclose(
+        nncdbg.run(report.program, {"x": [1.0, 5.0, 12.0, 20.0]})["y"], [1, 5, 12, 20], 1e-6
+    )
+    fine = nncdbg.bisect(nncdbg.parse(text), {"x": [1.0, 1.0, 2.0, 2.0]})
+    assert str(fine) == "all 2 statements can run in f16"
+    with pytest.raises(nncdbg.UsageError, match="cannot narrow"):
+        nncdbg.bisect(nncdbg.parse(text), dtype="f8")
+
+
+def test_an_input_that_does_not_fit_is_an_input_error() -> None:
+    with pytest.raises(nncdbg.InputError):
+        nncdbg.run(nncdbg.parse(TEXT), {"x": [1.0]})
+
+
+def test_a_finding_has_its_statement() -> None:
+    report = nncdbg.watch(nncdbg.parse(TEXT), {"x": [-1.0, 1.0, 2.0, 3.0]})
+    assert [each.statement for each in report.findings if each.first] == ["%h: f32[4] = Log(%x)"]

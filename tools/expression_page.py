@@ -32,10 +32,10 @@ _STATEMENT = """
 ## Long names
 
 Any part that occurs in only one name selects that value, with `%` or without:
-`print %Conv_output_0`, `watch %fc/Add`, `debugger.value("Conv_output_0")`. An exact name comes first, then
-a name that ends with the text at the start of a component (`/`, `:`, `.`, `__`) or of a word, then, after
-`%`, a name that contains it. Names that are visible in the selected frame hide others. If several names
-match, the error lists them.
+`print %Conv_output_0`, `watch %fc/Add`, `debugger.value("Conv_output_0")`. An exact name has priority, then
+a name that ends with the text, from the start of a word or of a component (`/`, `:`, `.`, `__`). After `%`,
+a name that contains the text also matches. Names that are visible in the selected frame hide others. If
+several names match, the error lists them.
 
 On a terminal and in lists of variables, a name of more than 24 characters is shown by the shortest end of
 its path that distinguishes it, or by two parts around an ellipsis: `%layers.3…MatMul_1_output_0`. This
@@ -48,12 +48,12 @@ shows all names in full. In a pipe, names are always in full.
 `$in1` the second.
 
 - In a condition or log message, the current statement is the one of the breakpoint. A condition that
-  reads `$out` is evaluated after the statement, and the stop is after it. A condition that reads only
+  reads `$out` is evaluated after the statement, and the stop follows it. A condition that reads only
   `$in0` is evaluated before it.
 - At a stop, `$in0` is an operand of the next statement, and `$out` a result of the statement that ran
   last in this block. At a stop after a statement (a watch, a catch, a condition on `$out`), both belong
   to that statement.
-- Where a block begins, `$out` are its inputs.
+- At the start of a block, `$out` and `$out1` are its inputs.
 
 `$x = EXPR` defines a convenience name. Its value stays the same across steps, `restart` and branches.
 `set $x = EXPR` does the same and prints nothing. `info convenience` lists the names.
@@ -61,8 +61,8 @@ shows all names in full. In a pipe, names are always in full.
 ## Changing values
 
 `set %v = EXPR` changes a value, and `set %v[INDEX] = EXPR` a part of it. `+=`, `-=`, `*=` and `/=`
-compute from the value before. Shape and type of the value stay: floats are rounded to the type, integers
-must fit exactly, and a scalar fills the tensor.
+compute from the current value. Shape and type of the value do not change: floats are rounded to the type,
+integers must fit exactly, and a scalar fills the tensor.
 
 ## Functions
 

@@ -17,10 +17,10 @@ computation graph, the answer names the command to use. This page is generated f
 
 ## Letters
 
-Where the debuggers agree, a letter has their meaning. Where they disagree, it has the meaning that loses
-nothing, or the answer names both commands. On a terminal, deleting all breakpoints asks first; so does
-running a program from the start that is under way. Scripts and pipes run without it. The debug console of
-an editor cannot ask: it needs `delete all`.
+Where the debuggers agree, a letter has their meaning. Where they disagree, it has the harmless meaning, or
+the answer names both commands. On a terminal, `delete` without numbers needs confirmation, and so does
+`run` when the program has already started. Scripts and pipes need none. In the debug console of an editor,
+use `delete all`.
 
 | letter | nncdbg | gdb | pdb | delve |
 |---|---|---|---|---|"""

@@ -87,7 +87,8 @@ def _debugpy() -> Any:
         import debugpy
     except ImportError:
         raise UsageError(
-            "debugpy is not installed, which debugs kernels in Python", hint="pip install 'nncdbg[kernels]'"
+            "debugging Python kernels needs debugpy, which is not installed",
+            hint="pip install 'nncdbg[kernels]'",
         ) from None
     return debugpy
 
@@ -159,7 +160,7 @@ def _attach(session: Session, debugpy: Any) -> None:
                 f"the client did not start the Python debugger: {answer.message or 'no reason given'}"
             )
 
-    session.say(f"waiting for the Python debugger to attach to {host}:{port}; pause gives up")
+    session.say(f"waiting for the Python debugger to attach to {host}:{port}; pause cancels")
     session.ask("startDebugging", {"request": "attach", "configuration": configuration}, answered)
     with _cancelling(debugpy.wait_for_client, lambda: _reason(session, refused)) as reasons:
         debugpy.wait_for_client()

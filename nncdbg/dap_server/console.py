@@ -129,7 +129,9 @@ class Console(Terminal):
     def sure(self, question: str, otherwise: str = "") -> bool:
         """Refuse where a console cannot ask; a file's lines are not asked."""
         if otherwise and not self._playing:
-            raise UsageError(question.rstrip("?") + ": a console cannot ask", hint=otherwise)
+            raise UsageError(
+                question.rstrip("?") + ": the debug console cannot ask for confirmation", hint=otherwise
+            )
         return True
 
     def perform(self, action: Callable[[], object]) -> None:
@@ -231,4 +233,4 @@ def bounded(text: str) -> str:
     if len(data) <= MAX_TEXT:
         return text
     shown = data[:MAX_TEXT].decode("utf-8", "ignore")
-    return f"{shown}\n… and {len(data) - MAX_TEXT} more bytes; request a part: an index or a slice"
+    return f"{shown}\n… and {len(data) - MAX_TEXT} more bytes; use an index or a slice"

@@ -35,7 +35,7 @@ REASONS = {
     "step": ("step", "Stopped after a step"),
     "data": ("data breakpoint", "A watched value was written"),
     "exception": ("exception", "Stopped by a caught finding"),
-    "goto": ("goto", "Went there"),
+    "goto": ("goto", "Stopped at the goto target"),
     "restart": ("restart", "Back at the start of the frame"),
     "pause": ("pause", "Paused"),
     "end": ("exit", "The program has ended"),

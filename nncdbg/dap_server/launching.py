@@ -13,6 +13,7 @@ import msgspec
 from nncdbg.dap_server.debuggee import Debuggee
 from nncdbg.dap_server.runner import Runner
 from nncdbg.dap_server.sources.shown import sources_of
+from nncdbg.engine.data_specs import data_file
 from nncdbg.engine.errors import LoadError, UsageError
 
 if TYPE_CHECKING:
@@ -133,20 +134,14 @@ def _opened(arguments: LaunchArguments, path: Path, folder: Path, bundle: Bundle
 def stamps(arguments: LaunchArguments, files: Iterable[Path]) -> dict[Path, tuple[int, int]]:
     """(time of change, size) of these files and of those that a configuration names, as far as they exist."""
     folder = _folder(arguments.cwd)
-    inputs = [_data_file(value) for value in arguments.inputs.values() if isinstance(value, str)]
-    named = [_file(name, folder) for name in (*inputs, *arguments.op_library)]
+    inputs = [data_file(value) for value in arguments.inputs.values() if isinstance(value, str)]
+    named = [*(str(file.path) for file in inputs if file is not None), *arguments.op_library]
     found = {}
-    for path in (*files, *named):
+    for path in (*files, *(_file(name, folder) for name in named)):
         if path.is_file():
             status = path.stat()
             found[path] = status.st_mtime_ns, status.st_size
     return found
-
-
-def _data_file(spec: str) -> str:
-    """The file that an input is given as: `x.npy`, or the archive of `x.npz:KEY`."""
-    head, archive, _ = spec.partition(".npz:")
-    return head + ".npz" if archive else spec
 
 
 def words_of(note: Note) -> str:

@@ -354,7 +354,7 @@ class Session:
         """Raise UsageError while the program goes to another moment: its values are not of one moment."""
         if self.state is State.RUNNING and not self.program.debugger.settled:
             raise UsageError(
-                "the program is moving in time: its values cannot be read or set",
+                "the program is moving to another moment: its values cannot be read or set",
                 hint="wait until it stops, or pause it",
             )
 

@@ -143,7 +143,7 @@ class Builder:
         nodes = []
         for node in graph.nodes:
             if node.subgraphs or node.op == "break":
-                raise UnsupportedOp("it has control flow inside")
+                raise UnsupportedOp("it contains control flow")
             inputs = tuple(inside[each] if isinstance(each, str) else each for each in node.inputs)
             outputs = tuple(self.fresh(f"{self.prefix}.{v.name}") if v.name else "" for v in node.outputs)
             inside |= {value.name: name for value, name in zip(node.outputs, outputs, strict=True)}

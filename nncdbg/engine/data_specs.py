@@ -1,6 +1,6 @@
-"""Data that is given as text: a NumPy file, data to generate, a number or a list.
+"""Data that is given as text: a NumPy file, an image, data to generate, a number or a list.
 
-x.npy    batch.npz:x    zeros    normal[1,512]    16000    [1, 2, 3]    [[0.5, nan], [-inf, 1e-3]]
+x.npy    batch.npz:x    photo.png:/255    zeros    normal[1,512]    16000    [[0.5, nan], [-inf, 1e-3]]
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import evaluate, parse
 from nncdbg.engine.generated import GENERATED
 from nncdbg.engine.graph import Array
+from nncdbg.engine.image_specs import ImageFile, image_file, is_image_text
 from nncdbg.engine.npy import Check, accept, load_array, load_from_archive
 
 FORMS = (
-    f"FILE.npy, FILE.npz:KEY, a number or list, or {'|'.join(GENERATED)} with sizes if needed: normal[1,512]"
+    f"FILE.npy, FILE.npz:KEY, FILE.png:STEPS, a number or list, or {'|'.join(GENERATED)} "
+    "with sizes if needed: normal[1,512]"
 )
 
 _GENERATED = re.compile(rf"({'|'.join(GENERATED)})\s*(?:\[([^\]]*)\])?")
@@ -74,10 +76,13 @@ def generated(text: str) -> Generated | None:
     return Generated(kind, tuple(map(int, listed)))
 
 
-def data_file(text: str, folder: Path | None = None) -> DataFile | None:
-    """A NumPy file by its suffix, relative to `folder`; None for any other text."""
+def data_file(text: str, folder: Path | None = None) -> DataFile | ImageFile | None:
+    """A NumPy or image file by its suffix, relative to `folder`; None for any other text.
+
+    Raises UsageError for an unknown step of an image.
+    """
     if _FILE.search(text) is None:
-        return None
+        return image_file(text, folder)
     lower, path, key = text.lower(), text, None
     if ".npz:" in lower:
         cut = lower.rindex(".npz:") + len(".npz")
@@ -89,12 +94,12 @@ def split_data(text: str) -> tuple[str, str] | None:
     """The target and the data of ``%v = zeros[2,3]`` or ``%v = x.npy``; None for any other assignment."""
     for place, character in enumerate(text):
         data = text[place + 1 :].strip().strip("\"'")
-        if character == "=" and (_GENERATED.fullmatch(data) or _FILE.search(data)):
+        if character == "=" and (_GENERATED.fullmatch(data) or _FILE.search(data) or is_image_text(data)):
             return text[:place].strip(), data
     return None
 
 
-def read_spec(text: str, folder: Path | None = None) -> Generated | DataFile | Plain:
+def read_spec(text: str, folder: Path | None = None) -> Generated | DataFile | ImageFile | Plain:
     """What a text gives.  Raises UsageError for a text in none of the forms."""
     found = generated(text) or data_file(text, folder)
     if found is not None:

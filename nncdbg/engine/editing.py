@@ -177,7 +177,7 @@ def late_words(edit: Edit, line_in: Callable[[Code, int], int | None]) -> list[s
     found = []
     for statement in edit.late:
         op, line = statement.code.nodes[statement.pc].op, line_in(statement.code, statement.pc)
-        used = f"line {line}: `{op}` has already used %{edit.name}, and its decision stays"
+        used = f"line {line}: `{op}` has already used %{edit.name}, and keeps its decision"
         found.append(f"{used} (to change it, step back to line {line} first)")
     return found
 

@@ -5,15 +5,18 @@ No data is converted silently: an array of another dtype or shape is an error th
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from nncdbg.engine import dtypes
-from nncdbg.engine.data_specs import DataFile, Generated, Plain, read_spec
+from nncdbg.engine.data_specs import FORMS, DataFile, Generated, Plain, data_file, read_spec
 from nncdbg.engine.errors import InputError, UsageError
 from nncdbg.engine.graph import Array, Dim, OptionalType, SequenceType, TensorType, Value, tensor_only
+from nncdbg.engine.image_files import read_image
+from nncdbg.engine.image_specs import ImageFile
 from nncdbg.engine.npy import load_archive
 
 
@@ -40,14 +43,20 @@ def _name_of(array: Array, value: Value) -> str:
         ) from None
 
 
-def given_array(value: Value, data: Any, folder: Path | None) -> Any:
-    """The array that the user gives for an input, of the input's dtype; a list of them for a sequence."""
+def given_array(value: Value, data: Any, folder: Path | None, notes: list[str]) -> Any:
+    """The array that the user gives for an input, of the input's dtype; a list of them for a sequence.
+
+    `notes` gets a sentence for each image that is converted.
+    """
     if isinstance(value.type, OptionalType):
-        return None if data is None else given_array(Value(value.name, value.type.element), data, folder)
+        element = Value(value.name, value.type.element)
+        return None if data is None else given_array(element, data, folder, notes)
+    if isinstance(data, os.PathLike):
+        data = _path_text(value, data)
     if isinstance(value.type, SequenceType):
-        return _sequence(value, value.type, data, folder)
+        return _sequence(value, value.type, data, folder, notes)
     if isinstance(data, str):
-        return _from_text(value, data, folder)
+        return _from_text(value, data, folder, notes)
     if isinstance(data, (bool, int, float, complex, list, tuple)):
         return _converted(value, data)
     try:
@@ -57,24 +66,42 @@ def given_array(value: Value, data: Any, folder: Path | None) -> Any:
     return _fitting(value, array, "convert it")
 
 
-def _from_text(value: Value, text: str, folder: Path | None) -> Array:
+def _path_text(value: Value, path: os.PathLike[Any]) -> str:
+    text = os.fsdecode(path)
+    try:
+        known = data_file(text)
+    except UsageError as error:
+        raise InputError(f"input %{value.name}: {error.message}", hint=error.hint) from None
+    if known is None:
+        raise InputError(f"input %{value.name}: {text} is not a data file", hint=f"give one of: {FORMS}")
+    return text
+
+
+def _from_text(value: Value, text: str, folder: Path | None, notes: list[str]) -> Array:
     try:
         spec = read_spec(text, folder)
     except UsageError as error:
         raise InputError(f"input %{value.name}: {error.message}", hint=error.hint) from None
     match spec:
         case DataFile():
-            read = spec.read(lambda header: _check_header(value, header))
-            return _fitting(value, _viewed(value, read), _SAVED)
+            array = spec.read(lambda header: _check_header(value, header))
+            return _fitting(value, _viewed(value, array), _SAVED)
+        case ImageFile():
+            read = read_image(value.name, tensor_only(value.type), spec)
+            notes.append(f"input %{value.name}: {read.words}")
+            return read.array
         case Plain(data):
             return _converted(value, data)
         case Generated():
             raise InputError(
-                f'an item of input %{value.name} cannot be "{text}"', hint="generated data is a whole tensor"
+                f'an item of input %{value.name} cannot be "{text}"',
+                hint="generated data fills a whole tensor",
             )
 
 
-def _sequence(value: Value, type_: SequenceType, data: Any, folder: Path | None) -> list[Any]:
+def _sequence(
+    value: Value, type_: SequenceType, data: Any, folder: Path | None, notes: list[str]
+) -> list[Any]:
     if isinstance(data, str) and data.lower().endswith(".npz"):
         element = Value(value.name, type_.element)
         path = folder / data if folder else Path(data)
@@ -84,7 +111,7 @@ def _sequence(value: Value, type_: SequenceType, data: Any, folder: Path | None)
             f"input %{value.name} {type_} needs a list of arrays", hint="FILE.npz gives all its arrays"
         )
     return [
-        given_array(Value(f"{value.name}[{index}]", type_.element), item, folder)
+        given_array(Value(f"{value.name}[{index}]", type_.element), item, folder, notes)
         for index, item in enumerate(data)
     ]
 

@@ -83,14 +83,16 @@ def bind(
 ) -> Bound:
     """Bind every input of `graph`.
 
-    `specs` maps an input's name (``x`` or ``%x``) to an array, a Python scalar or nested list
-    (converted to the input's dtype), or a text: FILE.npy, FILE.npz:KEY, relative to `folder`, a number
-    or list, or zeros, ones, normal, uniform, arange, with sizes where these are wanted (``normal[1,512]``).
-    A sequence is a list of those, or FILE.npz with all its arrays; an optional may be None.  `dims` gives
-    symbolic sizes.  Other sizes, and integers that are drawn, are chosen for `consumers` if these are given.
+    `specs` maps an input's name (``x`` or ``%x``) to an array, a Python scalar or nested list (converted to
+    the input's dtype), a path, or a text: FILE.npy, FILE.npz:KEY, FILE.png:STEPS (see `image_specs`),
+    relative to `folder`, a number or list, or zeros, ones, normal, uniform, arange, with sizes where these
+    are wanted (``normal[1,512]``).  A sequence is a list of those, or FILE.npz with all its arrays; an
+    optional may be None.  `dims` gives symbolic sizes.  Other sizes, and integers that are drawn, are chosen
+    for `consumers` if these are given.  A note reports each choice, and how an image became a tensor.
 
     Raises InputError for an unknown name, a dtype, rank or size that does not fit, a text in none of these
-    forms, or a seed below 0; LoadError for a file that cannot be read.
+    forms, or a seed below 0; LoadError for a file that cannot be read; UsageError for an image where Pillow
+    is not installed.
     """
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise InputError(f"the seed cannot be {seed!r}", hint="a seed is an integer of 0 or more")
@@ -98,8 +100,11 @@ def bind(
     named = {_input_name(name, inputs, graph): data for name, data in (specs or {}).items()}
     wanted = {name: _wanted(name, data) for name, data in named.items() if isinstance(data, str)}
     made = {name: spec for name, spec in wanted.items() if spec is not None}
+    read: list[str] = []
     given = {
-        name: given_array(inputs[name], data, folder) for name, data in named.items() if name not in made
+        name: given_array(inputs[name], data, folder, read)
+        for name, data in named.items()
+        if name not in made
     }
     sizes = _Sizes(graph, dims or {})
     for name, array in given.items():
@@ -109,7 +114,7 @@ def bind(
         sizes.match_spec(each)
     if consumers is not None:
         sizes.choose(consumers, missing, given, seed)
-    notes: list[Note] = []
+    notes = [*map(Note, read)]
     types = {name: each.concrete(sizes, notes) for name, each in missing.items()}
     integers = _integers(consumers, missing, types, given, sizes, seed)
     arrays = {}
@@ -276,7 +281,7 @@ class _Sizes:
     ) -> int:
         number = self.chosen.sizes.get(size, 1)
         reason = self.chosen.reasons.get(size)
-        choice = f", {number} is taken" if reason is None else f": {title} = {number}, {reason}"
+        choice = f", {number} is used" if reason is None else f": {title} = {number}, {reason}"
         notes.append(Note(what + choice, missing))
         return number
 

@@ -1,7 +1,8 @@
-"""The array that `set` gives a value: from an expression's result, generated data or a NumPy file."""
+"""The array that `set` gives a value: from an expression's result, generated data or a file."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,19 @@ from nncdbg.engine.editing import edited
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.generated import generate
 from nncdbg.engine.graph import Array, TensorType, Type, tensor_only
+from nncdbg.engine.image_files import read_image
+from nncdbg.engine.image_specs import ImageFile
 from nncdbg.engine.ops.valid_integers import known_type
 
 
-def from_text(name: str, type_: Type | None, text: str, folder: Path | None = None) -> Any:
+def from_text(
+    name: str, type_: Type | None, text: str, folder: Path | None, say: Callable[[str], None]
+) -> Any:
     """The data that a text gives for %`name` of this type: ``zeros``, ``normal[2,3]``, ``x.npy``, ``[1, 2]``.
 
-    Raises UsageError for a text in none of these forms, or data of another element type; LoadError for a
-    file that cannot be read.
+    `say` takes a sentence about the conversion of an image.  Raises UsageError for a text in none of these
+    forms, data of another element type, or an image that does not fit; LoadError for a file that cannot be
+    read.
     """
     spec = read_spec(text, folder)
     known = tensor_only(type_)
@@ -29,6 +35,10 @@ def from_text(name: str, type_: Type | None, text: str, folder: Path | None = No
             return data
         case DataFile():
             return _same_dtype(name, known, spec.read())
+        case ImageFile():
+            image = read_image(name, known, spec)
+            say(f"%{name}: {image.words}")
+            return image.array
         case Generated(kind, sizes):
             complete = known_type(type_)
             shape = sizes if sizes is not None else complete.shape if complete is not None else None

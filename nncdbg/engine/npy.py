@@ -28,7 +28,7 @@ MAPPED = 1 << 26
 
 def load_array(path: Path) -> Array:
     """The array of a .npy file, a large one read-only and as the file is; LoadError if there is none."""
-    with _opened(path) as file:
+    with opened(path) as file:
         if os.fstat(file.fileno()).st_size >= MAPPED and file.read(6) == b"\x93NUMPY":
             return np.load(path, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
         file.seek(0)
@@ -98,7 +98,7 @@ def archive_names(path: Path) -> list[str]:
 
 @contextmanager
 def _archive(path: Path) -> Iterator[NpzFile]:
-    with _opened(path) as file:
+    with opened(path) as file:
         archive = np.load(file, allow_pickle=False)
         if isinstance(archive, np.ndarray):
             raise LoadError(
@@ -144,13 +144,13 @@ def _header(file: IO[bytes]) -> Array | None:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
-    """The open file; what goes wrong while it is read is a LoadError in a user's words."""
+def opened(path: Path, kind: str = "a NumPy file", suffixes: str = ".npy or .npz") -> Iterator[IO[bytes]]:
+    """Open a regular file; any failure while it is read becomes a LoadError that names the file."""
     try:
         # To open a pipe or a device might wait for ever.
-        kind = path.stat().st_mode
-        if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
-            raise LoadError(f"{path} is not a regular file", hint="give a .npy or .npz file")
+        mode = path.stat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise LoadError(f"{path} is not a regular file", hint=f"give a {suffixes} file")
         with path.open("rb") as file:
             yield file
     except NncdbgError:
@@ -164,19 +164,19 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
     except MemoryError as error:
         raise LoadError(f"{path} does not fit into memory") from error
     except Exception as error:
-        # numpy.load has no exception of its own for a damaged file: it may be any of a dozen.
+        # Neither numpy.load nor Pillow has one exception for a damaged file: it may be any of a dozen.
         if "allow_pickle" in str(error) or "Python objects" in str(error):
             raise LoadError(
                 f"{path} contains Python objects, or is not a NumPy file",
                 hint=_PICKLES,
             ) from error
-        raise LoadError(f"{path} is damaged or no NumPy file: {error}") from error
+        raise LoadError(f"{path} is damaged or not {kind}: {error}") from error
 
 
 def choice(name: str, known: Iterable[str]) -> str:
     """A hint: the known name that is nearest to `name`, or all of them."""
     names = sorted(known)
     if not names:
-        return "there is none"
+        return "there are none"
     near = difflib.get_close_matches(name, names, n=1)
-    return f"did you mean {near[0]}?" if near else "there is " + ", ".join(names)
+    return f"did you mean {near[0]}?" if near else "use one of: " + ", ".join(names)

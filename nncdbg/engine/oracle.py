@@ -67,8 +67,8 @@ class Coverage:
         parts = [f"micro programs ran beside {checked}, {_counted(self.runs, 'time')}"]
         if self.without:
             counts = Counter({op: len(seen) for op, seen in self.without.items()})
-            parts.append(f"without one: {', '.join(f'{op} {n}' for op, n in counts.most_common())}")
-        parts += [f"that of {op} could not run: {reason}" for op, reason in self.failed.items()]
+            parts.append(f"no micro program: {', '.join(f'{op} {n}' for op, n in counts.most_common())}")
+        parts += [f"the micro program of {op} could not run: {reason}" for op, reason in self.failed.items()]
         return "; ".join(parts)
 
 

@@ -53,7 +53,7 @@ class OverflowChecks:
         node = binding.node
         count = f"{np.count_nonzero(wrong)} of {wrong.size} elements"
         detail = (
-            f"an overflow to Inf inside {node.op}: {count} of %{node.outputs[0].name} are finite and wrong"
+            f"an overflow to Inf inside {node.op}: {count} of %{node.outputs[0].name} are finite but wrong"
         )
         self.report(Finding("inf", binding, detail, inputs, 0, result=result, elements=wrong))
 
@@ -97,7 +97,7 @@ def _again(binding: Binding, inputs: Sequence[Any]) -> Any:
 
 
 def _no_generator() -> Any:
-    raise AssertionError("an op that draws random numbers declares no squares")
+    raise AssertionError("an op that draws random numbers cannot declare squares")
 
 
 def _differs(result: Array, expected: Any) -> Array | None:

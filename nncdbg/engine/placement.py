@@ -67,7 +67,7 @@ class Placement:
         if there is None or line < 1:
             raise UsageError(f"no statement comes from line {line} of {file} or after it")
         if there != line:
-            found.note = f"line {line} gives no statement; moved to line {there}"
+            found.note = f"line {line} has no statement; moved to line {there}"
             found.target = f"{file}:{there}"
         found.lines = tuple(sorted(self.listing.line(path, pc) for path, pc in origin[there]))
 
@@ -82,7 +82,11 @@ class Placement:
 
     def _known_files(self) -> str | None:
         files = sorted(self.origins)
-        return f"there are {', '.join(files[:3])}{' ...' if len(files) > 3 else ''}" if files else None
+        return (
+            f"the source files are {', '.join(files[:3])}{' ...' if len(files) > 3 else ''}"
+            if files
+            else None
+        )
 
     def _bind_site(self, found: Breakpoint) -> None:
         assert found.place is not None

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 
 from nncdbg.engine.code import Path
-from nncdbg.engine.graph import Graph, Program
+from nncdbg.engine.graph import Graph, Program, Type
 
 
 def blocks(program: Program) -> Iterator[tuple[Path, Graph]]:
@@ -47,6 +47,17 @@ def candidates(program: Program, kind: str) -> set[str]:
             found.update(value.name for value in graph.inputs)
             found.update(value.name for node in graph.nodes for value in node.outputs)
     return found - {""}
+
+
+def declared_type(program: Program, name: str) -> Type | None:
+    """Return the type that the program declares for a value; None for no value or several with the name."""
+    declared = [
+        value.type
+        for _, graph in blocks(program)
+        for value in (*graph.inputs, *(output for node in graph.nodes for output in node.outputs))
+        if value.name == name
+    ]
+    return declared[0] if len(declared) == 1 else None
 
 
 def constant_names(program: Program) -> set[str]:

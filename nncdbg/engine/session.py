@@ -245,7 +245,8 @@ class Debugger(RichOutput):
     ) -> Breakpoint:
         """Stop after each statement that changes the result of an expression, such as ``"%h[0, 3]"``.
 
-        The first result is a change, unless it is false.  Raises ExpressionError, UsageError.
+        The first result is a change, unless it is false.  Raises ExpressionError, and UsageError for an
+        element outside of a value whose sizes are known.
         """
         return self._stopping.add({"watch": expression}, when, hits)
 
@@ -655,9 +656,10 @@ class Debugger(RichOutput):
     def set_value(self, name: str, value: Any, index: Any = None, *, scope: Values | None = None) -> Branch:
         """Change a value, or the part at `index`, and compute again what depends on it.
 
-        `value` is an array, a number, a list, or text: ``"zeros"``, ``"normal[2,3]"``, ``"x.npy"``.  `index`
-        is a NumPy index, or text such as ``"0, 2:4"``; `scope` says from which frame the name is seen (the
-        selected one, if None).  The run without the edit stays: the branch that is returned is the new one.
+        `value` is an array, a number, a list, or text: ``"zeros"``, ``"normal[2,3]"``, ``"x.npy"``,
+        ``"photo.png:/255"``.  `index` is a NumPy index, or text such as ``"0, 2:4"``; `scope` says from which
+        frame the name is seen (the selected one, if None).  The run without the edit stays: the branch that
+        is returned is the new one.
 
         The results of the next statement can be set where its op has no kernel (see `awaited`): the statement
         returns them from then on, in every iteration, and the branch is the current one.
@@ -668,7 +670,7 @@ class Debugger(RichOutput):
             self._supply(name, value, index, scope)
             return self.timeline.branches[self.timeline.branch]
         if isinstance(value, str) and (now := type_of(scope.content(name))) and now.dtype != "str":
-            value = from_text(name, now, value, self._folder)
+            value = from_text(name, now, value, self._folder, self._say)
         return change(scope, name, value, index, self.backend.to_device)
 
     def late_decisions(self) -> list[str]:
@@ -695,7 +697,7 @@ class Debugger(RichOutput):
         code, pc = frame.code, frame.pc
         known = code.types.get(name)
         if isinstance(value, str):
-            value = from_text(name, known, value, self._folder)
+            value = from_text(name, known, value, self._folder, self._say)
         if index is None:
             array = whole_result(name, known, value)
         else:
@@ -773,7 +775,7 @@ class Debugger(RichOutput):
         """Call a mark `to`.  Raises UsageError if there is none, or if another one is called so."""
         mark = self.known_mark(name)
         if to != name and to in self.timeline.marks:
-            raise UsageError(f"there is a mark {to!r} already", hint="delete it, or take another name")
+            raise UsageError(f"the mark {to!r} already exists", hint="delete it, or use another name")
         self.timeline.rename_mark(mark, to)
 
     @property
@@ -804,6 +806,9 @@ class Debugger(RichOutput):
         if not again:
             text = f"{count} of branch {self.timeline.branch} will be re-applied: {', '.join(places)}"
             text += f"; `branch {self.timeline.without(edits[0])}` is the run without it"
+        self._say(text)
+
+    def _say(self, text: str) -> None:
         frame = self.machine.frames[-1]
         self.said(LogMessage(text, frame, self.line_of(frame, frame.pc)))
 

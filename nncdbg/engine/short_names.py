@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cached_property
 from typing import TypeAlias
 
@@ -179,6 +180,13 @@ def written_name(text: str, names: Scopes) -> str | None:
     """Return the name that the program's text writes as `label::rest`; None if it is none of `names`."""
     name = names.without_prefix(text)
     return name if name is not None and any(name in tier for tier in names.tiers) else None
+
+
+def nearest_name(text: str, names: Iterable[str]) -> str | None:
+    """Return a name that `text` means when upper and lower case are equal, else the most similar name."""
+    folded = {name.casefold(): name for name in names}
+    found = meant(text.casefold(), folded) or get_close_matches(text.casefold(), list(folded), n=1)
+    return folded[found[0]] if found else None
 
 
 def choices(found: Sequence[str]) -> str:

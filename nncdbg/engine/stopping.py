@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from nncdbg.engine.breakpoints import Breakpoint, Place, hit_rule
 from nncdbg.engine.code import Code
-from nncdbg.engine.errors import UsageError
-from nncdbg.engine.expression import Expression
+from nncdbg.engine.errors import ExpressionError, UsageError
+from nncdbg.engine.expression import Expression, evaluate_index, split_target
 from nncdbg.engine.linking import walk
+from nncdbg.engine.ops.valid_integers import known_type
 from nncdbg.engine.placement import Placement, braced
 from nncdbg.engine.traps import Traps
 from nncdbg.engine.values import Values
@@ -50,10 +53,13 @@ class Stopping:
         chosen = [(kind, place) for kind, place in asked.items() if place is not None]
         if len(chosen) != 1:
             raise UsageError(
-                "a breakpoint is at one of line, op, graph, value, source or site", hint="break_at(line=12)"
+                "a breakpoint needs exactly one of line, op, graph, value, source or site",
+                hint="break_at(line=12)",
             )
         kind, place = chosen[0]
         expression = self.scope.read(place) if kind in ("watch", "assert") else None
+        if kind == "watch":
+            self._check_element(place)
         read = self._read(when, log)
         rule = str(hits) if hits is not None else None
         if rule is not None:
@@ -76,6 +82,23 @@ class Stopping:
         self.traps.breakpoints[found.number] = found
         self.traps.rearm()
         return found
+
+    def _check_element(self, text: str) -> None:
+        """Raise UsageError for an element such as ``%h[9, 0]`` outside of a value whose sizes are known."""
+        try:
+            name, index = split_target(text, self.scope.has, self.scope.names)
+        except ExpressionError:
+            return  # Another expression, which was parsed before.
+        if index is None or index.names:
+            return
+        types = {known_type(code.types.get(name)) for code in self.traps.codes if name in code.slot_of}
+        known = types.pop() if len(types) == 1 else None
+        if known is not None:
+            shape = [int(size) for size in known.shape or () if size is not None]
+            try:
+                np.broadcast_to(False, shape)[evaluate_index(index, self.scope)]
+            except IndexError as error:
+                raise UsageError(f"{text.strip()} is not an element of {known}: {error}") from None
 
     def _read(self, when: str | None, log: str | None) -> _Read:
         """Return the condition, and what it and the log message read.  Raises ExpressionError."""

@@ -110,7 +110,7 @@ class Timeline:
         self.passed_edits: Callable[[Sequence[Edit], bool], None] = _unreported
         """Called with edits of the branch that take effect again (True), or are ahead again (False)."""
         self.marks: dict[str, Mark] = {}
-        self.branches = {0: Branch(0, None, 0, "the program as given")}
+        self.branches = {0: Branch(0, None, 0, "the original run")}
         self.branch = 0
         self.replayed = 0
         """Statements executed again so far to go back: what rewinding has cost."""

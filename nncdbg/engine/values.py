@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +15,7 @@ from nncdbg.engine.expression import FACTS, STATEMENT_VARIABLE, Expression, chec
 from nncdbg.engine.graph import Array, TensorType
 from nncdbg.engine.machine import Frame, Machine
 from nncdbg.engine.rich_output import RichOutput
-from nncdbg.engine.short_names import Scopes, ShortNames, choices, meant
+from nncdbg.engine.short_names import Scopes, ShortNames, choices, meant, nearest_name
 from nncdbg.engine.timeline import EVICTED, Timeline
 from nncdbg.stats import Summary
 from nncdbg.stats.piecewise import summarize_by_pieces
@@ -120,7 +119,7 @@ class Values:
                 )
             raise NotComputed(
                 f"%{name} is not available in this frame",
-                hint="its block has not run, or not since a value was set; or its history was dropped",
+                hint="its block has not run (since the last edit), or its history was dropped",
             )
         raise self._unknown(name)
 
@@ -151,10 +150,10 @@ class Values:
         return found[0] if found else None
 
     def _unknown(self, name: str) -> ExpressionError:
-        near = difflib.get_close_matches(name, list(self.names()), 1)
+        near = nearest_name(name, self.names())
         return ExpressionError(
             f"nothing is named %{name}",
-            hint=f"did you mean %{near[0]}?" if near else "`info values` lists the available values",
+            hint=f"did you mean %{near}?" if near else "`info values` lists the available values",
         )
 
     def _where(self, place: Place) -> str:
@@ -209,7 +208,8 @@ class Values:
         gone = self.timeline.standing(content)
         if gone is not None:
             raise NotComputed(
-                f"%{name} is no longer valid: {gone}", hint="go back to before that, or use --allocator debug"
+                f"%{name} is no longer valid: {gone}",
+                hint="go back to an earlier moment, or use --allocator debug",
             )
         return content
 

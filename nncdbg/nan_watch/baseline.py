@@ -268,7 +268,7 @@ def write_baseline(file: str | Path, report: Report, program: Program) -> Baseli
     if not _came_to_its_end(report):
         raise RunError(
             f"no baseline is written to {path}: the run did not finish",
-            hint="findings that it did not reach would be new the next time",
+            hint="findings after the stop would be missing from the baseline",
         )
     hidden = _too_many(report)
     if hidden is not None:

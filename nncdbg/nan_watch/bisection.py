@@ -210,8 +210,8 @@ class Bisection:
         op = lookup(node.op, version_of(node.op, code.opsets))
         if op is not None and op.random:
             self.notes.append(
-                f"{node.op} (line {debugger.line_in(code, pc)}) draws other numbers once statements are added"
-                " before it: give these as an input"
+                f"{node.op} (line {debugger.line_in(code, pc)}) draws other numbers when statements are"
+                " added before it: pass its result as an input"
             )
         self._sites[place] = site_of(code, pc, name, debugger)
         self.alone[place] = Alone()
@@ -256,7 +256,7 @@ class Bisection:
         if alone.reason:
             detail = alone.detail
         else:
-            detail = f"alone it is {_times(alone.factor)} off; without it {without.words}"
+            detail = f"alone in this type it is {_times(alone.factor)} off; without it {without.words}"
         return Kept(place, self._sites[place], alone.reason or "error", detail, alone.hint, without.factor)
 
 

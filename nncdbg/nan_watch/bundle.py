@@ -230,7 +230,7 @@ def read_document(folder: Path) -> Document:
         raise LoadError(f"cannot read {path}: {error.strerror or error}") from None
     if document.format != FORMAT:
         raise LoadError(
-            f"{path} has format {document.format}, and {FORMAT} is known",
+            f"{path} has format {document.format}, but this nncdbg reads format {FORMAT}",
             hint="the file may be from a newer nncdbg",
         )
     return document

@@ -66,7 +66,7 @@ def run_corpus(
     task = replace(task, keep=task.keep or record_to is not None or task.good is not None)
     asked, skipped = jobs_of(folder, runs, seed)
     if jobs is not None and jobs < 1:
-        raise UsageError(f"invalid number of jobs: {jobs}", hint="--jobs 1 runs one case after the other")
+        raise UsageError(f"invalid number of jobs: {jobs}", hint="--jobs 1 runs the cases one by one")
     if budget is not None and not budget > 0:
         raise UsageError(f"the budget cannot be {budget} seconds", hint="such as --budget 60")
     count = min(len(asked), jobs or cores())
@@ -78,7 +78,7 @@ def run_corpus(
         finally:
             pool.close()
     if skipped:
-        whole.note(f"no cases are {', '.join(skipped[:5])}{' and others' if len(skipped) > 5 else ''}")
+        whole.note(f"not cases: {', '.join(skipped[:5])}{' and others' if len(skipped) > 5 else ''}")
     if pool.left:
         whole.leave(pool.left, "it was interrupted" if signalled else f"the budget of {budget:g} s is spent")
     report = whole.finished(task.good)
@@ -96,7 +96,7 @@ def cores() -> int:
 def jobs_of(folder: str | os.PathLike[str] | None, runs: int, seed: int) -> tuple[list[Job], list[str]]:
     """The runs that a folder of cases, and a number of seeds, ask for; and the names of what is no case."""
     if runs < 1:
-        raise UsageError(f"invalid number of runs: {runs}", hint="--runs 1 runs it once")
+        raise UsageError(f"invalid number of runs: {runs}", hint="--runs 1 runs the program once")
     seeds = range(seed, seed + runs)
     if folder is None:
         return [Job(index, f"seed {each}", None, each) for index, each in enumerate(seeds)], []

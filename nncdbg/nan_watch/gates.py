@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 USUAL = ("nan", "inf", "uninitialized", "integer")
 
 KINDS = {
-    "nan": "a NaN originates at an op, or comes with an input or a parameter",
-    "inf": "an unintentional Inf originates at an op, or comes with an input or a parameter",
+    "nan": "a NaN originates at an op, or is in an input or a parameter",
+    "inf": "an unintentional Inf originates at an op, or is in an input or a parameter",
     "uninitialized": "uninitialized memory is read",
     "integer": "an integer is divided by zero, a cast is out of range, or a scale is zero",
     "overflow": "a finite number too large for its type becomes Inf",
@@ -59,7 +59,7 @@ MEASURES = {
         percent=True,
     ),
     "saturated": Measure(
-        "share of the results of Sigmoid, Tanh or Softmax at their ends, where the gradient is 0",
+        "share of the results of Sigmoid, Tanh or Softmax at their limits, where the gradient is 0",
         0.95,
         hint="smaller weights, or a normalization before the activation",
         percent=True,
@@ -74,28 +74,28 @@ MEASURES = {
         percent=True,
     ),
     "headroom": Measure(
-        "how many times the largest value still fits into its f16, bf16 or f8 type",
+        "largest number of the f16, bf16 or f8 type divided by the largest value",
         4.0,
         False,
         "scale the values down, or keep this op in f32",
     ),
     "growth": Measure(
-        "largest value of a result over the largest of its operands",
+        "largest value of a result divided by the largest of its operands",
         1e3,
         hint="a normalization, a smaller scale, or an epsilon in the division",
     ),
     "depth": Measure(
-        "largest value of a result over the smallest range on the way to it",
+        "largest value of a result divided by the smallest range on its path",
         1e6,
         hint="a normalization between the layers, or smaller initial weights",
     ),
     "update": Measure(
-        "norm of the change of what a loop carries over its norm, per iteration",
+        "norm of the change of a carried value divided by its norm, per iteration",
         1.0,
         hint="a smaller learning rate or weight decay, or clip the gradient",
     ),
     "runaway": Measure(
-        "norm of what a loop carries over its first norm",
+        "norm of a carried value divided by its first norm",
         100.0,
         hint="a smaller learning rate; gradients that are clipped",
     ),
@@ -261,15 +261,17 @@ def _number(text: str, written: str) -> float:
     except ValueError:
         limit = math.nan
     if math.isnan(limit):
-        raise UsageError(f"the limit of the gate {text!r} is no number: {written}", hint="such as dead:0.9")
+        raise UsageError(
+            f"the limit of the gate {text!r} is not a number: {written}", hint="such as dead:0.9"
+        )
     return limit
 
 
 def _unknown(text: str, name: str) -> UsageError:
     if name in KINDS:
-        return UsageError(f"the gate {name!r} has no limit, so not {text!r}", hint=f"write {name}")
+        return UsageError(f"the gate {name!r} takes no limit: {text!r}", hint=f"write {name}")
     if name == RANGE:
         return UsageError(f"the gate {text!r} has no expression", hint="for example range:max(%h) > 1e4")
     near = difflib.get_close_matches(name, gate_names(), 1)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(gate_names())}"
+    hint = f"did you mean {near[0]}?" if near else f"the gates are {', '.join(gate_names())}"
     return UsageError(f"there is no gate {text!r}", hint=hint)

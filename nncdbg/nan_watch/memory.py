@@ -142,8 +142,8 @@ class _Watch:
         else:
             report.error = StoppedRun("the run was stopped")
         line = debugger.line_of(frame, frame.pc)
-        report.unchecked.append(f"what comes after line {line}: the run did not finish")
-        report.unchecked.append("reuse of memory: there is no whole run to compare with")
+        report.unchecked.append(f"statements after line {line}: the run did not finish")
+        report.unchecked.append("reuse of memory: the comparison needs a finished run")
 
     def _ordered(self, max_findings: int) -> list[WatchFinding]:
         """In the order of the run, what only the plan shows at the end; the first is marked."""

@@ -126,7 +126,7 @@ def changed(debugger: Debugger, found: Changed, culprit: Moment | None) -> Watch
         if any(statement.code.names[slot] == found.name for slot in statement.code.operands[statement.pc]):
             evidence += ", which has it as an operand"
     else:
-        evidence += ", and no statement was seen to change it"
+        evidence += "; the statement that changed it is unknown"
     return WatchFinding(
         "reuse",
         "birth",
@@ -135,7 +135,7 @@ def changed(debugger: Debugger, found: Changed, culprit: Moment | None) -> Watch
         inputs=_operands(reader),
         cause="write into foreign memory" if culprit is not None else "unknown",
         evidence=evidence,
-        hint="write only to the own result: copy the operand, and keep no buffers between calls",
+        hint="write only to the op's own result: copy the operand, and keep no buffers between calls",
         other=None if culprit is None else _site(debugger, culprit.statement, ""),
     )
 
@@ -160,7 +160,7 @@ def unexplained(debugger: Debugger, differs: Differs, read: StillRead | None) ->
     """A statement that gives something else in an arena although its operands are right."""
     statement = differs.moment.statement
     what = f"%{differs.name} differs" if differs.name else differs.detail
-    evidence = f"{what} although no operand does"
+    evidence = f"{what} although its operands are equal"
     cause, hint, other = "unknown", "the kernel depends on memory that it does not own", None
     if read is not None:
         owner, taker = read.block.owner, read.block.successor

@@ -135,7 +135,9 @@ class Trial:
             reach = _reach(content)
             if reach > largest:
                 return Alone(
-                    np.inf, "overflow", f"%{name} reaches {reach:.6g}, and {dtype} ends at {largest:.6g}"
+                    np.inf,
+                    "overflow",
+                    f"%{name} reaches {reach:.6g}, and the largest {dtype} is {largest:.6g}",
                 )
         case = _alone(node, operands, code.opsets, dtype)
         gates = {"fail_on": ["nan", "inf"], "strict": True}

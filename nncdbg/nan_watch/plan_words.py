@@ -41,8 +41,8 @@ def _problem(debugger: Debugger, problem: PlanProblem) -> WatchFinding:
     name, place = value.name, value.place
     first, last = problem.first, problem.last
     if problem.kind == "small":
-        evidence = f"%{name} takes {first} bytes, and its place has {last}"
-        hint = "round sizes up, and take them from the type and the shape that the value has when it runs"
+        evidence = f"%{name} needs {first} bytes, and its place has {last}"
+        hint = "compute sizes from the type and shape at run time, and round them up"
     elif problem.kind == "misaligned":
         evidence = f"%{name} is at byte {first}, which is not a multiple of {last}"
         hint = f"give it a multiple of {last} as its offset"
@@ -77,7 +77,7 @@ def _sharing(debugger: Debugger, problem: PlanProblem, other: Placed) -> str:
     if problem.kind == "overlap":
         return f"{lives[0]} and {lives[1]} {shared}"
     op = other.code.nodes[other.live.definition].op
-    return f"{op} writes %{other.name} over its operand {lives[0]} while it reads that: they {shared}"
+    return f"{op} writes %{other.name} over its operand {lives[0]} while it reads the operand: they {shared}"
 
 
 def _defined(debugger: Debugger, value: Placed) -> Line:
@@ -95,10 +95,10 @@ def left_out(debugger: Debugger, arena: PlacedAllocation) -> list[str]:
     told = []
     if arena.apart:
         names = _listed(arena.apart)
-        told.append(f"values that the plan does not place, which had memory of their own: {names}")
+        told.append(f"values without a place in the plan, which used separate memory: {names}")
     if arena.beyond:
         names = _listed(arena.beyond)
-        told.append(f"values that do not fit into the arena, which had memory of their own: {names}")
+        told.append(f"values that do not fit into the arena, which used separate memory: {names}")
     return told
 
 

@@ -28,13 +28,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--nan-watch",
         action="store_true",
-        help="each model file (.onnx, .nnc) is a test: it is run, and fails at the first NaN or Inf",
+        help="run each model file (.onnx, .nnc) as a test that fails at the first NaN or Inf",
     )
     parser.addini(
-        "nan_watch_files", "model files that are tests with --nan-watch", "args", ["*.onnx", "*.nnc"]
+        "nan_watch_files", "model files that --nan-watch runs as tests", "args", ["*.onnx", "*.nnc"]
     )
     parser.addini("nan_watch_fail_on", "gates of --nan-watch and of the fixture nan_watch", "string", "")
-    parser.addini("nan_watch_max_ops", "statements after which a watched run is stopped", "string", "")
+    parser.addini("nan_watch_max_ops", "end a watched run after this many statements", "string", "")
     parser.addini("nan_watch_strict", "also fail on findings without effect on an output", "bool", False)
 
 
@@ -42,7 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
     _options(config, {})  # What is wrong in the ini file is told before any test.
     config.addinivalue_line(
         "markers",
-        f"{_MARKER}(fail_on=..., strict=..., ...): what the fixture nan_watch passes on to nncdbg.watch",
+        f"{_MARKER}(fail_on=..., strict=..., ...): arguments of the fixture nan_watch for nncdbg.watch",
     )
 
 
@@ -55,7 +55,7 @@ def _options(config: pytest.Config, given: Mapping[str, Any]) -> Options:
     most = config.getini("nan_watch_max_ops")
     if most:
         if not most.isdecimal() or not int(most):
-            raise pytest.UsageError(f"nan_watch_max_ops is {most!r}, and should be a number of statements")
+            raise pytest.UsageError(f"nan_watch_max_ops is {most!r}, not a number of statements")
         options["max_ops"] = int(most)
     return options | dict(given)
 

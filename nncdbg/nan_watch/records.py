@@ -49,7 +49,7 @@ class Site:
 
     `line` counts from 1 in the program's text; `graph` is the graph or layer, `node` the name that the
     model gave the node ("" for none), `value` the result concerned; `file` and `source_line` are the
-    place in the user's model.
+    place in the user's model; `text` is the line as the program's text has it.
     """
 
     line: int | None
@@ -59,6 +59,7 @@ class Site:
     value: str
     file: str | None = None
     source_line: int | None = None
+    text: str = field(default="", compare=False)
 
     def location(self) -> dict[str, Any] | None:
         """`{"file", "line"}` of the user's model; None where it says none."""
@@ -125,6 +126,11 @@ class WatchFinding:
     def line(self) -> int | None:
         """The line of the statement in the program's text, from 1."""
         return self.site.line
+
+    @property
+    def statement(self) -> str:
+        """The statement as the program's text has it."""
+        return self.site.text
 
     @property
     def op(self) -> str:

@@ -1,19 +1,23 @@
-"""`nncdbg reduce` as one call: find, reduce, keep the state, write the bundle, verify it in a new process."""
+"""`nncdbg.reduce`: find, reduce, keep the state, write the bundle, verify it in a new process."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from nncdbg.engine.errors import RunError
+from nncdbg.engine.frontends import ProgramSource, load
 from nncdbg.engine.graph import Program
+from nncdbg.engine.ops.library import load_op_library
 from nncdbg.nan_watch.bundle import check_folder, write_bundle
 from nncdbg.nan_watch.case import Case
+from nncdbg.nan_watch.gates import USUAL, split
 from nncdbg.nan_watch.records import WatchFinding
 from nncdbg.nan_watch.reduction import Progress, Reduction
 from nncdbg.nan_watch.reduction_state import load_state, origin_of, save_state
@@ -33,6 +37,63 @@ class Reduced:
     signature: Signature
     runs: int
     interrupted: bool = False
+
+    @property
+    def program(self) -> Program:
+        """The reduced program."""
+        return self.case.program()
+
+    @property
+    def inputs(self) -> Mapping[str, Any]:
+        """The reduced inputs by name."""
+        return self.case.inputs
+
+
+def reduce(
+    program: ProgramSource,
+    inputs: Mapping[str, Any] | None = None,
+    *,
+    folder: str | os.PathLike[str],
+    fail_on: str | Iterable[str] = USUAL,
+    strict: bool = False,
+    backend: str = "numpy",
+    fallback: bool = False,
+    allocator: str | None = None,
+    dims: Mapping[str, int] | None = None,
+    seed: int = 0,
+    max_ops: int | None = None,
+    state: str | os.PathLike[str] | None = None,
+    op_libraries: Iterable[str | os.PathLike[str]] = (),
+) -> Reduced:
+    """Write the smallest program and inputs with the same finding into `folder`, a repro bundle.
+
+    `program` and the arguments of the run are as for `nncdbg.watch`.  `state` is a file that keeps the
+    progress of a long reduction.  `op_libraries` are the Python files with kernels that the program needs;
+    they are loaded.  Ctrl-C writes the best result so far.
+
+    Raises UsageError if a watch finds nothing or `folder` has other files, RunError if the bundle does not
+    show the finding in a new process, and the errors of Debugger.
+    """
+    libraries = [os.path.abspath(each) for each in op_libraries]
+    for library in libraries:
+        load_op_library(library)
+    settings = Settings(
+        backend=backend,
+        fallback=fallback,
+        allocator=allocator,
+        seed=seed,
+        max_ops=max_ops,
+        fail_on=[*split(fail_on)] if isinstance(fail_on, str) else [*fail_on],
+        strict=strict,
+        op_libraries=libraries,
+    )
+    program = load(program)
+    drawn = settings.debugger(program, inputs, dims=dims).inputs
+    job = Job(program, drawn, settings, Path(state) if state is not None else None)
+    reduced = job.run(Path(folder), model=program.source or "")
+    if not reduced.interrupted:
+        verify(Path(folder), reduced.signature, settings)
+    return reduced
 
 
 @dataclass(slots=True)

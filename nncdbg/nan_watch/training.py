@@ -103,7 +103,7 @@ def _grew(course: _Course) -> str:
     first, last = course.norms[0], course.norms[-1]
     return (
         f"the norm of %{course.name} grew from {first:.4g} to {last:.4g} "
-        f"over the {count} iterations before, {course.growth ** (1 / count):.3g}-fold each"
+        f"over the previous {count} iterations, by {course.growth ** (1 / count):.3g} times each"
     )
 
 
@@ -113,7 +113,7 @@ def _op(courses: list[_Course]) -> Verdict | None:
     if high > _GROWN * low:
         return None
     norms = f"the norm of %{course.name} was {low:.4g} to {high:.4g}"
-    return Verdict(OP, f"{OP}: what the loop carries was steady before ({norms})", "")
+    return Verdict(OP, f"{OP}: the carried values were steady before ({norms})", "")
 
 
 def _iterations(debugger: Debugger, tick: int) -> list[tuple[Code, list[Any]]]:

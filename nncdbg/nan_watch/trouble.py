@@ -229,8 +229,8 @@ class Trouble:
         if kind == "depth":
             actual = level.high / level.base
             return actual, (
-                f"%{name} reaches {level.high:.4g}, {actual:.4g} times as much as the smallest range "
-                f"on the way to it, {level.base:.4g}"
+                f"%{name} reaches {level.high:.4g}, {actual:.4g} times the smallest range "
+                f"on its path, {level.base:.4g}"
             )
         return self._growth(spot, inputs, name, level) if kind == "growth" else None
 
@@ -240,7 +240,7 @@ class Trouble:
             return None
         ends, of = count(np.asarray(self._to_host(result)), spot.binding.attributes)
         what = "rows" if spot.binding.node.op == "Softmax" else "elements"
-        return (ends / of, f"{ends} of {of} {what} of %{name} are at their ends") if of else None
+        return (ends / of, f"{ends} of {of} {what} of %{name} are at their limits") if of else None
 
     def _see_units(self, spot: _Spot, result: Any, track: Track) -> None:
         if track.units is not None and (track.units.alive is None or track.units.alive.all()):
@@ -285,7 +285,9 @@ def _headroom(name: str, dtype: str, level: Level) -> tuple[float, str] | None:
         return None
     most = float(ml_dtypes.finfo(NUMPY[dtype]).max)
     actual = most / level.high
-    fact = f"%{name} reaches {level.high:.6g}, and {dtype} ends at {most:.6g}: it fits {actual:.4g} times"
+    fact = (
+        f"%{name} reaches {level.high:.6g}, and the largest {dtype} is {most:.6g}: {actual:.4g} times as much"
+    )
     return actual, fact
 
 

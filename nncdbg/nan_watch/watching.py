@@ -65,7 +65,7 @@ def watch_run(
     _tell(report, trail.sightings, measured, gates, debugger, max_findings)
     if stop.reason != "end":
         report.error = _failure(stop)
-        report.unchecked.append(f"what comes after line {stop.line}: the run did not finish")
+        report.unchecked.append(f"statements after line {stop.line}: the run did not finish")
     report.unchecked += [*_unchecked(debugger, gates), *left]
     return report
 
@@ -174,10 +174,11 @@ def site_of(code: Code, pc: int, value: str, debugger: Debugger) -> Site:
     if pc == ENTRANCE:
         return Site(debugger.listing_in(code).header_line(code.path), graph, "", "", value)
     line = debugger.line_in(code, pc)
+    text = debugger.listing_in(code).lines[line - 1].strip() if line is not None else ""
     if pc >= len(code.nodes):
-        return Site(line, graph, "", "return", value)
+        return Site(line, graph, "", "return", value, text=text)
     node = code.nodes[pc]
     place = node.location
     if place is None:
-        return Site(line, graph, "", node.op, value)
-    return Site(line, graph, place.name or "", node.op, value, place.file, place.line)
+        return Site(line, graph, "", node.op, value, text=text)
+    return Site(line, graph, place.name or "", node.op, value, place.file, place.line, text)

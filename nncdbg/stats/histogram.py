@@ -66,13 +66,15 @@ def histogram(
 def _check(bins: int | Sequence[float], limits: tuple[float, float] | None) -> None:
     if isinstance(bins, (int, np.integer)):
         if not 1 <= bins <= _MANY:
-            raise UsageError(f"a histogram of {bins} bins", hint=f"use 1 to {_MANY} bins")
+            raise UsageError(f"a histogram cannot have {bins} bins", hint=f"use 1 to {_MANY} bins")
     else:
         edges = np.asarray(bins, np.float64)
         if edges.ndim != 1 or edges.size < 2 or not np.all(np.diff(edges) > 0):
             raise UsageError("the bin edges do not increase", hint="give two or more increasing edges")
     if limits is not None and not (np.all(np.isfinite(limits)) and limits[0] <= limits[1]):
-        raise UsageError(f"no histogram over the range {limits}", hint="give a finite range, low end first")
+        raise UsageError(
+            f"a histogram cannot have the range {limits}", hint="give a finite range, low end first"
+        )
 
 
 def _finite_numbers(tensor: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -146,7 +146,7 @@ class _Prompt:
     def _take(self, message: dict[str, Any]) -> None:
         if "title" in message:
             hint = "`help` lists the commands, `quit` leaves this terminal only"
-            print(f"{printable(message['title'])}: beside the editor; {hint}", flush=True)
+            print(f"{printable(message['title'])}: connected to the editor's session; {hint}", flush=True)
         elif "shown" in message:
             _print(message)
         else:

@@ -29,7 +29,7 @@ _LISTED = 6
 _HEADLINES = {
     "equal": ("the sides agree", "bold green"),
     "intermediate": ("the outputs agree, intermediate values differ", "bold yellow"),
-    "rounding": ("the outputs differ by rounding only: a tie fell the other way", "bold yellow"),
+    "rounding": ("the outputs differ by rounding only: a tie was decided differently", "bold yellow"),
     "diverged": ("the outputs differ", "bold red"),
 }
 
@@ -84,7 +84,7 @@ def _verdict(screen: Screen, report: DiffReport, names: _Names) -> None:
     counts = f"{report.diverging} beyond the tolerance{marginal}"
     screen.put(f"{total} values paired{f' ({ways})' if ways else ''}, {counts}")
     if report.gone:
-        screen.put_wrapped(Text(f"{report.gone} never read were freed before they could be compared", "dim"))
+        screen.put_wrapped(Text(f"{report.gone} unread values were freed before the comparison", "dim"))
     for side, count, unmatched in (
         ("A", report.unmatched_a, report.only_a),
         ("B", report.unmatched_b, report.only_b),
@@ -188,7 +188,7 @@ def _facts(match: Match) -> list[str]:
 
 
 def _times(factor: float) -> str:
-    return "where nothing is tolerated" if factor == float("inf") else f"{factor:.3g} times the tolerance"
+    return "with a tolerance of 0" if factor == float("inf") else f"{factor:.3g} times the tolerance"
 
 
 def _growth(screen: Screen, rows: Sequence[Growth], names: _Names) -> None:

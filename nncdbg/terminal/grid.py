@@ -51,7 +51,7 @@ def choose_slice(array: Array, index: Any = None, axes: int = 2) -> tuple[Array,
         if not plain:
             chosen = np.asarray(array[items], dtype=array.dtype)
             shown, positions, caption = choose_slice(chosen, None, axes)
-            return shown, positions, f"of the elements chosen: {caption or type_of(shown)}"
+            return shown, positions, f"selected elements: {caption or type_of(shown)}"
         full = _full(items, array.ndim)
         positions = [range(size)[item] for item, size in zip(full, array.shape, strict=True)]
     except (IndexError, ValueError, TypeError) as error:

@@ -9,8 +9,8 @@ from nncdbg.engine.ops.influence import EVERYTHING, Influence
 
 HEAD = """# Influence of operand elements on results
 
-`nncdbg watch` follows NaN and Inf by this table: an output depends on a bad element if a chain of
-statements carries its influence there. The table is generated from the declarations of the ops
+`nncdbg watch` uses this table to follow NaN and Inf. An output depends on a bad element if the influence
+reaches it through a chain of statements. The table is generated from the declarations of the ops
 (`Op.influence`) by `make docs`. `tests/engine/ops/test_influence.py` compares each row with an experiment
 that changes the element and checks which results change. A row marked as rough may name more elements than
 are influenced; no row names fewer.

@@ -75,7 +75,7 @@ def short_name_text(form: str, unicode: bool = True) -> str:
 def element(value: Any, digits: int = 4) -> str:
     """One element in few characters: `nan`, `-inf`, `0.3333`, `true`, `'text'`, `1+2j`."""
     if isinstance(value, str | bytes):
-        text = repr(value)
+        text = repr(str(value) if isinstance(value, str) else bytes(value))
         return text if len(text) <= 16 else text[:13] + "..'"
     if isinstance(value, bool | np.bool_):
         return "true" if value else "false"

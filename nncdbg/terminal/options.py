@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-INPUT_FORMS = "FILE.npy, FILE.npz:KEY, a number or list, or zeros|ones|normal|uniform|arange[SIZES]"
+INPUT_FORMS = (
+    "FILE.npy, FILE.npz:KEY, FILE.png:STEPS, a number or list, or zeros|ones|normal|uniform|arange[SIZES]"
+)
 
 
 class Parser(argparse.ArgumentParser):

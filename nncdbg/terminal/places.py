@@ -59,7 +59,7 @@ def split_place(text: str) -> tuple[str, str, str]:
     """(kind, name, what follows) of a text that begins with a place; UsageError if it does not."""
     match = _PLACE.match(text)
     if match is None:
-        raise UsageError(f'"{text.strip()}" is not a place to stop at', hint=FORMS)
+        raise UsageError(f'"{text.strip()}" is not a place for a breakpoint', hint=FORMS)
     sigil, rest = match["sigil"], text[match.end() :].strip()
     name = _unquoted(match["quoted"]) if match["quoted"] else match["bare"]
     if sigil:
@@ -110,7 +110,7 @@ def _unquoted(quoted: str) -> str:
     try:
         return unquote(quoted, 0)
     except Flaw as flaw:
-        raise UsageError(f"the name {quoted} is not well quoted: {flaw.message}", hint=flaw.hint) from None
+        raise UsageError(f"the name {quoted} is quoted incorrectly: {flaw.message}", hint=flaw.hint) from None
 
 
 def _conditions(rest: str) -> tuple[str | None, str | None]:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _PACKAGE = str(Path(nncdbg.__file__).parent)
 _FILE = "<py>"
-_BANNER = "Python: values are NumPy arrays under their names; `debugger`, `execute`. Ctrl-D leaves."
+_BANNER = "Python: each value is a NumPy array with its name; also `debugger` and `execute`. Ctrl-D leaves."
 _IDENTIFIER = re.compile(r"\W")
 
 
@@ -70,7 +70,7 @@ class Namespace(dict[str, Any]):
         found = self._short.get(key, [])
         if len(found) > 1:
             names = ", ".join(f"debugger.value({name!r})" for name in found[:3])
-            raise UsageError(f"{key} is the end of {len(found)} names of values", hint=f"choose: {names}")
+            raise UsageError(f"{key} matches the ends of {len(found)} value names", hint=f"choose: {names}")
         if not found:
             raise KeyError(key)
         return scope.value(found[0])

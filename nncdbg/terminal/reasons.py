@@ -74,7 +74,7 @@ def explain(screen: Screen, debugger: Debugger, name: str, depth: int | None = N
         show_slice(screen, debugger, near)
         if len(near) < len(origins):
             left = len(origins) - len(near)
-            screen.put(f"and {left} value{'s' if left > 1 else ''} before: `why -v`")
+            screen.put(f"and {left} earlier value{'s' if left > 1 else ''}: `why -v`")
 
 
 def abnormal(debugger: Debugger, screen: Screen, names: Sequence[str]) -> tuple[str, list[str]] | None:

@@ -67,7 +67,7 @@ def write_line(file: TextIO, text: str) -> None:
     except OSError as error:
         close_recording(file)
         raise UsageError(
-            f"cannot record to {file.name}: {error.strerror}", hint="recording is off; the session goes on"
+            f"cannot record to {file.name}: {error.strerror}", hint="recording is off; the session continues"
         ) from None
 
 

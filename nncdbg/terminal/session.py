@@ -100,9 +100,7 @@ class Session:
         except NncdbgError as error:
             self.screen.complain(error)
         except MemoryError:
-            self.screen.complain(
-                RunError(f"out of memory in `{text}`", hint="request a part: an index or a slice")
-            )
+            self.screen.complain(RunError(f"out of memory in `{text}`", hint="use an index or a slice"))
         except KeyboardInterrupt:
             self.screen.complain("interrupted")
         except BrokenPipeError:
@@ -186,7 +184,7 @@ class Session:
         """Execute the lines of a command file; how many failed.  Raises UsageError if it cannot be read."""
         if self._depth >= _DEPTH:
             raise UsageError(
-                f"command files call each other {_DEPTH} deep", hint=f"check whether {path} calls itself"
+                f"command files are nested more than {_DEPTH} deep", hint=f"check whether {path} calls itself"
             )
         lines = [line for line in read_commands(path) if not line.startswith(SETUP)]
         return self.play_lines(lines, path, echo=echo)
@@ -238,7 +236,7 @@ class Session:
             return
         if self.confirm is None or not self.confirm("this recording runs Python code; run it?"):
             raise UsageError(
-                "a recording does not run Python code", hint="read it first; --allow-python runs the code"
+                "the recording contains Python code", hint="review it first; --allow-python runs the code"
             )
         self.trusts_recordings = True
 

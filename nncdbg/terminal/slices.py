@@ -176,7 +176,9 @@ def diagnosed(debugger: Debugger, origin: Origin, name: str) -> Diagnosis | str 
     statement, slots = Statement(code, pc), origin.visit.slots
     if name == ZEROS:
         return debugger.diagnose_zeros(statement, slots, output), None
-    return debugger.diagnose(name.lower(), statement, slots, output) or "intentional: ONNX defines it so"
+    return (
+        debugger.diagnose(name.lower(), statement, slots, output) or "intentional: ONNX defines this result"
+    )
 
 
 def content_of(debugger: Debugger, visit: Visit, slot: int) -> Any:
@@ -218,7 +220,7 @@ def troubles_of(content: Any, code: Code, slot: int, showing: Showing) -> set[st
 def origin_of_input(origin: Origin) -> str:
     code = origin.visit.code
     if any(inner == origin.slot for _, inner in code.captures):
-        return "from the block around"
+        return "from the enclosing block"
     if origin.slot > len(code.graph.inputs):
         return "constant"
     return "carried" if code.parent is not None else "input"

@@ -232,4 +232,4 @@ def _beside(pictures: list[list[Text]], width: int) -> list[Text]:
 
 
 def _scale_text(scale: tuple[float, float] | None) -> str:
-    return f"scale {scale[0]:.4g} .. {scale[1]:.4g}" if scale else "nothing finite"
+    return f"scale {scale[0]:.4g} .. {scale[1]:.4g}" if scale else "no finite elements"

@@ -395,13 +395,13 @@ class Parser(Reading):
         block = self.inside(cursor)
         names = Names()
         if not cursor.accept_word("unless"):
-            raise cursor.flaw("expected unless", "leave a loop with: break unless %go")
+            raise cursor.flaw("expected `unless`", "leave a loop with: break unless %go")
         condition = read.operand(cursor, names)
         location = cursor.location()
         cursor.end()
         if block.kind not in ("body", "broken"):
             hint = "put it at the top level of a loop's body"
-            raise cursor.whole(f"break in {CALLED[block.kind]}", hint)
+            raise cursor.whole(f"break is not allowed in {CALLED[block.kind]}", hint)
         self.resolve(names, number)
         block.nodes.append(Node("break", (condition,), (), {}, (), location, self.take_comment()))
         block.lines.append(number)

@@ -252,7 +252,7 @@ def test_a_missing_debugpy_is_told(files: tuple[Path, Path], tmp_path: Path) -> 
         start(client, files, **ABLE)
         client.move("next")
         target = {"threadId": 1, "targetId": ways_in(client)["kernel of child.Twice (Python)"]}
-        assert "debugpy is not installed" in client.refused("stepIn", target)
+        assert "debugpy, which is not installed" in client.refused("stepIn", target)
         client.move("next")
 
 

@@ -138,7 +138,7 @@ def test_an_edit_names_the_decision_that_has_already_used_the_value(client: Clie
     client.move("stepIn")
     client.request("setExpression", {"expression": "%total", "value": "-1"})
     said = client.expect_event("output", category="important")["output"]
-    assert "line 7: `if` has already used %total, and its decision stays" in said
+    assert "line 7: `if` has already used %total, and keeps its decision" in said
     assert "step back to line 7" in said
 
 
@@ -220,7 +220,7 @@ def test_what_stands_after_the_change_is_not_what_was_there_before(client: Clien
     assert "is not available in this frame" in message, f"{left} belongs to the course that was left"
     client.move("stepBack", reason="entry")
     client.move("next")
-    assert "set" in client.refused("evaluate", {"expression": "%centred"}), "the edit is applied again"
+    assert "last edit" in client.refused("evaluate", {"expression": "%centred"}), "the edit is applied again"
     client.request("evaluate", {"expression": "branch 0", "context": "repl"})
     client.expect_stop("goto")
     assert client.evaluate("%centred[0, 0]") == left, "on the branch without the change, as it was"
@@ -289,13 +289,13 @@ def test_a_value_is_not_set_while_the_program_goes_back(client: Client, tmp_path
     client.start("long.nnc", inputs={"x": "zeros"}, allocator="arena")
     client.evaluate("goto 300000", "repl")
     given = {"expression": "%x", "value": "1"}
-    assert "moving in time" in client.refused("setExpression", given)
-    assert "moving in time" in client.refused("evaluate", {"expression": "%a"})
-    assert "moving in time" in client.refused("evaluate", {"expression": "p %a", "context": "repl"})
+    assert "moving to another moment" in client.refused("setExpression", given)
+    assert "moving to another moment" in client.refused("evaluate", {"expression": "%a"})
+    assert "moving to another moment" in client.refused("evaluate", {"expression": "p %a", "context": "repl"})
     client.request("setBreakpoints", {"source": {"path": str(tmp_path / "long.nnc")}, "breakpoints": []})
     client.request("pause", {"threadId": 1})
     client.expect_stop("pause")
-    assert client.request("nncdbg/timeline")["branches"][0]["title"] == "the program as given"
+    assert client.request("nncdbg/timeline")["branches"][0]["title"] == "the original run"
 
 
 @pytest.mark.parametrize("allocator", ["debug", "arena", "plain"])

@@ -403,7 +403,7 @@ def test_a_replayed_recording_runs_no_python_in_the_console(client: Client, tmp_
     )
     client.start(EXAMPLES / "first_steps.nnc")
     client.evaluate(f"replay {recording}", "repl")
-    refused = "a recording does not run Python code"
+    refused = "the recording contains Python code"
     client.wait_for(lambda m: m.get("event") == "output" and refused in m["body"]["output"])
     client.expect_stop("entry")
     seen = len(client.messages)

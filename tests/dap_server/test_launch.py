@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from tests.dap_server.client import Client
 
@@ -53,6 +54,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"inputs": {"x": "text.npy"}}, "text.npy"),
     ({"inputs": {"x": "flat.npy"}}, "needs 2 axes, not 1"),
     ({"inputs": {"x": "double.npy"}}, "it needs f32, not f64"),
+    ({"inputs": {"x": "none.png:/255"}}, "none.png"),
+    ({"inputs": {"x": "text.png:/255"}}, "is not an image"),
+    ({"inputs": {"x": "grey.png"}}, "the scale from 0..255 to f32 is missing"),
+    ({"inputs": {"x": "grey.png:/25x"}}, '"/25x" is not a step'),
     ({"dims": {"M": 3}}, 'has the size "M"'),
     ({"dims": {"N": -1}}, "cannot be -1"),
     ({"dims": {"N": "3"}}, "arguments.dims"),
@@ -76,6 +81,8 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "graph.nnc").write_text(PROGRAM)
     (tmp_path / "plain.txt").write_text("no graph")
     (tmp_path / "text.npy").write_text("no array")
+    (tmp_path / "text.png").write_text("no image")
+    Image.new("L", (2, 3), 51).save(tmp_path / "grey.png")
     (tmp_path / "raises.py").write_text("1 / 0\n")
     np.save(tmp_path / "x.npy", np.ones((3, 2), "f4"))
     np.save(tmp_path / "flat.npy", np.ones(2, "f4"))
@@ -104,6 +111,7 @@ def test_each_wrong_value_is_told_and_the_next_launch_works(client: Client, fold
         ({"inputs": {"x": "nothing"}}, 2003),
         ({"inputs": {"x": "normal[1]"}}, 2003),
         ({"inputs": {"x": "flat.npy"}}, 2003),
+        ({"inputs": {"x": "grey.png"}}, 2003),
         ({"inputs": {"y": 1}}, 2003),
         ({"dims": {"Z": 4}}, 2003),
         ({"backend": "abacus"}, 2000),
@@ -164,9 +172,24 @@ def test_inputs_that_are_drawn_are_told_of(client: Client, folder: Path) -> None
     client.start("graph.nnc", inputs={"k": 1})
     told = client.expect_event("output", category="console")["output"]
     assert "size N of input %x" in told
-    assert told.endswith('1 is taken (give "dims": {"N": 4})\n')
+    assert told.endswith('1 is used (give "dims": {"N": 4})\n')
     told = client.expect_event("output", category="console")["output"]
     assert told.endswith('drawn at random from seed 0 (give "inputs": {"x": "x.npy"})\n')
+
+
+def test_an_image_is_an_input_and_its_conversion_is_reported(client: Client, folder: Path) -> None:
+    client.start("graph.nnc", inputs={"x": "grey.png:/255", "k": 1})
+    assert client.evaluate("max(abs(%x - 0.2)) < 1e-7") == "true"
+    note = client.expect_event("output", category="console")["output"]
+    assert note == "input %x: grey.png, 2x3 grey, /255, HW\n"
+    client.request("next", {"threadId": 1})
+    client.expect_stop("step")
+    client.request("setExpression", {"expression": "%r", "value": "grey.png:/127.5-1"})
+    assert (
+        client.expect_event("output", category="console")["output"]
+        == "%r: grey.png, 2x3 grey, /127.5-1, HW\n"
+    )
+    assert client.evaluate("max(abs(%r + 0.6)) < 1e-6") == "true"
 
 
 @pytest.mark.skipif(find_spec("onnxruntime") is None, reason="onnxruntime is not installed")

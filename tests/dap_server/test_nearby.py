@@ -45,7 +45,7 @@ def test_the_abnormal_first_then_the_newest(client: Client, tmp_path: Path) -> N
     listed = [(each["rank"], each["name"], each["why"]) for each in nearby(client)]
     assert listed == [
         (0, "%nan", "4 NaN"),
-        (1, "%unwritten", "not written in full"),
+        (1, "%unwritten", "partly written"),
         (2, "%tiny", "4 subnormal"),
         (2, "%huge", "beyond 1.84e+19: its square overflows"),
         (3, "%last", ""),

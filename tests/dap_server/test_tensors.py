@@ -88,7 +88,7 @@ def test_parts_by_index_and_by_axes(client: Client, tmp_path: Path) -> None:
         ({"name": "nope"}, "nope"),
         ({"name": "rows"}, "not a tensor"),
         ({"expression": '"text"'}, "not a tensor"),
-        ({"name": "x", "maxElements": 0}, "a sample of 0 elements"),
+        ({"name": "x", "maxElements": 0}, "a sample cannot have 0 elements"),
         ({"name": "x", "maxElements": MAX_ELEMENTS + 1}, "request 1 to"),
         ({"name": 5}, "name"),
         ({"name": "x", "frameId": 999_999}, "frame no longer exists"),
@@ -331,7 +331,7 @@ def test_a_difference_and_what_it_is_to(client: Client, tmp_path: Path) -> None:
         ({"expression": "%z"}, "cannot be compared"),
         ({}, "compared with one other"),
         ({"expression": "%y", "branch": 0}, "compared with one other"),
-        ({"branch": "other"}, "one branch only"),
+        ({"branch": "other"}, "only one branch"),
         ({"branch": 7}, "no branch 7"),
         ({"expression": "prev(%x)"}, "no previous value"),
     ]

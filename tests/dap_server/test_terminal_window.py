@@ -94,7 +94,7 @@ def test_two_front_ends_of_one_program(client: Client, model: Path, terminals: l
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     terminal = Terminal(arguments)
     terminals.append(terminal)
-    terminal.expect("model.nnc: beside the editor")
+    terminal.expect("model.nnc: connected to the editor's session")
     terminal.expect("Add(%x, %x)")
     terminal.expect("(nncdbg)")
     # Nobody else can come.

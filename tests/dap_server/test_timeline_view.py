@@ -29,7 +29,7 @@ def test_marks(client: Client) -> None:
     for action in ("goto", "delete"):
         message = client.refused("nncdbg/marks", {"action": action, "name": "start"})
         assert message == "there is no mark 'start' (marks: later)"
-    assert "a mark has a name" in client.refused("nncdbg/marks", {"action": "set"})
+    assert "a mark needs a name" in client.refused("nncdbg/marks", {"action": "set"})
     assert "action" in client.refused("nncdbg/marks", {"action": "drop"})
 
 
@@ -42,7 +42,7 @@ def test_a_mark_gets_another_name(client: Client) -> None:
     ]
     assert [mark["name"] for mark in renamed] == ["first of all", "two"]
     taken = client.refused("nncdbg/marks", {"action": "rename", "name": "two", "to": "first of all"})
-    assert "there is a mark 'first of all' already" in taken
+    assert "the mark 'first of all' already exists" in taken
     assert "no mark 'one'" in client.refused("nncdbg/marks", {"action": "rename", "name": "one", "to": "x"})
     assert "give `to`" in client.refused("nncdbg/marks", {"action": "rename", "name": "two"})
     client.move("next")
@@ -85,7 +85,7 @@ def table(branches: list[dict[str, Any]]) -> str:
 
 def test_the_start_and_the_place_where_it_stands(client: Client) -> None:
     client.start(EXAMPLES / "first_steps.nnc")
-    assert table(timeline(client)) == "*0 the program as given\n  0 start line 10\n  0 now line 10"
+    assert table(timeline(client)) == "*0 the original run\n  0 start line 10\n  0 now line 10"
     client.move("next")
     client.move("next")
     client.move("stepBack")
@@ -111,7 +111,7 @@ def test_an_edit_begins_a_branch(client: Client) -> None:
         " 1 %h set from 0 at 5\n"
         "  5 edit %h line 11\n"
         "  6 left line 12\n"
-        " 0 the program as given\n"
+        " 0 the original run\n"
         "  0 start line 10\n"
         "  5 mark after the layer line 11\n"
         "  5 left line 11"
@@ -133,7 +133,7 @@ def test_in_a_loop_and_at_the_end(client: Client, tmp_path: Path) -> None:
     client.start("long.nnc", stopOnExit=True)
     client.move("stepIn")
     client.move("next")
-    assert table(timeline(client)) == "*0 the program as given\n  0 start line 5\n  2 now line 7"
+    assert table(timeline(client)) == "*0 the original run\n  0 start line 5\n  2 now line 7"
     client.move("stepIn", granularity="instruction")
     client.request("setBreakpoints", {"source": client.top_frame()["source"], "breakpoints": [{"line": 9}]})
     client.move("continue", "breakpoint")

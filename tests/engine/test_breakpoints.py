@@ -36,7 +36,7 @@ def test_every_statement_of_a_line_of_the_model(debugger: nncdbg.Debugger) -> No
     assert found.lines == (5, 6)
     later = debugger.break_at(source=("/work/src/net.py", 13), hits=2)
     assert later.lines == (8,)
-    assert later.note == "line 13 gives no statement; moved to line 20"
+    assert later.note == "line 13 has no statement; moved to line 20"
     assert debugger.run().line == 6
     stop = debugger.run()
     assert (stop.line, stop.breakpoints) == (8, (later.number,))
@@ -239,6 +239,19 @@ def test_watched_expression_stops_where_its_result_changes_both_ways() -> None:
     debugger.watch_expression("%t[...] // 8", when="$iter > 0")
     assert debugger.run().detail.endswith(": 1.")
     assert debugger.run().detail.endswith(": 1. -> 2.")
+
+
+@pytest.mark.parametrize("text", ["%a[2, 0]", "%a[0, 0, 0]", "%x[-3, 0]", "%t[0, 4]"])
+def test_watch_of_an_element_outside_of_the_value_is_refused(debugger: nncdbg.Debugger, text: str) -> None:
+    with pytest.raises(nncdbg.UsageError) as caught:
+        debugger.watch_expression(text)
+    assert caught.value.message.startswith(f"{text} is not an element of f32[2,4]: ")
+    assert debugger.breakpoints == []
+
+
+@pytest.mark.parametrize("text", ["%a[1, 3]", "%a[-2]", "%a[0:9]", "%a[%i]", "%t[argmax(%t[0])]"])
+def test_watch_of_an_element_inside_of_the_value_is_accepted(debugger: nncdbg.Debugger, text: str) -> None:
+    assert debugger.watch_expression(text).number == 1
 
 
 def test_assertion_stops_after_the_statement_that_makes_it_false() -> None:

@@ -121,7 +121,7 @@ SIZES = {
         "%x: f32[N,3]",
         "%y = Add(%x, %t)",
         {"N": 1},
-        "size N of input %x f32[N,3] is not given, 1 is taken",
+        "size N of input %x f32[N,3] is not given, 1 is used",
     ),
     "sum_of_two": (
         "%x: f32[N,3], %z: f32[M,3]",

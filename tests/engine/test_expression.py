@@ -500,7 +500,7 @@ ERRORS: list[tuple[str, str, str, str]] = [
     ("mean()", "`mean` needs its argument `x`", "mean", "mean(x)"),
     ("%h.quantile()", "`quantile` needs its argument `q`", "quantile", ""),
     ("mean(%h, axes=0)", "`mean` has no argument `axes`", "axes", "axis"),
-    ("mean(%h, x=%g)", "given twice", "x", ""),
+    ("mean(%h, x=%g)", "has two values", "x", ""),
     ("mean(axis=0, %h)", "without a name follows", "%", ""),
     ("max(%h, 0)", "takes no further argument", "0", "maximum(a, b)"),
     ("sqrt(%h, 2)", "takes no further argument", "2", "x"),
@@ -525,7 +525,7 @@ ERRORS: list[tuple[str, str, str, str]] = [
     ("%h[%g]", "an index is an integer", "%g", ""),
     ("%h[::0]", "slice step cannot be zero", "%h[::0]", ""),
     ("%h[1.5:]", "must be an integer, not float", "1.5", ""),
-    ("%h[..., ...]", "`...` once at most", "%h[..., ...]", ""),
+    ("%h[..., ...]", "may contain `...` once", "%h[..., ...]", ""),
     ("3[0]", "int cannot be indexed", "3[0]", ""),
     ("%h.shape[2]", "out of range", "%h.shape[2]", ""),
     ("%i // 0", "integer division by zero", "%i // 0", ""),
@@ -544,7 +544,7 @@ ERRORS: list[tuple[str, str, str, str]] = [
     ("[[1], [2, 3]]", "different shapes: (1,), (2,)", "[[1], [2, 3]]", ""),
     ("%h @ %h", "inner sizes 3 and 2", "%h @ %h", ""),
     ("%h @ 2", "multiplies matrices, not scalars", "%h @ 2", "`*`"),
-    ("%h.shape < (1, 2)", "tuples are equal or not", "%h.shape < (1, 2)", ""),
+    ("%h.shape < (1, 2)", "tuples compare only with == and !=", "%h.shape < (1, 2)", ""),
 ]
 
 

@@ -75,8 +75,8 @@ def test_sizes_come_from_arrays_then_from_the_user_then_are_one():
     assert bound.arrays["z"].shape == (1, 1)
     assert bound.dims == {"N": 4, "M": 5, "K": 1}
     assert [*map(str, bound.notes)] == [
-        "size K of input %z f32[K,?] is not given, 1 is taken (give --dim K=SIZE)",
-        "axis 1 of input %z f32[K,?] has an unknown size, 1 is taken (give --input z=FILE.npy)",
+        "size K of input %z f32[K,?] is not given, 1 is used (give --dim K=SIZE)",
+        "axis 1 of input %z f32[K,?] has an unknown size, 1 is used (give --input z=FILE.npy)",
     ]
 
 
@@ -146,7 +146,7 @@ def test_scalars_and_lists_are_converted(type_, data, expected):
         (F23, np.zeros((2, 3)), "it needs f32, not f64"),
         (F23, np.zeros((2, 4), np.float32), "axis 1 must have size 3, not 4"),
         (F23, np.zeros(6, np.float32), "it needs 2 axes, not 1"),
-        (F23, "x.png", "is not data"),
+        (F23, "x.svg", "is not data"),
         (F23, "zeroes", "did you mean zeros"),
         (F23, [[1, 2, 3], [4, 5]], "ragged"),
         (F23, object(), "which a tensor cannot contain"),

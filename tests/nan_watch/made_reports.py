@@ -134,7 +134,7 @@ def fine() -> Report:
 
 def failed() -> Report:
     error = RunError("MatMul failed: sizes\n  differ", operands=("%x: f32[1,3]",), hint="look at %x")
-    return Report("net.onnx", 3, 0.01, error=error, unchecked=["what comes after line 4"])
+    return Report("net.onnx", 3, 0.01, error=error, unchecked=["statements after line 4"])
 
 
 def corpus() -> Report:

@@ -91,7 +91,7 @@ def test_bad_cases_among_good_ones_cost_only_themselves(tmp_path: Path) -> None:
     assert "did you mean x?" in errors["g.npz"]
     birth = next(each for each in report.findings if each.role == "birth")
     assert (birth.site.value, birth.case, birth.count, birth.first) == ("l", "b.npz", 2, True)
-    assert report.notes == ["no cases are README.md"]
+    assert report.notes == ["not cases: README.md"]
     assert report.ops == sum(case.ops for case in report.cases) == 5 * 4
     assert seen[-1] == (8, 8)
     assert report.exit_code == 3  # a damaged file is worse than a gate
@@ -256,7 +256,7 @@ def test_runs_without_a_folder_are_seeds(tmp_path: Path) -> None:
     births = [each for each in report.findings if each.role == "birth"]
     assert births[0].case == "seed 3"
     assert report.notes == [
-        "size N of input %x f32[N,4] is not given, 1 is taken (give --dim N=SIZE)",
+        "size N of input %x f32[N,4] is not given, 1 is used (give --dim N=SIZE)",
         "input %x f32[1,4] drawn at random from the seed of each run (give --input x=FILE.npy)",
         "input %k f32[] drawn at random from the seed of each run (give --input k=FILE.npy)",
     ]

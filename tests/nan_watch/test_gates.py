@@ -41,8 +41,8 @@ def test_gates_are_read_and_say_themselves(
 WRONG = [
     ("nann", "did you mean nan?"),
     ("dedd:0.9", "did you mean dead?"),
-    ("", "there are nan"),
-    ("nan,,inf", "there are nan"),
+    ("", "the gates are nan"),
+    ("nan,,inf", "the gates are nan"),
     ("nan:2", "write nan"),
     ("range", "range:max"),
     ("range:", "range:max"),

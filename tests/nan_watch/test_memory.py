@@ -210,12 +210,12 @@ WRONG_PLANS = {
         {"a": [8, 12]},
         ["%h (live from line 5 to line 8) and %a (live from line 6 to line 7) share bytes 8..12"],
     ),
-    "too small": ({"h": [0, 8]}, ["%h takes 12 bytes, and its place has 8"]),
+    "too small": ({"h": [0, 8]}, ["%h needs 12 bytes, and its place has 8"]),
     "no multiple of the element": ({"h": [2, 12]}, ["%h is at byte 2, which is not a multiple of 4"]),
     "in place, but shifted": (
         {"b": [68, 12]},
         [
-            "Abs writes %b over its operand %a (live from line 6 to line 7) while it reads that: "
+            "Abs writes %b over its operand %a (live from line 6 to line 7) while it reads the operand: "
             "they share bytes 68..76"
         ],
     ),
@@ -245,7 +245,7 @@ def test_a_plan_that_ends_a_life_too_early_is_told() -> None:
     words = "%h lives from line 3 to line 5; the plan considers it dead after line 4"
     assert [finding.evidence for finding in report.findings] == [words]
     assert report.unchecked == [
-        "values that the plan does not place, which had memory of their own: %a of main, %y of main"
+        "values without a place in the plan, which used separate memory: %a of main, %y of main"
     ]
 
 
@@ -294,8 +294,8 @@ def test_an_input_that_a_kernel_writes_into_is_an_error_of_the_run() -> None:
     assert report.status == "failed"
     assert "read-only" in str(report.error)
     assert report.unchecked == [
-        "what comes after line 3: the run did not finish",
-        "reuse of memory: there is no whole run to compare with",
+        "statements after line 3: the run did not finish",
+        "reuse of memory: the comparison needs a finished run",
     ]
 
 

@@ -129,7 +129,7 @@ def test_the_text_of_a_run_that_failed() -> None:
         "  differ\n"
         "  with %x: f32[1,3]\n"
         "  hint: look at %x\n"
-        "not checked: what comes after line 4\n"
+        "not checked: statements after line 4\n"
     )
 
 

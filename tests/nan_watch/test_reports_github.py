@@ -71,7 +71,7 @@ def test_a_run_that_failed_is_an_error_and_what_was_not_checked_a_warning() -> N
     lines = [_read(line) for line in render(failed(), WATCHED).splitlines()]
     assert [name for name, _, _ in lines] == ["error", "warning"]
     assert lines[0][1]["title"] == "nncdbg watch: net.onnx failed"
-    assert "not checked: what comes after line 4" in lines[1][2]
+    assert "not checked: statements after line 4" in lines[1][2]
 
 
 def test_a_name_cannot_begin_a_command() -> None:

@@ -136,7 +136,7 @@ def test_headroom_is_asked_of_narrow_types_only_and_not_of_masks() -> None:
     assert [each.site.value for each in report.findings] == ["big", "both"]
     top = float(np.abs(X.astype(np.float16) * np.float16(10000)).max())
     assert report.findings[0].actual == pytest.approx(65504 / top)
-    assert "f16 ends at 65504: it fits" in report.findings[0].evidence
+    assert "the largest f16 is 65504: " in report.findings[0].evidence
 
 
 def test_growth_is_of_a_result_over_its_operands_and_a_constant_alone_is_none() -> None:
@@ -367,7 +367,7 @@ CAST = SCALED.replace("%h = Cast(%p, to=10)", "%h = Mul(%p, 65536.0)").replace(
 TRAININGS = [
     (CAST, "loss scale too large: it holds the factor 65536", "smaller or a dynamic loss scale"),
     (TOO_FAST, "learning rate too high: the norm of %p grew from", "smaller learning rate"),
-    (BAD_OP, "faulty op: what the loop carries was steady before (the norm of %p was", ""),
+    (BAD_OP, "faulty op: the carried values were steady before (the norm of %p was", ""),
     (SCALED, "loss scale too large: it holds the factor", "smaller or a dynamic loss scale"),
 ]
 

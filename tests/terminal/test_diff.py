@@ -277,7 +277,7 @@ def test_a_narrow_terminal_still_says_where(
 
 def test_run_says_what_was_checked(model: Callable[..., str], capsys: Capture) -> None:
     assert main(["run", model("a"), "--check", "micro"]) == 0
-    assert "micro programs ran beside 1 statement, 1 time; without one: Mul 1, Add 1" in (
+    assert "micro programs ran beside 1 statement, 1 time; no micro program: Mul 1, Add 1" in (
         capsys.readouterr().err.replace("\n", " ")
     )
     assert main(["run", model("a"), "--check", "micro", "--json"]) == 0

@@ -104,7 +104,7 @@ def test_grid_of_a_slice_says_which() -> None:
         "[0, :, 1:, 0] of i64[2,3,2,2]\n     1\n[0]  2\n[1]  6\n[2] 10"
     )
     assert grid(tensor, (1, 2, 1, 0), look=WIDE).plain == "[1, 2, 1, 0] of i64[2,3,2,2]\n22"
-    assert grid(tensor, (tensor > 20,), look=WIDE).plain == "of the elements chosen: i64[3]\n[0] 21 22 23"
+    assert grid(tensor, (tensor > 20,), look=WIDE).plain == "selected elements: i64[3]\n[0] 21 22 23"
 
 
 def test_grid_of_a_vector_wraps() -> None:

@@ -81,7 +81,14 @@ def test_letter_does_what_the_page_states(letter: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize(
     ("line", "shown"),
-    [("p (%h, 1)", "[1] 1"), ("!print(type(h).__name__)", "ndarray"), ("rnu", "did you mean `run`?")],
+    [
+        ("p (%h, 1)", "[1] 1"),
+        ('p unique("a")', "[0] 'a'"),
+        ("!print(type(h).__name__)", "ndarray"),
+        ("rnu", "did you mean `run`?"),
+        ("whatis %centred", "%centred: f32[2,4]"),
+        ("watch %s[0, 9]", "%s[0, 9] is not an element of f32[2,3]"),
+    ],
 )
 def test_python_spellings_and_swapped_letters(
     line: str, shown: str, session: Session, capsys: pytest.CaptureFixture[str]
@@ -106,3 +113,12 @@ def test_help_fills_paragraphs_and_keeps_examples(
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     assert '      execute("next")' in lines
+
+
+def test_whatis_gives_the_declared_type_of_a_block_that_has_not_run(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(repository / "examples" / "first_steps.nnc")
+    fresh = Session(nncdbg.Debugger(path), path, Screen())
+    assert fresh.execute("whatis %centred")
+    assert capsys.readouterr().out.startswith("%centred: f32[2,4], not computed yet")

@@ -71,7 +71,7 @@ def test_misused_memory_fails_the_run(example: Callable[[str], str], capsys: Cap
     assert main(["run", example("uninitialized"), "--json"]) == 4
     out, err = capsys.readouterr()
     assert json.loads(out)["status"] == "failed"
-    assert "Relu reads %buffer, which is uninitialized" in err
+    assert "Relu reads %buffer, which has been uninitialized" in err
 
 
 @pytest.mark.parametrize("options", [[], ["--no-loc"], ["--flat"]])
@@ -173,7 +173,7 @@ def test_only_the_user_and_file_of_a_print_reach_its_store(
     (tmp_path / "state" / "nncdbg").rename(tmp_path / "gone")
     (tmp_path / "state" / "nncdbg").write_text("no folder")
     assert main(["print", "models/m.nnc", "-o", str(printed)]) == 0
-    assert "to be opened, the text needs --allow-store" in capsys.readouterr().err
+    assert "to open, the text needs --allow-store" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("folder", ["nowhere", "file.txt"])

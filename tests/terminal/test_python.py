@@ -154,7 +154,7 @@ def test_a_recording_runs_python_only_if_it_is_allowed(session: Session, tmp_pat
     nested.write_text(f"source {script}\n")
     for path in (script, nested):
         text = said(session, f"replay {path}")
-        assert text.count("a recording does not run Python code") == 2
+        assert text.count("the recording contains Python code") == 2
         assert "\nran\n" not in text
     asked: list[str] = []
     session.confirm = lambda question: not asked.append(question)
@@ -171,7 +171,7 @@ def test_python_in_breakpoint_commands_of_a_recording_needs_consent_after_the_re
     script.write_text("break 7\ncommands\npy print('ran')\nend\n")
     said(session, f"replay {script}")
     text = said(session, "continue")
-    assert "a recording does not run Python code" in text
+    assert "the recording contains Python code" in text
     assert "\nran\n" not in text
     text = said(session, "commands 1", "py print('own')", "end", "run")
     assert text.endswith("\nown\n")

@@ -112,7 +112,7 @@ def test_lines_of_the_source_are_listed_with_their_statements(session: Session) 
     assert "*2     x = x + x\n*3     return relu(x)\n" in text
     assert text.endswith('line 6: %y: f32[64] = Relu(%self_attn/Add_output_0) loc("net.py":3)\n')
     Path("net.py").unlink()
-    assert "net.py is not here" in said(session, "list net.py:3")
+    assert "net.py was not found" in said(session, "list net.py:3")
     assert "no statement comes from other.py" in said(session, "list other.py:3")
 
 

@@ -50,13 +50,13 @@ def play(transcript: str, folder: Path) -> str:
     return f"{header}\n{seen}" + (f"exit code {code}\n" if code else "")
 
 
-_SECONDS = re.compile(r"\(\d+(?:\.\d+)? m?s\)")
+_SECONDS = re.compile(r"\b\d+(?:\.\d+)? m?s\b")
 _FRACTION = re.compile(r"-?\d+(?:\.\d*(?:e[+-]?\d+)?|e[+-]?\d+)")
 
 
 def alike(seen: str, expected: str) -> bool:
     """Return whether two transcripts agree, except for times and the last digits of fractions."""
-    seen, expected = (_SECONDS.sub("(0 s)", text) for text in (seen, expected))
+    seen, expected = (_SECONDS.sub("0 s", text) for text in (seen, expected))
     if _words(seen) != _words(expected):
         return False
     pairs = zip(_FRACTION.findall(seen), _FRACTION.findall(expected), strict=True)

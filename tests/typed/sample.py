@@ -82,6 +82,14 @@ def check(path: Path) -> bool:
     compared = nncdbg.diff(path, str(path), rtol=1e-3)
     assert_type(compared, nncdbg.DiffReport)
     print(compared.status, compared.first, compared.outputs_agree)
+    reduced = nncdbg.reduce(path, {"x": path}, folder=path.parent / "repro", fail_on=("nan",))
+    assert_type(reduced, nncdbg.Reduced)
+    print(reduced.finding.statement, reduced.program, reduced.inputs, reduced.runs)
+    mixed = nncdbg.bisect(path, dtype="bf16", rtol=1e-2)
+    assert_type(mixed, nncdbg.BisectReport)
+    print([each.site.op for each in mixed.kept], mixed.program)
+    printed: str = nncdbg.execute(nncdbg.Debugger(path), "list")
+    assert printed
     outputs = nncdbg.run(path, {"x": [1.0, 2.0]}, seed=3)
     assert_type(outputs, nncdbg.Outputs)
     print(outputs["y"].sum(), nncdbg.summarize(outputs["y"]).max, nncdbg.summarize([1.0, 2.0]))
@@ -116,6 +124,8 @@ def errors(path: Path) -> int:
         print(error.errors)
     except (nncdbg.UnsupportedOp, nncdbg.GraphError, nncdbg.LoadError) as error:
         print(error.message, error.hint, error.excerpt, error.operands, error.source)
+    except nncdbg.InputError as error:
+        print(error.operands)
     except (nncdbg.ExpressionError, nncdbg.NotComputed, nncdbg.UsageError):
         return 2
     except nncdbg.MemoryFault as error:

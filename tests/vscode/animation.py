@@ -1,4 +1,7 @@
-"""Makes the animation in the extension's README from a real VS Code: `python -m tests.vscode.animation`."""
+"""Makes the pictures in the extension's README from a real VS Code: `python -m tests.vscode.animation`.
+
+The still ones are those that the tests of the editor have left in `pictures/`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,15 @@ from PIL import Image
 
 from tests.vscode.installed import FOLDER, ROOT, VSIX, end_of, missing
 
-TARGET = ROOT / "vscode-extension" / "media" / "pictures" / "watch.gif"
+MEDIA = ROOT / "vscode-extension" / "media" / "pictures"
+TARGET = MEDIA / "watch.gif"
+STILLS = {
+    "nan.png": "exception",
+    "statistics.png": "statistics-loop",
+    "map.png": "graph-dark",
+    "tensor.png": "tensor-dark",
+}
+"""The pictures of the README, and those of the tests that they are."""
 _COLORS = 64
 
 
@@ -22,6 +33,12 @@ def main() -> int:
     if reason is not None:
         print(f"error: {reason}", file=sys.stderr)
         return 3
+    absent = [each for each in STILLS.values() if not (FOLDER / "pictures" / f"{each}.png").is_file()]
+    if absent:
+        print(f"error: no {', '.join(absent)} in pictures/; `make e2e-editor` takes them", file=sys.stderr)
+        return 3
+    for name, source in STILLS.items():
+        write_still(FOLDER / "pictures" / f"{source}.png", MEDIA / name)
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
         workspace = scratch / "models"
@@ -51,6 +68,11 @@ def write(frames: list[dict[str, str | int]], target: Path) -> None:
     durations = [int(each["milliseconds"]) for each in frames]
     first, *others = pictures
     first.save(target, save_all=True, append_images=others, duration=durations, loop=0, optimize=True)
+
+
+def write_still(source: Path, target: Path) -> None:
+    """Write a picture with few colors, which takes a third of the bytes."""
+    Image.open(source).convert("RGB").quantize(4 * _COLORS).save(target, optimize=True)
 
 
 if __name__ == "__main__":

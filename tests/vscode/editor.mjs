@@ -23,9 +23,9 @@ function freePort() {
   });
 }
 
-function codeServer(data, extensions, ...more) {
+function codeServer({ data, extensions, env }, ...more) {
   const folders = ["--user-data-dir", data, "--extensions-dir", extensions, "--config", "/dev/null"];
-  const options = { stdio: ["ignore", "pipe", "pipe"], detached: true };
+  const options = { stdio: ["ignore", "pipe", "pipe"], detached: true, env: { ...process.env, ...env } };
   const child = spawn(process.execPath, [CODE_SERVER, ...folders, ...more], options);
   child.said = "";
   for (const stream of [child.stdout, child.stderr]) {
@@ -42,8 +42,8 @@ function writeSettings(data, settings) {
   }
 }
 
-async function install(data, extensions, vsix) {
-  const child = codeServer(data, extensions, "--install-extension", vsix);
+async function install(place, vsix) {
+  const child = codeServer(place, "--install-extension", vsix);
   const code = await new Promise((resolve) => child.on("exit", resolve));
   if (code !== 0) {
     throw new Error(`${vsix} cannot be installed:\n${child.said}`);
@@ -64,19 +64,20 @@ async function healthy(port, child) {
   throw new Error(`code-server does not answer:\n${child.said}`);
 }
 
-/** Starts all, calls `use({ page, open, settings })`, and ends all. */
-export async function withEditor({ scratch, settings, vsix }, use) {
+/** Starts all, calls `use({ page, open, host, settings })`, and ends all.  `env`: variables beside those of this process. */
+export async function withEditor({ scratch, settings, vsix, env }, use) {
   const data = path.join(scratch, "data");
   const extensions = path.join(scratch, "extensions");
   const quiet = { "workbench.startupEditor": "none", "security.workspace.trust.enabled": false };
+  const own = { data, extensions, env };
   const write = (more) => writeSettings(data, { ...quiet, ...settings, ...more });
   write({});
   if (vsix) {
-    await install(data, extensions, vsix);
+    await install(own, vsix);
   }
   const port = await freePort();
   const place = ["--bind-addr", `127.0.0.1:${port}`, "--auth", "none", "--disable-telemetry", "--disable-update-check"];
-  const server = codeServer(data, extensions, ...place, "--disable-getting-started-override");
+  const server = codeServer(own, ...place, "--disable-getting-started-override");
   let browser;
   const end = () => process.kill(-server.pid, "SIGTERM");
   // Told to end before its time, this process leaves nothing behind; Chromium goes with its pipe.
@@ -91,6 +92,8 @@ export async function withEditor({ scratch, settings, vsix }, use) {
       ...options,
       viewport: { width: 1400, height: 900 },
     });
+    // The machine may be busy.
+    browser.setDefaultTimeout(60_000);
     const page = browser.pages()[0];
     const host = `127.0.0.1:${port}`;
     const open = async (folder, payload = []) => {

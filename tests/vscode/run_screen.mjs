@@ -23,13 +23,15 @@ function freshWorkspace() {
   return folder;
 }
 
-await withEditor({ ...plan, settings: { "nncdbg.python": plan.python } }, async ({ page, open, settings }) => {
+await withEditor({ ...plan, settings: { "nncdbg.python": plan.python } }, async ({ page, open, host, settings }) => {
   const screen = new Screen(page, plan.pictures);
+  /** With another extension beside ours: a folder of these tests. */
+  const beside = (name) => ["extensionDevelopmentPath", `vscode-remote://${host}${encodeURI(path.join(import.meta.dirname, name))}`];
   await runTables(tables, plan.result, async (test, theme) => {
     const workspace = freshWorkspace();
     settings({});
     try {
-      await test({ page, screen, workspace, settings, open: () => open(workspace), python: plan.python });
+      await test({ page, screen, workspace, settings, open: (extension) => open(workspace, extension ? [beside(extension)] : []), python: plan.python });
     } catch (error) {
       await page.screenshot({ path: path.join(plan.pictures, `failed-${theme}-${count}.png`) });
       throw error;

@@ -6,6 +6,8 @@ import path from "node:path";
 
 /** The machine may be busy. */
 const LONG = 60_000;
+/** How long the language server may take, which shows that the extensions are up. */
+const UP = 5_000;
 /** How long a key may do nothing, before it is pressed again. */
 const UNHEARD = 5_000;
 /** The same for a key that does another thing when it is heard twice, such as F5. */
@@ -74,8 +76,16 @@ export class Screen {
   async startsInVain(text) {
     const toast = `.notification-toast:has-text("${text}")`;
     await this.pressUntil("F5", `${BEGUN}, ${toast}`, "that a session begins");
-    await this.see(toast);
-    return this.toast(text);
+    return this.held(text);
+  }
+
+  /** A notification, with the pointer over it: VS Code hides any other after some seconds. */
+  async held(text) {
+    const toast = this.toast(text);
+    await toast.waitFor({ timeout: LONG });
+    // A dialog may be in front of it.
+    await toast.hover({ force: true });
+    return toast;
   }
 
   toast(text) {
@@ -99,6 +109,8 @@ export class Screen {
     await this.doubleClickFile(name);
     await this.see(`.tab[data-resource-name="${tab}"]`);
     await this.see('.statusbar-item:has-text("NNC graph")');
+    // Without it VS Code may drop a key: it is pressed again later.
+    await this.page.locator(".codelens-decoration").first().waitFor({ timeout: UP }).catch(() => undefined);
   }
 
   /** Opens a model, whose listing is shown.  A window that has just opened may not know yet that it is none of its texts. */
@@ -229,7 +241,13 @@ export class Screen {
   /** Runs a command of the palette by its title. */
   async command(title) {
     const row = `.quick-input-widget:visible .quick-input-list .monaco-list-row:has-text(${JSON.stringify(title)})`;
+    const palette = this.page.locator(".quick-input-widget:visible");
     const type = async () => {
+      if (await palette.count()) {
+        // The list is as of its opening, when a command may not have been enabled yet.
+        await this.page.keyboard.press("Escape");
+        await this.gone(".quick-input-widget");
+      }
       await this.page.keyboard.press("F1");
       // A stop of the program takes the focus, and closes the palette.
       await this.page.locator(".quick-input-widget input").fill(`>${title}`, { timeout: UNHEARD }).catch(() => undefined);

@@ -3,13 +3,16 @@
 
 import * as vscode from "vscode";
 import { ENVIRONMENT, NNCDBG } from "./python";
+import { startPython } from "./pythonProgram";
 import type { RunWith } from "./runWith";
+import type { Wire } from "./wire";
 import type { Wires } from "./wires";
 
 const SERVER = [...NNCDBG, "dap"];
 
-/** ms between two attempts to connect. */
+/** ms between two attempts to connect, and in which an earlier run of a program ends. */
 const RETRY = 300;
+const ENDING = 3000;
 
 export class Adapters implements vscode.DebugAdapterDescriptorFactory {
   constructor(
@@ -19,20 +22,13 @@ export class Adapters implements vscode.DebugAdapterDescriptorFactory {
 
   /** The Python that has nncdbg was found when the configuration was resolved. */
   async createDebugAdapterDescriptor(session: vscode.DebugSession): Promise<vscode.DebugAdapterDescriptor> {
-    const { Wire } = (await import("./wire")) as typeof import("./wire");
-    const { request, connect, __python: python } = session.configuration;
-    if (request === "attach") {
-      await startPython(session);
-      const { socket, host = "127.0.0.1", port } = connect ?? {};
-      if (typeof socket !== "string" && typeof port !== "number") {
-        throw new Error('an attach configuration needs "connect": {"port": ...} or {"socket": ...}');
-      }
-      const place = socket ? { path: socket } : { host, port };
-      return this.wires.use(session, connected(() => Wire.connect(place), socket ?? `${host}:${port}`, connect.waitFor ?? 0));
+    if (session.configuration.request === "attach") {
+      return this.wires.use(session, attached(session));
     }
+    const { Wire } = (await import("./wire")) as typeof import("./wire");
     const folder = session.workspaceFolder?.uri;
     const options = { cwd: folder?.fsPath, env: { ...process.env, ...ENVIRONMENT } };
-    const launched = Wire.launch(python, SERVER, options, {
+    const launched = Wire.launch(session.configuration.__python, SERVER, options, {
       surprised: (how) => void offerRestart(session, how),
       refused: (number, words) => this.runWith.takes(session, number, words),
     });
@@ -42,42 +38,75 @@ export class Adapters implements vscode.DebugAdapterDescriptorFactory {
 
 /** A launched server has ended without having said so.  Breakpoints are the editor's. */
 async function offerRestart(session: vscode.DebugSession, how: string): Promise<void> {
-  const words = `nncdbg ended${how} while "${session.name}" was debugged. The debug console has what it said last.`;
+  const words = `nncdbg ended${how} while "${session.name}" was debugged. The debug console shows its last output.`;
   if ((await vscode.window.showErrorMessage(words, "Restart")) === "Restart") {
     await vscode.debug.startDebugging(session.workspaceFolder, session.configuration);
   }
 }
 
-/** Starts the Python program of a configuration that has one; the attach then waits until it listens. */
-async function startPython({ configuration, workspaceFolder }: vscode.DebugSession): Promise<void> {
-  const { debugpy, name } = configuration;
-  const python = { type: "debugpy", request: "launch", name: `${name}: Python`, console: "integratedTerminal", ...debugpy };
-  if (debugpy && !(await vscode.debug.startDebugging(workspaceFolder, python))) {
-    throw new Error(`debugpy did not start ${debugpy.program}: the Python Debugger extension is needed`);
+/** The connection of an attach, after the start of the Python program that its configuration may have. */
+async function attached(session: vscode.DebugSession): Promise<Wire> {
+  const { Wire: Connection } = (await import("./wire")) as typeof import("./wire");
+  const { connect, debugpy } = session.configuration;
+  const { socket, host = "127.0.0.1", port, waitFor = 0 } = connect ?? {};
+  if (typeof socket !== "string" && typeof port !== "number") {
+    throw new Error('an attach configuration needs "connect": {"port": ...} or {"socket": ...}');
+  }
+  const place = socket ?? `${host}:${port}`;
+  const attempt = () => Connection.connect(socket ? { path: socket } : { host, port });
+  if (!debugpy) {
+    return connected(attempt, place, waitFor);
+  }
+  await untilFree(attempt, place);
+  // The program may be stopped at a breakpoint before it listens: only its end limits the wait.
+  return connected(attempt, place, Infinity, await startPython(session));
+}
+
+/** Throws where another program listens: an attach would be to that one.  An earlier run has a moment to end. */
+async function untilFree(attempt: () => Promise<Wire>, place: string): Promise<void> {
+  for (const end = Date.now() + ENDING; ; await after(RETRY)) {
+    const other = await attempt().catch(() => undefined);
+    if (!other) {
+      return;
+    }
+    other.dispose();
+    if (Date.now() > end) {
+      throw new Error(`another program listens at ${place}: stop it, or use another port`);
+    }
   }
 }
 
-/** Tries again for so many seconds, as the program may not listen yet; the user can give up.  Throws what the socket says. */
-async function connected<Made>(connect: () => Promise<Made>, place: string, seconds: number): Promise<Made> {
+/** Tries again for so many seconds, as the program may not listen yet; the user can give up, and `over` says that it has ended. */
+async function connected(attempt: () => Promise<Wire>, place: string, seconds: number, over?: AbortSignal): Promise<Wire> {
   const deadline = Date.now() + 1000 * seconds;
   const options = { location: vscode.ProgressLocation.Notification, title: `Waiting until a program listens at ${place}`, cancellable: true };
-  const first = await connect().catch((error: Error) => error);
+  const first = await attempt().catch((error: Error) => error);
   if (!(first instanceof Error)) {
     return first;
   }
   if (!seconds) {
-    throw first;
+    throw unheard(place, first);
   }
   return vscode.window.withProgress(options, async (_progress, token) => {
     for (;;) {
-      await new Promise((resolve) => setTimeout(resolve, RETRY));
+      await after(RETRY);
+      if (token.isCancellationRequested) {
+        throw new vscode.CancellationError();
+      }
       try {
-        return await connect();
+        return await attempt();
       } catch (error) {
-        if (token.isCancellationRequested || Date.now() > deadline) {
-          throw error;
+        if (over?.aborted) {
+          throw new Error(`the Python program ended before it listened at ${place}: its terminal has its output. Does it call nncdbg.listen?`);
+        }
+        if (Date.now() > deadline) {
+          throw unheard(place, error as Error);
         }
       }
     }
   });
 }
+
+const unheard = (place: string, { message }: Error) => new Error(`no program listens at ${place}: ${message}. Call nncdbg.listen in it first`);
+
+const after = (milliseconds: number) => new Promise((resolve) => setTimeout(resolve, milliseconds));

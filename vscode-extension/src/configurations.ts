@@ -4,9 +4,8 @@ import * as path from "node:path";
 import * as vscode from "vscode";
 import { modelOfListing } from "./listing";
 import { Missing, NotInstalled, offer, readyPython } from "./python";
+import { debugsPython, offerDebugpy } from "./pythonProgram";
 import { tokenOf } from "./token";
-
-const DEBUGPY = "ms-python.debugpy";
 
 /** The open program under debugpy, and its graphs. */
 const pythonAndGraphs: vscode.DebugConfiguration = {
@@ -14,7 +13,7 @@ const pythonAndGraphs: vscode.DebugConfiguration = {
   request: "attach",
   name: "Python + nncdbg",
   debugpy: { program: "${file}" },
-  connect: { host: "127.0.0.1", port: 5679, waitFor: 60 },
+  connect: { host: "127.0.0.1", port: 5679 },
 };
 
 const MODELS = /\.(onnx|nnc)$/;
@@ -23,7 +22,7 @@ export class Configurations implements vscode.DebugConfigurationProvider {
   async provideDebugConfigurations(): Promise<vscode.DebugConfiguration[]> {
     const file = await currentModel();
     const script = vscode.window.activeTextEditor?.document;
-    const python = script?.languageId === "python" && vscode.extensions.getExtension(DEBUGPY) ? [pythonAndGraphs] : [];
+    const python = script?.languageId === "python" && debugsPython() ? [pythonAndGraphs] : [];
     return file ? [launchOf(file), ...python] : python;
   }
 
@@ -42,6 +41,10 @@ export class Configurations implements vscode.DebugConfigurationProvider {
     folder: vscode.WorkspaceFolder | undefined,
     configuration: vscode.DebugConfiguration,
   ): Promise<vscode.DebugConfiguration | undefined> {
+    if (configuration.debugpy && !debugsPython()) {
+      void offerDebugpy(configuration.debugpy.program);
+      return undefined;
+    }
     if (configuration.request !== "launch") {
       return withToken({ ...configuration, connect: placeOf(configuration.connect) });
     }

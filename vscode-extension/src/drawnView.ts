@@ -20,6 +20,7 @@ export abstract class DrawnView implements FollowingView, vscode.WebviewViewProv
     sessions: Sessions,
     private readonly name: string,
     private readonly title: string,
+    private readonly libraries: readonly string[] = [],
   ) {
     this.follower = new Follower(this, sessions);
     this.registered = vscode.window.registerWebviewViewProvider(`nncdbg.${name}`, this);
@@ -31,7 +32,7 @@ export abstract class DrawnView implements FollowingView, vscode.WebviewViewProv
     view.webview.onDidReceiveMessage((message: FromPage) => this.hear(message));
     view.onDidChangeVisibility(() => this.follower.update());
     view.onDidDispose(() => this.view === view && (this.view = undefined));
-    view.webview.html = await documentOf(this.extension, this.name, this.title);
+    view.webview.html = await documentOf(this.extension, this.name, this.title, { libraries: this.libraries });
   }
 
   get visible(): boolean {

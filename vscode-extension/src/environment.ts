@@ -83,7 +83,8 @@ export class Environment {
       await this.run(base, ["-m", "venv", partial], reporter, signal);
       reporter.step("downloading packages");
       const pip = ["-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--only-binary=:all:"];
-      await this.run(pythonIn(partial), [...pip, await this.wheel()], reporter, signal);
+      // With Pillow, as the form "Run with" offers images.
+      await this.run(pythonIn(partial), [...pip, `${await this.wheel()}[images]`], reporter, signal);
       reporter.step("checking");
       await this.run(pythonIn(partial), ["-c", "import nncdbg; print('nncdbg', nncdbg.__version__)"], reporter, signal);
       await this.clear((name) => path.join(this.storage, name) === place);

@@ -14,7 +14,7 @@ export interface FollowingView {
   say(words: string): void;
 }
 
-const RUNNING = "The program is running. What belongs here is shown when it stops.";
+const RUNNING = "The program is running. This view is updated when it stops.";
 const NO_SESSION = "No graph is being debugged. Open a model or a graph text, and press F5.";
 
 /** Keeps one view at the place where the active session stands. */

@@ -39,7 +39,8 @@ export class GraphTab implements FollowingView, vscode.Disposable {
     panel.onDidDispose(() => (this.panel = undefined));
     panel.onDidChangeViewState(() => this.follower.update());
     panel.webview.onDidReceiveMessage((message: FromTab) => this.hear(message));
-    panel.webview.html = await documentOf(this.extension, "graph", "Graph", { layout: await bundled(this.extension, "layout.js") });
+    const worker = await Promise.all(["dagre.js", "layout.js"].map((file) => bundled(this.extension, file)));
+    panel.webview.html = await documentOf(this.extension, "graph", "Graph", { texts: { layout: worker.join("\n") } });
   }
 
   get visible(): boolean {

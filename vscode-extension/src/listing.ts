@@ -77,7 +77,7 @@ export class ModelEditor implements vscode.CustomReadonlyEditorProvider, vscode.
     try {
       await listingOf(model);
     } catch (error) {
-      const words = `${path.basename(model.fsPath)} has changed, but its listing is as before: ${wordsOf(error)}`;
+      const words = `${path.basename(model.fsPath)} has changed, but its listing is unchanged: ${wordsOf(error)}`;
       void vscode.window.showWarningMessage(words);
     }
   }

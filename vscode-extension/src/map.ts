@@ -12,7 +12,7 @@ export class GraphMap extends DrawnView {
   private model: string | undefined;
 
   constructor(extension: vscode.Uri, sessions: Sessions) {
-    super(extension, sessions, "map", "Graph Map");
+    super(extension, sessions, "map", "Graph Map", ["dagre"]);
   }
 
   override show(answer: unknown, session: vscode.DebugSession): void {

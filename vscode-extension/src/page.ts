@@ -4,14 +4,18 @@ import { randomBytes } from "node:crypto";
 import { readFile } from "node:fs/promises";
 import * as vscode from "vscode";
 
-/** What stands in the document as text, by the id of its element. */
-type Texts = Record<string, string>;
+/** What a document has beside its page: texts, by the ids of their elements, and libraries that run before it. */
+interface Beside {
+  texts?: Record<string, string>;
+  libraries?: readonly string[];
+}
 
 /** Both are written into the document: as files they would come by a service worker where VS Code is in a browser,
  * which serves one of several pages that open at once, and leaves the others blank. */
-export async function documentOf(extension: vscode.Uri, name: string, title: string, texts: Texts = {}): Promise<string> {
+export async function documentOf(extension: vscode.Uri, name: string, title: string, { texts = {}, libraries = [] }: Beside = {}): Promise<string> {
   const nonce = randomBytes(16).toString("base64");
-  const [script, style] = await Promise.all(["js", "css"].map((suffix) => bundled(extension, `${name}.${suffix}`)));
+  const style = await bundled(extension, `${name}.css`);
+  const scripts = await Promise.all([...libraries, name].map((each) => bundled(extension, `${each}.js`)));
   const policy = `default-src 'none'; script-src 'nonce-${nonce}'; style-src 'nonce-${nonce}'${Object.keys(texts).length ? "; worker-src blob:" : ""}`;
   const blocks = Object.entries(texts).map(([id, text]) => `<script id="${id}" type="text/plain">${enclosed(text)}</script>`);
   return `<!DOCTYPE html>
@@ -25,7 +29,7 @@ export async function documentOf(extension: vscode.Uri, name: string, title: str
 </head>
 <body>
   ${blocks.join("\n  ")}
-  <script nonce="${nonce}">${enclosed(script)}</script>
+  ${scripts.map((each) => `<script nonce="${nonce}">${enclosed(each)}</script>`).join("\n  ")}
 </body>
 </html>`;
 }

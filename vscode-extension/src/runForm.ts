@@ -4,7 +4,7 @@ import * as path from "node:path";
 import * as vscode from "vscode";
 import { documentOf } from "./page";
 import { run } from "./python";
-import { type Choices, choicesOf, type FromForm, launchKeys, type Signature, type ToForm } from "./runMessages";
+import { type Choices, choicesOf, type FromForm, IMAGES, launchKeys, type Signature, type ToForm } from "./runMessages";
 
 const PRINT = ["-m", "nncdbg.terminal.main", "print", "--json"];
 
@@ -23,7 +23,7 @@ export class RunForm {
     const signature = await this.signature(configuration, python);
     this.configuration = configuration;
     const model = { ...signature, title: path.basename(program), backends: this.backends() };
-    this.shown = { kind: "show", model, choices: this.choices(configuration), words };
+    this.shown = { kind: "show", model, choices: this.choices(configuration), words: inForm(words) };
     await this.reveal(`Run ${model.title} with`, this.shown);
   }
 
@@ -87,7 +87,7 @@ export class RunForm {
 
   private async chooseFile(input: string): Promise<void> {
     const model = vscode.Uri.file(path.dirname(this.configuration?.program));
-    const filters = { "NumPy arrays": ["npy", "npz"] };
+    const filters = { "Arrays and images": ["npy", "npz", ...IMAGES], "NumPy arrays": ["npy", "npz"], Images: IMAGES };
     const [file] = (await vscode.window.showOpenDialog({ title: `Data for %${input}`, defaultUri: model, filters })) ?? [];
     if (file) {
       this.tell({ kind: "file", input, file: file.fsPath });
@@ -123,5 +123,8 @@ export class RunForm {
     this.panel?.dispose();
   }
 }
+
+/** Without hints about the command line: the form has fields in their place. */
+const inForm = (words: string): string => words.replace(/\n *hint: .*--.*/g, "\nChoose a file, or values with their sizes, below.");
 
 const keyOf = (program: string): string => `run ${program}`;

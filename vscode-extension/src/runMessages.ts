@@ -32,7 +32,9 @@ export interface Field {
 }
 
 const GENERATOR = new RegExp(`^(${GENERATED.join("|")})\\s*(?:\\[([^\\]]*)\\])?$`);
-const FILE = /\.np[yz]$|\.npz:/i;
+/** The suffixes of images, as `image_specs.py` of nncdbg has them; steps such as `:/255` may follow. */
+export const IMAGES = ["png", "jpg", "jpeg", "bmp", "gif", "tif", "tiff", "webp"];
+const FILE = new RegExp(`\\.np[yz]$|\\.npz:|\\.(?:${IMAGES.join("|")})(?::.*)?$`, "i");
 
 export function fieldOf(text: string): Field {
   const generated = GENERATOR.exec(text.trim());

@@ -12,6 +12,8 @@ export type FromView =
   /** Contents of a file: `csv` is text, `png` base64. */
   | { kind: "save"; format: SavedFormat; data: string }
   | { kind: "pin"; pinned: boolean }
+  /** Something is to be plotted: the library is needed. */
+  | { kind: "plot" }
   | { kind: "here" };
 
 export type SavedFormat = "csv" | "png";
@@ -57,6 +59,12 @@ export type ToView =
   | { kind: "answer"; id: number; body: unknown }
   | { kind: "failed"; id: number; message: string }
   | { kind: "set"; error: string | undefined };
+
+/** To the page of the view: the script of the plotting library. */
+export interface ToLibrary {
+  kind: "library";
+  text: string;
+}
 
 /** The answer to `nncdbg/slice`, with numbers as bytes. */
 export interface Slice {

@@ -2,14 +2,16 @@
 
 import * as path from "node:path";
 import * as vscode from "vscode";
-import { documentOf } from "./page";
+import { bundled, documentOf } from "./page";
 import type { Sessions, Told } from "./sessions";
-import { Early, FromView, Question, SavedFormat, Standing, ToView, keyOf } from "./tensorMessages";
+import { Early, FromView, Question, SavedFormat, Standing, ToLibrary, ToView, keyOf } from "./tensorMessages";
 
 /** Answers of one moment that are kept, for a view that was hidden and is shown again. */
 const KEPT = 12;
 /** ms of a move that is not worth a word: a step. */
 const SHORT = 150;
+/** Letters of a tab. */
+const TITLE = 36;
 const FORMATS: Record<SavedFormat, Record<string, string[]>> = { csv: { "CSV file": ["csv"] }, png: { "PNG picture": ["png"] } };
 const MOVES = new Set(["stopped", "invalidated", "terminated", "over"]);
 
@@ -32,7 +34,7 @@ export class TensorPanel implements vscode.Disposable {
   private kept = { moment: -1, place: "", answers: new Map<string, unknown>() };
 
   constructor(
-    extension: vscode.Uri,
+    private readonly extension: vscode.Uri,
     private readonly sessions: Sessions,
     private session: vscode.DebugSession,
     readonly expression: string,
@@ -41,7 +43,7 @@ export class TensorPanel implements vscode.Disposable {
   ) {
     this.panel = vscode.window.createWebviewPanel(
       TensorPanel.type,
-      expression,
+      titleOf(expression),
       { viewColumn: column, preserveFocus: false },
       { enableScripts: true, localResourceRoots: [] },
     );
@@ -156,7 +158,7 @@ export class TensorPanel implements vscode.Disposable {
     this.tell({ kind: "subject", expression, pinned, standing, moment, place, kept, early });
   }
 
-  private tell(message: ToView): void {
+  private tell(message: ToView | ToLibrary): void {
     void this.panel.webview.postMessage(message);
   }
 
@@ -176,6 +178,9 @@ export class TensorPanel implements vscode.Disposable {
       case "pin":
         this.pinned = message.pinned;
         this.tellSubject();
+        break;
+      case "plot":
+        void bundled(this.extension, "uplot.js").then((text) => this.tell({ kind: "library", text }));
         break;
       case "save":
         void this.save(message.format, message.data);
@@ -284,6 +289,11 @@ export class TensorPanel implements vscode.Disposable {
       }
     }
   }
+}
+
+/** The end of a long name is what distinguishes it. */
+function titleOf(expression: string): string {
+  return expression.length > TITLE ? `…${expression.slice(1 - TITLE)}` : expression;
 }
 
 /** A question, whatever is there already. */

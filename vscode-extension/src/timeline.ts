@@ -190,7 +190,7 @@ function idOf(branch: Branch, index: number): string {
 
 function askName(prompt: string, value: string | undefined, taken: (string | undefined)[]) {
   const validateInput = (name: string) =>
-    !name.trim() ? "A mark has a name." : taken.includes(name.trim()) ? `There is a mark ${name.trim()} already.` : "";
+    !name.trim() ? "A mark needs a name." : taken.includes(name.trim()) ? `The mark ${name.trim()} already exists.` : "";
   return vscode.window.showInputBox({ prompt, value, validateInput }).then((name) => name?.trim());
 }
 
@@ -203,7 +203,7 @@ function itemOfBranch({ branch, id }: Row): vscode.TreeItem {
   const from = branch.parent === null ? "" : `, from ${branch.parent}`;
   const older = branch.leftOut ? `, ${branch.leftOut} older moments not shown` : "";
   item.description = `branch ${branch.number}${from}${older}`;
-  const now = branch.current ? ", the present one" : "";
+  const now = branch.current ? ", the current one" : "";
   item.accessibilityInformation = { label: `Branch ${branch.number}: ${branch.title}${now}${older}` };
   return item;
 }

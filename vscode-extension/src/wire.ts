@@ -165,7 +165,7 @@ export class Wire implements vscode.DebugAdapter {
     this.closed = true;
     this.refuse();
     this.surprise(how);
-    const message = "the debug server is gone";
+    const message = "the debug server has ended";
     // VS Code would wait for them.
     this.open.forEach((command, seq) => this.sent.fire({ seq: 0, type: "response", request_seq: seq, command, success: false, message }));
     this.open.clear();

@@ -17,6 +17,9 @@ test("the text of an input is a field of the form, and comes back as it was", ()
     "[[0.5, nan]]": ["value", "[[0.5, nan]]"],
     "/data/x.npy": ["file", "/data/x.npy"],
     "batch.NPZ:x": ["file", "batch.NPZ:x"],
+    "photo.png": ["file", "photo.png"],
+    "/data/photo.JPEG:/255,resize": ["file", "/data/photo.JPEG:/255,resize"],
+    "photo.svg": ["value", "photo.svg"],
   };
   for (const [text, [kind, detail]] of Object.entries(fields)) {
     assert.deepEqual(fieldOf(text), { kind, detail });

@@ -143,7 +143,7 @@ class DataWish:
         if self.access not in (None, "write"):
             raise UsageError(
                 f"the program cannot be stopped where a value is {_ACCESSES.get(self.access, self.access)}",
-                hint="a data breakpoint stops where it is written; for reads, break on the statements",
+                hint="a data breakpoint stops where the value is written; for reads, break on the statements",
             )
         name, when = _parse_data_id(self.data_id)
         conditions = [each for each in (when, self.terms.when) if each]

@@ -37,7 +37,7 @@ def disassemble(session: Session, arguments: DisassembleArguments) -> Disassembl
             f"{arguments.memory_reference!r} is not an address", hint="use one from a stack frame"
         )
     if not 0 <= arguments.instruction_count <= MOST:
-        raise UsageError(f"`instructionCount` is between 0 and {MOST}")
+        raise UsageError(f"`instructionCount` must be between 0 and {MOST}")
     start += (arguments.offset or 0) + (arguments.instruction_offset or 0)
     if start < 0:
         raise UsageError("there are no addresses below 0", hint="give a smaller offset")

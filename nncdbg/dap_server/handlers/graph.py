@@ -50,7 +50,9 @@ def graph(session: Session, arguments: GraphArguments) -> dict[str, Any]:
     `edges` are [from, to, value, carried] with positions in `nodes`, -1 for an input of the graph.
     """
     if len(arguments.open) > MOST_OPENED:
-        raise UsageError(f"{len(arguments.open)} statements to open", hint=f"open {MOST_OPENED} at most")
+        raise UsageError(
+            f"{len(arguments.open)} statements cannot be open at once", hint=f"open {MOST_OPENED} at most"
+        )
     blocks = whole(session, frozenset(arguments.open))
     places = list(_in_order(blocks[0]))
     number = {(block, pc): index for index, (block, pc) in enumerate(places)}

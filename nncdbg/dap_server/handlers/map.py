@@ -178,7 +178,7 @@ def map_(session: Session, arguments: MapArguments) -> dict[str, Any]:
     """The nearest statements of the innermost blocks on the stack, and the values that go between them."""
     if len(arguments.open) + len(arguments.closed) > MOST_TOGGLED:
         raise UsageError(
-            f"{len(arguments.open) + len(arguments.closed)} nodes to open and to close",
+            f"{len(arguments.open) + len(arguments.closed)} nodes cannot be opened and closed at once",
             hint=f"request at most {MOST_TOGGLED}",
         )
     blocks = neighbourhood(session, frozenset(arguments.open), frozenset(arguments.closed))

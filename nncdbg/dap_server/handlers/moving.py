@@ -52,7 +52,7 @@ def threads(session: Session, arguments: object) -> ThreadsBody:
 def terminate_threads(session: Session, arguments: TerminateThreadsArguments) -> None:
     """There is one stream of statements: without it nothing is left, so the program ends."""
     if not arguments.thread_ids:
-        raise UsageError("no thread is named", hint=f"the only one is {MAIN_THREAD}")
+        raise UsageError("the request names no thread", hint=f"the only one is {MAIN_THREAD}")
     for number in arguments.thread_ids:
         _check_thread(number)
     session.defer(lambda: session.program.terminate(session))

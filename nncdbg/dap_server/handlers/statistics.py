@@ -41,7 +41,7 @@ SQUARED = frozenset({"f16", "bf16", "f32", "f64"})
 """Types in which a number whose square overflows is out of the ordinary."""
 
 RULE = (
-    "NaN and Inf first, then what was not written in full, then f16, bf16, f32 and f64 whose square "
+    "NaN and Inf first, then partly written values, then f16, bf16, f32 and f64 whose square "
     "overflows or that are subnormal, then the rest; in each group the newest first."
 )
 
@@ -69,7 +69,9 @@ def nearby(session: Session, arguments: NearbyArguments) -> dict[str, Any]:
     No tensor is gone through for it: the statistics are those that were logged when it was written.
     """
     if not 1 <= arguments.count <= MOST_VALUES:
-        raise UsageError(f"{arguments.count} values in one answer", hint=f"request 1 to {MOST_VALUES}")
+        raise UsageError(
+            f"{arguments.count} values do not fit into one answer", hint=f"request 1 to {MOST_VALUES}"
+        )
     glance = Glance(session.program.shown, False, session.check_cancelled)
     found = _ranked(session, glance)
     chosen = found[: arguments.count]
@@ -131,7 +133,7 @@ def _judged(glance: Glance, depth: int, slot: int, content: Any) -> Near:
     summary = glance.at_hand(content)
     reasons = [(0, each) for each in _nonfinite(summary)]
     if not glance.shown.debugger.allocation.whole(content):
-        reasons.append((1, "not written in full"))
+        reasons.append((1, "partly written"))
     reasons += [(2, each) for each in _extreme(summary, dtypes.name_of(content.dtype))]
     rank = reasons[0][0] if reasons else 3
     return Near(depth, slot, content, summary, rank, ", ".join(why for _, why in reasons))

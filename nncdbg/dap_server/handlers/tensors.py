@@ -156,7 +156,7 @@ class StatisticsArguments(msgspec.Struct, frozen=True, kw_only=True, rename="cam
 def slice_(session: Session, arguments: SliceArguments) -> SliceBody:
     if not 1 <= arguments.max_elements <= MAX_ELEMENTS:
         raise UsageError(
-            f"a sample of {arguments.max_elements} elements", hint=f"request 1 to {MAX_ELEMENTS}"
+            f"a sample cannot have {arguments.max_elements} elements", hint=f"request 1 to {MAX_ELEMENTS}"
         )
     scope = values_from(session, arguments.frame_id)
     whole = _named(scope, arguments)
@@ -271,7 +271,7 @@ def _against(session: Session, scope: Values, text: str, against: Against) -> Ar
 def _named(scope: Values, arguments: SliceArguments) -> Any:
     """The tensor, where it stands."""
     if (arguments.name is None) == (arguments.expression is None):
-        raise UsageError("a slice is of one tensor", hint="give either `name` or `expression`")
+        raise UsageError("a slice needs one tensor", hint="give either `name` or `expression`")
     if arguments.name is not None:
         return _standing(scope, resolve_name(arguments.name, scope.has, scope.names), arguments.name)
     assert arguments.expression is not None
@@ -320,7 +320,7 @@ def _part(scope: Values, whole: Any, arguments: SliceArguments) -> Any:
 @request("nncdbg/histogram", when=LIVE, values=True, arguments=HistogramArguments, reads=True)
 def histogram(session: Session, arguments: HistogramArguments) -> dict[str, Any]:
     if not 1 <= arguments.bins <= MAX_BINS:
-        raise UsageError(f"a histogram of {arguments.bins} bins", hint=f"request 1 to {MAX_BINS}")
+        raise UsageError(f"a histogram cannot have {arguments.bins} bins", hint=f"request 1 to {MAX_BINS}")
     scope = values_from(session, arguments.frame_id)
     content = standing_tensor(scope, arguments.expression)
     start = time.perf_counter()

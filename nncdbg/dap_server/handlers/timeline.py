@@ -86,7 +86,7 @@ def marks(session: Session, arguments: MarksArguments) -> dict[str, Any]:
 
 def _mark_name(name: str | None, key: str) -> str:
     if not name:
-        raise UsageError("a mark has a name", hint=f"give `{key}`")
+        raise UsageError("a mark needs a name", hint=f"give `{key}`")
     return name
 
 
@@ -107,7 +107,7 @@ def moment(session: Session, arguments: MomentArguments) -> None:
     branch = timeline.branch if arguments.branch is None else arguments.branch
     if branch not in timeline.branches:
         known = ", ".join(map(str, sorted(timeline.branches)[-10:]))
-        raise UsageError(f"there is no branch {branch}", hint=f"there are {known}")
+        raise UsageError(f"there is no branch {branch}", hint=f"the branches are {known}")
     if arguments.statements < 0:
         raise UsageError("a moment is a number of statements, 0 or more")
     _go_to(session, Mark("", branch, arguments.statements))

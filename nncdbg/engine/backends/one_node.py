@@ -65,7 +65,9 @@ def why_not(call: Call) -> str | None:
     if call.op.random and not _draws_nothing(call.node):
         return "its random numbers would differ when a statement is executed again"
     if opset_for(call.node.op, call.version) is None:
-        return f"opset {NEWEST_OPSET}, the newest that onnxruntime reads, has it otherwise or not at all"
+        return (
+            f"opset {NEWEST_OPSET}, the newest that onnxruntime reads, defines it differently or not at all"
+        )
     return None
 
 

@@ -58,7 +58,7 @@ def _underflow(pairs: Sequence[tuple[str, Array]], result: Array) -> Cause:
 def _exponential_underflow(name: str, array: Array, result: Array) -> Cause:
     exact = np.asarray(array, np.float64)
     evidence = f"%{name} is {exact.min():.3g} to {exact.max():.3g}; {_limit(result)}"
-    return Cause("underflow", evidence, "compute this statement in f32, or keep its operand nearer to 0")
+    return Cause("underflow", evidence, "compute this statement in f32, or keep its operand closer to 0")
 
 
 def _limit(result: Array) -> str:

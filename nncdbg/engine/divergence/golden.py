@@ -229,8 +229,8 @@ class _Comparison:
         if before:
             first = self._trace.at(min(before, key=lambda key: self._trace.at(key).tick))
             text = (
-                f"between the golden values and this one {len(set(before)) + 1} statements compute,"
-                f" from {spelled(first.names[0])} = {first.node.op} on: one of them differs"
+                f"one of the {len(set(before)) + 1} statements between the golden values and this one"
+                f" differs, from {spelled(first.names[0])} = {first.node.op} on"
             )
         return Verdict(Cause("between" if before else "kernel", match.a, match.b, text, match))
 

@@ -86,11 +86,11 @@ def _keyword(parser: Parser, call: _Call, match: re.Match[str]) -> str:
     parser.position = match.start(1)
     parameter = written if written in known else PARAMETERS.get(written, written)
     if parameter not in known or parameter in call.given:
-        problem = "has no argument" if parameter not in known else "is given twice the argument"
+        problem = "has no argument" if parameter not in known else "has two values for the argument"
         raise parser.fault(
             f"`{call.name}` {problem} `{shortened(written)}`",
             width=len(written),
-            hint="it has " + ", ".join(known),
+            hint="the arguments are " + ", ".join(known),
         )
     parser.position = match.end()
     return parameter
@@ -113,7 +113,7 @@ def _check(parser: Parser, call: _Call, name_start: int) -> None:
 
 
 def _too_many(parser: Parser, call: _Call) -> ExpressionError:
-    hint = f"it has {', '.join(call.function.parameters)}"
+    hint = f"the arguments are {', '.join(call.function.parameters)}"
     if call.name in ("min", "max"):
         pair = {"min": "minimum", "max": "maximum"}[call.name]
         hint = f"write {call.name}(x, axis=1); element by element: {pair}(a, b)"

@@ -17,7 +17,7 @@ DEBUGGER: dict[str, Function] = {
 }
 
 GROUPS: dict[str, dict[str, Function]] = {
-    "Of the debugger": DEBUGGER,
+    "Debugger functions": DEBUGGER,
     "Reductions": REDUCTIONS,
     "Element by element": ELEMENTWISE,
     "Order and position": ORDERING,

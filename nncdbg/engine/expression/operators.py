@@ -287,7 +287,7 @@ def compare(symbol: str, left: Any, right: Any) -> Any:
 
 def _compare_tuples(symbol: str, left: Any, right: Any) -> bool:
     if symbol not in ("==", "!="):
-        raise Fact("tuples are equal or not; nothing else compares them")
+        raise Fact("tuples compare only with == and !=")
     a, b = (_as_tuple(side) for side in (left, right))
     if not (isinstance(a, tuple) and isinstance(b, tuple)):
         raise Fact(f"{type_text(left)} and {type_text(right)} do not compare")
@@ -334,7 +334,7 @@ def check_index(shape: tuple[int, ...], items: tuple[Any, ...]) -> None:
     consumed = sum(_axes_of(item) for item in items)
     ellipses = sum(item is ... for item in items)
     if ellipses > 1:
-        raise Fact("an index holds `...` once at most")
+        raise Fact("an index may contain `...` once")
     if consumed > len(shape):
         raise Fact(f"{consumed} indices are too many for the shape {shape}")
     axis = 0

@@ -198,7 +198,7 @@ SHAPES: dict[str, Function] = {
     "item": Function(("x",), 1, _item, "the one element of a tensor, as a number"),
     "T": Function(("x",), 1, lambda x: _tensor(x).T, "the tensor with its axes reversed"),
     "reshape": Function(
-        ("x", "shape"), 2, _reshape, "the elements in another shape; -1 fits", spread="shape"
+        ("x", "shape"), 2, _reshape, "the elements in another shape; -1 is inferred", spread="shape"
     ),
     "flatten": Function(("x",), 1, _flatten, "the elements in one axis"),
     "transpose": Function(

@@ -10,7 +10,7 @@ from itertools import islice
 from nncdbg.engine.errors import ExpressionError
 from nncdbg.engine.expression import nodes
 from nncdbg.engine.expression.nodes import MAX_DEPTH, fault
-from nncdbg.engine.short_names import ELLIPSIS, Scopes, choices, meant, written_name
+from nncdbg.engine.short_names import ELLIPSIS, Scopes, choices, meant, nearest_name, written_name
 from nncdbg.textual_repr.lexemes import BARE, PREFIXED, STRING, Flaw, name_text, unquote
 
 MAX_TEXT = 10_000
@@ -23,7 +23,7 @@ FOREIGN: dict[str, str] = {
     "!": "write `not`, or `~` element by element",
     "<<": "shifts are not part of the language; multiply by a power of two",
     ">>": "shifts are not part of the language; divide with `//`",
-    ":=": "expressions assign nothing; use the `set` command",
+    ":=": "an expression cannot assign; use the `set` command",
     "%": "`%` marks names; the remainder is mod(a, b)",
     "nonzero": "write argwhere(x): the indices of the elements that are not 0",
     "float": 'write x.astype("f32")',
@@ -34,7 +34,7 @@ FOREIGN: dict[str, str] = {
     "numpy": "tensors are arrays here; `py` runs Python with NumPy",
     "in": "write any(%x == value)",
     "is": "compare with `==`",
-    "lambda": "expressions define nothing",
+    "lambda": "an expression cannot define a function",
     "for": "expressions work on whole tensors; there are no loops",
 }
 
@@ -127,8 +127,10 @@ class Tokens:
         """A hint that names the known value that looks most like `name`, or `name` before its last dot."""
         if self._names is None:
             return None
-        known = {spelled(one): None for one in islice(self._names(), _HINT_NAMES)}
-        return nearest(spelled(name), known) or nearest(spelled(name.rpartition(".")[0]), known)
+        known = list(islice(self._names(), _HINT_NAMES))
+        wanted = name[:_HINT_LENGTH]
+        near = nearest_name(wanted, known) or nearest_name(wanted.rpartition(".")[0], known)
+        return f"did you mean {spelled(near)}?" if near else None
 
     def number(self, match: re.Match[str]) -> nodes.Literal:
         """A number that `match` found, as Python has it.  Raises for integers of more than 64 bits."""

@@ -50,7 +50,7 @@ def program_of(model: Any, path: Path | None, *, flat: bool) -> Program:
         entry = conversion.entry(model.graph)
     except RecursionError:
         raise GraphError(
-            f"{path or 'the model'} has too deeply nested functions and branches",
+            f"{path or 'the model'} has functions and branches that are nested too deeply",
             hint="inline its functions: onnx.inliner.inline_local_functions(model)",
         ) from None
     refers = conversion.references > 0

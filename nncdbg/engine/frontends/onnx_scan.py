@@ -93,7 +93,7 @@ def batched_scan_nodes(
         raise GraphError(f"{title} needs a body and a sequence")
     if inputs[0] is not None:
         raise UnsupportedOp(
-            f"{title} gives sequence_lens, which nncdbg does not run",
+            f"{title} gives sequence_lens, which nncdbg does not support",
             hint="convert the model to opset 9 or later: onnx.version_converter",
         )
     names = _Names(next((value.name for value in outputs if value.name), "Scan"), taken | _inside(body))

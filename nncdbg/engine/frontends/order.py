@@ -83,7 +83,7 @@ def _undefined(node: Node, name: str, names: Collection[str], graph: str) -> Gra
     return GraphError(
         f"{title(node)} in graph @{graph} reads %{name}, which nothing defines",
         source=str(node.location) if node.location else None,
-        hint=f"did it mean %{near[0]}?" if near else "the model is incomplete: export it again",
+        hint=f"did you mean %{near[0]}?" if near else "the model is incomplete: export it again",
     )
 
 
@@ -123,7 +123,7 @@ def _cycle(nodes: Sequence[Node], needs: list[set[int]], missing: list[int], gra
     return GraphError(
         f"graph @{graph} has a cycle of {len(cycle)} node{'s' if len(cycle) > 1 else ''}",
         operands=[*shown, more] if more else shown,
-        hint="a graph that repeats itself is written with Loop",
+        hint="use Loop to repeat statements",
     )
 
 

@@ -361,9 +361,9 @@ class InspectedAllocation(Allocation):
             found = self.unwritten.get(id(value))
             if found is not None:
                 origin = found[1]
-                why = "is uninitialized since nncdbg.Empty allocated it"
+                why = "has been uninitialized since nncdbg.Empty allocated it"
                 if origin.node.op != "nncdbg.Empty":
-                    why = f"{origin.node.op} wrote only in part"
+                    why = f"{origin.node.op} wrote only partly"
                 detail = f"{verb} reads %{code.names[slot]}, which {why}"
                 self.report(Finding("uninitialized", statement, detail, inputs, None, origin))
 

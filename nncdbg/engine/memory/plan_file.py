@@ -217,7 +217,7 @@ class _Names:
         if having:
             keys = ", ".join(sorted(map(key_of, having)))
             raise UsageError(
-                f"{self.source} names %{bare} of {key_of(path)}, which several of its blocks have",
+                f"{self.source} names %{bare} of {key_of(path)}, which occurs in several of its blocks",
                 hint=f"give its block as the graph: {keys}",
             )
         raise UsageError(
@@ -241,7 +241,9 @@ def _place(site: Site, entries: Mapping[Site, Entry], source: str) -> Place:
         if following is None:
             raise UsageError(f"{where}, which has no place", hint="give it one, or leave `alias` out")
         if following in seen:
-            raise UsageError(f"{where}, and that of it", hint="one of them needs `offset` and `size`")
+            raise UsageError(
+                f"{where}, which is an alias of the first", hint="one of them needs `offset` and `size`"
+            )
         seen.add(following)
         root = following
         offset = entries[root].offset if offset is None else offset

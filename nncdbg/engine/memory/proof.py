@@ -15,7 +15,7 @@ from nncdbg.stats.inspection import is_pattern
 OTHER_FILL = 0x3F
 """A moderate number in every float type, so that sums with it are other numbers."""
 
-UNWRITTEN = "left {count} of {size} elements of %{name} unwritten"
+UNWRITTEN = "left {count} of {size} elements of %{name} uninitialized"
 
 
 def misused(binding: Binding, inputs: Sequence[Any], buffer: Array) -> str | None:

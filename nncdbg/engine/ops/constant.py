@@ -36,7 +36,7 @@ def _constant_array(attributes: Attributes) -> Any:
         given = attributes.get(key)
         if given is not None:
             return np.array(given, NUMPY[name])
-    raise GraphError("Constant has no value", hint="give `value`, `value_float`, `value_ints` or the like")
+    raise GraphError("Constant has no value", hint="give `value`, `value_float` or another value attribute")
 
 
 def _constant_types(attributes: Attributes, types: Types) -> Types:

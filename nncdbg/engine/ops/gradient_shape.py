@@ -171,7 +171,7 @@ def moved(op: str, *, repeats: bool = False) -> Vjp:
 
     def vjp(emit: Emit, at: Applied) -> Sequence[Operand]:
         if repeats and emit.version < 16:
-            raise UnsupportedOp("it needs ScatterElements with a reduction, which opset 16 brings")
+            raise UnsupportedOp("it needs ScatterElements with a reduction (opset 16)")
         count = emit("Size", at.x)
         ascending = emit("Range", Literal(0), count, Literal(1))
         positions = emit("Reshape", ascending, shape_of(emit, at.x))
@@ -205,7 +205,7 @@ def scattered(emit: Emit, at: Applied) -> Sequence[Operand]:
 def gathered_elements(emit: Emit, at: Applied) -> Sequence[Operand]:
     """Each cotangent added where its element came from."""
     if emit.version < 16:
-        raise UnsupportedOp("it needs ScatterElements with a reduction, which opset 16 brings")
+        raise UnsupportedOp("it needs ScatterElements with a reduction (opset 16)")
     zeros = emit("nncdbg.FullLike", at.x, value=0.0)
     axis = at.attributes["axis"]
     added = emit("ScatterElements", zeros, at.operands[1], at.d, axis=axis, reduction="add")

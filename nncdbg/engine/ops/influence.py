@@ -37,11 +37,11 @@ class Infinities(Enum):
 
     SPOILED = "consumed as data"
     KEPT = "moved"
-    MIXED = "put among scores"
-    SCALED = "scores scaled by a finite number"
+    MIXED = "used as softmax scores"
+    SCALED = "kept in scaled softmax scores"
     ABSORBED = "consumed as a mask"
-    EXPONENTIAL = "consumed as a mask where a maximum was subtracted before"
-    SUMMED = "added up after the exponential"
+    EXPONENTIAL = "consumed as a mask if a maximum was subtracted first"
+    SUMMED = "summed after the exponential"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ EVERYTHING = Influence("every element influences every result", _everything, exa
 RESIZED = Influence("every element influences every result, and their sizes", _resized, exact=False)
 NOTHING = Influence("only the shape is read", _nothing)
 CHECK = Influence(
-    "a check for such values: what depends on it handles them",
+    "none: the op tests for such values",
     _checked,
     discards="NaN and Inf, which the op tests for",
     infinities=Infinities.ABSORBED,
@@ -202,7 +202,7 @@ def moved(*data: int, every: bool = False) -> Influence:
         return [as_marks(found) for found in application.run(operands)]
 
     return Influence(
-        "each element to where it is moved; a shape, size or index to everything",
+        "each element: its new place; a shape, size or index: everything",
         find,
         infinities=Infinities.KEPT,
     )
@@ -245,7 +245,7 @@ def probed(*data: int, every: bool = False) -> Influence:
             _probed_marks(each, found[0], own) for each, own in zip(found, application.results, strict=False)
         ]
 
-    return Influence("all that is computed from the element, found by a NaN in its place", find, exact=False)
+    return Influence("all results computed from the element, found by putting a NaN there", find, exact=False)
 
 
 def _is_number(value: Any) -> bool:

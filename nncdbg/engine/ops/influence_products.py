@@ -57,7 +57,7 @@ def _gathered_tuples(application: Application) -> Sequence[Marked]:
     return _indexed(application, places)
 
 
-_WORDS = "each element to where it is moved; an index to all that it selects"
+_WORDS = "each element: its new place; an index: all elements that it selects"
 GATHERED = Influence(_WORDS, _gathered, infinities=Infinities.KEPT)
 GATHERED_ELEMENTS = Influence(_WORDS, _gathered_elements, infinities=Infinities.KEPT)
 GATHERED_TUPLES = Influence(_WORDS, _gathered_tuples, infinities=Infinities.KEPT)
@@ -77,9 +77,9 @@ def _scattered(application: Application) -> Sequence[Marked]:
 
 
 SCATTERED = Influence(
-    "data that is not overwritten, updates to where they are written; an index everything",
+    "data and updates: their places; an index: everything",
     _scattered,
-    discards="what is overwritten",
+    discards="overwritten data",
     infinities=Infinities.MIXED,
 )
 
@@ -98,7 +98,9 @@ def _one_hot(application: Application) -> Sequence[Marked]:
     return [found]
 
 
-ONE_HOT = Influence("an index to its new axis; values to where they are written", _one_hot, exact=False)
+ONE_HOT = Influence(
+    "an index: its new axis; values: the places that they are written to", _one_hot, exact=False
+)
 
 
 # -- products ------------------------------------------------------------------------------------
@@ -139,7 +141,7 @@ def _multiplied_and_added(application: Application) -> Sequence[Marked]:
     return [np.broadcast_to(found, np.shape(application.results[0]))]
 
 
-PRODUCT_AND_SUM = Influence("rows, columns, and the third operand broadcast", _multiplied_and_added)
+PRODUCT_AND_SUM = Influence("rows and columns; the third operand with broadcasting", _multiplied_and_added)
 
 
 def counted(*data: int) -> Influence:
@@ -157,4 +159,4 @@ def counted(*data: int) -> Influence:
                 found |= np.asarray(application.run(operands)[0]) != 0
         return [found]
 
-    return Influence("all products with the element; a zero point everything", find, exact=False)
+    return Influence("an element: all its products; a zero point: everything", find, exact=False)

@@ -11,7 +11,7 @@ import numpy as np
 from nncdbg.engine.graph import Array
 from nncdbg.engine.ops.influence import Application, Infinities, Influence, Marked, aligned, resized
 
-LOSING = "an infinity that loses"
+LOSING = "an infinity that is not selected"
 
 
 def _none(marks: Marked) -> Any:
@@ -48,7 +48,7 @@ EQUAL = Influence(
     "element by element, with broadcasting",
     _equal,
     exact=False,
-    discards="NaN where a value is compared with itself, which is a check",
+    discards="NaN in `x == x`, which is a check",
     infinities=Infinities.ABSORBED,
 )
 
@@ -68,8 +68,8 @@ def _or(application: Application) -> Sequence[Marked]:
     return _deciding(application, [~np.asarray(value) for value in application.operands])
 
 
-AND = Influence("element by element", _and, discards="what is combined with false")
-OR = Influence("element by element", _or, discards="what is combined with true")
+AND = Influence("element by element", _and, discards="elements combined with false")
+OR = Influence("element by element", _or, discards="elements combined with true")
 
 
 def _multiplied(application: Application) -> Sequence[Marked]:
@@ -127,7 +127,7 @@ def _clipped(application: Application) -> Sequence[Marked]:
 
 
 CLIPPED = Influence(
-    "element by element; a bound all elements", _clipped, discards=LOSING, infinities=Infinities.MIXED
+    "element by element; a bound: all elements", _clipped, discards=LOSING, infinities=Infinities.MIXED
 )
 
 

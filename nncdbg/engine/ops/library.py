@@ -79,6 +79,6 @@ def _check(file: Path, found: list[Op]) -> None:
         domain, local = split(entry.name)
         if domain in ("", "ai.onnx", "nncdbg") or not local:
             raise LoadError(
-                f"the op library {file} declares {entry.name}, which has no domain of its own",
+                f"the op library {file} declares {entry.name}, which has no domain",
                 hint='name it "your.domain.Name", as the model does',
             )

@@ -305,7 +305,11 @@ def _cover(term: str, shape: tuple[Dim, ...]) -> dict[str, tuple[Dim, ...]]:
         width = extra if letter == "." else 1
         size = shape[place : place + width]
         if letter in covered and letter != ".":
-            agree(covered[letter][0], size[0], f"{letter!r} is {covered[letter][0]} and {size[0]}")
+            agree(
+                covered[letter][0],
+                size[0],
+                f"the sizes of {letter!r} differ: {covered[letter][0]} and {size[0]}",
+            )
         covered[letter] = size
         place += width
     return covered

@@ -33,7 +33,7 @@ def _agreed(dims: Sequence[Dim]) -> Dim:
     """The size that several inputs share; a number says more than a symbol."""
     numbers = {d for d in dims if isinstance(d, int)}
     if len(numbers) > 1:
-        raise GraphError(f"sizes {sorted(numbers)} of an axis that is not joined differ")
+        raise GraphError(f"sizes {sorted(numbers)} of an axis other than the joined one differ")
     return numbers.pop() if numbers else dims[0] if len(set(dims)) == 1 else None
 
 

@@ -130,13 +130,13 @@ def _dropout_types_before_10(attributes: Attributes, types: Types) -> Types:
 
 
 def _dropout_influence(application: Application) -> Sequence[Marked]:
-    """The values element by element; ratio and mode everything.  The mask depends on these two alone."""
+    """The values element by element; ratio and mode: everything.  The mask depends on these two alone."""
     if any(marks is not None for marks in application.marked[1:]):
         return everything_in(application.results)
     return [application.marked[0], *[None] * (len(application.results) - 1)]
 
 
-_DROPOUT = Influence("element by element; ratio and mode everything", _dropout_influence, exact=False)
+_DROPOUT = Influence("element by element; ratio and mode: everything", _dropout_influence, exact=False)
 
 
 def _dropped(

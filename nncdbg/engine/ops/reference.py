@@ -191,7 +191,7 @@ def _plain(result: Any) -> Any:
     if isinstance(result, (list, tuple)):
         return [_plain(item) for item in result]
     if hasattr(result, "todense") or isinstance(result, dict):
-        raise RunError(f"onnx.reference gave a {type(result).__name__}, which is no tensor or sequence")
+        raise RunError(f"onnx.reference gave a {type(result).__name__}, not a tensor or sequence")
     array = np.asarray(result)
     return array.astype(object) if array.dtype.kind in "US" else array
 

@@ -22,7 +22,7 @@ def _region_types(attributes: Attributes, types: Types) -> Types:
     need_rank(at(types, 1), "rois", 2, 2)
     pooled = tuple(attributes["pooled_shape"])
     if len(pooled) != 2 or min(pooled) < 1:
-        raise GraphError(f"pooled_shape is {list(pooled)}", hint="it is two sizes of 1 or more")
+        raise GraphError(f"pooled_shape cannot be {list(pooled)}", hint="give two sizes of 1 or more")
     image, regions = shape_at(types, 0), shape_at(types, 1)
     if regions is not None and isinstance(regions[1], int) and regions[1] != 5:
         raise GraphError(f"rois has {regions[1]} numbers per region, expected batch, x1, y1, x2, y2")

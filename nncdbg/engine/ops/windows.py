@@ -91,7 +91,9 @@ def axes_of(attributes: Attributes, kernel: Sequence[int]) -> list[Axis]:
     pads = _numbers(attributes, "pads", 2 * count, 0)
     auto_pad = attributes.get("auto_pad") or "NOTSET"
     if auto_pad not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
-        raise GraphError(f"auto_pad is {auto_pad!r}", hint="one of NOTSET, VALID, SAME_UPPER, SAME_LOWER")
+        raise GraphError(
+            f"auto_pad cannot be {auto_pad!r}", hint="one of NOTSET, VALID, SAME_UPPER, SAME_LOWER"
+        )
     ceil = bool(attributes.get("ceil_mode"))
     rows = zip(kernel, strides, dilations, pads[:count], pads[count:], strict=True)
     return [Axis(*row, auto_pad=auto_pad, ceil=ceil) for row in rows]

@@ -53,7 +53,7 @@ CAUSES = {
     "bad parameter": "The model was saved with it: check the training or the conversion.",
     "cast out of range": "The value does not fit the target type: scale it, or cast to a wider type.",
     "integer division by zero": "Make the divisor at least 1, or choose another value with Where.",
-    "scale of zero": "Give each scale a least value above 0.",
+    "scale of zero": "Give each scale a minimum above 0.",
     "kernel": "The kernel's result differs from the op's definition: report it to its developers.",
     "wrong reuse": "Free the first value only after its last reader, or give the second one different bytes.",
     "partial write": "The kernel has to write every element of its result.",

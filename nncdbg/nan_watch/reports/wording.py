@@ -67,13 +67,13 @@ def headline(finding: WatchFinding) -> str:
     if finding.kind == "integer":
         ending = {
             "masked": _NO_EFFECT,
-            "propagated": " of the NaN or Inf found before",
+            "propagated": " of the NaN or Inf found earlier",
         }.get(finding.role, "")
         return f"{name} is in {value}: {op} produced it{ending}"
     if _inside(finding):
         ending = _NO_EFFECT if finding.role == "masked" else ""
         return (
-            f"{name} is inside {op}: the elements of {value} that depend on it are finite and wrong{ending}"
+            f"{name} is inside {op}: the elements of {value} that depend on it are finite but wrong{ending}"
         )
     if finding.kind not in ("nan", "inf"):
         return f"{name}: {value} at {op}"

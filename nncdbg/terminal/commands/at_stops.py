@@ -48,7 +48,7 @@ def commands(session: Session, text: str) -> None:
       p max(%h)
       continue
       end
-    A command that moves the program is the last that runs.  `silent` as the first one hides the stop.
+    A command that moves the program ends the list.  `silent` as the first command hides the stop.
     An empty list removes the commands.
     """
     debugger = session.debugger

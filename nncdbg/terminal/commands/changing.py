@@ -17,6 +17,7 @@ from nncdbg.engine.expression import (
 )
 from nncdbg.terminal.commands.settings import change_setting
 from nncdbg.terminal.commands.table import command, needs, no_arguments, whole_number
+from nncdbg.terminal.running import print_messages
 from nncdbg.terminal.stops import look_at, value_or_reason
 
 if TYPE_CHECKING:
@@ -31,11 +32,12 @@ def set_(session: Session, text: str) -> None:
 
       set %h[0, 3] = 0        set %h += 1            set %h[isnan(%h)] = 0
       set %h = zeros          set %h = normal[2,3]   set %h = FILE.npy
+      set %x = photo.png:/255,resize
       set $limit = 3          defines a name for expressions, and prints nothing
       set names full          shows long names whole; `show settings` lists the settings
-    The run without the change stays as a branch (see `branches`, `diff`).  After `back` or
+    The run without the change remains as a branch (see `branches`, `diff`).  After `back` or
     `restart` the change is made again when the run reaches this point.  At a stop at an op without a
-    kernel, set its results; the run then goes on with them.
+    kernel, set its results; the run then continues with them.
     """
     debugger = session.debugger
     scope = debugger.values
@@ -59,22 +61,24 @@ def _set(session: Session, name: str, value: Any, index: Any = None) -> None:
     debugger = session.debugger
     awaited = name in debugger.awaited
     branch = debugger.set_value(name, value, index)
+    print_messages(debugger, session.screen)
     session.screen.put_line(value_or_reason(debugger, name, look_at(debugger, session.screen)))
     if awaited:
         line = debugger.line_of(debugger.frames[0], debugger.frames[0].pc)
-        session.screen.put(f"line {line} gives this from now on, instead of running its op")
+        session.screen.put(f"from now on, line {line} returns this value instead of running its op")
     else:
-        session.screen.put(f"this is branch {branch.number}; branch {branch.parent} stays as it was")
+        session.screen.put(f"this is branch {branch.number}; branch {branch.parent} is unchanged")
         for sentence in debugger.late_decisions():
             session.screen.put(sentence)
 
 
-@command("load", group="changing", arguments="%value = FILE.npy", completes=("value", "file"))
+@command("load", group="changing", arguments="%value = FILE", completes=("value", "file"))
 def load(session: Session, text: str) -> None:
-    """Set a value to the array of a `.npy` file (pickles are refused)."""
+    """Set a value to a `.npy`, `.npz` or image file (pickles are refused)."""
     name, equals, path = needs("load", text).partition("=")
     if not equals or not path.strip():
-        raise UsageError("there is no file to load", hint="load %h = FILE.npy")
+        hint = "load %h = FILE.npy, FILE.npz:KEY or FILE.png:STEPS"
+        raise UsageError("the file is missing", hint=hint)
     scope = session.debugger.values
     target = resolve_name(name.strip(), scope.has, scope.names)
     _set(session, target, _unquoted(path))
@@ -86,13 +90,11 @@ def _unquoted(path: str) -> str:
 
 @command("mark", group="changing", arguments="[NAME]")
 def mark(session: Session, text: str) -> None:
-    """Name this moment, so that `goto NAME` comes back to it."""
+    """Name this moment, so that `goto NAME` returns to it."""
     known = session.debugger.timeline.marks
     name = text or next(f"m{number}" for number in range(1, len(known) + 2) if f"m{number}" not in known)
     if name.lstrip("+-").isdigit():
-        raise UsageError(
-            "a mark's name is not a number", hint="`goto NUMBER` goes to a moment without a mark"
-        )
+        raise UsageError("a number cannot be the name of a mark", hint="`goto NUMBER` needs no mark")
     made = session.debugger.mark(name)
     session.screen.put(f"mark {made.name}: after {made.tick} statements, branch {made.branch}")
 
@@ -135,7 +137,7 @@ def branches(session: Session, text: str) -> None:
 
 @command("branch", group="changing", arguments="NUMBER", completes=("branch",))
 def branch(session: Session, text: str) -> None:
-    """Go to another branch, to where it was left."""
+    """Switch to another branch, at the moment where you left it."""
     number = known_branch(session.debugger, whole_number("branch", needs("branch", text)))
 
     def switch() -> Stop:
@@ -152,5 +154,7 @@ def branch(session: Session, text: str) -> None:
 def known_branch(debugger: Debugger, number: int) -> int:
     known = debugger.timeline.branches
     if number not in known:
-        raise UsageError(f"there is no branch {number}", hint=f"there are {', '.join(map(str, known))}")
+        raise UsageError(
+            f"there is no branch {number}", hint=f"the branches are {', '.join(map(str, known))}"
+        )
     return number

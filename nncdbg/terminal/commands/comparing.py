@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 @command("diff", group="changing", arguments="%value[INDEX] [BRANCH]", completes=("value", "branch"))
 def diff(session: Session, text: str) -> None:
-    """Compare a value with the same value on another branch, after as many statements there.
+    """Compare a value with the same value at this step of another branch.
 
     Without BRANCH: the branch that this one comes from, or the latest other one.  In a session that
-    `nncdbg diff --stop` opened: with its counterpart on side B.  Where a micro program disagrees
-    (`--check micro`): with what that gives.  With an index (`diff %h[0, :4]`) both are shown.
+    `nncdbg diff --stop` opened: with its counterpart on side B.  Where `--check micro` stopped: the result
+    of the kernel with that of the micro program.  With an index (`diff %h[0, :4]`) both are shown.
     """
     debugger = session.debugger
     scope = debugger.values
@@ -69,7 +69,7 @@ def other_branch(debugger: Debugger) -> int:
     if parent is not None:
         return parent
     if not others:
-        raise UsageError("there is one branch only", hint="`set` starts another")
+        raise UsageError("there is only one branch", hint="`set` starts another")
     return others[-1]
 
 
@@ -84,7 +84,9 @@ def value_on_branch(debugger: Debugger, name: str, branch: int) -> Array:
 
     machine = debugger.timeline.other(branch, debugger.timeline.tick)
     if machine.tick < debugger.timeline.tick and not machine.ended:
-        raise NotComputed(f"branch {branch} was interrupted on its way here", hint="ask again, and wait")
+        raise NotComputed(
+            f"the run of branch {branch} to this step was interrupted", hint="repeat the command"
+        )
     for frame in reversed(machine.frames):
         slot = frame.code.slot_of.get(name)
         if slot is None or (frame.code.definition[slot] >= frame.pc and not machine.ended):
@@ -94,7 +96,7 @@ def value_on_branch(debugger: Debugger, name: str, branch: int) -> Array:
             return np.asarray(content)
     raise NotComputed(
         f"{spelled(name)} is not available on branch {branch} after {machine.tick} statements",
-        hint="go on to where both branches have it",
+        hint="go to a step where both branches have it",
     )
 
 
@@ -103,7 +105,7 @@ def _show_parts(session: Session, pair: tuple[Any, Any], titles: tuple[str, str]
 
     for title, array in zip(titles, pair, strict=True):
         if not isinstance(array, np.ndarray):
-            raise UsageError("what is no tensor has no index")
+            raise UsageError("only a tensor can be indexed")
         session.screen.put(f"{title}:")
         session.screen.put(grid(array, index, look=session.screen.look))
 
@@ -124,9 +126,9 @@ def _show_comparison(session: Session, name: str, pair: tuple[Any, Any], titles:
         return
     session.screen.put(f"{found.mismatched} of {found.count} elements differ")
     for label, figure in (
-        ("greatest distance", found.max_abs),
-        ("greatest relative distance", found.max_rel),
-        ("mean distance", found.mean_abs),
+        ("largest difference", found.max_abs),
+        ("largest relative difference", found.max_rel),
+        ("mean difference", found.mean_abs),
         ("cosine", found.cosine),
     ):
         if figure is not None:

@@ -51,7 +51,7 @@ def _split(session: Session, text: str) -> tuple[list[str], Path]:
         return [named["what"]], Path(_file_name(named["what"]) + named["suffix"])
     for expression in separated(match["what"] if match is not None else text):
         session.debugger.values.read(expression)
-    raise UsageError("there is no file to write to", hint="dump %h FILE.npy")
+    raise UsageError("the file is missing", hint="dump %h FILE.npy")
 
 
 def _parses(session: Session, text: str) -> bool:

@@ -33,17 +33,17 @@ LETTERS = (
     Letter("f", "frame", "frame", "", ""),
     Letter("h", "help", "help", "help", "help"),
     Letter("i", "info", "info", "", ""),
-    Letter("j", "neither: `goto` and `set` are named", "jump", "jump", ""),
+    Letter("j", "neither: the answer names `goto` and `set`", "jump", "jump", ""),
     Letter("l", "list", "list", "list", "list"),
     Letter("n", "next", "next", "next", "next"),
     Letter("p", "print", "print", "print", "print"),
     Letter("q", "quit", "quit", "quit", "quit"),
-    Letter("r", "run; asks first if the program is under way", "run", "return", "restart"),
+    Letter("r", "run; needs confirmation if the program has started", "run", "return", "restart"),
     Letter("s", "step", "step", "step", "step"),
-    Letter("t", "neither: `log` is named", "thread", "", "trace"),
+    Letter("t", "neither: the answer names `log`", "thread", "", "trace"),
     Letter("u", "up", "until", "up", ""),
     Letter("w", "where", "", "where", ""),
-    Letter("x", "neither: `show` is named", "x", "", "examinemem"),
+    Letter("x", "neither: the answer names `show`", "x", "", "examinemem"),
 )
 """The choice per letter: the common meaning, else the harmless one, else the question."""
 
@@ -131,9 +131,13 @@ ANSWERS = {
     "threads": Answer(_NO_THREADS, "`where` shows its stack"),
     "t": Answer(_NO_TRACE, "`log PLACE MESSAGE` prints a message at a place"),
     "trace": Answer(_NO_TRACE, "`log PLACE MESSAGE` prints a message at a place"),
-    "dprintf": Answer("values go in braces", "`log PLACE MESSAGE`, such as `log 14 mean {mean(%s)}`"),
-    "printf": Answer("there are no formats", "`print EXPR` shows values, `log PLACE MESSAGE` prints text"),
-    "echo": Answer("there are no formats", "`print EXPR` shows values, `log PLACE MESSAGE` prints text"),
+    "dprintf": Answer(
+        "a message takes values in braces", "`log PLACE MESSAGE`, such as `log 14 mean {mean(%s)}`"
+    ),
+    "printf": Answer(
+        "formats are not supported", "`print EXPR` shows values, `log PLACE MESSAGE` prints text"
+    ),
+    "echo": Answer("formats are not supported", "`print EXPR` shows values, `log PLACE MESSAGE` prints text"),
     "rbreak": Answer("a breakpoint can be at an op", "`break OP` stops before each statement with the op"),
     "rwatch": Answer(
         "reads are not watched", "`watch %h` stops after each write, `break OP` before a statement"
@@ -143,9 +147,11 @@ ANSWERS = {
     ),
     "on": Answer("a breakpoint has a list of commands", "`commands NUMBER`, the commands, then `end`"),
     "goroutines": Answer(_NO_THREADS, "`where` shows its stack"),
-    "toggle": Answer("say which", "`disable NUMBER` or `enable NUMBER`"),
+    "toggle": Answer("a number is needed", "`disable NUMBER` or `enable NUMBER`"),
     "rev": Answer("each step back is a command", "`back`, `rback`, `rfinish` or `rcontinue`"),
-    "clear-checkpoint": Answer("marks stay", "`marks` lists them, `mark NAME` sets one again"),
+    "clear-checkpoint": Answer(
+        "marks cannot be deleted here", "`marks` lists them, `mark NAME` sets one again"
+    ),
     "handle": Answer("there are no signals", "`catch nan`, `catch inf` stop at findings"),
     "signal": Answer("there are no signals", "`catch nan`, `catch inf` stop at findings"),
     "exceptions": Answer(
@@ -167,7 +173,7 @@ ANSWERS = {
     "from": Answer("modules are imported in Python", _PYTHON),
     "pwd": Answer("there is no shell here", _FOLDER),
     "cd": Answer("there is no shell here", _FOLDER),
-    "interrupt": Answer("a key does this", "Ctrl-C stops the running program within one op, see `help keys`"),
+    "interrupt": Answer("Ctrl-C does this", "it stops the running program within one op, see `help keys`"),
     "layout": Answer("there are no windows", "`list` shows the text; editors show more, see `nncdbg dap`"),
     "tui": Answer("there are no windows", "`list` shows the text; editors show more, see `nncdbg dap`"),
 }

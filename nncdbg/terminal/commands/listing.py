@@ -41,8 +41,8 @@ def list_(session: Session, text: str) -> None:
     last = len(session.listing().lines)
     lines = _wanted(session, text, last)
     if not lines:
-        what = f"there are no lines {text} to list" if text else "this is the end of the listing"
-        raise UsageError(what, hint=f"it has {last} lines")
+        what = f"the listing has no lines {text}" if text else "this is the end of the listing"
+        raise UsageError(what, hint=f"the listing has {last} lines")
     _show(session, lines)
 
 
@@ -88,7 +88,7 @@ def _wanted(session: Session, text: str, last: int) -> range:
 def _graph_lines(session: Session, name: str, last: int) -> range:
     if (name,) not in session.debugger.listing.headers:
         known = ", ".join("@" + graph for graph in list(session.debugger.program.graphs)[:10])
-        raise UsageError(f"the program has no graph @{name}", hint=f"there are {known}")
+        raise UsageError(f"the program has no graph @{name}", hint=f"the graphs are {known}")
     first = session.debugger.listing.header_line((name,))
     return range(first, min(last, first + _PAGE - 1) + 1)
 
@@ -98,7 +98,7 @@ def search(session: Session, text: str) -> None:
     """List the next line that contains TEXT, after the last line listed.
 
     `search` without TEXT repeats the last search; after the last line it continues at the first.
-    Upper and lower case are equal.
+    The search ignores case.
     """
     _search(session, "search", text, 1)
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import evaluate_index, parse, resolve_name, spelled, split_target
+from nncdbg.engine.search import declared_type
 from nncdbg.terminal.commands.settings import show_settings
 from nncdbg.terminal.commands.table import command, needs, whole_number
 from nncdbg.terminal.display import described
@@ -34,7 +35,7 @@ def print_(session: Session, text: str) -> None:
 
     `$out` and `$in0` are results and operands of the current statement, `$_` is the value printed
     last, `$x = EXPR` defines a name.  `help expressions` lists syntax and functions.
-    `print` can be left out: `%h[0] * 2`.
+    `print` is optional: `%h[0] * 2`.
     """
     for expression in separated(needs("print", text)):
         result = session.debugger.evaluate(expression)
@@ -71,7 +72,7 @@ def separated(text: str) -> list[str]:
 
 @command("whatis", group="looking", arguments="EXPR", completes=("value", "function"))
 def whatis(session: Session, text: str) -> None:
-    """Show the type of an expression; of a value, also its full name and its statement."""
+    """Show the type of an expression, and a value's full name and statement."""
     from nncdbg.terminal.look import type_of
 
     name = _name_of(session, needs("whatis", text))
@@ -95,7 +96,8 @@ def _type_here(session: Session, name: str) -> str:
         place = next(session.debugger.values.places(name), None)
         inner = session.debugger.values.inner_frame(name)
         code = place.code if place is not None else inner.code if inner is not None else None
-        known = code.types.get(name) if code is not None else None
+        program = session.debugger.program
+        known = code.types.get(name) if code is not None else declared_type(program, name)
         return f"{known or 'unknown type'}, not computed yet ({error.hint})"
 
 
@@ -203,7 +205,7 @@ def _statement_stats(session: Session) -> None:
 
 @command("hist", group="looking", arguments="%value [BINS]", completes=("value", "function"))
 def hist(session: Session, text: str) -> None:
-    """Show a histogram of the finite elements; NaN and Inf are counted apart."""
+    """Show a histogram of the finite elements, and counts of NaN and Inf."""
     from nncdbg.stats import histogram
     from nncdbg.terminal.display import histogram_bars
 
@@ -245,10 +247,9 @@ def show(session: Session, text: str) -> None:
 def why(session: Session, text: str) -> None:
     """Show where NaN, Inf or zeros in a value originate, and why.
 
-    Without %value: the value that the stop is about; after the end, an output.  The path from the origin
-    follows.  A value without NaN, Inf and zeros shows suspicious statements before it (a Softmax over
-    another axis than the last, a broadcast of both operands, a constant result), then what it was computed
-    from.
+    Without %value: the value that caused the stop; after the end, an output.  The path from the origin
+    follows.  For a value without NaN, Inf and zeros: suspicious statements (a Softmax not over the last
+    axis, a broadcast of both operands, a constant result), then the values that it was computed from.
     `why -v` shows all values on the path, DEPTH statements back at most (20).
     """
     from nncdbg.terminal.reasons import explain, value_in_question

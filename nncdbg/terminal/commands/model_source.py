@@ -33,7 +33,9 @@ def list_source(session: Session, file: str, line: int) -> None:
     }
     if not known:
         files = sorted(origins(session.debugger.program))
-        hint = f"there are {', '.join(files[:3])}" if files else "the model holds no source positions"
+        hint = (
+            f"the source files are {', '.join(files[:3])}" if files else "the model holds no source positions"
+        )
         raise UsageError(f"no statement comes from {file}", hint=hint)
     path = next(iter(known))[0]
     _show_file(session, path, line, {number for _, number in known})
@@ -46,7 +48,7 @@ def _show_file(session: Session, path: str, line: int, defining: set[int]) -> No
     """The lines around `line`; `*` marks lines that statements come from."""
     found = _find(session, path)
     if found is None:
-        session.screen.note(f"{path} is not here; these are the statements that come from line {line}")
+        session.screen.note(f"{path} was not found; these statements come from line {line}")
         return
     lines = found.read_text(encoding="utf-8", errors="replace").splitlines()
     shown = [number for number in around(line, _LINES, len(lines)) if number <= len(lines)]

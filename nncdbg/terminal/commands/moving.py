@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def _times(name: str, text: str) -> int:
     count = whole_number(name, text) if text else 1
     if count < 1:
-        raise UsageError(f"`{name}` cannot be done {count} times", hint="COUNT is 1 or more")
+        raise UsageError(f"`{name}` cannot run {count} times", hint="COUNT is 1 or more")
     return count
 
 
@@ -23,14 +23,15 @@ def _times(name: str, text: str) -> int:
 def run(session: Session, text: str) -> None:
     """Run from the start until a breakpoint, a finding, a failure or the end.
 
-    If the program is under way, a terminal asks first.  `finish` runs to the end of the graph or loop.
+    At a terminal, confirm first if the program has already started.  `finish` runs to the end of the
+    graph or loop.
     """
     no_arguments("run", text)
     machine = session.debugger.machine
     if (
         machine.tick
         and not machine.ended
-        and not session.sure("the program is under way: run it from the start?")
+        and not session.sure("the program has already started: run it from the start?")
     ):
         return
 
@@ -85,7 +86,7 @@ def finish(session: Session, text: str) -> None:
 def until(session: Session, text: str) -> None:
     """Run to a line; without LINE, like `next`, but past the end of a loop.
 
-    The program stops before the first statement at or after LINE.  Breakpoints on the way stop it too.
+    The program stops before the first statement at or after LINE.  Breakpoints before that stop it too.
     """
     if text:
         line = whole_number("until", text)

@@ -22,7 +22,7 @@ def py(session: Session, text: str) -> None:
           print(debugger.stop.line, debugger.evaluate("max($out)"))
       end
     `debugger` is the Debugger of the Python API, `execute("COMMAND")` runs a command, `np` is NumPy, and
-    `convenience["x"]` is `$x`.  Of a long name, the part after the last `/` is enough where it is an
+    `convenience["x"]` is `$x`.  For a long name, use the part after the last `/` if it is an
     identifier.  Arrays are read-only: `debugger.set_value("h", array)` changes a value.  A recording
     runs Python code only if you confirm it.
     """

@@ -30,10 +30,10 @@ def source(session: Session, text: str) -> None:
 
 @command("record", "rec", group="session", arguments="[--force] FILE | off", completes=("file",))
 def record(session: Session, text: str) -> None:
-    """Record the commands that are typed in a file; `record off` ends it.
+    """Record the typed commands in a file; `record off` ends it.
 
     The file also keeps model, inputs, seed, sizes, backend, allocator and versions.  An existing recording
-    is overwritten only with --force, or after a question.
+    is overwritten only with --force, or after confirmation.
     """
     from nncdbg.terminal.recording import close_recording, start_recording
 
@@ -66,7 +66,7 @@ def replay(session: Session, text: str) -> None:
 
 @command("note", group="session", arguments="TEXT")
 def note(session: Session, text: str) -> None:
-    """Keep a remark in the recording."""
+    """Add a note to the recording."""
     needs("note", text)
 
 

@@ -32,13 +32,13 @@ _MANY = 100
 def info(session: Session, text: str) -> None:
     """Show the state of the debugger and the program, by topic.
 
-      breakpoints, display   what stops, what each stop shows
+      breakpoints, display   breakpoints, and expressions shown at each stop
       inputs                 the program's inputs
       args, locals           inputs and computed values of the selected frame
-      values [all | TEXT]    its values without or with constants, or those with TEXT in their names
+      values [all | TEXT]    its values without constants; `all` adds them, TEXT selects by name
       constants              its constants
       line [LINE], frames    a statement, the stack
-      time, marks, branches  the moment, and moments to go to
+      time, marks, branches  the current moment, and moments to go to
       convenience            the names that were defined with `$x = EXPR`
       memory, program, fallbacks
     A prefix of a topic works, the first in the order above: `info b` is `info breakpoints`.
@@ -59,7 +59,7 @@ def _breakpoints(session: Session, text: str) -> None:
             kind,
             "" if found.enabled else "off",
             f"hit {found.count}x" if found.count else "",
-            f"ignores {found.skipped - found.count} more" if found.skipped > found.count else "",
+            f"ignores the next {found.skipped - found.count}" if found.skipped > found.count else "",
         ]
         message = f": {found.log}" if found.log is not None else ""
         session.screen.put(f"{found.number}: {', '.join(word for word in words if word)}{message}")
@@ -96,11 +96,11 @@ def _values(session: Session, text: str) -> None:
 
 def _constants(session: Session, text: str) -> None:
     constants = _constant_names(session)
-    _list_values(session, [name for name in _names(session) if name in constants], "that is constant")
+    _list_values(session, [name for name in _names(session) if name in constants], "that is a constant")
 
 
 def _arguments(session: Session, text: str) -> None:
-    _list_values(session, [value.name for value in _selected(session).code.graph.inputs], "given to it")
+    _list_values(session, [value.name for value in _selected(session).code.graph.inputs], "that is an input")
 
 
 def _locals(session: Session, text: str) -> None:
@@ -228,7 +228,7 @@ def _displays(session: Session, text: str) -> None:
     for number, expression in session.displays.items():
         session.screen.put(f"{number}: {expression}")
     if not session.displays:
-        session.screen.put("nothing is displayed: `display EXPR`")
+        session.screen.put("no expression is displayed; `display EXPR` adds one")
 
 
 TOPICS: dict[str, Callable[[Session, str], None]] = {
@@ -271,7 +271,7 @@ _ANSWERS = {
     "all-registers": "`info locals` lists the values of this frame",
     "threads": "the program has one thread: `where` shows its stack",
     "types": "`whatis %h` shows the type of a value",
-    "symbol": "`whatis %h` says what a name is",
+    "symbol": "`whatis %h` shows what a name refers to",
     "signals": "`info breakpoints` lists what is caught",
 }
 """Topic in gdb that has no meaning here to what to use instead."""

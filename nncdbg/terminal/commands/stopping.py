@@ -37,7 +37,7 @@ def break_(session: Session, text: str) -> None:
       break @layer1                  break %h if std(%h) > 10
       break net.py:11                stops at the statements that come from that line
     A condition that reads a result of the statement is tested after the statement.
-    N is a count; a sign before it compares: `hits >=3`, and `hits %10` stops at each tenth hit.
+    N is a count or a comparison: `hits 3`, `hits >=3`; `hits %10` stops at each tenth hit.
     """
     _say(session, parse_stop(text or str(session.current_line())).add_to(session.debugger))
 
@@ -104,7 +104,7 @@ def catch(session: Session, text: str) -> None:
     """Stop at findings: nan, inf, overflow, uninitialized, integer, guard.
 
       nan, inf       a NaN or Inf originates: no operand has one
-      overflow       an Inf that no division by zero explains
+      overflow       an Inf that does not come from a division by zero
       uninitialized  a read of memory that was never written
       integer        integer division by zero, a cast out of range, a quantization scale of zero
       guard          a write past the end of a buffer
@@ -151,8 +151,8 @@ def _numbers(session: Session, name: str, text: str) -> list[int]:
 def delete(session: Session, text: str) -> None:
     """Delete breakpoints, watchpoints and logpoints by number.
 
-    Without NUMBER, all are deleted; a terminal asks first.  `delete all` does not ask, and a script is
-    never asked.
+    Without NUMBER, all are deleted; at a terminal, confirm first.  `delete all` and scripts need no
+    confirmation.
     """
     debugger = session.debugger
     if text == "all":

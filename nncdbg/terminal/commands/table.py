@@ -134,13 +134,13 @@ def _suggestion(word: str, arguments: str) -> str:
 def no_arguments(name: str, text: str) -> None:
     """Raise UsageError where a command without arguments is given some."""
     if text:
-        raise UsageError(f'`{name}` takes no arguments, got "{text}"', hint=f"`help {name}` says more")
+        raise UsageError(f'`{name}` takes no arguments, got "{text}"', hint=f"`help {name}` explains it")
 
 
 def needs(name: str, text: str) -> str:
     """Return the arguments of a command that needs some.  Raises UsageError where there are none."""
     if not text:
-        raise UsageError(f"`{name}` needs arguments: {TABLE[name].usage}", hint=f"`help {name}` says more")
+        raise UsageError(f"`{name}` needs arguments: {TABLE[name].usage}", hint=f"`help {name}` explains it")
     return text
 
 

@@ -144,22 +144,12 @@ def _print(
     kept: Sequence[Kept],
     interrupted: bool,
 ) -> None:
-    total = len(search.alone)
+    from nncdbg.nan_watch.bisect_report import kept_lines
+
     if interrupted:
         screen.note("interrupted: this is the smallest set so far; it may not be minimal")
-    if not places:
-        screen.put(f"all {total} statements can run in {search.dtype}")
-    else:
-        screen.put(
-            f"{len(places)} of {total} statements must keep their types; all others run in {search.dtype}:"
-        )
-    listing = search.listing
-    for each in kept or search.unexplained(places):
-        line = each.site.line
-        text = listing.full_line(line).strip() if line is not None else each.site.op
-        screen.put(f"{line:>5} | {text}")
-        said = "; ".join(part for part in (each.detail, each.hint) if part)
-        if said:
-            screen.put(f"        {each.reason}: {said}")
+    shown = tuple(kept or search.unexplained(places))
+    for line in kept_lines(shown, len(search.alone), search.dtype):
+        screen.put(line)
     if options.output:
         screen.note(f"the mixed program is in {options.output}")

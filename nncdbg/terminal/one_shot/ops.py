@@ -48,7 +48,7 @@ class Known:
             "reference": self.reference,
             "block": self.block,
         }
-        return [word for word, there in marks.items() if there] or ["not to be run"]
+        return [word for word, there in marks.items() if there] or ["not runnable"]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -130,7 +130,7 @@ def _print_one(name: str, *, as_json: bool) -> None:
         near = difflib.get_close_matches(name, all_names(), 1)
         raise UsageError(
             f'there is no op "{name}"',
-            hint=f"did you mean {near[0]}?" if near else "`nncdbg ops` lists all ops ops ops ops ops ops",
+            hint=f"did you mean {near[0]}?" if near else "`nncdbg ops` lists all ops",
         )
     version = version_of(name, {})
     entry = known(name)
@@ -158,9 +158,9 @@ def _gradient(entry: Known) -> str:
 
     gaps = rule_gaps(entry.name)
     if gaps is None:
-        return "through its formula, where the ops in it have one"
+        return "through its formula, if the ops in it have a gradient"
     if gaps:
-        return f"none: its formula needs {', '.join(sorted(gaps))}, without a rule"
+        return f"none: its formula needs {', '.join(sorted(gaps))}, which has no rule"
     return "through its formula"
 
 

@@ -39,7 +39,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
 
     parser = Parser(
         "nncdbg reduce",
-        "Reduce MODEL to reduce a finding to the smallest program and inputs: a repro bundle.",
+        "Reduce MODEL to the smallest program and inputs with the same finding: a repro bundle.",
         epilog="exit code: 0 reduced, 2 no finding, 130 interrupted (the best result so far is written)",
     )
     add_model(parser)

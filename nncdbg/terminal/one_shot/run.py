@@ -145,7 +145,7 @@ def _save(debugger: Debugger, folder: str) -> dict[str, str]:
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"cannot make the folder {folder}: {error.strerror}") from None
+        raise UsageError(f"cannot create the folder {folder}: {error.strerror}") from None
     files: dict[str, str] = {}
     taken: set[str] = set()
     for name, content in (debugger.outputs or {}).items():

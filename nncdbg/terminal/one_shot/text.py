@@ -65,7 +65,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     parser.add_argument("--json", action="store_true", help="print the types of inputs and outputs instead")
     chosen = parser.parse_args(arguments)
     if chosen.json and chosen.output:
-        raise UsageError("--json prints no program text for --output", hint="give one of them")
+        raise UsageError("--json prints types, and --output writes program text", hint="give one of them")
     return chosen
 
 
@@ -91,7 +91,7 @@ def _note_outside(stores: Sequence[str], target: Path, screen: Screen) -> None:
     if not outside:
         forget_printed(target)
         return
-    when = "opened by others, or after a move" if note_printed(target, outside) else "to be opened"
+    when = "for other users, or after a move" if note_printed(target, outside) else "to open"
     for path in outside:
         option = f"--allow-store {shlex.quote(str(path.parent))}"
         screen.note(f"the data stays in {path}: {when}, the text needs {option}")

@@ -66,7 +66,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     parser = Parser(
         "nncdbg watch",
         "Run a graph and report the op where the first NaN originates, and why.",
-        epilog=f"gates, several with commas between:\n{gates}\n\n{_EXIT_CODES}",
+        epilog=f"gates, separated by commas:\n{gates}\n\n{_EXIT_CODES}",
     )
     add_model(parser)
     add_machine(parser)
@@ -100,7 +100,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add(
         "--baseline",
         metavar="FILE",
-        help="file of file of file of file of file of file of known findings: fail only on new ones",
+        help="file of known findings: fail only on new ones",
     )
     add("--write-baseline", metavar="FILE", help="write the present findings as the baseline")
     add("--bundle", metavar="DIR", help="write a repro of the first finding; `nncdbg DIR` opens it")
@@ -123,7 +123,7 @@ def _check(parser: Parser, options: Namespace) -> None:
         parser.error(f"--runs {options.runs}: use 1 or more; --runs 1 runs the program once")
     for name in ("plan", "write_plan"):
         if getattr(options, name) and not options.memory:
-            parser.error(f"--{name.replace('_', '-')} belongs to --memory")
+            parser.error(f"--{name.replace('_', '-')} needs --memory")
     if options.memory:
         for name, given in (
             (_CORPUS, options.inputs_dir or options.runs > 1),
@@ -132,7 +132,7 @@ def _check(parser: Parser, options: Namespace) -> None:
             ("--backend", options.backend != "numpy"),
         ):
             if given:
-                parser.error(f"--memory runs by itself, without {name}")
+                parser.error(f"--memory cannot be combined with {name}")
 
 
 def _watch(options: Namespace, screen: Screen) -> int:

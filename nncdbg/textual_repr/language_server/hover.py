@@ -31,7 +31,7 @@ _WORDS = {
     "if": "two branches that see the values around them; each ends in `yield`",
     "else": "the second branch of an `if`",
     "break": "`break unless %go` leaves a loop unless its operand is true",
-    "next": "the values that a loop carries on, all at once, then those it collects",
+    "next": "assigns all carried values of a loop at once, then names the collected values",
     "collect": "values that a loop stacks on a new first axis, one for each iteration",
     "yield": "the results of a branch",
     "return": "the results of a graph: the names in its header",

@@ -186,4 +186,4 @@ def test_the_cast_that_ends_a_micro_program_is_told_as_an_overflow() -> None:
     assert within.birth.op == "Cast"
     assert cause.name == "overflow"
     assert cause.evidence.startswith("the result of GRU: ")
-    assert "f16 ends at 65504" in cause.evidence
+    assert "the largest f16 is 65504" in cause.evidence

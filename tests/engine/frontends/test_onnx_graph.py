@@ -553,7 +553,7 @@ WRONG = {
         [helper.make_node("Relu", ["X"], ["y"], name="act")],
         ['node "act" (Relu) in graph @main reads %X, which nothing defines'],
     ),
-    "near": ([helper.make_node("Relu", ["xy"], ["y"])], ["did it mean %"]),
+    "near": ([helper.make_node("Relu", ["xy"], ["y"])], ["did you mean %"]),
     "twice": (
         [helper.make_node("Relu", ["x"], ["y"], name="a"), helper.make_node("Neg", ["x"], ["y"], name="b")],
         ['%y is defined twice in graph @main: by node "a" (Relu) and by node "b" (Neg)'],

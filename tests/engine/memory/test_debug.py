@@ -98,7 +98,7 @@ def test_data_of_an_earlier_run_does_not_pass_for_written(bad_op: Callable[..., 
     assert recording.requests[1] == recording.requests[2]
     assert stop.finding is not None
     assert stop.finding.kind == "uninitialized"
-    assert "left 10000 of 40000 elements of %y unwritten" in stop.finding.detail
+    assert "left 10000 of 40000 elements of %y uninitialized" in stop.finding.detail
 
 
 def test_pages_that_the_next_run_does_not_ask_for_go_back() -> None:

@@ -82,8 +82,8 @@ def test_what_a_kernel_leaves_out_is_reported_at_its_statement(
     assert (stop.reason, stop.line) == ("exception", 3)
     assert stop.finding is not None
     assert stop.finding.kind == "uninitialized"
-    assert stop.detail == f"{op} left {left} of 20 elements of %b unwritten, the first at {first}"
-    assert debugger.run().detail == f"Identity reads %b, which {op} wrote only in part"
+    assert stop.detail == f"{op} left {left} of 20 elements of %b uninitialized, the first at {first}"
+    assert debugger.run().detail == f"Identity reads %b, which {op} wrote only partly"
     assert_runs_on(debugger)
 
 
@@ -159,7 +159,7 @@ def test_a_random_kernel_is_proved_over_the_same_stream(bad_op: Declare, allocat
 
     _, stop = stopped(program(bad_op(a_part, random=True)), data(), allocator)
     assert stop.line == 3
-    assert "left 5 of 20 elements of %b unwritten" in stop.detail
+    assert "left 5 of 20 elements of %b uninitialized" in stop.detail
 
 
 # -- data that only looks like fresh memory ---------------------------------------------------
@@ -229,7 +229,7 @@ def test_a_tensor_that_nobody_wrote_is_reported_where_it_is_read(
     assert (stop.reason, stop.line) == ("exception", 3)
     assert stop.finding is not None
     assert stop.finding.kind == "uninitialized"
-    assert stop.detail == "Relu reads %e, which is uninitialized since nncdbg.Empty allocated it"
+    assert stop.detail == "Relu reads %e, which has been uninitialized since nncdbg.Empty allocated it"
     assert debugger.run().reason == "end"
 
 

@@ -87,11 +87,11 @@ READ = "read a buffer of xp.empty before it wrote there"
 
 CASES: list[tuple[Any, str | None]] = [
     (whole, None),
-    (without_the_tail, "left 1 of 4 elements of %y unwritten, the first at [3]"),
+    (without_the_tail, "left 1 of 4 elements of %y uninitialized, the first at [3]"),
     (without_the_tail_scaled, f"{READ}, so that 1 of 4 elements of %y are wrong, the first at [3]"),
     (sum_over_scratch, f"{READ}, so that 1 of 1 elements"),
     (scratch_that_is_read_where_it_was_written, None),
-    (integers_without_the_tail, "left 1 of 4 elements of %y unwritten, the first at [3]"),
+    (integers_without_the_tail, "left 1 of 4 elements of %y uninitialized, the first at [3]"),
     (decision_by_scratch, READ),
     (laundered, f"{READ}, so that 1 of 4 elements of %y are wrong"),
     (fails_over_another_fill, f"{READ}, so that 4 of 4 elements"),

@@ -91,7 +91,7 @@ WRONG = {
     "an unknown value": (document(main={"hh": AT}), "%hh of main, which does not exist", "did you mean %h?"),
     "a value of two blocks": (
         document(main={"r": AT}),
-        "which several of its blocks have",
+        "which occurs in several of its blocks",
         "main/3/0, main/3/1",
     ),
     "two places": (

@@ -36,8 +36,7 @@ export const tests = {
       await ticked.first().click();
     }
     const box = screen.rows("debug-breakpoints", { hasText: "NaN originates" }).locator("input[type=checkbox]");
-    await box.click();
-    assert.ok(await box.isChecked());
+    await box.check();
     await screen.continueTo("%terms");
     const said = page.locator(".exception-widget");
     await said.waitFor();

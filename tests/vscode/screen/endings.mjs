@@ -17,21 +17,19 @@ export const tests = {
     assert.ok(await ticked.isChecked(), "on by default");
     await ticked.click();
     await page.keyboard.press("F5");
-    const ended = screen.toast("nan_softmax.nnc has ended: %loss has NaN.");
-    await ended.waitFor();
+    const words = "nan_softmax.nnc has ended: %loss has NaN.";
+    const ended = await screen.held(words);
     await screen.said(/^output %loss f32\[\] nan/);
     await screen.picture("ended");
     await ended.locator(".monaco-button", { hasText: "Restart and Stop Where It Originated" }).click();
     await screen.stoppedAt("%terms");
     await page.locator(".exception-widget").waitFor();
     await page.keyboard.press("F5");
-    await ended.waitFor();
-    let rows = await rowsOf(screen, page, ended);
+    await screen.held(words);
+    const rows = await rowsOf(screen, page, ended);
     await screen.picture("outputs");
-    assert.deepEqual(
-      (await screen.texts(rows)).map((each) => /%loss|NaN originates/.exec(each)?.[0]),
-      ["%loss", "NaN originates"],
-    );
+    const listed = async () => (await screen.texts(rows)).map((each) => /%loss|NaN originates/.exec(each)?.[0]).join();
+    await screen.until(async () => (await listed()) === "%loss,NaN originates", "the output and the finding");
     await rows.filter({ hasText: "NaN originates" }).click();
     await screen.see('.statusbar-item:has-text("Ln 22")');
   },
@@ -40,8 +38,7 @@ export const tests = {
     await open();
     await screen.debug("first_steps.nnc", "layer");
     await page.keyboard.press("F5");
-    const ended = screen.toast("first_steps.nnc has ended.");
-    await ended.waitFor();
+    const ended = await screen.held("first_steps.nnc has ended.");
     const rows = await rowsOf(screen, page, ended);
     await rows.filter({ hasText: "%probs" }).click();
     await screen.see('.tab:has-text("%probs")');

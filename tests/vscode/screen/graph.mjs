@@ -1,6 +1,5 @@
 // The graph tab: the whole graph of a model in an editor.
 
-import assert from "node:assert/strict";
 import fs from "node:fs";
 import path from "node:path";
 import { BREAKPOINT } from "../screen.mjs";
@@ -35,7 +34,7 @@ export const tests = {
     const frame = await openGraph(page, screen);
     await frame.getByRole("button", { name: "Open all layers" }).click();
     await search(screen, frame, "Softmax", /^line 16: Softmax +· +%p +· +f32\[3,4\]$/);
-    assert.equal(await frame.locator(".count").innerText(), "1 of 1");
+    await frame.locator(".count", { hasText: "1 of 1" }).waitFor();
     await search(screen, frame, "%terms", /%terms.*holds NaN/);
     await frame.getByLabel("Color by").selectOption("0");
     await frame.locator(".bar:visible").waitFor();

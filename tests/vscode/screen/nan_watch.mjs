@@ -22,7 +22,7 @@ export const tests = {
     await message.click();
     const link = page.locator("a", { hasText: "Debug: stop at the origin" }).first();
     await link.waitFor();
-    assert.equal(await page.locator("a", { hasText: "Open the repro bundle" }).count() > 0, true);
+    await page.locator("a", { hasText: "Open the repro bundle" }).first().waitFor();
     await screen.picture("watch-message");
     await link.click();
     await screen.stoppedAt("Log(%q)");

@@ -50,8 +50,7 @@ export const tests = {
     await screen.picture("wrong");
     await screen.click("%v3:");
     const dialog = page.locator(".monaco-dialog-box");
-    await page.keyboard.press("F5");
-    await dialog.waitFor();
+    await screen.pressUntil("F5", ".monaco-dialog-box", "the errors before the session");
     assert.match(await dialog.innerText(), /%nothing0/);
     await screen.picture("wrong-debug");
   },
@@ -61,8 +60,7 @@ export const tests = {
     await screen.debug("nan_softmax.nnc", "Softmax");
     const file = path.join(workspace, "nan_softmax.nnc");
     fs.writeFileSync(file, fs.readFileSync(file, "utf8").replace("200.0", "100.0"));
-    const toast = screen.toast("nan_softmax.nnc has changed");
-    await toast.waitFor();
+    const toast = await screen.held("nan_softmax.nnc has changed");
     await screen.picture("changed");
     await toast.locator(".monaco-button", { hasText: "Restart" }).click();
     await screen.line(/%scale: f32\[\] = 100\.0/);

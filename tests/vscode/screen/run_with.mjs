@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import fs from "node:fs";
 import path from "node:path";
 import { BEGUN } from "../screen.mjs";
-import { pageOf } from "./views.mjs";
+import { pageOf, pictures } from "./views.mjs";
 
 const SIZED = `#nncdbg 1
 opset 18
@@ -19,14 +19,12 @@ graph @main(%x: f32[N,3], %scale: f32[]) -> (%y: f32[N,3]) {
 const UNKNOWN = "#nncdbg 1\nopset 18\n\ngraph @main(%x) -> (%y) {\n  %y = Relu(%x)\n  return %y\n}\n";
 
 async function openForm(page, screen) {
-  await page.keyboard.press("F1");
-  await page.locator(".quick-input-widget input").fill(">nncdbg: Run with");
-  await page.locator(".quick-input-list .monaco-list-row", { hasText: "Run with" }).first().click();
+  await screen.command("nncdbg: Run with");
   return pageOf(page, screen, "form");
 }
 
 export const tests = {
-  async "a model runs with what the form has, and the form keeps it"({ page, screen, workspace, open }) {
+  async "a model runs with what the form has, and the form keeps it"({ page, screen, workspace, open, settings }) {
     fs.writeFileSync(path.join(workspace, "sized.nnc"), SIZED);
     await open();
     await screen.openFile("sized.nnc");
@@ -36,7 +34,7 @@ export const tests = {
     await form.getByLabel("Details for scale").fill("2.5");
     await form.getByLabel("Size N").fill("4");
     await form.getByLabel("Seed").fill("7");
-    await screen.picture("run-with");
+    await pictures(page, screen, settings, "run-with");
     await form.getByRole("button", { name: "Start Debugging" }).click();
     await screen.see(".debug-top-stack-frame-line");
     await page.keyboard.press("F10");
@@ -58,6 +56,7 @@ export const tests = {
     const form = await pageOf(page, screen, "form .words");
     assert.match(await form.locator(".words").innerText(), /input %x has no known type/);
     assert.equal(await page.locator(".monaco-dialog-box").count(), 0);
+    assert.match(await form.locator(".words").innerText(), /Choose a file, or values with their sizes/);
     await screen.picture("run-with-refused");
     await form.getByLabel("Data for x").selectOption("normal");
     await form.getByLabel("Details for x").fill("2,3");

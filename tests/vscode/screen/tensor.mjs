@@ -166,7 +166,11 @@ export const tests = {
     await page.keyboard.press("ArrowDown");
     await view.says(".readout", /^\[0, 1, 2, 0\] /);
     await screen.picture("tensor-slices");
+    const library = () => view.frame.locator("body").evaluate(() => typeof globalThis.uplot);
+    assert.equal(await library(), "undefined", "the plotting library is loaded with the first plot");
     await view.open("%signal");
+    await view.frame.locator(".uplot canvas").waitFor();
+    assert.equal(await library(), "object");
     await view.says(".legend", /NaN 1/);
     await screen.picture("tensor-line");
     await view.open("%twice");
@@ -238,7 +242,7 @@ export const tests = {
     await view.choose("Compare with", "expression");
     await view.frame.getByLabel("Expression to compare with").fill("%x[650:714, 300:364] * 1e-30");
     await page.keyboard.press("Enter");
-    await view.says(".distance", /NaN on one side 1 · greatest difference/);
+    await view.says(".distance", /NaN on one side 1 · largest difference/);
     await view.says(".legend", /difference: NaN 1/);
     const heights = await view.frame.locator("figure canvas").evaluateAll((all) => all.map((each) => each.getBoundingClientRect().height));
     assert.equal(heights.length, 3);
@@ -312,7 +316,7 @@ export const tests = {
     }
     await view.open("%s");
     await view.choose("Compare with", "previous");
-    await view.says(".distance", /6 of 6 elements differ · greatest difference \d\.\d+ · relative 0\.3333/);
+    await view.says(".distance", /6 of 6 elements differ · largest difference \d\.\d+ · relative 0\.3333/);
     assert.deepEqual(await view.frame.locator("figcaption").allInnerTexts(), ["this", "the other", "difference"]);
     await screen.picture("tensor-previous");
     await view.choose("Compare with", "expression");
@@ -320,10 +324,10 @@ export const tests = {
     await page.keyboard.press("Enter");
     await view.says(".distance", /All elements are equal/);
     await view.choose("Compare with", "branch");
-    await view.says(".message", /one branch only/);
+    await view.says(".message", /only one branch/);
     await view.choose("View", "table");
     await view.choose("Show", "here");
-    await view.says(".distance", /one branch only/);
+    await view.says(".distance", /only one branch/);
     await view.settled(".cell");
     await view.frame.locator(".cell").first().dblclick();
     await view.frame.locator(".cell input").fill("7");

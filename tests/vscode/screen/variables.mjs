@@ -34,7 +34,7 @@ export const tests = {
     await page.locator(".monaco-menu .action-label", { hasText: "Explain Value" }).last().click();
     const frame = await pageOf(page, screen, "header b");
     await screen.until(async () => (await frame.locator("header b").innerText()) === "%h", "%h is explained");
-    assert.match(await frame.locator("ol").innerText(), /Relu/);
+    await frame.locator("ol", { hasText: "Relu" }).waitFor();
     await screen.picture("why");
     await screen.stop();
   },

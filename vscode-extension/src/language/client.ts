@@ -129,7 +129,7 @@ export class Client {
 }
 
 function refuse(code: number | null): never {
-  throw new Error(`it has ended with ${code ?? "a signal"}; the output channel has what it said`);
+  throw new Error(`it has ended with ${code ?? "a signal"}; the output channel shows its last output`);
 }
 
 function folderOf(folder: vscode.WorkspaceFolder): { uri: string; name: string } {

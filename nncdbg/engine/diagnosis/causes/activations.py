@@ -41,7 +41,7 @@ def gated(birth: Birth) -> Cause | None:
     factors = {key: value for key, value in birth.attributes.items() if isinstance(value, (int, float))}
     words = ", ".join(f"{key} {shown(value)}" for key, value in factors.items())
     if birth.op == "Celu" and factors["alpha"] == 0:
-        return Cause("division by zero", f"{birth.op} divides by alpha, which is 0", "take an alpha above 0")
+        return Cause("division by zero", f"{birth.op} divides by alpha, which is 0", "use an alpha above 0")
     if math.isinf(number):
         if birth.op == "Softsign":
             return Cause("infinity divided by infinity", f"{name} is {shown(number)}", INFINITE)

@@ -54,9 +54,7 @@ def multiplication(birth: Birth) -> Cause | None:
 
 
 def zero_times_infinity(evidence: str) -> Cause:
-    hint = (
-        "choose with Where instead of multiplying by a mask; else find the op where the infinity originates"
-    )
+    hint = "use Where instead of multiplying by a mask; else find the op where the infinity originates"
     return Cause("zero times infinity", evidence, hint)
 
 
@@ -67,7 +65,7 @@ def division(birth: Birth) -> Cause | None:
     words, name = f"{bracketed(a)} / {bracketed(b)}{at(index)}", spelled(birth, 1)
     if b == 0:
         cause = "zero divided by zero" if a == 0 else "division by zero"
-        hint = f"divide by {name} + {least(divisor.dtype)}, or choose with Where where it is 0"
+        hint = f"divide by {name} + {least(divisor.dtype)}, or use Where for the elements that are 0"
         return Cause(cause, f"{words}; {counted(birth, 1, divisor == 0, '0')}", hint)
     if math.isinf(a) and math.isinf(b):
         evidence = f"{spelled(birth, 0)} / {name} is {words}"
@@ -94,7 +92,7 @@ def remainder(birth: Birth) -> Cause | None:
     index, divisor = spot(birth), aligned(birth)[1]
     a, b = elements(birth, index)
     if b == 0:
-        hint = f"choose with Where where {spelled(birth, 1)} is 0"
+        hint = f"use Where for the elements where {spelled(birth, 1)} is 0"
         return Cause("division by zero", counted(birth, 1, divisor == 0, "0"), hint)
     if math.isinf(a):
         evidence = f"the remainder of {shown(a)} by {shown(b)}{at(index)}"
@@ -113,7 +111,7 @@ def power(birth: Birth) -> Cause | None:
     if not (math.isfinite(base) and math.isfinite(exponent)):
         return None
     if base < 0 and exponent != int(exponent):
-        hint = f"only whole exponents take a negative base: Pow(Abs({name}), ...), or Max({name}, 0)"
+        hint = f"a negative base needs a whole exponent: Pow(Abs({name}), ...), or Max({name}, 0)"
         if birth.makers and cancelling_variance(birth.makers[0]):
             hint = CANCELLATION
         return Cause("power of a negative number", f"{words}; {counted(birth, 0, x < 0, 'negative')}", hint)

@@ -17,7 +17,7 @@ from nncdbg.engine.dtypes import FLOATS, name_of
 from nncdbg.engine.nonfinite import bad
 from nncdbg.engine.ops.types import normal_axis
 
-SATURATE = "keep the value in a wider type, or scale it into range first; saturate=1 keeps the largest number"
+SATURATE = "keep the value in a wider type, or scale it into range first; saturate=1 gives the largest number"
 RANGE = "keep this value in f32 or bf16, or scale it into range before the cast"
 
 
@@ -58,7 +58,7 @@ def quantize(birth: Birth) -> Cause | None:
     x, scale = float(birth.inputs[0][index]), _parameter(birth, 1, index)
     if scale == 0 and x == 0:
         evidence = f"{spelled(birth, 0)}{at(index)} and its scale {spelled(birth, 1)} are 0"
-        return Cause("zero divided by zero", evidence, "give each scale a least value above 0")
+        return Cause("zero divided by zero", evidence, "give each scale a minimum above 0")
     if math.isinf(x) and math.isinf(scale):
         evidence = f"{spelled(birth, 0)}{at(index)} and its scale {spelled(birth, 1)} are infinite"
         return Cause("infinity divided by infinity", evidence, INFINITE)

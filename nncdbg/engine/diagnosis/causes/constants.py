@@ -31,17 +31,15 @@ def padding(birth: Birth) -> Cause | None:
     value = birth.attributes.get("value")
     if value is None or value - value == 0:
         return None
-    evidence = f"{birth.op} fills up with {shown(value)}, an attribute"
-    return Cause("bad parameter", evidence, "give another value to pad with")
+    evidence = f"{birth.op} pads with {shown(value)}, an attribute"
+    return Cause("bad parameter", evidence, "pad with another value")
 
 
 @rule("nncdbg.Empty")
 def unwritten(birth: Birth) -> Cause | None:
     many = count(bad(birth.output, birth.kind))
     evidence = f"{many} of {birth.output.size} elements were never written"
-    return Cause(
-        "uninitialized read", evidence, 'init="zeros" writes them; else write each before it is read'
-    )
+    return Cause("uninitialized read", evidence, 'set init="zeros", or write each element before it is read')
 
 
 @rule("RandomNormal", "RandomNormalLike")
@@ -52,7 +50,7 @@ def normal(birth: Birth) -> Cause | None:
     if not (math.isfinite(mean) and math.isfinite(scale)):
         return _not_finite(birth, words)
     farthest = EXACT.add(decimal(abs(mean)), EXACT.multiply(decimal(abs(scale)), decimal(12)))
-    return cause_of_number(birth, farthest, f"the farthest number that {words} give")
+    return cause_of_number(birth, farthest, f"the largest magnitude for {words}")
 
 
 @rule("RandomUniform", "RandomUniformLike")
@@ -63,7 +61,7 @@ def uniform(birth: Birth) -> Cause | None:
         return _not_finite(birth, words)
     width = EXACT.subtract(decimal(high), decimal(low))
     farthest = max(decimal(abs(low)), decimal(abs(high)), EXACT.abs(width))
-    return cause_of_number(birth, farthest, f"the farthest number that {words} need")
+    return cause_of_number(birth, farthest, f"the largest magnitude for {words}")
 
 
 def _not_finite(birth: Birth, words: str) -> Cause:
@@ -76,11 +74,13 @@ def dropout(birth: Birth) -> Cause | None:
     index = spot(birth)
     x, ratio = element(birth.inputs[0], index), _ratio(birth)
     if x - x != 0:
-        evidence = f"{spelled(birth, 0)}{at(index)} is {shown(x)}, and is dropped: times 0"
+        evidence = f"{spelled(birth, 0)}{at(index)} is {shown(x)}, and Dropout multiplies it by 0"
         return Cause("zero times infinity", evidence, "find the op where the infinity originates")
     if ratio == 1:
         return Cause(
-            "division by zero", "the ratio is 1: what is kept is divided by 1 - ratio", "take a ratio below 1"
+            "division by zero",
+            "the ratio is 1: kept elements are divided by 1 - ratio",
+            "use a ratio below 1",
         )
     exact = EXACT.divide(decimal(x), decimal(1 - ratio))
     return cause_of_number(birth, exact, f"{shown(x)} / (1 - {shown(ratio)}){at(index)}")
@@ -96,5 +96,5 @@ def shape_of_window(birth: Birth) -> Cause | None:
     size, periodic = int(birth.inputs[0].reshape(())), birth.attributes["periodic"]
     if size - (not periodic):
         return None
-    evidence = f"a symmetric window of {size} element divides by its size less 1"
+    evidence = f"a symmetric window of {size} element divides by its size minus 1"
     return Cause("zero divided by zero", evidence, "use 2 elements or more, or periodic=1")

@@ -11,8 +11,8 @@ from nncdbg.engine.dtypes import integer_range
 from nncdbg.engine.ops.integer_faults import DIVISION, RANGE, SCALE, IntegerFault
 
 _HINTS = {
-    DIVISION: "Max(%n, 1) as the divisor, or choose another value with Where; the result is undefined",
-    SCALE: "give each scale a least value above 0; a range observed over constant data is a frequent reason",
+    DIVISION: "use Max(%n, 1) as the divisor, or another value with Where; the result is undefined",
+    SCALE: "give each scale a minimum above 0; a common reason is a range observed over constant data",
 }
 
 
@@ -36,7 +36,7 @@ def _out_of_range(birth: Birth, fault: IntegerFault) -> Cause:
     if fault.elements.size > 1:
         evidence += f"; {count} of {fault.elements.size} elements are out of range"
     if is_float(x) and not np.isfinite(found):
-        return Cause(RANGE, evidence, "replace NaN and Inf before the cast; an integer has no code for them")
+        return Cause(RANGE, evidence, "replace NaN and Inf before the cast; no integer represents them")
     if low == 0 and int(found) < 0:
         return Cause(RANGE, evidence, "cast to a signed type, or Clip at 0 first")
     return Cause(RANGE, evidence, "cast to a wider integer type, or Clip the value into range first")

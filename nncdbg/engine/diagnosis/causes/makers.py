@@ -18,8 +18,8 @@ _MEANS = frozenset({"ReduceMean", "GlobalAveragePool", "AveragePool", "Div", "Mu
 """A mean, by an op or as a sum over a count."""
 
 CANCELLATION = (
-    "E[x^2] - E[x]^2 cancels, and rounding takes it below 0: take the variance as the mean of (x - mean)^2, "
-    "which is never negative"
+    "E[x^2] - E[x]^2 cancels, and rounding makes it negative: compute the variance as the mean of "
+    "(x - mean)^2, which is never negative"
 )
 """What to do about a `cancelling_variance`."""
 

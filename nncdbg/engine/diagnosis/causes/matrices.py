@@ -58,7 +58,7 @@ def cause_of_dot(birth: Birth, dot: Dot) -> Cause | None:
     if dot.factor == 0 and (found.posinf or found.neginf):
         return zero_times_infinity(f"{dot.words} is infinite, and alpha is 0")
     whole = _times(found, dot.factor) + sum_of(np.array([dot.offset], np.float64))
-    return cause_of_sum(birth, whole, f"{dot.words} with what is added, {shown(dot.offset)},")
+    return cause_of_sum(birth, whole, f"{dot.words} plus {shown(dot.offset)}")
 
 
 def _times(found: Sum, factor: float) -> Sum:

@@ -42,8 +42,8 @@ def overflows(value: Decimal, dtype: np.dtype[Any]) -> bool:
 
 
 def ends(dtype: np.dtype[Any]) -> str:
-    """`f16 ends at 65504`."""
-    return f"{name_of(dtype)} ends at {shown(largest(dtype))}"
+    """`the largest f16 is 65504`."""
+    return f"the largest {name_of(dtype)} is {shown(largest(dtype))}"
 
 
 def shown(value: Any) -> str:
@@ -84,6 +84,6 @@ def overflow_hint(dtype: np.dtype[Any]) -> str:
     if is_narrow(dtype):
         return (
             "keep this op in f32, or scale its operands down before it; "
-            "in a gradient a smaller loss scale does that"
+            "in a gradient, use a smaller loss scale"
         )
     return "find why the values grow: normalize them, clip them, or lower the learning rate"

@@ -46,7 +46,7 @@ def _log_hint(birth: Birth) -> str:
     clipped = f"Log(Max({spelled(birth, 0)}, {least(birth.inputs[0].dtype)}))"
     maker = before_moving(birth.makers[0]) if birth.makers else None
     if maker is None:
-        return f"{clipped}; for Log(Softmax(x)) LogSoftmax(x), for Log(Sigmoid(x)) -Softplus(-x)"
+        return f"{clipped}; LogSoftmax(x) for Log(Softmax(x)), -Softplus(-x) for Log(Sigmoid(x))"
     if maker.op == "Softmax":
         return f"LogSoftmax({maker.spelled(0)}) instead of Log and Softmax"
     if maker.op == "Sigmoid":
@@ -62,7 +62,7 @@ def root(birth: Birth) -> Cause | None:
     x, name = birth.inputs[0], spelled(birth, 0)
     if element(x, spot(birth)) >= 0:
         return None
-    hint = f"find why {name} is negative; if only rounding makes it so, Sqrt(Max({name}, 0))"
+    hint = f"find why {name} is negative; if only rounding is the reason, use Sqrt(Max({name}, 0))"
     if birth.makers and cancelling_variance(birth.makers[0]):
         hint = CANCELLATION
     return Cause("square root of a negative number", counted(birth, 0, x < 0, "negative"), hint)
@@ -100,9 +100,13 @@ class Domain:
     hint: str
 
 
-_BOTH_SIDES = "keep it in the domain, Clip(x, -1, 1); rounding alone takes a cosine or a correlation past 1"
+_BOTH_SIDES = (
+    "keep it in the domain, Clip(x, -1, 1); rounding alone can move a cosine or a correlation past 1"
+)
 _INFINITE = Domain(
-    np.isinf, "infinite", "an infinity has no angle: find the op where it originates, or clip its operand"
+    np.isinf,
+    "infinite",
+    "the function is undefined for infinities: find the op where they originate, or clip its operand",
 )
 
 _DOMAINS = {

@@ -18,7 +18,7 @@ from nncdbg.engine.graph import Array
 from nncdbg.engine.ops.pooling import divisors
 from nncdbg.engine.ops.windows import axes_of
 
-PADDING = "use less padding, so that each window meets an element; count_include_pad=1 counts the padding"
+PADDING = "use less padding, so that each window contains an element; count_include_pad=1 counts the padding"
 
 
 @rule("AveragePool", "LpPool", "MaxPool")
@@ -31,7 +31,7 @@ def window(birth: Birth) -> Cause | None:
     if birth.op == "AveragePool":
         nothing = divisors(birth.attributes, axes, x.shape[2:])[index[2:]] == 0
     if nothing:
-        return Cause("empty reduction", f"{where} meets nothing but padding", PADDING)
+        return Cause("empty reduction", f"{where} contains only padding", PADDING)
     return _of_values(birth, values, where)
 
 

@@ -26,7 +26,7 @@ def recurrent(birth: Birth) -> Cause | None:
             continue
         words = f"{spelled(birth, states)} and {spelled(birth, weights)}"
         if _meet(a, b) or _meet(b, a):
-            return zero_times_infinity(f"in the products of {words} an infinity meets a 0")
+            return zero_times_infinity(f"in the products of {words} an infinity is multiplied by 0")
         evidence = f"in the products of {words} infinities of both signs are added"
         return Cause("infinity minus infinity", evidence, INFINITE)
     return None

@@ -28,7 +28,7 @@ _EXTREMES = {"ReduceMax": "the maximum", "ReduceMin": "the minimum"}
 _SUMS = {
     "ReduceSum": ("the sum", 1),
     "ReduceMean": ("the sum that the mean needs", 1),
-    "ReduceL1": ("the sum of the sizes", 1),
+    "ReduceL1": ("the sum of the magnitudes", 1),
     "ReduceSumSquare": ("the sum of squares", 2),
     "ReduceL2": ("the sum of squares", 2),
 }
@@ -56,8 +56,8 @@ def empty_reduction(birth: Birth, number: int, axes: Sequence[int], what: str) -
     """A reduction over no elements."""
     shape = birth.inputs[number].shape
     axis = next(axis for axis in axes if shape[axis] == 0)
-    evidence = f"{what} of no elements: axis {axis} of {spelled(birth, number)} is of size 0"
-    hint = "choose another value with Where, or leave the op out, where there is nothing to reduce"
+    evidence = f"{what} of no elements: axis {axis} of {spelled(birth, number)} has size 0"
+    hint = "use another value with Where, or omit the op, if there is nothing to reduce"
     return Cause("empty reduction", evidence, hint)
 
 
@@ -160,7 +160,7 @@ def _cause_of_product(birth: Birth, source: Region) -> Cause | None:
     if partial < EXACT.multiply(largest(dtype), Decimal("0.99")):
         return None
     evidence = (
-        f"{words} overflows on the way: its factors above 1 alone make {shown(partial)}, and {ends(dtype)}"
+        f"{words} overflows internally: its factors above 1 alone make {shown(partial)}, and {ends(dtype)}"
     )
     return Cause("overflow", evidence, overflow_hint(dtype))
 

@@ -36,7 +36,7 @@ from nncdbg.engine.ops.softmax import rows_of
 
 MASKED = (
     "leave at least one element of each row unmasked, or mask with a large negative number such as -1e4 "
-    "instead of -inf, or replace the rows of padding by Where afterwards"
+    "instead of -inf, or replace padding rows with Where afterwards"
 )
 
 
@@ -141,11 +141,11 @@ def cause_of_loss(birth: Birth, picked: Array, weights: Array) -> Cause | None:
     reduction, targets = birth.attributes["reduction"], spelled(birth, 1)
     ignored = birth.inputs[1] == birth.attributes["ignore_index"]
     if reduction == "mean" and not weights.sum():
-        hint = 'reduction="sum" over a divisor of your own, or leave such a batch out'
+        hint = 'use reduction="sum" with your own divisor, or skip such a batch'
         evidence = f"the weights of all classes in {targets} add up to 0"
         if ignored.all():
             ones = many(ignored.size, "element")
-            evidence = f"each of {ones} of {targets} is ignore_index: the mean is over nothing, 0 / 0"
+            evidence = f"all targets in {targets} are ignore_index ({ones}): the mean of no elements is 0 / 0"
         return Cause("zero divided by zero", evidence, hint)
     spoilt = (weights == 0) & np.isinf(picked) & ~ignored
     if birth.kind == "nan" and spoilt.any():

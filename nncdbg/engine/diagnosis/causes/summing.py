@@ -140,7 +140,7 @@ def too_large(birth: Birth, found: Sum, words: str, hint: str = "") -> Cause | N
         if EXACT.abs(partial) >= edge:
             return Cause(
                 "overflow",
-                f"{words} overflows on the way: its {sign} terms alone are {shown(partial)}, "
+                f"{words} overflows internally: its {sign} terms alone are {shown(partial)}, "
                 f"and {ends(dtype)}",
                 hint,
             )

@@ -72,7 +72,7 @@ let shown: Scale | undefined;
 const drawScale = () => {
   bar.hidden = !shown;
   if (shown) {
-    drawBar(bar, shown, 160);
+    drawBar(bar, shown, Math.max(60, Math.min(160, view.canvas.clientHeight - 32)));
   }
 };
 view.scaled = (scale) => {
@@ -80,6 +80,7 @@ view.scaled = (scale) => {
   drawScale();
 };
 // The labels have the color of the theme.
+new ResizeObserver(drawScale).observe(view.canvas);
 new MutationObserver(drawScale).observe(document.body, { attributes: true, attributeFilter: ["class"] });
 view.toggled = ({ id }) => {
   open = [...open, id];

@@ -250,7 +250,7 @@ function paintNode(context: CanvasRenderingContext2D, placing: Placing, looks: L
   const name = node.values.join(", ");
   context.fillText(`${opens}${node.label}${bad ? " ⚠" : ""}`, x + 5, name ? y - 4 : y + 4, width - 24);
   if (name) {
-    context.fillStyle = fill ? (dark ? "#fff" : "#000") : colors.dim;
+    context.fillStyle = fill ? (dark ? "#fff" : "#000") : index === looks.current ? colors.text : colors.dim;
     context.font = `10.5px ${colors.font}`;
     context.fillText(cutLeft(name, Math.floor((width - 26) / 6.3)), x + 5, y + 12);
   }

@@ -15,7 +15,7 @@ const KINDS: [Field["kind"], string][] = [
   ...GENERATED.map((kind): [Field["kind"], string] => [kind, kind]),
 ];
 
-const HINTS: Partial<Record<Field["kind"], string>> = { file: "x.npy or batch.npz:key", value: "16000 or [[0.5, nan]]" };
+const HINTS: Partial<Record<Field["kind"], string>> = { file: "x.npy, batch.npz:key or photo.png:/255,resize", value: "16000 or [[0.5, nan]]" };
 const SIZES = "sizes, if not those of the type: 1,512";
 
 interface Row {

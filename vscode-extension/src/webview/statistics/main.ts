@@ -18,7 +18,7 @@ interface Answer {
   rule: string;
 }
 
-const NOTHING = "Nothing is computed yet. Step over a statement (F10), and what it wrote is shown here.";
+const NOTHING = "Nothing is computed yet. Step over a statement (F10) to see its results here.";
 /** The rows that are shown, by what they say: a step changes few of them. */
 let rows = new Map<string, HTMLLIElement>();
 
@@ -44,7 +44,7 @@ function show({ frames, values, considered, rule }: Answer): void {
   );
   arrange(list, [...rows.values()]);
   const title = considered > values.length ? `${values.length} of the ${considered} nearest values` : "Sorted";
-  write(summary, `${title}: the abnormal first`);
+  write(summary, `${title}: abnormal values first`);
   write(explanation, rule);
   if (!list.isConnected) {
     main.replaceChildren(details, list);

@@ -1,17 +1,12 @@
 // Numbers as colours: a map that is even to the eye, one that parts at zero, and colours of their own for
 // what is not finite.
 
-import { rgb } from "d3-color";
-import { interpolateRdBu, interpolateViridis } from "d3-scale-chromatic";
 import { NAN, NEGATIVE_INFINITY, POSITIVE_INFINITY } from "./numbers";
+import { DIVERGING, EVEN, STEPS } from "./palettes";
 
 export type MapName = "even" | "diverging";
 
-const STEPS = 256;
-const MAPS: Record<MapName, (part: number) => string> = {
-  even: interpolateViridis,
-  diverging: (part) => interpolateRdBu(1 - part),
-};
+const MAPS: Record<MapName, string> = { even: EVEN, diverging: DIVERGING };
 
 export interface Scale {
   map: MapName;
@@ -37,18 +32,19 @@ const tables = new Map<MapName, Uint32Array>();
 export function tableOf(map: MapName): Uint32Array {
   let table = tables.get(map);
   if (!table) {
-    table = Uint32Array.from({ length: STEPS }, (_, step) => pixel(MAPS[map](step / (STEPS - 1))));
+    table = Uint32Array.from({ length: STEPS }, (_, step) => pixel(MAPS[map].slice(6 * step, 6 * step + 6)));
     tables.set(map, table);
   }
   return table;
 }
 
+/** The pixel of a color that is given as rrggbb. */
 function pixel(color: string): number {
-  const { r, g, b } = rgb(color);
-  return (0xff000000 | (Math.round(b) << 16) | (Math.round(g) << 8) | Math.round(r)) >>> 0;
+  const [red, green, blue] = [0, 2, 4].map((at) => parseInt(color.slice(at, at + 2), 16)) as [number, number, number];
+  return (0xff000000 | (blue << 16) | (green << 8) | red) >>> 0;
 }
 
-const ODD_PIXELS = ODD.map(({ flag, color }) => ({ flag, pixel: pixel(color) }));
+const ODD_PIXELS = ODD.map(({ flag, color }) => ({ flag, pixel: pixel(color.slice(1)) }));
 
 /** The color, as a pixel, of each value on a scale: what is not finite in a cell is seen before all else. */
 export function painter(scale: Scale): (value: number, odd: number) => number {

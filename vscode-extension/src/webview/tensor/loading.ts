@@ -118,7 +118,7 @@ export class Loading {
     }
     const { expression } = this.against(choices);
     if (expression === undefined) {
-      throw new Error("of the other branch there are pictures and tables, and no histogram");
+      throw new Error("the other branch has pictures and tables, but no histogram");
     }
     return part === "there" ? expression : `(${this.expression}) - (${expression})`;
   }

@@ -1,10 +1,11 @@
 // Lines and bars, drawn by uPlot in the colours of the theme.
 
-import uPlot from "uplot";
+import type uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import type { Histogram } from "../../tensorMessages";
 import { ODD, thresholdOf } from "./colors";
 import { element, themed } from "./elements";
+import type { Drawing } from "./library";
 import { aroundConstant, numberText, rounded } from "./numbers";
 
 export interface Curve {
@@ -34,6 +35,7 @@ export class Plot {
 
   /** `selected` hears the x of both ends of what a person has marked, `pointed` the number of the x pointed at. */
   curves(
+    drawing: Drawing,
     x: ArrayLike<number>,
     curves: readonly Curve[],
     size: { width: number; height: number },
@@ -61,7 +63,7 @@ export class Plot {
       ...frame(size),
       series,
       bands,
-      scales: { x: { time: false }, y: heights(log ? thresholdOf(curves.flatMap(({ values, high }) => [...Array.from(values), ...Array.from(high ?? [])])) : undefined) },
+      scales: { x: { time: false }, y: heights(drawing, log ? thresholdOf(curves.flatMap(({ values, high }) => [...Array.from(values), ...Array.from(high ?? [])])) : undefined) },
       cursor: { drag: { x: true, y: false, setScale: false } },
       hooks: {
         draw: [(plot) => markOdd(plot, x, curves)],
@@ -75,15 +77,15 @@ export class Plot {
         setCursor: [(plot) => typeof plot.cursor.idx === "number" && pointed(plot.cursor.idx)],
       },
     };
-    this.plot = new uPlot(options, finite as uPlot.AlignedData, this.root);
+    this.plot = new drawing(options, finite as uPlot.AlignedData, this.root);
   }
 
-  bars({ edges, counts }: Histogram, size: { width: number; height: number }, log: boolean): void {
+  bars(drawing: Drawing, { edges, counts }: Histogram, size: { width: number; height: number }, log: boolean): void {
     this.clear();
     const stroke = themed("charts-blue", "#3794ff");
     const width = (edges[1] as number) - (edges[0] as number);
     const middles = counts.map((_, bin) => (edges[bin] as number) + width / 2);
-    const bars = uPlot.paths.bars?.({ size: [1, Infinity], gap: 1 });
+    const bars = drawing.paths.bars?.({ size: [1, Infinity], gap: 1 });
     const options: uPlot.Options = {
       ...frame(size),
       series: [
@@ -93,14 +95,14 @@ export class Plot {
       scales: { x: { time: false }, y: { ...(log ? { distr: 4, asinh: 1 } : {}), range: (_, __, most) => [0, Math.max(1, most) * 1.05] } },
       cursor: { drag: { x: false, y: false } },
     };
-    this.plot = new uPlot(options, [middles, counts], this.root);
+    this.plot = new drawing(options, [middles, counts], this.root);
   }
 }
 
 /** The scale of a curve: room around a constant too, and logarithmic above `threshold`, if there is one. */
-function heights(threshold: number | undefined): uPlot.Scale {
+function heights(drawing: Drawing, threshold: number | undefined): uPlot.Scale {
   const range: uPlot.Scale["range"] = (_, low, high) =>
-    aroundConstant(low, high) ?? (threshold === undefined ? uPlot.rangeNum(low, high, 0.1, true) : [low, high]);
+    aroundConstant(low, high) ?? (threshold === undefined ? drawing.rangeNum(low, high, 0.1, true) : [low, high]);
   return threshold === undefined ? { range } : { range, distr: 4, asinh: threshold };
 }
 

@@ -6,6 +6,7 @@ import { drawBar } from "./colorBar";
 import { Scale, painter, scaleOf } from "./colors";
 import { element } from "./elements";
 import { imagePixels } from "./image";
+import type { Drawing, Library } from "./library";
 import { CHANNELS, Loaded } from "./loading";
 import { gridOf } from "./numbers";
 import { Picture } from "./picture";
@@ -44,6 +45,7 @@ export class Stage {
   constructor(
     private readonly pointed: Pointed,
     private readonly selected: (columns: [number, number]) => void,
+    private readonly library: Library,
   ) {
     new ResizeObserver(() => this.draw()).observe(this.root);
     new MutationObserver(() => this.draw()).observe(document.body, { attributes: true, attributeFilter: ["class"] });
@@ -108,16 +110,20 @@ export class Stage {
     if (!content) {
       return;
     }
-    if (content.histogram) {
-      this.plot.bars(content.histogram, size, content.choices.log);
-    } else if (content.choices.mode === "line") {
-      this.drawLine(content, size);
-    } else {
+    const { mode, log } = content.choices;
+    if (!content.histogram && mode !== "line") {
       this.drawPictures(content, size);
+      return;
+    }
+    const drawing = this.library.get(() => this.draw());
+    if (drawing && content.histogram) {
+      this.plot.bars(drawing, content.histogram, size, log);
+    } else if (drawing) {
+      this.drawLine(drawing, content, size);
     }
   }
 
-  private drawLine({ choices, known, shown }: Content, size: { width: number; height: number }): void {
+  private drawLine(drawing: Drawing, { choices, known, shown }: Content, size: { width: number; height: number }): void {
     const { slice, cells } = (shown[0] as Shown).loaded;
     const start = choices.window?.columns[0] ?? 0;
     const step = slice.stride[choices.columns] ?? 1;
@@ -125,6 +131,7 @@ export class Stage {
     const x = Float64Array.from({ length: count }, (_, index) => start + index * step);
     const length = known.shape[choices.columns] ?? 1;
     this.plot.curves(
+      drawing,
       x,
       shown.map((each) => curveOf(each, count)),
       size,

@@ -8,6 +8,7 @@ import { Controls, compared, partShown } from "./controls";
 import { button, element } from "./elements";
 import { csvOf, pngOf } from "./exporting";
 import { cellOf, movement, shownAt } from "./keys";
+import type { Library } from "./library";
 import { Loading } from "./loading";
 import { gridOf, positionOf, product, shapeOf } from "./numbers";
 import { readOut } from "./readout";
@@ -32,7 +33,7 @@ export class View {
   private readonly type = element("span", { className: "type" });
   private readonly pin = button("Pin", "Follow the program as it is stepped", () => this.togglePin());
   private readonly again = button("Refresh", "Read the values at this moment", () => void this.refresh());
-  private readonly here = button("From here", "Look from the frame that is selected", () => this.send({ kind: "here" }));
+  private readonly here = button("From here", "Resolve names in the selected frame", () => this.send({ kind: "here" }));
   private readonly next = button("Next NaN", "Go to the next NaN or Inf (N)", () => void this.goToNonfinite());
   private readonly csv = button("CSV", "Save the rows and columns that are shown as a CSV file", () => void this.export("csv"));
   private readonly png = button("PNG", "Save the picture as a PNG file", () => void this.export("png"));
@@ -45,10 +46,7 @@ export class View {
   private readonly words = element("p", { className: "words" });
   private readonly when = element("p", { className: "when" });
   private readonly table = new TableView();
-  private readonly stage = new Stage(
-    (...place) => this.pointed(...place),
-    (columns) => this.looked && this.choose({ ...this.looked.choices, window: { rows: [0, 1], columns } }),
-  );
+  private readonly stage: Stage;
   private readonly asking: Asking;
   private loading: Loading | undefined;
   private subject: Subject | undefined;
@@ -64,7 +62,10 @@ export class View {
     private readonly send: (message: FromView) => void,
     private readonly keep: (kept: Kept) => void,
     private readonly kept: Kept,
+    library: Library,
   ) {
+    const zoomTo = (columns: [number, number]) => this.looked && this.choose({ ...this.looked.choices, window: { rows: [0, 1], columns } });
+    this.stage = new Stage((...place) => this.pointed(...place), zoomTo, library);
     this.asking = new Asking(send);
     const buttons = element("span", { className: "buttons" }, this.pin, this.again, this.here, this.next, this.csv, this.png);
     const top = element("header", {}, this.title, this.type, buttons);

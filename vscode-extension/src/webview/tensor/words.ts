@@ -16,9 +16,9 @@ export interface Odds {
 const CELLS: Record<Slice["reduce"], string> = {
   absmax: "the element farthest from zero",
   mean: "the mean",
-  min: "the least element",
-  max: "the greatest element",
-  range: "the least and the greatest element",
+  min: "the smallest element",
+  max: "the largest element",
+  range: "the smallest and the largest element",
   stride: "",
 };
 
@@ -33,7 +33,7 @@ export function sentenceOf(slice: Slice, { reduce }: Choices): string {
     return `A cell is a block of ${block} elements: ${CELLS[slice.reduce]}. A NaN or infinity anywhere in it is shown.`;
   }
   const why = reduce === "stride" ? "" : ", as they are too many for blocks";
-  return `A cell is one element of ${block}${why}: what stands between is not seen. The statistics are of all elements.`;
+  return `A cell is one element of ${block}${why}: the elements between are not shown. The statistics are of all elements.`;
 }
 
 /** How many elements are not finite, as far as an answer says. */
@@ -61,9 +61,9 @@ export function legendOf(counts: Odds, of = ""): HTMLElement[] {
 export function statisticsText(stats: Statistics): string {
   const infinite = stats.posinf + stats.neginf;
   return [
-    ...(["min", "max", "mean", "std"] as const).map((name) => `${name} ${rounded(stats[name])}`),
     ...(stats.nan ? [`nan ${counted(stats.nan)}`] : []),
     ...(infinite ? [`inf ${counted(infinite)}`] : []),
+    ...(["min", "max", "mean", "std"] as const).map((name) => `${name} ${rounded(stats[name])}`),
     `${counted(stats.count)} ${stats.count === 1 ? "element" : "elements"}`,
   ].join(" · ");
 }
@@ -78,7 +78,7 @@ export function distanceText(found: Comparison): string {
     `${counted(found.mismatched)} of ${counted(found.count)} elements differ`,
     ...(found.nan_mismatch ? [`NaN on one side ${counted(found.nan_mismatch)}`] : []),
     ...(found.inf_mismatch ? [`Inf on one side or of the other sign ${counted(found.inf_mismatch)}`] : []),
-    ...(finite ? [`greatest difference ${rounded(found.max_abs)}`, `relative ${rounded(found.max_rel)}`] : []),
+    ...(finite ? [`largest difference ${rounded(found.max_abs)}`, `relative ${rounded(found.max_rel)}`] : []),
     ...(found.worst?.length ? [`worst at [${found.worst.join(", ")}]`] : []),
   ].join(" · ");
 }

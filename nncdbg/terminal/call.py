@@ -1,0 +1,29 @@
+"""`nncdbg.execute`: commands of the prompt from Python, as text."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+from nncdbg.engine.errors import UsageError
+from nncdbg.engine.session import Debugger
+from nncdbg.terminal.screen import Screen
+from nncdbg.terminal.session import Session
+
+
+def execute(debugger: Debugger, commands: str) -> str:
+    """Run commands of the prompt, one a line, and return what they print, without colour and uncut.
+
+    A line that is no command is an expression, as at the prompt.  What a command does to the debugger
+    stays (breakpoints, edits, the position); the settings of the prompt and `display` end with the call.
+    Raises NncdbgError at the first command that fails; those before it have run.
+    """
+    written = StringIO()
+    session = Session(debugger, debugger.program.source or "the program", Screen(written, written))
+    session.reads_terminal = False
+    for line in commands.splitlines():
+        if session.collecting or (line.strip() and not line.lstrip().startswith("#")):
+            session.dispatch(line if session.collecting else line.strip())
+            session.run_due()
+    if session.collecting:
+        raise UsageError("the last command has no line `end`", hint="write `end` on a line of its own")
+    return written.getvalue().rstrip("\n")

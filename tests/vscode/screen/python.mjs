@@ -1,0 +1,135 @@
+// Python + nncdbg: a Python program under debugpy and its graphs, begun, stopped and ended together.
+
+import assert from "node:assert/strict";
+import fs from "node:fs";
+import net from "node:net";
+import path from "node:path";
+import { BEGUN, BREAKPOINT, launches } from "../screen.mjs";
+
+const DIALOG = ".monaco-dialog-box";
+
+const program = (port) => `import nncdbg
+
+loaded = nncdbg.load("first_steps.nnc")
+nncdbg.listen(("127.0.0.1", ${port}))
+nncdbg.wait_for_client()
+dbg = nncdbg.Debugger(loaded)
+dbg.run()
+result = "finished"
+print("the program has ended")
+`;
+
+function freePort() {
+  return new Promise((resolve) => {
+    const server = net.createServer().listen(0, "127.0.0.1", () => {
+      const { port } = server.address();
+      server.close(() => resolve(port));
+    });
+  });
+}
+
+/** A workspace with the program, and one configuration for both. */
+async function compound(workspace, script = program, port = undefined) {
+  port ??= await freePort();
+  fs.writeFileSync(path.join(workspace, "both.py"), script(port));
+  launches(workspace, {
+    request: "attach",
+    debugpy: { program: "${workspaceFolder}/both.py", cwd: "${workspaceFolder}" },
+    connect: { host: "127.0.0.1", port },
+  });
+  return port;
+}
+
+/** A breakpoint in a line of a file that is open. */
+async function breakIn(page, screen, name, text) {
+  const tab = page.locator(`.tab[data-resource-name="${name}"]`);
+  if (await tab.count()) {
+    await tab.click();
+  } else {
+    await screen.doubleClickFile(name);
+    await tab.waitFor();
+  }
+  await screen.click(text);
+  const before = await page.locator(BREAKPOINT).count();
+  await screen.until(async () => {
+    await page.keyboard.press("F9");
+    return screen.until(async () => (await page.locator(BREAKPOINT).count()) > before, "a breakpoint", 5_000).catch(() => false);
+  }, `a breakpoint at ${text}`);
+}
+
+const sessions = async (page, screen) => (await screen.texts(screen.rows("debug-call-stack"))).join(" | ");
+
+export const tests = {
+  async "both sessions begin with one key, stop at their breakpoints, continue, and end together"({ page, screen, workspace, open }) {
+    await compound(workspace);
+    await open("debugpy");
+    await screen.openFile("first_steps.nnc");
+    await breakIn(page, screen, "both.py", "dbg = ");
+    await breakIn(page, screen, "both.py", "result = ");
+    await screen.pressUntil("F5", BEGUN, "that the sessions begin");
+    await screen.stoppedAt("dbg = ");
+    await screen.picture("python-stopped");
+    // The server of the graphs answers while Python is stopped.
+    await breakIn(page, screen, "first_steps.nnc", "%scores");
+    await screen.row("debug-breakpoints", /first_steps\.nnc/);
+    await page.keyboard.press("F5");
+    await screen.stoppedAt("%scores");
+    await screen.picture("graph-stopped");
+    await page.keyboard.press("F10");
+    await screen.line(/%scores.*MatMul.*\[\[/);
+    assert.match(await sessions(page, screen), /the one.*the one: Python/);
+    await page.keyboard.press("F5");
+    await screen.stoppedAt("result = ");
+    await screen.stop();
+  },
+
+  async "the end of the graphs' session ends the program"({ page, screen, workspace, open }) {
+    await compound(workspace, (port) => `${program(port)}import time\ntime.sleep(600)\n`);
+    await open("debugpy");
+    await screen.openFile("first_steps.nnc");
+    await breakIn(page, screen, "first_steps.nnc", "%scores");
+    await screen.pressUntil("F5", BEGUN, "that the sessions begin");
+    await screen.stoppedAt("%scores");
+    await screen.stop();
+  },
+
+  async "a program that ends before it listens ends the wait, and says what is missing"({ page, screen, workspace, open }) {
+    await compound(workspace, () => 'print("nothing to debug")\n');
+    await open("debugpy");
+    await screen.openFile("first_steps.nnc");
+    await screen.pressUntil("F5", `${BEGUN}, ${DIALOG}`, "that the session begins");
+    const dialog = page.locator(DIALOG, { hasText: "ended before it listened" });
+    await dialog.waitFor();
+    await screen.picture("python-ended-early");
+    assert.match(await dialog.innerText(), /its terminal has its output/);
+    await page.keyboard.press("Escape");
+    await screen.gone(".debug-toolbar");
+  },
+
+  async "a port that is taken is named, and the program is not started"({ page, screen, workspace, open }) {
+    const server = net.createServer().listen(0, "127.0.0.1");
+    await new Promise((resolve) => server.once("listening", resolve));
+    try {
+      const { port } = server.address();
+      await compound(workspace, () => 'open("started", "w")\n', port);
+      await open("debugpy");
+      await screen.openFile("first_steps.nnc");
+      await screen.pressUntil("F5", `${BEGUN}, ${DIALOG}`, "that the session begins");
+      await page.locator(DIALOG, { hasText: `another program listens at 127.0.0.1:${port}` }).waitFor();
+      await page.keyboard.press("Escape");
+      assert.equal(fs.existsSync(path.join(workspace, "started")), false);
+    } finally {
+      server.close();
+    }
+  },
+
+  async "without a debugger for Python the message names the extension"({ screen, workspace, open }) {
+    await compound(workspace);
+    await open();
+    await screen.openFile("first_steps.nnc");
+    const toast = await screen.startsInVain("cannot start");
+    await screen.picture("no-debugpy");
+    assert.match(await toast.innerText(), /Python Debugger extension \(ms-python\.debugpy\) is not installed/);
+    assert.equal(await toast.locator(".monaco-button", { hasText: "Show Extension" }).count(), 1);
+  },
+};
