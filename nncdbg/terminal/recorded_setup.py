@@ -83,7 +83,7 @@ def _recorded(debugger: Debugger, name: str, content: Any) -> RecordedInput:
     if name not in debugger.given:
         return RecordedInput(digest(content), drawn=True)
     data = debugger.given[name]
-    return RecordedInput(digest(content), data if isinstance(data, str) else _as_list(content))
+    return RecordedInput(digest(content), str(data) if isinstance(data, (str, Path)) else _as_list(content))
 
 
 def _as_list(content: Any) -> str | None:

@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from tests.dap_server.client import Client
+from tests.models.colour_classifier import picture, save_classifier
 
 TWICE = """#nncdbg 1
 
@@ -190,6 +191,17 @@ def test_an_image_is_an_input_and_its_conversion_is_reported(client: Client, fol
         == "%r: grey.png, 2x3 grey, /127.5-1, HW\n"
     )
     assert client.evaluate("max(abs(%r + 0.6)) < 1e-6") == "true"
+
+
+def test_a_classifier_runs_on_a_picture(client: Client, tmp_path: Path) -> None:
+    spec = f"{picture(tmp_path, 'green')}:imagenet,resize"
+    client.start(str(save_classifier(tmp_path)), inputs={"image": spec})
+    note = client.expect_event("output", category="console")["output"]
+    assert note == "input %image: green.png, 64x48 RGB, resized to 16x16, imagenet, NCHW\n"
+    for _ in range(3):
+        client.request("next", {"threadId": 1})
+        client.expect_stop("step")
+    assert client.evaluate("argmax(%logits)") == "1"
 
 
 @pytest.mark.skipif(find_spec("onnxruntime") is None, reason="onnxruntime is not installed")

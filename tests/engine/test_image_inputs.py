@@ -16,7 +16,7 @@ import nncdbg
 from nncdbg.engine import dtypes
 from nncdbg.engine.errors import InputError, LoadError, UsageError
 from nncdbg.engine.graph import Graph, SequenceType, TensorType, Value
-from nncdbg.engine.image_files import MOST_PIXELS
+from nncdbg.engine.image_plan import MOST_PIXELS
 from nncdbg.engine.image_specs import Fitting, Linear, image_file
 from nncdbg.engine.inputs import bind
 
@@ -211,6 +211,7 @@ def test_size_changes_only_by_an_explicit_step(photo, steps, shape, words):
         ("", "u8", ("N", "C", "H", "W"), "photo.png:nchw or photo.png:nhwc"),
         (":hw", "u8", (1, 3, 6, 8), "hw has 2 axes"),
         (":nchw", "u8", (1, 6, 8, 3), "an image has 1, 3 or 4 channels, not 6"),
+        (":bgr", "u8", (1, 1, 6, 8), "bgr is for 3 channels, not 1"),
         (":imagenet", "f32", (1, 1, 6, 8), "imagenet is for 3 channels, not 1"),
         ("", "u8", (1, 4, 6, 8), "it has no alpha channel"),
         (":raw", "f8e4m3fn", (1, 3, 6, 8), ""),
@@ -476,5 +477,5 @@ def test_set_value_takes_an_image(photo):
     assert debugger.messages == ["%h: photo.png, 8x6 RGB, /255, NCHW"]
     expected = COLOURS.transpose(2, 0, 1)[None].astype(np.float32) / np.float32(255)
     np.testing.assert_array_equal(debugger.value("%h"), expected)
-    with pytest.raises(UsageError, match="is missing"):
+    with pytest.raises(UsageError, match="the scale from 0..255 to f32 is missing"):
         debugger.set_value("%h", "photo.png")

@@ -7,47 +7,21 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
-from PIL import Image
 
 import nncdbg
 from nncdbg.engine.data_specs import FORMS
 from nncdbg.terminal.main import main
 from nncdbg.terminal.options import INPUT_FORMS
+from nncdbg.terminal.recorded_setup import setup_of
+from tests.models.colour_classifier import COLOURS, picture, save_classifier
 
 Capture = pytest.CaptureFixture[str]
-COLOURS = ("red", "green", "blue")
 
 
 @pytest.fixture
 def classifier(tmp_path: Path) -> Path:
-    """A model that classifies a picture by its strongest colour: f32[N,3,16,16] to f32[N,3]."""
-    weights = np.zeros((3, 3, 3, 3), np.float32)
-    weights[range(3), range(3), 1, 1] = 1
-    nodes = [
-        helper.make_node("Conv", ["image", "w"], ["features"], pads=[1, 1, 1, 1]),
-        helper.make_node("GlobalAveragePool", ["features"], ["pooled"]),
-        helper.make_node("Flatten", ["pooled"], ["logits"]),
-        helper.make_node("Softmax", ["logits"], ["probs"], axis=1),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "classifier",
-        [helper.make_tensor_value_info("image", TensorProto.FLOAT, ["N", 3, 16, 16])],
-        [helper.make_tensor_value_info("probs", TensorProto.FLOAT, ["N", 3])],
-        [numpy_helper.from_array(weights, "w")],
-    )
-    path = tmp_path / "classifier.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
-    return path
-
-
-def picture(folder: Path, colour: str) -> Path:
-    path = folder / f"{colour}.png"
-    Image.new("RGB", (64, 48), colour).save(path)
-    return path
+    return save_classifier(tmp_path)
 
 
 @pytest.mark.parametrize("colour", COLOURS)
@@ -115,6 +89,12 @@ def test_without_pillow_commands_end_with_a_hint(
 def test_python_takes_paths(classifier: Path, tmp_path: Path) -> None:
     outputs = nncdbg.run(classifier, {"image": f"{picture(tmp_path, 'blue')}:/255,resize"})
     assert outputs["probs"].argmax() == 2
+
+
+def test_recordings_keep_the_path_of_an_input(tmp_path: Path) -> None:
+    program = nncdbg.parse("graph @main(%x: u8[48,64,3]) -> (%y) {\n  %y = Identity(%x)\n  return %y\n}\n")
+    debugger = nncdbg.Debugger(program, {"x": picture(tmp_path, "blue")})
+    assert setup_of(debugger, "m.nnc").inputs["x"].given == str(tmp_path / "blue.png")
 
 
 def test_help_and_errors_list_the_same_forms() -> None:
