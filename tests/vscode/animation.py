@@ -38,7 +38,8 @@ def main() -> int:
         print(f"error: no {', '.join(absent)} in pictures/; `make e2e-editor` takes them", file=sys.stderr)
         return 3
     for name, source in STILLS.items():
-        write_still(FOLDER / "pictures" / f"{source}.png", MEDIA / name)
+        picture = Image.open(FOLDER / "pictures" / f"{source}.png").convert("RGB")
+        picture.save(MEDIA / name, optimize=True)
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
         workspace = scratch / "models"
@@ -68,11 +69,6 @@ def write(frames: list[dict[str, str | int]], target: Path) -> None:
     durations = [int(each["milliseconds"]) for each in frames]
     first, *others = pictures
     first.save(target, save_all=True, append_images=others, duration=durations, loop=0, optimize=True)
-
-
-def write_still(source: Path, target: Path) -> None:
-    """Write a picture with few colors, which takes a third of the bytes."""
-    Image.open(source).convert("RGB").quantize(4 * _COLORS).save(target, optimize=True)
 
 
 if __name__ == "__main__":
