@@ -133,7 +133,7 @@ def _show_origins(screen: Screen, debugger: Debugger, origins: Sequence[Origin],
         for line in _operands_and_result(debugger, origin, showing):
             screen.put_wrapped(Text("    ").append_text(line))
         for trouble in born:
-            for line in cause_lines(debugger, origin, trouble):
+            for line in cause_lines(debugger, origin, trouble, showing):
                 screen.put_wrapped(Text("  ").append_text(line))
     if len(found) > _ORIGINS:
         screen.put(f"and {len(found) - _ORIGINS} more statements: `why -v`")

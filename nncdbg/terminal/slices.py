@@ -16,7 +16,8 @@ from nncdbg.engine.slicing import Origin, Slicing, Visit
 from nncdbg.engine.timeline import EVICTED
 from nncdbg.stats import Summary, summarize
 from nncdbg.terminal.display import described
-from nncdbg.terminal.stops import look_into, statement_lines
+from nncdbg.terminal.statements import named
+from nncdbg.terminal.stops import look_into, names_on, statement_lines
 
 if TYPE_CHECKING:
     from nncdbg.engine.diagnosis.diagnosing import Diagnosis
@@ -42,6 +43,9 @@ class Showing(Protocol):
     def statement(self, code: Code, line: int, head: str) -> str:
         """The statement on a line of a block's listing behind `head`."""
 
+    def words(self, text: str, code: Code) -> str:
+        """A sentence about values of a block."""
+
     def summary(self, content: Any, code: Code, slot: int) -> Summary | None:
         """Its statistics; None for what is no tensor, and where they would take too long."""
 
@@ -59,6 +63,10 @@ class InLines:
 
     def statement(self, code: Code, line: int, head: str) -> str:
         return "\n".join(statement_lines(self.debugger, self.screen, code, line, head))
+
+    def words(self, text: str, code: Code) -> str:
+        names = names_on(self.debugger, self.screen, code)
+        return named(text, names.at(code.path), 0) if names is not None else text
 
     def summary(self, content: Any, code: Code, slot: int) -> Summary | None:
         array = self.to_host(content)
@@ -139,7 +147,7 @@ def _value_lines(debugger: Debugger, origin: Origin, showing: Showing) -> Iterat
     born = originating(debugger, origin, content, showing)
     yield line.append(f"  <- {' and '.join(born)} {verb(born)} here", "bold") if born else line
     for name in born:
-        yield from cause_lines(debugger, origin, name)
+        yield from cause_lines(debugger, origin, name, showing)
 
 
 def verb(troubles: Sequence[str]) -> str:
@@ -147,7 +155,7 @@ def verb(troubles: Sequence[str]) -> str:
     return "originate" if len(troubles) > 1 or ZEROS in troubles else "originates"
 
 
-def cause_lines(debugger: Debugger, origin: Origin, name: str) -> Iterator[Text]:
+def cause_lines(debugger: Debugger, origin: Origin, name: str, showing: Showing) -> Iterator[Text]:
     """Return the cause of a trouble that originates at a statement, and the hint."""
     found = diagnosed(debugger, origin, name)
     if isinstance(found, str):
@@ -155,11 +163,11 @@ def cause_lines(debugger: Debugger, origin: Origin, name: str) -> Iterator[Text]
     elif found is not None:
         cause, within = found
         inside = f" (inside, at {within.code.nodes[within.pc].op})" if within is not None else ""
-        yield Text(
-            f"  cause: {cause.name}{inside}: {cause.evidence}" if cause.evidence else f"  cause: {cause.name}"
-        )
+        evidence = f"{inside}: {cause.evidence}" if cause.evidence else ""
+        code = origin.visit.code
+        yield Text(showing.words(f"  cause: {cause.name}{evidence}", code))
         if cause.hint:
-            yield Text(f"  hint: {cause.hint}", "dim")
+            yield Text(showing.words(f"  hint: {cause.hint}", code), "dim")
 
 
 def diagnosed(debugger: Debugger, origin: Origin, name: str) -> Diagnosis | str | None:

@@ -16,6 +16,7 @@ from nncdbg.terminal.titles import frame_title
 from nncdbg.terminal.windows import CALLER, CULPRIT, HERE, Marks, around, window
 
 if TYPE_CHECKING:
+    from nncdbg.engine.breakpoints import Breakpoint
     from nncdbg.engine.code import Code
     from nncdbg.engine.control import Stop
     from nncdbg.engine.machine import Frame
@@ -94,6 +95,13 @@ def with_short_names(debugger: Debugger, screen: Screen, words: str) -> str:
     code = debugger.machine.frames[-1].code
     names = names_on(debugger, screen, code)
     return named(words, names.at(code.path), 0) if names is not None else words
+
+
+def breakpoint_words(debugger: Debugger, screen: Screen, found: Breakpoint) -> str:
+    """What a breakpoint stops at, with the short names of the block of its first line."""
+    block = debugger.listing.block(found.lines[0]) if found.lines else None
+    names = names_on(debugger, screen, debugger.traps.codes[0])
+    return named(str(found), names.at(block), 0) if names is not None and block is not None else str(found)
 
 
 def look_at(debugger: Debugger, screen: Screen, indent: str = "") -> Look:

@@ -46,6 +46,9 @@ class Glancing:
     def statement(self, code: Code, line: int, head: str) -> str:
         return head + self.debugger.listing_in(code).lines[line - 1].strip()
 
+    def words(self, text: str, code: Code) -> str:
+        return text
+
     def line(self, name: str, content: Any, code: Code, slot: int) -> Text:
         return Text(f"{spelled(name)} {self.glance.text(content)}")
 

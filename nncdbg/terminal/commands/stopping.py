@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from nncdbg.engine.errors import UsageError
 from nncdbg.terminal.commands.table import command, needs, whole_number
 from nncdbg.terminal.places import is_computed, parse_stop, plain_name, split_place, split_watched
+from nncdbg.terminal.stops import breakpoint_words
 
 if TYPE_CHECKING:
     from nncdbg.engine.breakpoints import Breakpoint
@@ -23,7 +24,8 @@ def _say(session: Session, found: Breakpoint, what: str = "Breakpoint") -> None:
     elif found.kind != "line":
         more = f" and {len(lines) - 3} more" if len(lines) > 3 else ""
         places = f", line{'s' if len(lines) > 1 else ''} {', '.join(map(str, lines[:3]))}{more}"
-    session.screen.put(f"{what} {found.number}: {found}{places}")
+    words = breakpoint_words(session.debugger, session.screen, found)
+    session.screen.put(f"{what} {found.number}: {words}{places}")
     if found.note:
         session.screen.put(f"  {found.note}")
 
