@@ -261,7 +261,8 @@ class Program(RichOutput):
     `stores` are the paths behind `Reference.store`, as the text has them; `opsets` maps an op
     domain to its version (empty: the newest known).  `source` (the file that the program came
     from), `readers` (opened stores), `listing` (the lines of that file, where it is graph
-    text) and `notes` (what was corrected when the file was read) are not part of its identity.
+    text), `notes` (what was corrected when the file was read) and `prefixes` (by their labels, with
+    which its text shortens names; None: chosen by the printer) are not part of its identity.
     """
 
     graphs: Mapping[str, Graph]
@@ -272,6 +273,7 @@ class Program(RichOutput):
     readers: tuple[Any, ...] = field(default=(), compare=False, repr=False)
     listing: Any = field(default=None, compare=False, repr=False)
     notes: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    prefixes: Mapping[str, str] | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         from nncdbg.textual_repr.printer import print_program

@@ -179,6 +179,7 @@ class Debugger(RichOutput):
             self.line_of,
             frozenset(candidates(program, "value") | constant_names(program)),
             self.names_in,
+            self.listing.prefixes,
             to_host=self.backend.to_host,
             supplied=self._supplied_now,
         )

@@ -32,6 +32,7 @@ _LISTED = 6
 
 _component = re.compile(r"(?:[/:|.]|__)+(?=[^\d/:|.])")
 """What ends a component of a path; `layers.3` is one component."""
+_folder = re.compile(rf".*{_component.pattern}", re.DOTALL)
 _word = re.compile(r"[^A-Za-z0-9]+(?=[A-Za-z])")
 _elision = re.compile(r"…|\.\.\.")
 
@@ -136,11 +137,19 @@ def _defined(graph: Graph) -> Iterator[str]:
     yield from (value.name for node in graph.nodes for value in node.outputs)
 
 
+def _no_name(text: str) -> None:
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Scopes:
-    """Names in tiers, the nearest first."""
+    """Names in tiers, the nearest first.
+
+    `without_prefix` returns the name that the program's text writes as `label::rest`, None for other texts.
+    """
 
     tiers: Sequence[Iterable[str]]
+    without_prefix: Callable[[str], str | None] = _no_name
 
     def __iter__(self) -> Iterator[str]:
         return iter(dict.fromkeys(name for tier in self.tiers for name in tier if name))
@@ -151,8 +160,10 @@ def meant(text: str, names: Iterable[str], *, parts: bool = True) -> list[str]:
 
     Names that end with `text`, at the start of a component of a path or of a word, come before names that
     contain it; the latter count only with `parts`.  In each group a nearer tier of `names` hides the others.
-    `…` in `text` is any text.
+    `…` in `text` is any text.  A name as the program's text writes it, `label::rest`, means that name alone.
     """
+    if isinstance(names, Scopes) and (name := written_name(text, names)) is not None:
+        return [name]
     tiers = names.tiers if isinstance(names, Scopes) else [names]
     if not any(_elision.split(text)):
         return []
@@ -163,6 +174,12 @@ def meant(text: str, names: Iterable[str], *, parts: bool = True) -> list[str]:
             if found := [name for name in tier if fits(name)]:
                 return found
     return []
+
+
+def written_name(text: str, names: Scopes) -> str | None:
+    """Return the name that the program's text writes as `label::rest`; None if it is none of `names`."""
+    name = names.without_prefix(text)
+    return name if name is not None and any(name in tier for tier in names.tiers) else None
 
 
 def nearest_name(text: str, names: Iterable[str]) -> str | None:
@@ -203,6 +220,17 @@ def _part_tests(text: str) -> list[_Test]:
 def _ends(name: str, boundary: re.Pattern[str]) -> list[str]:
     """The name and its ends after each boundary, longest first."""
     return [name, *(name[match.end() :] for match in boundary.finditer(name))]
+
+
+def folder(name: str) -> str:
+    """Return what precedes the last component of a name; empty if it has only one."""
+    match = _folder.match(name)
+    return match[0] if match is not None else ""
+
+
+def folders(name: str) -> list[str]:
+    """Return what precedes each component of a name but the first, shortest first."""
+    return [name[: match.end()] for match in _component.finditer(name)]
 
 
 def _components(name: str) -> list[str]:

@@ -19,6 +19,7 @@ from nncdbg.engine.short_names import Scopes, ShortNames, choices, meant, neares
 from nncdbg.engine.timeline import EVICTED, Timeline
 from nncdbg.stats import Summary
 from nncdbg.stats.piecewise import summarize_by_pieces
+from nncdbg.textual_repr.prefixes import Prefixes
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,8 @@ class Values:
     program_names: frozenset[str]
     names_in: Callable[[Code], ShortNames]
     """The names that are visible in a block."""
+    prefixes: Prefixes
+    """With which the program's text shortens names."""
     depth: int = -1
     to_host: Callable[[Any], Any] = _as_it_is
     """Copies a value of a device to the host."""
@@ -171,7 +174,8 @@ class Values:
                 self.names_in(selected.code).names,
                 [name for frame in reversed(frames) for name in frame.code.slot_of],
                 self.program_names,
-            )
+            ),
+            self.prefixes.find,
         )
 
     def value(self, name: str) -> Array:

@@ -84,7 +84,7 @@ def statement_lines(debugger: Debugger, screen: Screen, code: Code, line: int, h
     names = names_on(debugger, screen, code)
     listing = debugger.listing_in(code)
     visible = names.at(listing.block(line) or code.path) if names is not None else ShortNames(())
-    statement = listing.lines[line - 1].strip()
+    statement = listing.full_line(line).strip()
     first, *rest = brief(statement, visible, screen.line_look.width - len(head))
     return [head + first, *(" " * len(head) + words for words in rest)]
 

@@ -59,7 +59,7 @@ def window(
         block = listing.block(number)
         visible = names.at(block) if names is not None and block is not None else ShortNames(())
         fit = whole if number in marks.arrows else brief
-        statement = listing.lines[number - 1].replace("\t", "    ")
+        statement = listing.full_line(number).replace("\t", "    ")
         shown += _lines(fit(statement, visible, room), number, width, marks)
     return shown
 

@@ -10,14 +10,28 @@ from collections.abc import Callable
 from typing import Any
 
 from nncdbg.engine.graph import Inline, Location, TensorType, Type
-from nncdbg.textual_repr.lexemes import BARE, OP, STRING, WORD, Flaw, parse_type, type_end, unquote
+from nncdbg.textual_repr.lexemes import (
+    BARE,
+    OP,
+    PREFIX_END,
+    PREFIXED,
+    STRING,
+    WORD,
+    Flaw,
+    parse_type,
+    type_end,
+    unquote,
+)
 from nncdbg.textual_repr.literals import Misfit, NanBits, Pair, array_of, single
+from nncdbg.textual_repr.prefixes import NO_PREFIXES, Prefixes, UndeclaredPrefix
 
 _blank = re.compile(r"[ \t\r]*").match
 _word = re.compile(rf"{WORD}").match
 _op = re.compile(rf"{OP}").match
 _bare = re.compile(BARE).match
 _string = re.compile(STRING).match
+_label = re.compile(rf"({OP}){PREFIX_END}").match
+_prefixed = re.compile(PREFIXED).match
 _tensor_head = re.compile(r"[A-Za-z]\w*\[", re.ASCII).match
 _int = re.compile(r"-?[0-9]+").match
 _key = re.compile(rf"({OP}|{STRING})[ \t]*=").match
@@ -34,13 +48,14 @@ _STATEMENT = "a statement looks like %y: f32[2] = Op(%x, name=value)"
 
 
 class Cursor:
-    """Reads `line` from `position` on."""
+    """Reads `line` from `position` on; its names may begin with one of `prefixes`."""
 
-    __slots__ = ("flaws", "line", "position")
+    __slots__ = ("flaws", "line", "position", "prefixes")
 
-    def __init__(self, line: str, position: int = 0) -> None:
+    def __init__(self, line: str, position: int = 0, prefixes: Prefixes = NO_PREFIXES) -> None:
         self.line = line
         self.position = position
+        self.prefixes = prefixes
         self.flaws: list[Flaw] = []
         """Flaws behind which reading went on."""
 
@@ -117,11 +132,38 @@ class Cursor:
         self.expect(sigil, _STATEMENT if sigil == "%" else "a graph's name looks like @main")
         if self.line.startswith('"', self.position):
             return self.string()
+        if sigil == "%" and PREFIX_END in self.line and _label(self.line, self.position):
+            return self.prefixed()
         match = _bare(self.line, self.position)
         if match is None:
             raise self.flaw(f"expected a name after {sigil}", f'other names are quoted: {sigil}"conv:0"')
         self.position = match.end()
         return match[0]
+
+    def prefixed(self) -> str:
+        """The name that ``label::rest`` means, which stands here."""
+        label = _label(self.line, self.position)
+        assert label is not None
+        match = _prefixed(self.line, self.position)
+        if match is None:
+            self.position = label.end()
+            raise self.flaw(
+                f"expected a name after {label[0]}", f'other names are quoted: {label[0]}"conv:0"'
+            )
+        try:
+            name = self.prefixes.full(match[0])
+        except UndeclaredPrefix:
+            hint = f'declare it before the first graph: prefix {label[1]} "..."'
+            message = f"the prefix {label[1]} is not declared"
+            raise Flaw(message, label.start(1), len(label[1]), hint, code="undefined") from None
+        except Flaw as flaw:
+            raise Flaw(flaw.message, label.end() + flaw.start, flaw.width, flaw.hint) from None
+        self.position = match.end()
+        return name
+
+    def prefixed_or_string(self, hint: str) -> str:
+        """``"..."``, or ``label::rest``."""
+        return self.prefixed() if _label(self.line, self.blank()) else self.string(hint)
 
     def key(self) -> str | None:
         """The ``name`` of ``name=`` if one stands here, past its ``=``."""
@@ -140,6 +182,14 @@ class Cursor:
         match = _op(self.line, self.position)
         if match is None:
             raise self.flaw("expected an op, a call or a literal", _STATEMENT)
+        self.position = match.end()
+        return match[0]
+
+    def label(self, hint: str) -> str:
+        """The label of a prefix: a word, in which dots may stand."""
+        match = _op(self.line, self.blank())
+        if match is None:
+            raise self.flaw("expected a label", hint)
         self.position = match.end()
         return match[0]
 
@@ -340,7 +390,7 @@ class Cursor:
         def part() -> None:
             nonlocal file, line, name
             if self.accept_word("node"):
-                name = self.string(_LOC)
+                name = self.prefixed_or_string(_LOC)
             elif self.accept_word("from"):
                 caller = self.string(_LOC)
                 self.expect(":", _LOC)

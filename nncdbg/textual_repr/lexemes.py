@@ -17,10 +17,13 @@ BARE = r"[A-Za-z0-9_/.$]+"
 WORD = r"[A-Za-z_][A-Za-z0-9_]*"
 OP = r"[A-Za-z_][A-Za-z0-9_.]*"
 STRING = r'"(?:[^"\\]|\\.)*"'
+PREFIX_END = "::"
+"""What separates the label of a prefix from the rest of a name."""
+PREFIXED = rf"{OP}{PREFIX_END}(?:{BARE}|{STRING})"
 TENSOR = rf"[A-Za-z]\w*\[(?:[^\]\"]|{STRING})*\]"
 
 _WORDS = "graph if else while break unless next collect yield return data type loc true false nan inf b _"
-RESERVED = frozenset(_WORDS.split()) | {"opset", "store"}
+RESERVED = frozenset(_WORDS.split()) | {"opset", "store", "prefix"}
 """Words that a bare op name may not be; such an op is quoted."""
 
 _is_bare = re.compile(BARE).fullmatch
@@ -83,6 +86,8 @@ _escaped = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8
 
 def quote(text: str) -> str:
     """`text` as a quoted string: printable characters as they are, the rest as C escapes."""
+    if text.isprintable() and '"' not in text and "\\" not in text:
+        return f'"{text}"'
     return '"' + "".join(c if c.isprintable() and c not in '"\\' else _escape(c) for c in text) + '"'
 
 
@@ -150,9 +155,9 @@ def print_type(type: Type) -> str:
     return f"{type.dtype}[{','.join(map(_dim_text, type.shape))}]"
 
 
-def value_text(value: Value) -> str:
+def value_text(value: Value, spell: Callable[[str], str] = name_text) -> str:
     """A definition: ``%name: type``, the type where it is known, ``_`` for the empty name."""
-    name = "%" + name_text(value.name) if value.name else "_"
+    name = "%" + spell(value.name) if value.name else "_"
     return name if value.type is None else f"{name}: {print_type(value.type)}"
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeAlias
+
+from nncdbg.textual_repr.prefixes import NO_PREFIXES, Prefixes
 
 Path: TypeAlias = "tuple[str | int, ...]"
 """``("main",)`` is a graph of the program, ``("main", 5, 0)`` subgraph 0 of its node 5, and so on inwards."""
@@ -26,12 +28,14 @@ class Listing:
 
     `statements` maps a path to the lines of its nodes in order, then that of its terminator;
     `headers` maps it to the line that opens it.  `file` is the path of the text, if it has one.
+    `prefixes` are those that the lines use.
     """
 
     lines: tuple[str, ...]
     statements: Mapping[Path, tuple[int, ...]]
     headers: Mapping[Path, int]
     file: str | None = None
+    prefixes: Prefixes = field(default=NO_PREFIXES, compare=False)
 
     @cached_property
     def _sites(self) -> dict[int, Site]:
@@ -60,6 +64,14 @@ class Listing:
             return None
         found = self.statement_lines[at]
         return found, self._sites[found]
+
+    def full_line(self, line: int) -> str:
+        """The text of `line` with the names in full."""
+        return self.prefixes.full_line(self.lines[line - 1])
+
+    def full_lines(self) -> tuple[str, ...]:
+        """All lines with the names in full."""
+        return tuple(map(self.prefixes.full_line, self.lines)) if self.prefixes.declared else self.lines
 
     def header_line(self, path: Path) -> int:
         """The line that opens the graph at `path`: ``graph``, ``if``, ``} else`` or ``while``."""

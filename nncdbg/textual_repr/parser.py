@@ -16,9 +16,10 @@ from nncdbg.engine.graph import Constant, Inline, Node, Program, TensorType, Val
 from nncdbg.textual_repr import statements as read
 from nncdbg.textual_repr.blocks import CALLED, ENDS, Block, Header
 from nncdbg.textual_repr.cursor import Cursor
-from nncdbg.textual_repr.lexemes import BARE, OP, STRING, Flaw
+from nncdbg.textual_repr.lexemes import BARE, OP, STRING, Flaw, quote
 from nncdbg.textual_repr.listing import Listing
 from nncdbg.textual_repr.plain import read_plain
+from nncdbg.textual_repr.prefixes import NO_PREFIXES, Prefixes
 from nncdbg.textual_repr.reading import Reading, salvaged
 from nncdbg.textual_repr.resolution import Call, Suggestions, shown, wrong_calls
 from nncdbg.textual_repr.statements import Mark, Names
@@ -55,8 +56,14 @@ def split_lines(text: str) -> list[str]:
 class Parser(Reading):
     """The readers of the kinds of lines, by their first word."""
 
-    def __init__(self, lines: Sequence[str], file: str | None, before: int = 0) -> None:
-        super().__init__(lines, file, before)
+    def __init__(
+        self,
+        lines: Sequence[str],
+        file: str | None,
+        before: int = 0,
+        prefixes: Prefixes = NO_PREFIXES,
+    ) -> None:
+        super().__init__(lines, file, before, prefixes)
         self.stores: list[str] = []
         self.opsets: dict[str, int] = {}
         self.graph_lines: dict[str, int] = {}
@@ -64,6 +71,7 @@ class Parser(Reading):
         self.readers: dict[str, Callable[[Cursor, int], None]] = {
             "opset": self.opset,
             "store": self.store,
+            "prefix": self.prefix,
             "graph": self.graph,
             "if": self.branches,
             "while": self.loop,
@@ -79,13 +87,20 @@ class Parser(Reading):
         while index < len(lines):
             block = self.block
             if block is not None and not block.end and not self.comment:
-                index = read_plain(lines, index, block)
+                index = read_plain(lines, index, block, self.prefixes)
             if index < len(lines):
                 self.line(lines[index], index + 1)
                 index += 1
         self.finish()
-        program = Program(self.graphs, next(iter(self.graphs)), tuple(self.stores), self.opsets, self.file)
-        return program, Listing(tuple(lines), self.statements, self.headers, self.file)
+        program = Program(
+            self.graphs,
+            next(iter(self.graphs)),
+            tuple(self.stores),
+            self.opsets,
+            self.file,
+            prefixes=self.prefixes.declared,
+        )
+        return program, Listing(tuple(lines), self.statements, self.headers, self.file, self.prefixes)
 
     def finish(self) -> None:
         """The end of the text: what is still open, what calls cannot be made; raises what was found."""
@@ -106,7 +121,7 @@ class Parser(Reading):
 
     def line(self, text: str, number: int) -> None:
         """One line of any kind."""
-        cursor = Cursor(text)
+        cursor = Cursor(text, prefixes=self.prefixes)
         try:
             start = cursor.blank()
             if text.startswith("#", start):
@@ -160,6 +175,27 @@ class Parser(Reading):
         path = cursor.string('a store looks like store "weights.safetensors"')
         cursor.end()
         self.stores.append(path)
+
+    def prefix(self, cursor: Cursor, number: int) -> None:
+        self.before_graphs("prefix")
+        start = cursor.blank()
+        hint = 'a prefix looks like prefix encoder "/model/encoder/", and is used as %encoder::Add_1'
+        label = cursor.label(hint)
+        width = cursor.position - start
+        if self.prefixes is NO_PREFIXES:
+            self.prefixes = Prefixes({})
+        declared = self.prefixes.declared
+        if label in declared:
+            hint = f"it is {quote(declared[label])}; choose another label"
+            raise Flaw(f"the prefix {label} is declared twice", start, width, hint, code="redefined")
+        # Also where the rest of the line is wrong, so that its uses are not reported too.
+        declared[label] = label
+        place = cursor.blank()
+        text = cursor.string(hint)
+        cursor.end()
+        if not text:
+            raise Flaw("the prefix is empty", place, 2, hint)
+        declared[label] = text
 
     # -- blocks --------------------------------------------------------------------------------
 

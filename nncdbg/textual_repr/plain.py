@@ -11,20 +11,25 @@ from collections.abc import Sequence
 
 from nncdbg.engine.graph import Location, Node, Value
 from nncdbg.textual_repr.blocks import Block
-from nncdbg.textual_repr.lexemes import BARE, OP, RESERVED, Flaw, parse_type
+from nncdbg.textual_repr.lexemes import BARE, OP, PREFIX_END, RESERVED, Flaw, parse_type
+from nncdbg.textual_repr.prefixes import NO_PREFIXES, Prefixes, UndeclaredPrefix
 from nncdbg.textual_repr.statements import attributes_of
 
 SEPARATOR = ", %"
 """What stands between the names of two operands."""
 
+_NAME = rf"{BARE}(?:{PREFIX_END}{BARE})?"
+_NODE = rf'"[^"\\]*"|{BARE}{PREFIX_END}{BARE}'
 _plain = re.compile(
-    rf"[ \t]*%({BARE})(?:: ([a-z][a-z0-9]*\[[^\]\"]*\]))? = ({OP})\("
-    rf"%({BARE}(?:, %{BARE})*)(?:, ({OP}=[^\"()#%]+))?\)"
-    r'(?: loc\((?:"([^"\\]*)":([0-9]{1,9})(?:, node "([^"\\]*)")?|node "([^"\\]*)")\))?'
+    rf"[ \t]*%({_NAME})(?:: ([a-z][a-z0-9]*\[[^\]\"]*\]))? = ({OP})\("
+    rf"%({_NAME}(?:, %{_NAME})*)(?:, ({OP}=[^\"()#%]+))?\)"
+    rf'(?: loc\((?:"([^"\\]*)":([0-9]{{1,9}})(?:, node ({_NODE}))?|node ({_NODE}))\))?'
 ).fullmatch
 
 
-def plain_statement(line: str) -> tuple[Node, tuple[str, ...], re.Match[str]] | None:
+def plain_statement(
+    line: str, prefixes: Prefixes = NO_PREFIXES
+) -> tuple[Node, tuple[str, ...], re.Match[str]] | None:
     """The statement of a plain line, and its operands; None where the parser proper has to look at it.
 
     Of the match, group 1 is the output, 3 the op, 4 what stands from the first operand's name to the last's.
@@ -35,23 +40,30 @@ def plain_statement(line: str) -> tuple[Node, tuple[str, ...], re.Match[str]] | 
     name, type_text, op, operand_text, attribute_text, file, number, node, only_node = match.groups()
     if op in RESERVED:
         return None
+    operands = tuple(operand_text.split(SEPARATOR))
     try:
+        if PREFIX_END in line:
+            name = prefixes.full(name)
+            operands = tuple(map(prefixes.full, operands))
         type = parse_type(type_text) if type_text else None
         attributes = attributes_of(attribute_text).copy() if attribute_text else {}
-    except Flaw:
+        location = (
+            Location(file, int(number), _node_name(node, prefixes))
+            if number
+            else Location(None, None, _node_name(only_node, prefixes))
+            if only_node
+            else None
+        )
+    except (Flaw, UndeclaredPrefix):
         return None
-    location = (
-        Location(file, int(number), node)
-        if number
-        else Location(None, None, only_node)
-        if only_node
-        else None
-    )
-    operands = tuple(operand_text.split(SEPARATOR))
     return Node(op, operands, (Value(name, type),), attributes, (), location), operands, match
 
 
-def read_plain(lines: Sequence[str], index: int, block: Block) -> int:
+def _node_name(spelled: str | None, prefixes: Prefixes) -> str | None:
+    return spelled if spelled is None else spelled[1:-1] if spelled[0] == '"' else prefixes.full(spelled)
+
+
+def read_plain(lines: Sequence[str], index: int, block: Block, prefixes: Prefixes = NO_PREFIXES) -> int:
     """Append to `block` the plain statements from ``lines[index]`` on; the index of the first line left.
 
     Stops before a line of any other shape, and before one whose names are not in order.
@@ -61,11 +73,11 @@ def read_plain(lines: Sequence[str], index: int, block: Block) -> int:
     add_line = block.lines.append
     nested = block.parent is not None
     for at in range(index, len(lines)):
-        found = plain_statement(lines[at])
+        found = plain_statement(lines[at], prefixes)
         if found is None:
             return at
-        node, operands, match = found
-        name = match[1]
+        node, operands, _ = found
+        name = node.outputs[0].name
         if name in names or (nested and block.sees(name)):
             return at
         for operand in operands:

@@ -24,12 +24,17 @@ from nncdbg.engine.graph import (
 from nncdbg.textual_repr.lexemes import key_text, name_text, op_text, print_type, quote, value_text
 from nncdbg.textual_repr.listing import Listing, Path
 from nncdbg.textual_repr.literals import array_text, attribute_text, literal_text
+from nncdbg.textual_repr.prefix_choice import chosen_prefixes
+from nncdbg.textual_repr.prefixes import NO_PREFIXES, Prefixes
 
 __all__ = ["brief", "listing", "print_graph", "print_program", "print_statement", "print_type"]
 
 
 def print_program(program: Program, *, locations: bool = True) -> str:
-    """The text of `program`, ending in a newline; without its ``loc`` clauses if `locations` is false."""
+    """The text of `program`, ending in a newline; without its ``loc`` clauses if `locations` is false.
+
+    Names are shortened by the program's prefixes; by chosen ones if `program.prefixes` is None.
+    """
     return _print(program, locations).text()
 
 
@@ -70,51 +75,51 @@ def _counted(count: int, noun: str) -> str:
 def listing(program: Program, *, locations: bool = True) -> Listing:
     """The lines of the printed `program`, and the lines of each statement."""
     out = _print(program, locations)
-    return Listing(tuple(out.lines), out.statements, out.headers, program.source)
+    return Listing(tuple(out.lines), out.statements, out.headers, program.source, out.prefixes)
 
 
 def print_graph(graph: Graph, *, locations: bool = True) -> str:
     """The text of one graph by itself, ending in a newline."""
-    out = _Output(locations)
+    out = _Output(locations, NO_PREFIXES)
     out.graph(graph)
     return out.text()
 
 
-def print_statement(node: Node, *, locations: bool = True) -> str:
+def print_statement(node: Node, *, locations: bool = True, prefixes: Prefixes = NO_PREFIXES) -> str:
     """The line of `node` as it stands in the text; for ``if`` and ``while`` the line that opens it."""
-    where = f" {location_text(node.location)}" if locations and node.location is not None else ""
+    where = f" {location_text(node.location, prefixes)}" if locations and node.location is not None else ""
     if node.op == "if":
         label = _label(node.subgraphs[0])
-        return f"if {operand_text(node.inputs[0])}{label}{where} {{"
+        return f"if {operand_text(node.inputs[0], prefixes)}{label}{where} {{"
     if node.op == "while":
-        return f"{_while_text(node)}{where} {{"
+        return f"{_while_text(node, prefixes)}{where} {{"
     if node.op == "break":
-        return f"break unless {operand_text(node.inputs[0])}{where}"
-    arguments = [operand_text(operand) for operand in node.inputs]
+        return f"break unless {operand_text(node.inputs[0], prefixes)}{where}"
+    arguments = [operand_text(operand, prefixes) for operand in node.inputs]
     arguments += [
         f"{key_text(key)}={attribute_text(node.attributes[key])}" for key in sorted(node.attributes)
     ]
-    outputs = ", ".join(map(value_text, node.outputs))
+    outputs = _values_text(node.outputs, prefixes)
     return f"{outputs}{' = ' if outputs else ''}{op_text(node.op)}({', '.join(arguments)}){where}"
 
 
-def operand_text(operand: Operand) -> str:
+def operand_text(operand: Operand, prefixes: Prefixes = NO_PREFIXES) -> str:
     """``%name``, a literal, or ``_``."""
     if operand is None:
         return "_"
     if isinstance(operand, Literal):
         return literal_text(operand.data)
-    return "%" + name_text(operand)
+    return "%" + prefixes.spell(operand)
 
 
-def location_text(location: Location) -> str:
+def location_text(location: Location, prefixes: Prefixes = NO_PREFIXES) -> str:
     """``loc("net.py":12, node "conv1", from "main.py":3)``, of which any part may be missing."""
     parts = []
     if location.file is not None or location.line is not None:
         file = "" if location.file is None else quote(location.file)
         parts.append(file if location.line is None else f"{file}:{location.line}")
     if location.name is not None:
-        parts.append(f"node {quote(location.name)}")
+        parts.append(f"node {prefixes.spell_string(location.name)}")
     parts += [f"from {quote(file)}:{line}" for file, line in location.stack]
     return f"loc({', '.join(parts)})"
 
@@ -123,54 +128,66 @@ def _label(graph: Graph) -> str:
     return f" @{name_text(graph.name)}" if graph.name else ""
 
 
-def _while_text(node: Node) -> str:
+def _values_text(values: Iterable[Value], prefixes: Prefixes) -> str:
+    return ", ".join([value_text(value, prefixes.spell) for value in values])
+
+
+def _while_text(node: Node, prefixes: Prefixes) -> str:
     body = node.subgraphs[0]
     times, *initial = node.inputs
     counter, *carried = body.inputs
-    pairs = [f"{value_text(v)} = {operand_text(i)}" for v, i in zip(carried, initial, strict=True)]
+    pairs = [
+        f"{value_text(value, prefixes.spell)} = {operand_text(first, prefixes)}"
+        for value, first in zip(carried, initial, strict=True)
+    ]
     text = f"while{_label(body)} ({', '.join(pairs)})"
     if counter != Value(""):
-        text += f" count {value_text(counter)}"
-    return text if times is None else f"{text} times {operand_text(times)}"
+        text += f" count {value_text(counter, prefixes.spell)}"
+    return text if times is None else f"{text} times {operand_text(times, prefixes)}"
 
 
-def _results_text(node: Node) -> str:
+def _results_text(node: Node, prefixes: Prefixes) -> str:
     """What stands after ``} ->``."""
     if node.op == "if":
-        return ", ".join(map(value_text, node.outputs))
+        return _values_text(node.outputs, prefixes)
     carried = node.subgraphs[0].inputs[1:]
-    sources = [operand_text(value.name) for value in carried]
+    sources = [operand_text(value.name, prefixes) for value in carried]
     sources += [f"collect[{index}]" for index in range(len(node.outputs) - len(carried))]
     pairs = zip(node.outputs, sources, strict=True)
-    return ", ".join(f"{value_text(value)} = {source}" for value, source in pairs if value != Value(""))
+    return ", ".join(
+        f"{value_text(value, prefixes.spell)} = {source}" for value, source in pairs if value != Value("")
+    )
 
 
-def _names(values: tuple[Value, ...]) -> str:
-    return ", ".join(operand_text(value.name) for value in values)
+def _names(values: tuple[Value, ...], prefixes: Prefixes) -> str:
+    return ", ".join(operand_text(value.name, prefixes) for value in values)
 
 
-def _terminator_text(graph: Graph, node: Node | None) -> str:
+def _terminator_text(graph: Graph, node: Node | None, prefixes: Prefixes) -> str:
     """The last line of a block; `node` is the statement that the block belongs to."""
     if node is None:
-        return f"return {_names(graph.outputs)}".rstrip()
+        return f"return {_names(graph.outputs, prefixes)}".rstrip()
     if node.op == "if":
-        return f"yield {_names(graph.outputs)}".rstrip()
+        return f"yield {_names(graph.outputs, prefixes)}".rstrip()
     carried = graph.inputs[1:]
     after, collected = graph.outputs[: len(carried)], graph.outputs[len(carried) :]
-    pairs = zip(carried, after, strict=True)
-    text = f"next {', '.join(f'{operand_text(c.name)} = {operand_text(n.name)}' for c, n in pairs)}".rstrip()
-    return f"{text} collect {_names(collected)}" if collected else text
+    pairs = [
+        f"{operand_text(value.name, prefixes)} = {operand_text(new.name, prefixes)}"
+        for value, new in zip(carried, after, strict=True)
+    ]
+    text = f"next {', '.join(pairs)}".rstrip()
+    return f"{text} collect {_names(collected, prefixes)}" if collected else text
 
 
-def _constant_text(constant: Constant) -> str:
+def _constant_text(constant: Constant, prefixes: Prefixes) -> str:
     data = constant.data
-    text = array_text(data.array) if isinstance(data, Inline) else _reference_text(data)
-    return f"{value_text(constant.value)} = {text}"
+    text = array_text(data.array) if isinstance(data, Inline) else _reference_text(data, prefixes)
+    return f"{value_text(constant.value, prefixes.spell)} = {text}"
 
 
-def _reference_text(data: Reference) -> str:
+def _reference_text(data: Reference, prefixes: Prefixes) -> str:
     store = f", store={data.store}" if data.store else ""
-    return f"data({quote(data.key)}{store})"
+    return f"data({prefixes.spell_string(data.key)}{store})"
 
 
 def comment_line(prefix: str, text: str) -> str:
@@ -182,7 +199,8 @@ def comment_line(prefix: str, text: str) -> str:
 
 
 def _print(program: Program, locations: bool) -> _Output:
-    out = _Output(locations)
+    declared = chosen_prefixes(program) if program.prefixes is None else program.prefixes
+    out = _Output(locations, Prefixes(declared))
     out.head(program)
     others = (graph for name, graph in program.graphs.items() if name != program.entry)
     for graph in (program.graphs[program.entry], *others):
@@ -205,8 +223,9 @@ class _Open:
 class _Output:
     """The lines so far.  Nested graphs stand on a stack of their own, so depth has no limit."""
 
-    def __init__(self, locations: bool) -> None:
+    def __init__(self, locations: bool, prefixes: Prefixes) -> None:
         self.locations = locations
+        self.prefixes = prefixes
         self.lines: list[str] = []
         self.statements: dict[Path, tuple[int, ...]] = {}
         self.headers: dict[Path, int] = {}
@@ -220,10 +239,11 @@ class _Output:
         for domain, version in sorted(program.opsets.items()):
             self.lines.append(f"opset {f'{key_text(domain)} ' if domain else ''}{version}")
         self.lines.extend(f"store {quote(store)}" for store in program.stores)
+        self.lines.extend(f"prefix {label} {quote(text)}" for label, text in self.prefixes.declared.items())
 
     def graph(self, graph: Graph) -> None:
-        inputs = ", ".join(map(value_text, graph.inputs))
-        outputs = ", ".join(map(value_text, graph.outputs))
+        inputs = _values_text(graph.inputs, self.prefixes)
+        outputs = _values_text(graph.outputs, self.prefixes)
         self.comment(graph.comment, "##")
         self.put(f"graph @{name_text(graph.name)}({inputs}) -> ({outputs}) {{")
         self.open(graph, (graph.name,), None)
@@ -245,17 +265,18 @@ class _Output:
         if node is not None:
             self.comment(graph.comment, "##!")
         for constant in graph.constants:
-            self.put(_constant_text(constant))
+            self.put(_constant_text(constant, self.prefixes))
 
     def advance(self, block: _Open) -> None:
         """Print the next statement of the innermost block, or close it."""
         if block.pc == len(block.graph.nodes):
-            block.lines.append(self.put(_terminator_text(block.graph, block.node)))
+            block.lines.append(self.put(_terminator_text(block.graph, block.node, self.prefixes)))
             self.close(block)
             return
         node = block.graph.nodes[block.pc]
         self.comment(node.comment, "##")
-        block.lines.append(self.put(print_statement(node, locations=self.locations)))
+        text = print_statement(node, locations=self.locations, prefixes=self.prefixes)
+        block.lines.append(self.put(text))
         if node.subgraphs:
             self.open(node.subgraphs[0], (*block.path, block.pc, 0), node)
         else:
@@ -273,5 +294,5 @@ class _Output:
             self.put(f"}} else{_label(node.subgraphs[1])} {{")
             self.open(node.subgraphs[1], (*outer, 1), node)
             return
-        self.put(f"}} -> ({_results_text(node)})")
+        self.put(f"}} -> ({_results_text(node, self.prefixes)})")
         self.stack[-1].pc += 1

@@ -13,8 +13,9 @@ from nncdbg.engine.errors import Excerpt, GraphError
 from nncdbg.engine.graph import Graph
 from nncdbg.textual_repr.blocks import ENDS, Block
 from nncdbg.textual_repr.cursor import Cursor
-from nncdbg.textual_repr.lexemes import BARE, STRING, Flaw, unquote
+from nncdbg.textual_repr.lexemes import BARE, PREFIXED, STRING, Flaw, unquote
 from nncdbg.textual_repr.listing import Path
+from nncdbg.textual_repr.prefixes import NO_PREFIXES, Prefixes
 from nncdbg.textual_repr.resolution import Unresolved, explain_all, shown
 from nncdbg.textual_repr.statements import Names
 
@@ -25,7 +26,13 @@ DEEPEST = 1000
 class Reading:
     """The lines, the errors, the graphs that are complete and the block that is open."""
 
-    def __init__(self, lines: Sequence[str], file: str | None, before: int = 0) -> None:
+    def __init__(
+        self,
+        lines: Sequence[str],
+        file: str | None,
+        before: int = 0,
+        prefixes: Prefixes = NO_PREFIXES,
+    ) -> None:
         self.file = file
         self.lines = lines
         self.before = before
@@ -39,6 +46,7 @@ class Reading:
         self.unresolved: list[Unresolved] = []
         self.statements: dict[Path, tuple[int, ...]] = {}
         self.headers: dict[Path, int] = {}
+        self.prefixes = prefixes
 
     def text_of(self, number: int) -> str:
         """The line of this number, which is 1-based."""
@@ -162,13 +170,18 @@ class Reading:
         if self.block is None:
             return
         for spelled in _value_name.findall(text):
-            name = salvaged(spelled)
+            name = self.salvaged_name(spelled)
             if not self.block.sees(name):
                 self.block.names[name] = number
 
+    def salvaged_name(self, spelled: str) -> str:
+        """The name that a line seems to have, its prefix replaced if that is declared."""
+        found = self.prefixes.find(spelled)
+        return salvaged(spelled) if found is None else found
+
 
 _graph_name = re.compile(rf"@({BARE}|{STRING})")
-_value_name = re.compile(rf"%({BARE}|{STRING})")
+_value_name = re.compile(rf"%({PREFIXED}|{BARE}|{STRING})")
 
 
 def salvaged(spelled: str) -> str:

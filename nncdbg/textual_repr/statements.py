@@ -121,7 +121,7 @@ def attributes_of(text: str) -> dict[str, Attribute]:
 
 def reference(cursor: Cursor) -> Reference:
     """``data("key", store=1)``, of which ``data(`` is already read."""
-    key = cursor.string('data needs the key of a tensor: data("conv1.weight")')
+    key = cursor.prefixed_or_string('data needs the key of a tensor: data("conv1.weight")')
     store = 0
     if cursor.accept(","):
         if cursor.key() != "store":

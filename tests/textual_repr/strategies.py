@@ -48,6 +48,7 @@ WORDS = [
 PLAIN = ["x", "y.1", "/conv1/Conv_output_0", "$0", "7", "a/b.c", "T_1"]
 ODD = [
     "conv:0",
+    "p::x",
     "a b",
     "%",
     '"',
@@ -71,6 +72,10 @@ texts = st.text(max_size=6)
 names = st.sampled_from(WORDS + PLAIN + ODD) | st.text(min_size=1, max_size=5)
 """Names without the empty one; drawn names may repeat."""
 
+labels = st.sampled_from(["p", "enc.0", "_", "data", "nan", "a.b.", "X1"])
+prefix_texts = st.sampled_from(
+    ["/conv1/", "a/", "a", "y.", "/", "\\", '"', "a\n", "p::", "%", "T_1"]
+) | st.text(min_size=1, max_size=2)
 op_names = st.sampled_from(
     ["Conv", "Add", "Relu", "aten.relu", "jax.dot_general", "a::b", "odd op", "", *WORDS]
 ).filter(lambda name: name not in ("if", "while", "break"))
@@ -282,4 +287,5 @@ def programs(draw: st.DrawFn, depth: int = 2) -> Program:
                 st.sampled_from(["", "com.microsoft", "x y", "1"]), st.integers(1, 30), max_size=3
             )
         ),
+        prefixes=draw(st.none() | st.dictionaries(labels, prefix_texts, max_size=4)),
     )

@@ -60,7 +60,7 @@ def test_listing_agrees_with_the_text(program: Program) -> None:
 def test_the_short_way_reads_what_the_parser_reads(program: Program) -> None:
     text = print_program(program)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parser, "read_plain", lambda lines, index, block: index)
+        patch.setattr(parser, "read_plain", lambda lines, index, block, prefixes: index)
         program_slow, listing_slow = parse_with_listing(text)
     assert parse_with_listing(text) == (program_slow, listing_slow)
 
@@ -91,7 +91,7 @@ def test_the_short_way_and_the_parser_agree_on_a_line(line: str) -> None:
             return str(failure)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parser, "read_plain", lambda lines, index, block: index)
+        patch.setattr(parser, "read_plain", lambda lines, index, block, prefixes: index)
         slow = outcome()
     assert outcome() == slow
 

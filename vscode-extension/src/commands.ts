@@ -60,7 +60,7 @@ export async function valueOf(of: VariableContext | vscode.Uri | undefined): Pro
     return of.expression ?? of.variable?.evaluateName ?? itemOf(of);
   }
   const editor = vscode.window.activeTextEditor;
-  const range = editor?.document.getWordRangeAtPosition(editor.selection.active, /%(?:"(?:[^"\\]|\\.)*"|[\w/.$]+)/);
+  const range = editor?.document.getWordRangeAtPosition(editor.selection.active, /%(?:[A-Za-z_][\w.]*::)?(?:"(?:[^"\\]|\\.)*"|[\w/.$]+)/);
   const value = range && editor?.document.getText(range);
   if (value && clicked) {
     return value;

@@ -6,7 +6,7 @@ import type { Wires } from "./wires";
 const TYPE = "nncdbg";
 /** After these the values at hand are those of another moment. */
 const MOVED = new Set(["continued", "invalidated", "terminated"]);
-const VALUE = /%(?:"(?:[^"\\]|\\.)*"|[A-Za-z0-9_/.$]+)/;
+const VALUE = /%(?:[A-Za-z_][\w.]*::)?(?:"(?:[^"\\]|\\.)*"|[A-Za-z0-9_/.$]+)/;
 
 interface LineText {
   line: number;

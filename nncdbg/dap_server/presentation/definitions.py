@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nncdbg.dap_server.sources.instructions import address_of, statement_at_address
-from nncdbg.textual_repr.lexemes import name_text
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.protocol.types import Source
@@ -86,6 +85,7 @@ def _line(session: Session, home: Code, name: str) -> int:
     header = listing.header_line(home.path)
     first = listing.line(home.path, 0)
     # Constants stand between the header and the first statement, inputs in the header.
-    starts = (f"%{name_text(name)}:", f"%{name_text(name)} =")
+    written = listing.prefixes.spell(name)
+    starts = (f"%{written}:", f"%{written} =")
     lines = range(header + 1, first)
     return next((line for line in lines if listing.lines[line - 1].lstrip().startswith(starts)), header)

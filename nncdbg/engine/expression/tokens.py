@@ -10,8 +10,8 @@ from itertools import islice
 from nncdbg.engine.errors import ExpressionError
 from nncdbg.engine.expression import nodes
 from nncdbg.engine.expression.nodes import MAX_DEPTH, fault
-from nncdbg.engine.short_names import ELLIPSIS, choices, meant, nearest_name
-from nncdbg.textual_repr.lexemes import BARE, STRING, Flaw, name_text, unquote
+from nncdbg.engine.short_names import ELLIPSIS, Scopes, choices, meant, nearest_name, written_name
+from nncdbg.textual_repr.lexemes import BARE, PREFIXED, STRING, Flaw, name_text, unquote
 
 MAX_TEXT = 10_000
 """Characters of an expression."""
@@ -55,6 +55,7 @@ _OPERATOR = re.compile(r"\*\*|//|==|!=|<=|>=|&&|\|\||<<|>>|:=|(?:if|else|and|or|
 NUMBER = re.compile(r"0[xX][0-9a-fA-F]+|(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 WORD = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _BARE_NAME = re.compile(rf"(?:{BARE}|{ELLIPSIS})+")
+_PREFIXED_NAME = re.compile(PREFIXED)
 KEYWORD = re.compile(r"\s*([A-Za-z_]\w*)\s*=(?!=)", re.ASCII)
 _STRING = re.compile(rf"{STRING}|'(?:[^'\\]|\\.)*'")
 
@@ -163,6 +164,8 @@ class Tokens:
                 return found
             raise self.unknown_name(name, start, self.position)
         match = _BARE_NAME.match(self.text, self.position)
+        if (written := self._prefixed_name()) is not None:
+            return written
         if match is None:
             self.position = start
             raise self.fault("expected the name of a value after `%`", hint='quote an odd name: %"conv:0"')
@@ -177,6 +180,18 @@ class Tokens:
                 self.position += len(part)
                 return found
         raise self.unknown_name(run, start, match.end())
+
+    def _prefixed_name(self) -> str | None:
+        """Read the longest `label::rest` with which the program's text writes a name; return the name."""
+        match = _PREFIXED_NAME.match(self.text, self.position)
+        names = self._names() if match is not None and self._names is not None else None
+        if match is None or not isinstance(names, Scopes):
+            return None
+        for part in islice(_candidates(match.group()), MAX_DEPTH):
+            if (name := written_name(part, names)) is not None:
+                self.position += len(part)
+                return name
+        return None
 
     def meant(self, text: str, start: int, *, parts: bool = True) -> str | None:
         """The one name that `text`, which begins at `start`, is a part of; None if there is none.

@@ -44,11 +44,12 @@ class Watched:
     def of(cls, program: Program, gates: Gates | None = None) -> Watched:
         """With the text of `program` in which its lines are counted."""
         listing = program.listing or printed_listing(program, locations=False)
+        lines = listing.full_lines()
         if gates is None:
-            return cls(listing.lines)
+            return cls(lines)
         kinds = [kind for kind in KINDS if kind in gates.kinds]
         ranges = [f"{RANGE}:{expression}" for expression in gates.ranges]
-        return cls(listing.lines, (*kinds, *map(str, gates.thresholds), *ranges))
+        return cls(lines, (*kinds, *map(str, gates.thresholds), *ranges))
 
 
 def value_of(site: Site) -> str:

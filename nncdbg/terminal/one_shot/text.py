@@ -40,6 +40,10 @@ def main(arguments: Sequence[str]) -> int:
     for note in program.notes:
         screen.note(note)
     shown = stores_from(program, folder)
+    if options.full_names:
+        shown = replace(shown, prefixes={})
+    elif not shown.prefixes:
+        shown = replace(shown, prefixes=None)
     text = print_program(shown, locations=not options.no_loc)
     if options.output:
         write_text(Path(options.output), text)
@@ -57,6 +61,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add_model(parser)
     parser.add_argument("-o", "--output", metavar="FILE.nnc", help="write to a file instead")
     parser.add_argument("--no-loc", action="store_true", help="omit locations; line numbers stay the same")
+    parser.add_argument("--full-names", action="store_true", help="write names in full, without prefixes")
     parser.add_argument("--json", action="store_true", help="print the types of inputs and outputs instead")
     chosen = parser.parse_args(arguments)
     if chosen.json and chosen.output:

@@ -14,7 +14,8 @@ from nncdbg.textual_repr.language_server.inferring import GraphTypes, Signature
 from nncdbg.textual_repr.language_server.reading import GraphReading
 from nncdbg.textual_repr.language_server.records import Definition, Mention, Problem, Role, Span, Token
 from nncdbg.textual_repr.language_server.tokens import kind_of_line, mentions, tokens
-from nncdbg.textual_repr.lexemes import Flaw, parse_type
+from nncdbg.textual_repr.lexemes import PREFIX_END, Flaw, parse_type
+from nncdbg.textual_repr.prefixes import Prefixes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,11 +68,13 @@ class Analysis:
         lines: Sequence[str],
         chunks: Sequence[Chunk],
         opsets: Mapping[str, int],
+        prefixes: Prefixes,
         problems: Sequence[Problem],
     ) -> None:
         self.lines = lines
         self.chunks = chunks
         self.opsets = opsets
+        self.prefixes = prefixes
         self.problems = problems
         self._starts = [chunk.start for chunk in chunks]
 
@@ -123,14 +126,18 @@ class Analysis:
 
     def token_at(self, line: int, column: int) -> Token | None:
         """The piece under a cursor; between two pieces the one that is a name."""
-        touched = [t for t in tokens(self.lines[line]) if t.start <= column <= t.end]
+        touched = [t for t in tokens(self.lines[line], self.prefixes) if t.start <= column <= t.end]
         if len(touched) > 1:
             touched.sort(key=lambda t: (t.kind == "operator", t.start != column))
         return touched[0] if touched else None
 
     def mention_at(self, line: int, column: int) -> Mention | None:
         """The value's name under a cursor, its end included."""
-        return next((m for m in mentions(self.lines[line]) if m.start <= column <= m.end), None)
+        return next((m for m in self.mentions(line) if m.start <= column <= m.end), None)
+
+    def mentions(self, line: int) -> tuple[Mention, ...]:
+        """The values that a line names, from left to right."""
+        return mentions(self.lines[line], self.prefixes)
 
     # -- values --------------------------------------------------------------------------------
 
@@ -159,7 +166,7 @@ class Analysis:
         chunk = self.chunk_at(line)
         place = chunk.line_of(number)
         text = self.lines[place]
-        named = [m for m in mentions(text) if m.name == name]
+        named = [m for m in self.mentions(place) if m.name == name]
         mark = next((m for m in named if m.defines), named[0] if named else None)
         if mark is None:
             return None
@@ -198,10 +205,10 @@ class Analysis:
         chunk = self.chunk_at(definition.span.line)
         found = []
         for own, text in enumerate(chunk.lines):
-            if definition.name not in text and '"' not in text:
+            if definition.name not in text and '"' not in text and PREFIX_END not in text:
                 continue
             line = chunk.start + own
-            for mention in mentions(text):
+            for mention in self.mentions(line):
                 if mention.name == definition.name:
                     scope = self.scope_of(line, mention)
                     if _owner(scope, mention.name) is definition.block:

@@ -22,6 +22,7 @@ from nncdbg.textual_repr.language_server.records import Problem, Span
 from nncdbg.textual_repr.language_server.signatures import op_names
 from nncdbg.textual_repr.language_server.unused import unused_values
 from nncdbg.textual_repr.lexemes import Flaw, name_text
+from nncdbg.textual_repr.prefixes import NO_PREFIXES
 from nncdbg.textual_repr.resolution import Suggestions, wrong_calls
 
 _begins_graph = re.compile(r"[ \t\r]*graph(?![A-Za-z0-9_])").match
@@ -47,6 +48,7 @@ class Analyzer:
     def __init__(self) -> None:
         self._memory = Memory()
         self._parts: list[_Part] = []
+        self._prefixes = NO_PREFIXES
 
     def steps(self, lines: Sequence[str]) -> Steps:
         """All that can be said of these lines, found a few hundred lines at a time; nothing is raised.
@@ -69,22 +71,27 @@ class Analyzer:
             Chunk(start, p.lines, p.reading, p.types or GraphTypes(), p.signature) for start, p in placed
         ]
         problems = sorted(_problems(lines, chunks, self._parts, opsets), key=_place)
-        return Analysis(lines, chunks, opsets, problems)
+        return Analysis(lines, chunks, opsets, self._prefixes, problems)
 
     def _cut(self, lines: Sequence[str]) -> Generator[None, None, list[tuple[int, _Part]]]:
         starts = [0, *(i for i, text in enumerate(lines) if i and "graph" in text and _begins_graph(text))]
         old: dict[tuple[str, int], list[_Part]] = {}
         for part in reversed(self._parts):
             old.setdefault((part.lines[0], len(part.lines)), []).append(part)
-        placed = []
+        placed: list[tuple[int, _Part]] = []
         for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
             own = list(lines[start:end])
             same = old.get((own[0], len(own)), [])
             if same and same[-1].lines == own and not _has_moved(same[-1].reading, start):
-                placed.append((start, same.pop()))
+                part = same.pop()
             else:
-                reading = yield from GraphReader(own, start, self._memory).steps()
-                placed.append((start, _Part(own, reading)))
+                above = self._prefixes if placed else NO_PREFIXES
+                part = _Part(own, (yield from GraphReader(own, start, self._memory, above).steps()))
+            if not placed and part.reading.prefixes.declared != self._prefixes.declared:
+                # No name below means what it meant.
+                self._prefixes, self._memory, self._parts = part.reading.prefixes, Memory(), []
+                old.clear()
+            placed.append((start, part))
         return placed
 
     def _infer(self, part: _Part, names: Mapping[str, _Part]) -> Generator[None, None, None]:

@@ -10,6 +10,7 @@ from nncdbg.textual_repr.language_server.analysis import Analysis
 from nncdbg.textual_repr.language_server.records import Token
 from nncdbg.textual_repr.language_server.signatures import Signature
 from nncdbg.textual_repr.language_server.tokens import tokens
+from nncdbg.textual_repr.prefixes import Prefixes
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +32,9 @@ class OpenCall:
     """An attribute stands left of the cursor's argument, so that no operand can."""
 
 
-def open_call(text: str, column: int) -> OpenCall | None:
+def open_call(text: str, column: int, prefixes: Prefixes) -> OpenCall | None:
     """The op or the call of a graph in whose parentheses character `column` of a line stands."""
-    found = tokens(text)
+    found = tokens(text, prefixes)
     for at, token in enumerate(found[:-1]):
         if token.kind in ("op", "graph") and found[at + 1].name == "(" and found[at + 1].end <= column:
             name = f"@{token.name}" if token.kind == "graph" else token.name

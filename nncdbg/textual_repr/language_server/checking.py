@@ -152,9 +152,10 @@ class _Check:
 
     def type_of(self, name: str) -> Span:
         """Where the type of an output is written."""
+        mark = next((mark for mark in self.defined if mark.name == name), None)
         pieces = tokens(self.text)
         for at, token in enumerate(pieces):
-            if token.kind == "value" and token.name == name:
+            if mark is not None and token.start == mark.start:
                 typed = next((t for t in pieces[at + 1 : at + 3] if t.kind == "type"), token)
                 return Span(0, typed.start, typed.end)
         return self.op

@@ -25,7 +25,7 @@ from nncdbg.textual_repr.language_server.layer_grouping import group, selected
 from nncdbg.textual_repr.language_server.line_edits import remove_lines, replace_span
 from nncdbg.textual_repr.language_server.records import Problem, Span, Token
 from nncdbg.textual_repr.language_server.tokens import kind_of_line, tokens
-from nncdbg.textual_repr.lexemes import BARE, name_text, print_type, quote
+from nncdbg.textual_repr.lexemes import BARE, PREFIXED, name_text, print_type, quote
 
 if TYPE_CHECKING:
     from nncdbg.textual_repr.language_server.server import NncServer
@@ -112,6 +112,7 @@ def _near(document: Document, problem: Problem) -> Iterator[_Fix]:
 _name = re.compile(r'([%@])([^\s,()={}"\[\]]+)')
 _typed = re.compile(rf"({BARE}):(?:(?:{'|'.join(NUMPY)}|seq|opt)?)").fullmatch
 _bare = re.compile(BARE).fullmatch
+_prefixed = re.compile(PREFIXED).fullmatch
 
 
 def _quoting(document: Document, problem: Problem) -> Iterator[_Fix]:
@@ -120,7 +121,7 @@ def _quoting(document: Document, problem: Problem) -> Iterator[_Fix]:
         return
     for match in _name.finditer(document.lines[problem.span.line]):
         name = match[2].rstrip(":")
-        if _bare(name) or _typed(match[2]):
+        if _bare(name) or _typed(match[2]) or _prefixed(name):
             continue
         quoted = match[1] + quote(name)
         edits = [

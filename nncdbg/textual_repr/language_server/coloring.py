@@ -10,7 +10,7 @@ from lsprotocol import types
 
 from nncdbg.textual_repr.language_server.analysis import Analysis
 from nncdbg.textual_repr.language_server.records import Mention, Token
-from nncdbg.textual_repr.language_server.tokens import kind_of_line, mentions, tokens
+from nncdbg.textual_repr.language_server.tokens import kind_of_line, tokens
 
 if TYPE_CHECKING:
     from nncdbg.textual_repr.language_server.document import Document
@@ -125,7 +125,7 @@ def encoded(document: Document, first: int, last: int) -> list[int]:
 
 def _of_line(analysis: Analysis, line: int) -> Iterator[tuple[Token, int, int]]:
     text = analysis.lines[line]
-    named = {mention.start: mention for mention in mentions(text)}
+    named = {mention.start: mention for mention in analysis.mentions(line)}
     header = kind_of_line(text) == "graph"
     for token in tokens(text):
         mention = named.get(token.start) if token.kind == "value" else None

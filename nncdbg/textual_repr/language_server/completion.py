@@ -27,7 +27,7 @@ _BOOL = Formal("condition", dtypes=frozenset({"bool"}))
 _INTEGER = Formal("times", dtypes=frozenset({"i64"}))
 _ANY = Formal("")
 
-_rest_of_word = re.compile(r"[A-Za-z0-9_/.$]*").match
+_rest_of_word = re.compile(r"(?:[A-Za-z0-9_/.$]|::)*").match
 _rest_of_string = re.compile(r'[^",()\\]*"').match
 """What of a word stands right of the cursor goes with it."""
 
@@ -76,7 +76,7 @@ def resolved(item: types.CompletionItem) -> types.CompletionItem:
 def completions(place: Place, *, snippets: bool = False) -> types.CompletionList:
     """The list for a cursor; it is incomplete where there are more values than are worth sending."""
     text = place.document.lines[place.line]
-    before = list(tokens(text[: place.column]))
+    before = list(tokens(text[: place.column], place.analysis.prefixes))
     current = before[-1] if before and before[-1].end == place.column else None
     if current is not None and current.kind in ("comment", "type", "number"):
         return types.CompletionList(False, [])
@@ -118,7 +118,7 @@ class _Offer:
 
     def items(self, target: Target) -> Iterator[types.CompletionItem]:
         analysis, line = self.place.analysis, self.place.line
-        call = open_call(self.text, self.place.column)
+        call = open_call(self.text, self.place.column, analysis.prefixes)
         if self.place.column == 0 and self.text.strip() and analysis.block_at(line) is not None:
             # Nothing is written before a statement: VS Code completes conditions and log messages here.
             yield from items.conditions(target)
@@ -133,14 +133,14 @@ class _Offer:
             yield from self.argument(target)
         elif analysis.block_at(line) is None and kind_of_line(self.text) != "graph":
             if not self.before:
-                yield from items.keywords(target, ("graph", "opset", "store"))
+                yield from items.keywords(target, ("graph", "opset", "store", "prefix"))
         else:
             yield from self.by_line(target)
 
     def argument(self, target: Target) -> Iterator[types.CompletionItem]:
         """An operand, an attribute's name or its value."""
         analysis, line = self.place.analysis, self.place.line
-        call = open_call(self.text, self.place.column)
+        call = open_call(self.text, self.place.column, analysis.prefixes)
         assert call is not None
         found = signature(analysis, call.name)
         if call.attribute is not None:

@@ -103,10 +103,11 @@ def values(target: Target, formal: Formal, bound: Mapping[str, str]) -> Iterator
     """The values in scope: those whose type fits the operand first, of these the nearest above first."""
     if target.sigil == "@":
         return
+    spell = target.place.analysis.prefixes.spell
     letters = re.compile(".*?".join(map(re.escape, target.prefix)), re.IGNORECASE | re.DOTALL)
     ranks: tuple[list[tuple[int, int, str, Type | None]], ...] = ([], [], [])
     for distance, (name, known) in enumerate(_visible(target.place)):
-        if letters.search(name):
+        if letters.search(name) or letters.search(spell(name)):
             fit = fits(formal, known, bound)
             rank = 0 if fit else 1 if fit is None else 2
             ranks[rank].append((rank, distance, name, known))
@@ -118,7 +119,10 @@ def values(target: Target, formal: Formal, bound: Mapping[str, str]) -> Iterator
         del found[MOST_VALUES:]
     for rank, distance, name, known in found:
         detail = print_type(known) if known is not None else None
-        yield target.item(f"%{name_text(name)}", _Kind.Variable, detail, rank=rank, order=distance)
+        item = target.item(f"%{spell(name)}", _Kind.Variable, detail, rank=rank, order=distance)
+        if item.filter_text is not None and not letters.search(spell(name)):
+            item.filter_text = f"{target.sigil}{name}"
+        yield item
 
 
 def _visible(place: Place) -> Iterator[tuple[str, Type | None]]:
@@ -140,14 +144,15 @@ def names(target: Target, wanted: Iterable[str], after: str = "") -> Iterator[ty
         return
     for order, name in enumerate(wanted):
         known = target.place.analysis.type_of(target.place.line, name)
-        text = f"%{name_text(name)}"
+        text = f"%{target.place.analysis.prefixes.spell(name)}"
         detail = print_type(known) if known is not None else None
         yield target.item(text + after, _Kind.Variable, detail, rank=0, order=order, shown=text)
 
 
 def conditions(target: Target) -> Iterator[types.CompletionItem]:
     """What the condition of a breakpoint on the line can be made of: values, functions, whole conditions."""
-    visible = [f"%{name_text(name)}" for name, _ in islice(_visible(target.place), MOST_VALUES)]
+    spell = target.place.analysis.prefixes.spell
+    visible = [f"%{spell(name)}" for name, _ in islice(_visible(target.place), MOST_VALUES)]
     whole = [text.format(name) for name in visible[:_NEAREST] for text in _CONDITIONS]
     groups = (
         (visible, _Kind.Variable, "value"),
@@ -176,12 +181,14 @@ _SNIPPETS = {
     "while": "while @${1:body} (%${2:s} = %${3:x}) times ${4:10} {\n  next %$2 = %$0\n} -> (%${5:y} = %$2)",
     "graph": "graph @${1:main}($2) -> ($3) {\n  $0\n  return \n}",
     "store": 'store "$1"',
+    "prefix": 'prefix $1 "$2"',
     "loc": 'loc("$1":$2)',
 }
 _WORDS = {
     "graph": "a graph",
     "opset": "the version of a domain's operators",
     "store": "a file behind data(...)",
+    "prefix": "a beginning that names share: %label::rest",
     "if": "two branches",
     "while": "a loop",
     "break unless": "leave the loop unless a bool is true",
@@ -206,7 +213,8 @@ def endings(target: Target, word: str, block: Block) -> Iterator[types.Completio
     """The last line of a block, with the values that are known."""
     text = word
     if word == "return":
-        text = " ".join([word, ", ".join(f"%{name_text(v.name)}" for v in block.outputs)]).rstrip()
+        spell = target.place.analysis.prefixes.spell
+        text = " ".join([word, ", ".join(f"%{spell(v.name)}" for v in block.outputs)]).rstrip()
     yield target.item(text, _Kind.Keyword, "the last line of the block", rank=2)
 
 

@@ -7,8 +7,8 @@ the client's units):
 * ``document.analysis``: the `Analysis` of the text as it stands, brought up to date when it is asked for.
   A change costs only the graphs that it touches; of these, lines that stay keep what was read of them.
   ``document.read_on(seconds)`` goes a part of the way.
-* ``tokens(text)``, ``mentions(text)`` and ``arguments(text)`` of `tokens`: the pieces, the values' names and
-  the arguments of any line, broken or not.
+* ``tokens(text, prefixes)``, ``mentions(text, prefixes)`` and ``arguments(text)`` of `tokens`: the pieces,
+  the values' names and the arguments of any line, broken or not.
 
 ``Analysis`` (see there) answers by place:
 

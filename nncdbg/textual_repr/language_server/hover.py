@@ -37,6 +37,7 @@ _WORDS = {
     "return": "the results of a graph: the names in its header",
     "loc": "source position in the user's model",
     "store": "a file behind `data(...)`, relative to this one",
+    "prefix": 'a beginning that names share: after `prefix enc "/encoder/"`, `%enc::x` is `%/encoder/x`',
     "opset": "the version of a domain's operators; without it, the newest known version is used",
     "_": "an omitted operand or an unused output",
 }

@@ -240,7 +240,7 @@ class _Inference:
         given = self.found.of(block, operand) if isinstance(operand, str) else None
         wrong = isinstance(operand, Literal) and not isinstance(operand.data, (bool, tuple))
         if wrong or (given is not None and not (isinstance(given, TensorType) and given.dtype == "bool")):
-            named = [m for m in mentions(self.lines[line]) if m.name == operand]
+            named = [m for m in mentions(self.lines[line], self.reading.prefixes) if m.name == operand]
             text = self.lines[line]
             columns = (
                 (named[0].start, named[0].end)
@@ -260,7 +260,7 @@ class _Inference:
             carried = value.type if block.kind == "graph" else self.found.of(block, value.name)
             if given is None or carried is None or common_type(carried, given) is not None:
                 continue
-            named = [m for m in mentions(self.lines[line]) if m.name == result.name]
+            named = [m for m in mentions(self.lines[line], self.reading.prefixes) if m.name == result.name]
             columns = (named[-1].start, named[-1].end) if named else (0, len(self.lines[line]))
             where = "the graph's header says" if block.kind == "graph" else f"%{name_text(value.name)} is"
             message = f"%{name_text(result.name)} is {print_type(given)}, but {where} {print_type(carried)}"

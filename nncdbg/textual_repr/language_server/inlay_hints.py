@@ -10,7 +10,6 @@ from lsprotocol import types
 from nncdbg.textual_repr.language_server.analysis import Analysis
 from nncdbg.textual_repr.language_server.document import Document
 from nncdbg.textual_repr.language_server.records import Definition, Span
-from nncdbg.textual_repr.language_server.tokens import mentions
 from nncdbg.textual_repr.lexemes import print_type
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ def inlay_hints(document: Document, range: types.Range) -> list[types.InlayHint]
 def untyped(analysis: Analysis, first: int, last: int) -> Iterator[Definition]:
     """The definitions in lines `first` to `last` that are written without a type that is known."""
     for line in range(first, last + 1):
-        for mention in mentions(analysis.lines[line]):
+        for mention in analysis.mentions(line):
             found = analysis.definition_of(line, mention) if mention.defines else None
             if found is None or found.written is not None or found.type is None:
                 continue

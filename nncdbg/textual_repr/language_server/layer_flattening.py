@@ -19,7 +19,7 @@ from nncdbg.textual_repr.language_server.inferring import bind, bound
 from nncdbg.textual_repr.language_server.line_edits import remove_lines, replace_lines
 from nncdbg.textual_repr.language_server.records import Definition, Mention, Token
 from nncdbg.textual_repr.language_server.symbols import last_line
-from nncdbg.textual_repr.language_server.tokens import mentions, tokens
+from nncdbg.textual_repr.language_server.tokens import tokens
 from nncdbg.textual_repr.lexemes import Flaw, name_text, parse_type, print_type
 from nncdbg.textual_repr.literals import literal_text
 
@@ -109,6 +109,9 @@ class _Flattening:
         assert self.callee.block is not None
         return self.callee.block
 
+    def spell(self, name: str) -> str:
+        return self.analysis.prefixes.spell(name)
+
     def fresh(self, name: str) -> str:
         """A name near `name` that no value of the caller has."""
         found, count = name, 0
@@ -137,7 +140,7 @@ class _Flattening:
         except GraphError as error:
             raise CannotMove from error
         self.renamed[self.block, name] = named = self.fresh(name)
-        self.before.append(f"%{name_text(named)}: {print_type(known)} = {literal_text(literal.data)}")
+        self.before.append(f"%{self.spell(named)}: {print_type(known)} = {literal_text(literal.data)}")
         return known
 
     def take_outputs(self, node: Node) -> None:
@@ -150,9 +153,9 @@ class _Flattening:
                 if result.type is not None:
                     self.written[result.name] = result.type
                 continue
-            same = name_text(self.renamed[self.block, value.name])
+            same = self.spell(self.renamed[self.block, value.name])
             declared = f": {print_type(result.type)}" if result.type is not None else ""
-            self.after.append(f"%{name_text(result.name)}{declared} = Identity(%{same})")
+            self.after.append(f"%{self.spell(result.name)}{declared} = Identity(%{same})")
 
     def body(self, indent: str) -> Iterator[str]:
         """The lines between the header and the return."""
@@ -174,7 +177,7 @@ class _Flattening:
     def moved(self, line: int, text: str) -> str:
         """A line with the caller's names, and sizes in place of the callee's symbols."""
         pieces = tokens(text)
-        marks = {mention.start: mention for mention in mentions(text)}
+        marks = {mention.start: mention for mention in self.analysis.mentions(line)}
         out: list[str] = []
         end = 0
         pending: Type | None = None
@@ -184,7 +187,7 @@ class _Flattening:
             mark = marks.get(token.start) if token.kind == "value" else None
             if mark is not None:
                 name = self.name(line, mark)
-                out.append(f"%{name_text(name)}")
+                out.append(f"%{self.spell(name)}")
                 pending = self.written.get(name) if mark.defines else None
                 if pending is not None and not _typed(pieces, at):
                     out.append(f": {print_type(pending)}")

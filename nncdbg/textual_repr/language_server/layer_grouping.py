@@ -16,8 +16,7 @@ from nncdbg.textual_repr.language_server.events import Ended, Entry, Left
 from nncdbg.textual_repr.language_server.layer_flattening import CannotMove
 from nncdbg.textual_repr.language_server.line_edits import insert_below, replace_lines
 from nncdbg.textual_repr.language_server.symbols import last_line
-from nncdbg.textual_repr.language_server.tokens import mentions
-from nncdbg.textual_repr.lexemes import name_text, value_text
+from nncdbg.textual_repr.lexemes import PREFIX_END, name_text, value_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +80,16 @@ def group(document: Document, selection: Selection) -> list[types.TextEdit]:
     name = name_text(_free_name(analysis))
     text = document.lines[selection.first]
     indent = text[: len(text) - len(text.lstrip())]
-    results = ", ".join(map(value_text, outputs))
-    arguments = ", ".join(f"%{name_text(value.name)}" for value in inputs)
+    spell = analysis.prefixes.spell
+    results = ", ".join(value_text(value, spell) for value in outputs)
+    formals = ", ".join(value_text(value, spell) for value in inputs)
+    arguments = ", ".join(f"%{spell(value.name)}" for value in inputs)
     call = f"{indent}{results}{' = ' if results else ''}@{name}({arguments})"
     graph = [
         "",
-        f"graph @{name}({', '.join(map(value_text, inputs))}) -> ({results}) {{",
+        f"graph @{name}({formals}) -> ({results}) {{",
         *_indented(document.lines[selection.first : selection.last + 1], indent),
-        f"  return {', '.join(f'%{name_text(value.name)}' for value in outputs)}".rstrip(),
+        f"  return {', '.join(f'%{spell(value.name)}' for value in outputs)}".rstrip(),
         "}",
     ]
     below = last_line(analysis.chunk_at(selection.first))
@@ -107,7 +108,7 @@ def _inputs(analysis: Analysis, selection: Selection) -> list[Value]:
     """The values from outside that the statements use, in the order of their first use."""
     found: dict[str, Type | None] = {}
     for line in range(selection.first, selection.last + 1):
-        for mention in mentions(analysis.lines[line]):
+        for mention in analysis.mentions(line):
             definition = analysis.definition_of(line, mention)
             if definition is None:
                 raise CannotMove
@@ -122,13 +123,13 @@ def _outputs(analysis: Analysis, selection: Selection) -> list[Value]:
     number = {name: chunk.line_of(line) for name, line in selection.block.names.items()}
     own = {name for name, line in number.items() if line in selection}
     used: set[str] = set()
-    # A quoted name may be spelled in many ways.
-    may_use = re.compile("|".join(['"', *map(re.escape, own)])).search
+    # A quoted name, and one after a prefix, may be spelled in many ways.
+    may_use = re.compile("|".join(['"', PREFIX_END, *map(re.escape, own)])).search
     for offset, text in enumerate(chunk.lines):
         line = chunk.start + offset
         if line in selection or not may_use(text):
             continue
-        for mention in mentions(text):
+        for mention in analysis.mentions(line):
             if mention.name in own - used:
                 definition = analysis.definition_of(line, mention)
                 if definition is not None and definition.block is selection.block:

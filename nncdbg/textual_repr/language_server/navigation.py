@@ -81,7 +81,7 @@ def reference_spans(place: Place) -> list[Span]:
 def _undefined(place: Place, name: str) -> Iterator[Span]:
     chunk = place.analysis.chunk_at(place.line)
     for own, text in enumerate(chunk.lines):
-        for mention in mentions(text):
+        for mention in mentions(text, place.analysis.prefixes):
             if mention.name == name and place.analysis.definition_of(chunk.start + own, mention) is None:
                 yield Span(chunk.start + own, mention.start, mention.end)
 

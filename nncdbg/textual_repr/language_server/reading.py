@@ -19,6 +19,7 @@ from nncdbg.textual_repr.language_server.tokens import mentions
 from nncdbg.textual_repr.lexemes import Flaw
 from nncdbg.textual_repr.parser import Parser
 from nncdbg.textual_repr.plain import SEPARATOR, plain_statement
+from nncdbg.textual_repr.prefixes import NO_PREFIXES, Prefixes
 from nncdbg.textual_repr.resolution import Call
 from nncdbg.textual_repr.statements import Mark, Names
 
@@ -42,15 +43,19 @@ class GraphReading:
     header: Block | None = None
     broken: bool = False
     """Lines are missing or wrong in a way that leaves its blocks open or its header unread."""
+    prefixes: Prefixes = NO_PREFIXES
     opsets: dict[str, int] = field(default_factory=dict)
     stores: list[str] = field(default_factory=list)
 
 
 class GraphReader(Parser):
-    """Reads the lines from one ``graph`` to the next; `before` lines stand above them in the text."""
+    """Reads the lines from one ``graph`` to the next; `before` lines stand above them in the text.
 
-    def __init__(self, lines: Sequence[str], before: int, memory: Memory) -> None:
-        super().__init__(lines, None, before)
+    `prefixes` are those that the text declares above.
+    """
+
+    def __init__(self, lines: Sequence[str], before: int, memory: Memory, prefixes: Prefixes) -> None:
+        super().__init__(lines, None, before, prefixes)
         self.memory = memory
         self.events: list[Event] = []
         self.around: list[Block | None] = []
@@ -90,6 +95,7 @@ class GraphReader(Parser):
             self.stretches,
             header,
             bool(self.broken),
+            self.prefixes,
             self.opsets,
             self.stores,
         )
@@ -139,15 +145,16 @@ class GraphReader(Parser):
 
     def _plain(self, text: str) -> Entry | None:
         """A line that is read the parser's short way."""
-        found = plain_statement(text)
+        found = plain_statement(text, self.prefixes)
         if found is None:
             return None
         node, operands, match = found
-        names = Names(defines=[Mark(match[1], match.start(1) - 1, len(match[1]) + 1)])
+        name = node.outputs[0].name
+        names = Names(defines=[Mark(name, match.start(1) - 1, len(match[1]) + 1)])
         start = match.start(4) - 1
-        for name in operands:
-            names.uses.append(Mark(name, start, len(name) + 1))
-            start += len(name) + len(SEPARATOR)
+        for name, spelled in zip(operands, match[4].split(SEPARATOR), strict=True):
+            names.uses.append(Mark(name, start, len(spelled) + 1))
+            start += len(spelled) + len(SEPARATOR)
         entry = Entry(node, names, Mark(node.op, match.start(3), len(node.op)))
         self.memory.entries[text] = entry
         return entry
@@ -248,7 +255,7 @@ class GraphReader(Parser):
     def salvage(self, text: str, number: int) -> None:
         """A line that failed still uses what it names."""
         if self.block is not None:
-            self.used[self.block].update(m.name for m in mentions(text) if not m.defines)
+            self.used[self.block].update(m.name for m in mentions(text, self.prefixes) if not m.defines)
         super().salvage(text, number)
 
     def enter(self, block: Block, node: Node, names: Names, mark: Mark, number: int) -> None:

@@ -11,6 +11,7 @@ from nncdbg.textual_repr.blocks import Block
 from nncdbg.textual_repr.language_server.navigation import graph_at, reference_spans
 from nncdbg.textual_repr.language_server.records import Definition, Span
 from nncdbg.textual_repr.lexemes import Flaw, name_text, unquote
+from nncdbg.textual_repr.prefixes import Prefixes
 
 if TYPE_CHECKING:
     from nncdbg.textual_repr.language_server.server import NncServer, Place
@@ -34,10 +35,12 @@ def register(server: NncServer) -> None:
         place = server.place(params.text_document.uri, params.position)
         if place is None or _renamed_span(place) is None:
             return None
-        name = _wanted(params.new_name)
+        prefixes = place.analysis.prefixes
+        spell = name_text if graph_at(place) is not None else prefixes.spell
+        name = _wanted(params.new_name, prefixes)
         _check_clash(place, name)
         edits: list[types.TextEdit | types.AnnotatedTextEdit | types.SnippetTextEdit] = [
-            types.TextEdit(place.range(Span(span.line, span.start + 1, span.end)), name_text(name))
+            types.TextEdit(place.range(Span(span.line, span.start + 1, span.end)), spell(name))
             for span in reference_spans(place)
         ]
         identifier = types.OptionalVersionedTextDocumentIdentifier(place.document.uri, place.document.version)
@@ -70,9 +73,11 @@ def _definition(place: Place) -> Definition | None:
     return place.analysis.definition_of(place.line, mention) if mention is not None else None
 
 
-def _wanted(text: str) -> str:
-    """The new name that was typed: with or without sigil, with or without quotes."""
+def _wanted(text: str, prefixes: Prefixes) -> str:
+    """The new name that was typed: with or without sigil, quotes or a prefix."""
     spelled = text[1:] if text[:1] in "%@" and len(text) > 1 else text
+    if (name := prefixes.find(spelled)) is not None:
+        return name
     if len(spelled) > 1 and spelled[0] == spelled[-1] == '"':
         try:
             spelled = unquote(spelled)

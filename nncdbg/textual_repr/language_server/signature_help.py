@@ -27,7 +27,7 @@ def register(server: NncServer) -> None:
 
 def signature_help(place: Place) -> types.SignatureHelp | None:
     """Operands in their order, then attributes; None outside of a call that is known."""
-    call = open_call(place.document.lines[place.line], place.column)
+    call = open_call(place.document.lines[place.line], place.column, place.analysis.prefixes)
     found = signature(place.analysis, call.name) if call is not None else None
     if call is None or found is None:
         return None

@@ -12,7 +12,8 @@ from functools import lru_cache
 
 from nncdbg.engine.dtypes import NUMPY
 from nncdbg.textual_repr.language_server.records import Kind, Mention, Token
-from nncdbg.textual_repr.lexemes import BARE, OP, RESERVED, STRING
+from nncdbg.textual_repr.lexemes import BARE, OP, PREFIX_END, RESERVED, STRING
+from nncdbg.textual_repr.prefixes import NO_PREFIXES, Prefixes
 from nncdbg.textual_repr.reading import salvaged
 
 _DTYPES = "|".join(sorted(NUMPY, key=len, reverse=True))
@@ -20,12 +21,13 @@ _OPEN_STRING = r'"(?:[^"\\]|\\.)*"?'
 _TENSOR = rf'(?:{_DTYPES})\[(?:[^\[\]"=%@]|{STRING})*\]'
 _SEQUENCE = rf"(?:seq|opt)\(\s*{_TENSOR}\s*\)"
 _TYPE = rf"(?:seq|opt)\(\s*{_SEQUENCE}\s*\)|{_SEQUENCE}|{_TENSOR}"
+_PREFIXED = rf"{OP}{PREFIX_END}(?:{BARE}|{_OPEN_STRING})?"
 _pieces = re.compile(
     rf"(?P<comment>#.*)"
-    rf"|%(?P<value>{BARE}|{_OPEN_STRING})?"
+    rf"|%(?P<value>{_PREFIXED}|{BARE}|{_OPEN_STRING})?"
     rf"|@(?P<graph>{BARE}|{_OPEN_STRING})?"
     rf"|(?P<type>{_TYPE})"
-    rf"|(?P<string>b?{_OPEN_STRING})"
+    rf"|(?P<string>b?{_OPEN_STRING}|{_PREFIXED})"
     rf"|(?P<number>nan:0x[0-9a-fA-F]+|-?(?:[0-9][0-9.]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+|inf\b)(?::f64)?|nan\b)"
     rf"|(?P<word>{OP})"
     r"|(?P<operator>->|[^\s\w])"
@@ -35,9 +37,9 @@ _first_word = re.compile(r"\s*([a-z]+|\})").match
 
 
 @lru_cache(maxsize=1 << 16)
-def tokens(text: str) -> tuple[Token, ...]:
-    """The pieces of a line, from left to right."""
-    found = [_token(match) for match in _pieces.finditer(text)]
+def tokens(text: str, prefixes: Prefixes = NO_PREFIXES) -> tuple[Token, ...]:
+    """The pieces of a line, from left to right; only with the `prefixes` of its text have all full names."""
+    found = [_token(match, prefixes) for match in _pieces.finditer(text)]
     header = bool(found) and found[0].kind == "keyword" and found[0].name == "graph"
     for at, token in enumerate(found):
         following = found[at + 1].name if at + 1 < len(found) and found[at + 1].kind == "operator" else ""
@@ -47,17 +49,23 @@ def tokens(text: str) -> tuple[Token, ...]:
     return tuple(found)
 
 
-def _token(match: re.Match[str]) -> Token:
+def _token(match: re.Match[str], prefixes: Prefixes) -> Token:
     spelled = match[match.lastgroup] if match.lastgroup else ""
     start = match.start()
     if match[0][0] in "%@" and match.lastgroup not in ("comment", "operator"):
-        return Token(
-            "value" if match[0][0] == "%" else "graph", start, match.end(), salvaged(_closed(spelled))
-        )
+        kind: Kind = "value" if match[0][0] == "%" else "graph"
+        return Token(kind, start, match.end(), _name(spelled, prefixes))
     if match.lastgroup == "word" and spelled in _KEYWORDS:
         return Token("keyword", start, match.end(), spelled)
-    name = salvaged(_closed(spelled)) if match.lastgroup == "string" and spelled[0] == '"' else spelled
+    name = _name(spelled, prefixes) if match.lastgroup == "string" and spelled[0] != "b" else spelled
     return Token(match.lastgroup or "operator", start, match.end(), name)  # type: ignore[arg-type]
+
+
+def _name(spelled: str, prefixes: Prefixes) -> str:
+    """What a name or a string spells, its prefix replaced where that is declared."""
+    closed = _closed(spelled)
+    found = prefixes.find(closed)
+    return salvaged(closed) if found is None else found
 
 
 def _closed(spelled: str) -> str:
@@ -94,15 +102,15 @@ def kind_of_line(text: str) -> str:
     """``graph``, ``if``, ``while``, ``break``, ``next``, ``yield``, ``return``, ``}``, or nothing."""
     match = _first_word(text)
     word = match[1] if match else ""
-    starts = ("graph", "if", "while", "break", "next", "yield", "return", "opset", "store", "}")
+    starts = ("graph", "if", "while", "break", "next", "yield", "return", "opset", "store", "prefix", "}")
     return word if word in starts else ""
 
 
 @lru_cache(maxsize=1 << 16)
-def mentions(text: str) -> tuple[Mention, ...]:
-    """The values that a line names, from left to right."""
+def mentions(text: str, prefixes: Prefixes) -> tuple[Mention, ...]:
+    """The values that a line names, from left to right; `prefixes` are those of its text."""
     kind = kind_of_line(text)
-    found = tokens(text)
+    found = tokens(text, prefixes)
     if kind == "graph":
         return tuple(_header_mentions(found))
     if kind == "while":

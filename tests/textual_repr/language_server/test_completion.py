@@ -107,7 +107,7 @@ def test_what_fits_is_offered_first(statements: str, first: str, never: str) -> 
 
 
 def test_outside_of_graphs_there_are_words() -> None:
-    assert offered(place("‸\n", "")) == ["graph", "opset", "store"]
+    assert offered(place("‸\n", "")) == ["graph", "opset", "store", "prefix"]
 
 
 ACCEPTED = [

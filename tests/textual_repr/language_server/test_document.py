@@ -11,11 +11,14 @@ from nncdbg.textual_repr.language_server.positions import Units
 
 TEXT = """#nncdbg 1
 opset 18
+prefix p "deep/er/"
 
 graph @main(%x: f32[2,3], %c: bool[]) -> (%y: f32[2,3]) {
   %w: f32[2,3] = [[1, 2, 3], [4, 5, 6]]
   %a: f32[2,3] = Add(%x, %w)
-  %"odd 𝒳": f32[2,3] = @layer(%a)
+  %p::a: f32[2,3] = Add(%a, %w)
+  %p::"b c": f32[2,3] = Relu(%"deep/er/a")
+  %"odd 𝒳": f32[2,3] = @layer(%p::"b c")
   while @body (%s: f32[2,3] = %"odd 𝒳") count %i: i64[] {
     %go: bool[] = Less(%i, 5)
     break unless %go
@@ -53,6 +56,11 @@ PIECES = [
     "𝒳",
     "é",
     "\r\n",
+    "%p::a",
+    "p",
+    "::",
+    "deep/",
+    'prefix q "deep/"\n',
 ]
 PIECES += [
     "return %y\n",

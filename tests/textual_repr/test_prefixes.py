@@ -1,0 +1,176 @@
+"""Prefixes that names share: exact round trips, the chosen prefixes, and faults."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import nncdbg
+from nncdbg.engine.graph import Graph, Node, Program, Value
+from nncdbg.textual_repr import listing, parse, print_program
+from nncdbg.textual_repr.lexemes import name_text
+from nncdbg.textual_repr.prefix_choice import chosen_prefixes
+from nncdbg.textual_repr.prefixes import Prefixes
+from tests.textual_repr.strategies import names, prefix_texts, programs
+from tests.textual_repr.test_errors import errors_of
+from tests.textual_repr.test_identity import GOLDEN, SLOW
+
+MODELS = sorted(Path(__file__).parents[1].joinpath("models", "exported").glob("*.onnx"))
+
+
+def chain(*names: str) -> Program:
+    """Each value is the Relu of the one before."""
+    nodes = tuple(Node("Relu", (a,), (Value(b),)) for a, b in zip(names, names[1:], strict=False))
+    return Program({"main": Graph("main", (Value(names[0]),), (Value(names[-1]),), nodes)}, "main")
+
+
+def in_full(program: Program) -> Program:
+    return replace(program, prefixes={})
+
+
+@given(programs())
+@settings(SLOW, max_examples=40)
+def test_full_lines_are_those_of_the_text_without_prefixes(program: Program) -> None:
+    short, full = listing(program), listing(in_full(program))
+    first = short.lines.index("")
+    assert short.full_lines()[first:] == full.lines[full.lines.index("") :]
+
+
+@given(st.lists(names | prefix_texts.flatmap(lambda text: names.map(text.__add__)), unique=True, min_size=2))
+@SLOW
+def test_names_come_back_in_full_and_the_text_is_a_fixed_point(given_names: list[str]) -> None:
+    program = replace(chain(*given_names), prefixes={"p": "a", "a": "/conv1/", "b.c": "p::", "d": '"'})
+    text = print_program(program)
+    again = parse(text)
+    assert again == program
+    assert again.prefixes == program.prefixes
+    assert print_program(again) == text
+
+
+@given(st.dictionaries(st.sampled_from("abcdef"), st.text("xy/", min_size=1, max_size=4)), st.text("xy/"))
+def test_a_name_is_written_after_its_longest_prefix(declared: dict[str, str], name: str) -> None:
+    written = Prefixes(declared).spell(name)
+    having = [text for text in declared.values() if name.startswith(text) and name != text]
+    if having:
+        label, _, rest = written.partition("::")
+        assert len(declared[label]) == max(map(len, having))
+        assert declared[label] + rest == name
+    else:
+        assert written == name_text(name)
+
+
+def test_programs_are_equal_whatever_prefixes_their_texts_declare() -> None:
+    names = [f"/model/decoder/layers.0/self_attn/Relu_{i}_output_0" for i in range(9)]
+    assert parse(print_program(chain(*names))) == chain(*names)
+
+
+@pytest.mark.parametrize("path", [*MODELS, *GOLDEN], ids=lambda path: path.stem)
+def test_a_model_keeps_its_names(path: Path) -> None:
+    program = replace(nncdbg.parse(path.read_text()) if path in GOLDEN else nncdbg.load(path), prefixes=None)
+    text = print_program(program)
+    assert parse(text).graphs == program.graphs
+    assert print_program(parse(text)) == text
+
+
+def test_a_text_keeps_the_prefixes_of_its_author() -> None:
+    text = (
+        'prefix one "/a/"\nprefix unused "/b/"\n\ngraph @main(%one::x) -> (%one::x) {\n  return %one::x\n}\n'
+    )
+    assert print_program(parse(text)) == "#nncdbg 1\n" + text
+    assert parse(text).prefixes == {"one": "/a/", "unused": "/b/"}
+    plain = text.partition("\n\n")[2].replace("one::", "/a/")
+    assert print_program(parse(plain)) == "#nncdbg 1\n\n" + plain
+
+
+# -- the choice ------------------------------------------------------------------------------------
+
+
+def test_short_names_need_no_prefix() -> None:
+    assert chosen_prefixes(chain(*(f"layer/Relu_{i}" for i in range(500)))) == {}
+
+
+def test_long_names_get_the_prefixes_that_save_most() -> None:
+    found = chosen_prefixes(
+        chain(
+            *(f"/model/decoder/{part}/Relu_{i}_output_0" for part in ("rnn", "attention") for i in range(9))
+        )
+    )
+    assert found == {"attention": "/model/decoder/attention/", "rnn": "/model/decoder/rnn/"}
+
+
+def test_a_word_tells_equal_components_apart() -> None:
+    names = [f"branch_{b}_of_the_model/decoder/rnn/Relu_{i}_output_0" for b in "ab" for i in range(9)]
+    assert chosen_prefixes(chain(*names)) == {
+        "a.rnn": "branch_a_of_the_model/decoder/rnn/",
+        "b.rnn": "branch_b_of_the_model/decoder/rnn/",
+    }
+
+
+@given(st.lists(st.text("ab/._:1", min_size=20, max_size=60), unique=True, min_size=8, max_size=40))
+def test_chosen_prefixes_are_labels_of_the_text(names: list[str]) -> None:
+    program = chain(*names)
+    assert parse(print_program(program)) == program
+
+
+# -- faults ----------------------------------------------------------------------------------------
+
+BODY = "graph @main(%x) -> (%x) {\nreturn %x\n}\n"
+FAULTS = [
+    ('prefix ⟦a⟧ "/b/"', "the prefix a is declared twice", 'it is "/a/"'),
+    ('prefix b ⟦""⟧', "the prefix is empty", "a prefix looks like"),
+    ('prefix b ⟦"/b⟧', "the string is not closed", 'end it with "'),
+    ('prefix b "⟦\\q⟧"', "unknown escape \\q in a string", "the escapes are"),
+    ("prefix b ⟦/b/⟧", "expected a string, found '/b/'", "a prefix looks like"),
+    ('prefix ⟦"b"⟧ "/b/"', "expected a label", "a prefix looks like"),
+    ('prefix b "/b/" ⟦c⟧', "expected the end of the statement, found 'c'", "one statement per line"),
+]
+
+
+def marked(line: str) -> tuple[str, int, int]:
+    """The line without its marks, and what they stand around: column and width."""
+    start, end = line.index("⟦"), line.index("⟧") - 1
+    return line.replace("⟦", "").replace("⟧", ""), start + 1, end - start
+
+
+@pytest.mark.parametrize(("line", "message", "hint"), FAULTS)
+def test_a_wrong_declaration_is_reported_once(line: str, message: str, hint: str) -> None:
+    plain, column, width = marked(line)
+    uses = "graph @main(%a::x) -> (%a::x) {\n%b::y = Relu(%a::x)\nreturn %a::x\n}\n"
+    (error,) = errors_of(f'prefix a "/a/"\n{plain}\n{uses if plain.startswith("prefix b") else BODY}')
+    assert error.message.startswith(message)
+    assert hint in (error.hint or "")
+    assert error.excerpt is not None
+    assert (error.excerpt.line, error.excerpt.column, error.excerpt.width) == (2, column, width)
+
+
+USES = [
+    ("%y = Relu(%⟦c⟧::x)", "the prefix c is not declared", 'prefix c "..."'),
+    ("%⟦c⟧::y = Relu(%a::x)", "the prefix c is not declared", "before the first graph"),
+    ("%y = Relu(%a::x) loc(node ⟦c⟧::n)", "the prefix c is not declared", "before the first graph"),
+    ("%y = data(⟦c⟧::n)", "the prefix c is not declared", "before the first graph"),
+    ("%y = Relu(%a::⟦)⟧", "expected a name after a::, found ')'", 'a::"conv:0"'),
+    ('%y = Relu(%a::"⟦\\q⟧")', "unknown escape \\q in a string", "the escapes are"),
+    ("%y = Relu(⟦%a::z⟧)", "%/a/z is not defined", ""),
+    ("⟦%/a/x⟧ = Relu(%a::x)", "%/a/x is defined twice", "line 2"),
+    ('⟦prefix⟧ c "/c/"', "prefix belongs before the first graph", "to the top"),
+]
+
+
+@pytest.mark.parametrize(("line", "message", "hint"), USES)
+def test_a_wrong_use_is_underlined(line: str, message: str, hint: str) -> None:
+    plain, column, width = marked(line)
+    error = errors_of(f'prefix a "/a/"\ngraph @main(%a::x) -> (%a::x) {{\n{plain}\nreturn %a::x\n}}\n')[0]
+    assert error.message == message
+    assert hint in (error.hint or "")
+    assert error.excerpt is not None
+    assert (error.excerpt.line, error.excerpt.column, error.excerpt.width) == (3, column, width)
+
+
+def test_many_prefixes_take_linear_time() -> None:
+    declared = {f"p{i}": "/" + "a/" * (i % 300) + str(i) for i in range(3_000)}
+    program = replace(chain(*(f"/{'a/' * 299}{i}/x" for i in range(1_000))), prefixes=declared)
+    assert parse(print_program(program)) == program
