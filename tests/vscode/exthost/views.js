@@ -73,11 +73,13 @@ exports.tests = {
       await vscode.commands.executeCommand(`nncdbg.${view}.focus`);
       // The value that an earlier test has chosen to explain may have no answer here.
       await until(() => wire.asked.length, `${command} is requested`);
-      const before = await settled(wire);
-      for (const steps of [1, 2]) {
+      // A page that comes late has it requested once more.
+      for (let requests = 0, steps = 0; requests !== 1; steps++) {
+        assert.ok(steps < 4, `${command} is requested ${requests} times at a stop`);
+        const before = await settled(wire);
         await move("workbench.action.debug.stepOver");
-        await until(() => wire.asked.length > before + steps - 1, "it is requested again");
-        assert.equal(await settled(wire), before + steps);
+        await until(() => wire.asked.length > before, "it is requested again");
+        requests = (await settled(wire)) - before;
       }
       wire.dispose();
       await over();
