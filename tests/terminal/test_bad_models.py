@@ -335,7 +335,10 @@ def test_a_protobuf_of_more_than_two_gigabytes(call: Call, tmp_path: Path) -> No
 EXTERNAL: dict[str, tuple[dict[str, str], str]] = {
     "missing": ({"location": "none.bin"}, "which does not exist"),
     "short": ({"location": "w.bin", "offset": "8"}, "needs bytes 8 to 32 of"),
-    "another length": ({"location": "w.bin", "length": "20"}, "its external data in w.bin says 20"),
+    "another length": (
+        {"location": "w.bin", "length": "20"},
+        "needs 24 bytes, but the model gives it 20 bytes of w.bin",
+    ),
     "above the folder": ({"location": "../w.bin"}, "outside the model's folder"),
     "anywhere": ({"location": "/etc/hostname"}, "outside the model's folder"),
     "by a link": ({"location": "link.bin"}, "outside the model's folder"),

@@ -81,10 +81,10 @@ TABLE = [
         "the branches yield 1, here are 2",
         "for an unused",
     ),
-    ("⟦break unless %c⟧", "break in a graph", "top level of a loop's body"),
+    ("⟦break unless %c⟧", "break is not allowed in a graph", "top level of a loop's body"),
     (
         "while () {\nif %c {\n⟦break unless %c⟧\nyield\n} else {\nyield\n}\nnext\n}",
-        "break in a branch",
+        "break is not allowed in a branch",
         "top level",
     ),
     ("while () {\n⟦yield⟧\n}", "yield in a loop's body", "ends in next"),

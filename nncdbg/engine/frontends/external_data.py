@@ -35,7 +35,7 @@ class ExternalData:
         length = _number(entries, "length", count, key)
         if length != count:
             raise LoadError(
-                f'tensor "{key}" needs {count} bytes, its external data in {location} has {length}',
+                f'tensor "{key}" needs {count} bytes, but the model gives it {length} bytes of {location}',
                 hint="the model is damaged: export it again",
             )
         if offset + length > size:

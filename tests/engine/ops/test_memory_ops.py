@@ -43,7 +43,7 @@ def test_the_signature_is_read_off_the_kernel() -> None:
     ("attributes", "fact"),
     [
         ({"shape": (2,), "dtype": "f33"}, "not an element type"),
-        ({"shape": (2,), "init": "maybe"}, "init is 'maybe'"),
+        ({"shape": (2,), "init": "maybe"}, "init cannot be 'maybe'"),
         ({"shape": (-2,)}, "negative"),
     ],
 )
