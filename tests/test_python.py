@@ -244,6 +244,22 @@ def test_an_input_that_does_not_fit_is_an_input_error() -> None:
         nncdbg.run(nncdbg.parse(TEXT), {"x": [1.0]})
 
 
+def test_an_argument_of_a_wrong_type_is_an_error_of_nncdbg() -> None:
+    debugger = nncdbg.Debugger(nncdbg.parse(TEXT))
+    calls: list[tuple[Callable[..., Any], Any, str]] = [
+        (lambda data: nncdbg.run(nncdbg.parse(TEXT), data), [1.0], "a dict by name, not list"),
+        (lambda data: nncdbg.run(nncdbg.parse(TEXT), data), "x.npy", "a dict by name, not str"),
+        (lambda name: debugger.value(name), 3, "the name of a value is text, not int"),
+        (lambda line: debugger.break_at(line=line), "x", "the line cannot be 'x'"),
+        (lambda op: debugger.break_at(op=op), 3, "op is text, not int"),
+        (lambda commands: nncdbg.execute(debugger, commands), 3, "commands are text, not int"),
+        (lambda source: nncdbg.execute(source, "why"), EXAMPLE, "commands run in a Debugger"),
+    ]
+    for call, argument, message in calls:
+        with pytest.raises(nncdbg.NncdbgError, match=message):
+            call(argument)
+
+
 def test_a_finding_has_its_statement() -> None:
     report = nncdbg.watch(nncdbg.parse(TEXT), {"x": [-1.0, 1.0, 2.0, 3.0]})
     assert [each.statement for each in report.findings if each.first] == ["%h: f32[4] = Log(%x)"]
