@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +20,10 @@ from tests.textual_repr.strategies import names, prefix_texts, programs
 from tests.textual_repr.test_errors import errors_of
 from tests.textual_repr.test_identity import GOLDEN, SLOW
 
-MODELS = sorted(Path(__file__).parents[1].joinpath("models", "exported").glob("*.onnx"))
+SHARED = Path(os.environ.get("NNCDBG_SHARED", Path(__file__).parents[3] / "shared")) / "models"
+EXPORTED = Path(__file__).parents[1] / "models" / "exported"
+MODELS = sorted([*EXPORTED.glob("*.onnx"), *SHARED.glob("*.onnx")])
+"""Those in the shared folder only where there is one."""
 
 
 def chain(*names: str) -> Program:
