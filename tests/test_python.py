@@ -263,3 +263,23 @@ def test_an_argument_of_a_wrong_type_is_an_error_of_nncdbg() -> None:
 def test_a_finding_has_its_statement() -> None:
     report = nncdbg.watch(nncdbg.parse(TEXT), {"x": [-1.0, 1.0, 2.0, 3.0]})
     assert [each.statement for each in report.findings if each.first] == ["%h: f32[4] = Log(%x)"]
+
+
+def test_a_report_lists_the_innermost_call_first() -> None:
+    text = """#nncdbg 1
+opset 18
+graph @main(%x: f32[1]) -> (%y) {
+  %y = @outer(%x)
+  return %y
+}
+graph @outer(%x: f32[1]) -> (%y) {
+  %y = @inner(%x)
+  return %y
+}
+graph @inner(%x: f32[1]) -> (%y) {
+  %y = Log(%x)
+  return %y
+}
+"""
+    report = nncdbg.watch(nncdbg.parse(text), {"x": [-1.0]})
+    assert "in @inner, called at line 8 of @outer, called at line 4 of @main" in str(report)
