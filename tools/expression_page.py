@@ -48,8 +48,8 @@ shows all names in full. In a pipe, names are always in full.
 `$in1` the second.
 
 - In a condition or log message, the current statement is the statement of the breakpoint. A condition
-  that reads `$out` is evaluated after the statement, and the program stops after it. A condition that reads only
-  `$in0` is evaluated before it.
+  that reads `$out` is evaluated after the statement, and the program stops after it. A condition that
+  reads only `$in0` is evaluated before it.
 - At a stop, `$in0` is an operand of the next statement, and `$out` a result of the statement that ran
   last in this block. At a stop after a statement (a watch, a catch, a condition on `$out`), both belong
   to that statement.
@@ -88,7 +88,8 @@ _DIFFERENCES = """
 - `zeros`, `ones`, and floats of `full` and `arange` are f32.
 - `topk` and `unique(x, return_counts=true)` return two tensors: `topk(%h, 3).indices`.
 - `max(a, b)` is an error, because NumPy reads `b` as an axis: write `maximum(a, b)`.
-- `and`, `or` and `not` need single truth values. `any(...)` and `all(...)` reduce a tensor to one truth value.
+- `and`, `or` and `not` need single truth values. `any(...)` and `all(...)` reduce a tensor to one truth
+  value.
 
 ## Limits
 
