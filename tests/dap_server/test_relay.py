@@ -277,7 +277,7 @@ def test_nobody_waits_for_one_that_says_nothing(client: Client) -> None:
     with answering(b"") as (port, _):
         began = time.monotonic()
         told = client.refused("attach", {"connect": {"port": port}})
-        assert told.startswith(f"127.0.0.1:{port} does not answer in 10 s (check that the process called")
+        assert told.startswith(f"127.0.0.1:{port} did not answer within 10 s (check that the process called")
         assert time.monotonic() - began > 9
     with answering(b"") as (port, came):
         client.send("attach", {"connect": {"port": port}})
