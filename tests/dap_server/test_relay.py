@@ -210,7 +210,7 @@ def test_what_goes_wrong_is_told_and_the_next_try_works(client: Client, program:
     ]
     for connect, words in wrong:
         assert words in client.refused("attach", {"connect": connect}), connect
-    assert "give `connect`" in client.refused("attach", {})
+    assert "set `connect`" in client.refused("attach", {})
     attach(client, {"port": port, "token": "secret"})
     with stdio_client() as second:
         begin(second)
