@@ -30,6 +30,13 @@ def test_run_prints_a_line_per_output(example: Callable[[str], str], capsys: Cap
     assert err.startswith("note: input %x f32[2,4] drawn at random from seed 0")
 
 
+def test_run_names_the_command_for_nan_in_an_output(example: Callable[[str], str], capsys: Capture) -> None:
+    assert main(["run", example("nan_softmax")]) == 0
+    assert "note: %loss has NaN: `nncdbg watch` finds the origin" in capsys.readouterr().err
+    assert main(["run", example("first_steps")]) == 0
+    assert "finds the origin" not in capsys.readouterr().err
+
+
 def test_run_json_is_one_document(example: Callable[[str], str], capsys: Capture, tmp_path: Path) -> None:
     x = np.arange(8, dtype=np.float32).reshape(2, 4)
     np.save(tmp_path / "x.npy", x)
