@@ -199,7 +199,7 @@ def test_a_command_of_the_prompt_returns_what_it_prints() -> None:
 
 @pytest.mark.parametrize(
     ("commands", "message"),
-    [("wach", "no command"), ("p %nothing", "no value"), ("py\n1 + 1", "no line `end`")],
+    [("wach", "no command"), ("p %nothing", "no value"), ("py\n1 + 1", "no `end` line")],
 )
 def test_a_command_that_fails_raises(commands: str, message: str) -> None:
     with pytest.raises(nncdbg.NncdbgError, match=message):

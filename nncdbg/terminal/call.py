@@ -32,5 +32,5 @@ def execute(debugger: Debugger, commands: str) -> str:
             session.dispatch(line if session.collecting else line.strip())
             session.run_due()
     if session.collecting:
-        raise UsageError("the last command has no line `end`", hint="write `end` on a line of its own")
+        raise UsageError("the last command has no `end` line", hint="write `end` on a line of its own")
     return written.getvalue().rstrip("\n")

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 def diff(session: Session, text: str) -> None:
     """Compare a value with the same value at this step of another branch.
 
-    Without BRANCH: the branch that this one comes from, or the latest other one.  In a session that
-    `nncdbg diff --stop` opened: with its counterpart on side B.  Where `--check micro` stopped: the result
-    of the kernel with that of the micro program.  With an index (`diff %h[0, :4]`) both are shown.
+    Without BRANCH, use the parent branch or the latest other branch.  After `nncdbg diff --stop`, compare
+    the value with side B.  At a stop of `--check micro`, compare the kernel with the micro program.
+    With an index (`diff %h[0, :4]`), show the elements of both.
     """
     debugger = session.debugger
     scope = debugger.values
