@@ -199,7 +199,7 @@ def test_a_command_of_the_prompt_returns_what_it_prints() -> None:
 
 @pytest.mark.parametrize(
     ("commands", "message"),
-    [("wach", "no command"), ("p %nothing", "no value"), ("py\n1 + 1", "no line `end`")],
+    [("wach", "no command"), ("p %nothing", "no value"), ("py\n1 + 1", "no `end` line")],
 )
 def test_a_command_that_fails_raises(commands: str, message: str) -> None:
     with pytest.raises(nncdbg.NncdbgError, match=message):
@@ -244,6 +244,42 @@ def test_an_input_that_does_not_fit_is_an_input_error() -> None:
         nncdbg.run(nncdbg.parse(TEXT), {"x": [1.0]})
 
 
+def test_an_argument_of_a_wrong_type_is_an_error_of_nncdbg() -> None:
+    debugger = nncdbg.Debugger(nncdbg.parse(TEXT))
+    calls: list[tuple[Callable[..., Any], Any, str]] = [
+        (lambda data: nncdbg.run(nncdbg.parse(TEXT), data), [1.0], "a dict by name, not list"),
+        (lambda data: nncdbg.run(nncdbg.parse(TEXT), data), "x.npy", "a dict by name, not str"),
+        (lambda name: debugger.value(name), 3, "the name of a value is text, not int"),
+        (lambda line: debugger.break_at(line=line), "x", "the line cannot be 'x'"),
+        (lambda op: debugger.break_at(op=op), 3, "op is text, not int"),
+        (lambda commands: nncdbg.execute(debugger, commands), 3, "commands are text, not int"),
+        (lambda source: nncdbg.execute(source, "why"), EXAMPLE, "commands run in a Debugger"),
+    ]
+    for call, argument, message in calls:
+        with pytest.raises(nncdbg.NncdbgError, match=message):
+            call(argument)
+
+
 def test_a_finding_has_its_statement() -> None:
     report = nncdbg.watch(nncdbg.parse(TEXT), {"x": [-1.0, 1.0, 2.0, 3.0]})
     assert [each.statement for each in report.findings if each.first] == ["%h: f32[4] = Log(%x)"]
+
+
+def test_a_report_lists_the_innermost_call_first() -> None:
+    text = """#nncdbg 1
+opset 18
+graph @main(%x: f32[1]) -> (%y) {
+  %y = @outer(%x)
+  return %y
+}
+graph @outer(%x: f32[1]) -> (%y) {
+  %y = @inner(%x)
+  return %y
+}
+graph @inner(%x: f32[1]) -> (%y) {
+  %y = Log(%x)
+  return %y
+}
+"""
+    report = nncdbg.watch(nncdbg.parse(text), {"x": [-1.0]})
+    assert "in @inner, called at line 8 of @outer, called at line 4 of @main" in str(report)

@@ -32,14 +32,14 @@ _STATEMENT = """
 ## Long names
 
 Any part that occurs in only one name selects that value, with `%` or without:
-`print %Conv_output_0`, `watch %fc/Add`, `debugger.value("Conv_output_0")`. An exact name has priority, then
-a name that ends with the text, from the start of a word or of a component (`/`, `:`, `.`, `__`). After `%`,
-a name that contains the text also matches. Names that are visible in the selected frame hide others. If
-several names match, the error lists them.
+`print %Conv_output_0`, `watch %fc/Add`, `debugger.value("Conv_output_0")`. An exact name has priority.
+Next comes a name that ends with the text, if the text starts at a word or component (`/`, `:`, `.`, `__`).
+After `%`, a name that contains the text also matches. Names that are visible in the selected frame hide
+all other names. If several names match, the error lists them.
 
-On a terminal and in lists of variables, a name of more than 24 characters is shown by the shortest end of
-its path that distinguishes it, or by two parts around an ellipsis: `%layers.3…MatMul_1_output_0`. This
-form can be typed too; `...` is the same as `…`. `whatis %h` shows the full name, and `set names full`
+Terminals and lists of variables shorten names of more than 24 characters. They show the shortest end of the
+path that distinguishes the name, or two parts around an ellipsis: `%layers.3…MatMul_1_output_0`. You can
+also type this form; `...` is the same as `…`. `whatis %h` shows the full name, and `set names full`
 shows all names in full. In a pipe, names are always in full.
 
 ## The current statement
@@ -47,9 +47,9 @@ shows all names in full. In a pipe, names are always in full.
 `$out` is the first result of the current statement, `$out1` the second. `$in0` is its first operand,
 `$in1` the second.
 
-- In a condition or log message, the current statement is the one of the breakpoint. A condition that
-  reads `$out` is evaluated after the statement, and the stop follows it. A condition that reads only
-  `$in0` is evaluated before it.
+- In a condition or log message, the current statement is the statement of the breakpoint. A condition
+  that reads `$out` is evaluated after the statement, and the program stops after it. A condition that
+  reads only `$in0` is evaluated before it.
 - At a stop, `$in0` is an operand of the next statement, and `$out` a result of the statement that ran
   last in this block. At a stop after a statement (a watch, a catch, a condition on `$out`), both belong
   to that statement.
@@ -60,7 +60,7 @@ shows all names in full. In a pipe, names are always in full.
 
 ## Changing values
 
-`set %v = EXPR` changes a value, and `set %v[INDEX] = EXPR` a part of it. `+=`, `-=`, `*=` and `/=`
+`set %v = EXPR` changes a value, and `set %v[INDEX] = EXPR` changes a part of it. `+=`, `-=`, `*=` and `/=`
 compute from the current value. Shape and type of the value do not change: floats are rounded to the type,
 integers must fit exactly, and a scalar fills the tensor.
 
@@ -74,7 +74,7 @@ _TAIL = """
 
 The prefixes `np.`, `numpy.` and `torch.` are accepted before these functions, before `inf`, `nan`, `pi`
 and `newaxis`, and before types (`np.float16`). `torch.std`, `torch.var`, `torch.median` and
-`torch.transpose` are refused, because PyTorch's functions of these names give other numbers.
+`torch.transpose` are refused, because these PyTorch functions compute different numbers.
 
 """
 
@@ -84,11 +84,12 @@ _DIFFERENCES = """
 - Sums, means, deviations and norms of floats accumulate in f64 and return f64.
 - `bf16`, `f8` and 4-bit types compute in f32, i8 or u8.
 - Integer `//` and `mod` by zero is an error.
-- `%` only marks names. The remainder is `mod(a, b)`.
+- `%` is only the prefix of names. Use `mod(a, b)` for the remainder.
 - `zeros`, `ones`, and floats of `full` and `arange` are f32.
 - `topk` and `unique(x, return_counts=true)` return two tensors: `topk(%h, 3).indices`.
 - `max(a, b)` is an error, because NumPy reads `b` as an axis: write `maximum(a, b)`.
-- `and`, `or` and `not` need single truth values. `any(...)` and `all(...)` make one of a tensor.
+- `and`, `or` and `not` need single truth values. `any(...)` and `all(...)` reduce a tensor to one truth
+  value.
 
 ## Limits
 

@@ -11,16 +11,16 @@ from nncdbg.terminal.typed_lines import split_command
 
 _HEAD = """# For users of gdb, pdb and delve
 
-The commands of gdb, pdb and delve work at the prompt of nncdbg. Where a command has no meaning for a
-computation graph, the answer names the command to use. This page is generated from the table in
+The commands of gdb, pdb and delve work at the prompt of nncdbg. If a command has no meaning for a
+computation graph, nncdbg prints the command to use. This page is generated from the table in
 `nncdbg/terminal/commands/familiar.py`; a test types every line of it.
 
 ## Letters
 
-Where the debuggers agree, a letter has their meaning. Where they disagree, it has the harmless meaning, or
-the answer names both commands. On a terminal, `delete` without numbers needs confirmation, and so does
-`run` when the program has already started. Scripts and pipes need none. In the debug console of an editor,
-use `delete all`.
+If the debuggers agree on a letter, nncdbg uses the same meaning. If they disagree, nncdbg uses the harmless
+meaning, or prints both commands. On a terminal, `delete` without numbers needs confirmation. `run` needs
+confirmation too if the program has already started. Scripts and pipes need no confirmation. In the debug
+console of an editor, use `delete all`.
 
 | letter | nncdbg | gdb | pdb | delve |
 |---|---|---|---|---|"""

@@ -75,7 +75,7 @@ def step_into_kernel(session: Session) -> None:
     if code is None:
         raise UsageError("this statement has no kernel in Python", hint="step over it")
     if session.client is None or not session.client.supports_start_debugging_request:
-        raise UsageError("this client cannot start a second session, for the Python debugger")
+        raise UsageError("this client cannot start a second session for the Python debugger")
     _debugpy()
     session.program.move(session, lambda: _step(session, code))
 

@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
     check_address_space()
     sys.setswitchinterval(SWITCH)
     if options.token == "":
-        raise UsageError("--token is empty", hint="give a token, or omit --token")
+        raise UsageError("--token is empty", hint="set a token, or omit --token")
     if options.listen is None and options.socket is None:
         return _serve_stdio(options.token)
     from nncdbg.dap_server.transport.addresses import parse_address
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
 def _serve_stdio(token: str | None) -> int:
     if token is not None:
         raise UsageError(
-            "--token is for --listen and --socket", hint="stdio has a single client, so it needs no token"
+            "--token is for --listen and --socket", hint="omit --token: stdio has a single client"
         )
     from nncdbg.dap_server.transport.stdio import serve_stdio
 

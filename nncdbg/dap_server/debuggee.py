@@ -156,7 +156,7 @@ class Debuggee:
         except NncdbgError as refusal:
             session.say(str(refusal), "important")
         except MemoryError:
-            error = RunError("out of memory", hint="give smaller inputs, or reduce `history`")
+            error = RunError("out of memory", hint="use smaller inputs, or reduce `history`")
             session.say(str(error), "important")
         except Exception as bug:  # noqa: BLE001  it must not take the user's session with it
             session.say(report_crash(bug), "important")

@@ -126,7 +126,9 @@ def _opened(arguments: LaunchArguments, path: Path, folder: Path, bundle: Bundle
         opening.check_libraries(bundle, arguments.op_library)
         return bundle.program
     if path.is_dir():
-        raise LoadError(f"{path} is a folder", hint="`program` is a file, such as model.onnx or graph.nnc")
+        raise LoadError(
+            f"{path} is a folder", hint="set `program` to a file, such as model.onnx or graph.nnc"
+        )
     allowed = [str(_file(each, folder)) for each in arguments.allow_stores]
     return load_program(str(path), flat=arguments.flat, stores=allowed)
 
@@ -158,7 +160,7 @@ def _folder(cwd: str | None) -> Path:
         return Path.cwd()
     folder = _file(cwd, Path.cwd())
     if not os.path.isdir(folder):
-        raise UsageError(f"there is no folder {folder}", hint="`cwd` is where relative paths begin")
+        raise UsageError(f"there is no folder {folder}", hint="set `cwd` to an existing folder")
     return folder
 
 

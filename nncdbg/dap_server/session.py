@@ -113,7 +113,7 @@ class Session:
     def program(self) -> Debuggee:
         """What is debugged.  Raises UsageError where an attached process runs no graph just now."""
         if self.debuggee is None:
-            raise UsageError("no graph is running", hint="wait until one runs, or pause")
+            raise UsageError("no graph is running", hint="wait until a graph runs, or pause")
         return self.debuggee
 
     def adopt(self, debuggee: Debuggee) -> None:

@@ -96,6 +96,11 @@ def bind(
     """
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise InputError(f"the seed cannot be {seed!r}", hint="use an integer of 0 or more")
+    if specs is not None and not isinstance(specs, Mapping):
+        raise InputError(
+            f"inputs must be a dict by name, not {type(specs).__name__}",
+            hint=f'{{"{graph.inputs[0].name}": ...}}' if graph.inputs else f"@{graph.name} has no inputs",
+        )
     inputs = {value.name: value for value in graph.inputs}
     named = {_input_name(name, inputs, graph): data for name, data in (specs or {}).items()}
     wanted = {name: _wanted(name, data) for name, data in named.items() if isinstance(data, str)}

@@ -57,6 +57,7 @@ class Stopping:
                 hint="break_at(line=12)",
             )
         kind, place = chosen[0]
+        _check_kind(kind, place)
         expression = self.scope.read(place) if kind in ("watch", "assert") else None
         if kind == "watch":
             self._check_element(place)
@@ -189,6 +190,17 @@ class Stopping:
                 for found in self.traps.breakpoints.values():
                     self.placement.bind_in(found, each)
             self.traps.rearm()
+
+
+def _check_kind(kind: str, place: Any) -> None:
+    """Raise UsageError if a line is not a number, or another place that has a name is not text."""
+    if kind == "line":
+        try:
+            int(place)
+        except (TypeError, ValueError):
+            raise UsageError(f"the line cannot be {place!r}", hint="break_at(line=12)") from None
+    elif kind not in ("source", "site") and not isinstance(place, str):
+        raise UsageError(f"{kind} is text, not {type(place).__name__}", hint='break_at(op="Softmax")')
 
 
 def _site_words(site: Place) -> str:

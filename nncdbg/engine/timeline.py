@@ -397,6 +397,10 @@ class Timeline:
         ticks = (edit.tick for edit in edits_of(self.edits))
         return max((tick for tick in ticks if tick <= self.machine.tick), default=-1)
 
+    def edit_that_set(self, content: Any) -> Edit | None:
+        """Return the edit of this branch that stored this object; None if a statement computed it."""
+        return next((edit for edit in edits_of(self.edits) if edit.changes[0][3] is content), None)
+
     def _find_again(self, machine: Machine, depth: int, slot: int) -> Any:
         """Run a machine until the slot of that frame is written; UNSET if it was evicted there too."""
         here = self.machine.frames[depth]

@@ -10,7 +10,7 @@ import numpy as np
 
 from nncdbg.engine.code import UNSET, Code
 from nncdbg.engine.current import Current, numbered
-from nncdbg.engine.errors import ExpressionError, NotComputed
+from nncdbg.engine.errors import ExpressionError, NotComputed, UsageError
 from nncdbg.engine.expression import FACTS, STATEMENT_VARIABLE, Expression, check_variables, parse
 from nncdbg.engine.graph import Array, TensorType
 from nncdbg.engine.machine import Frame, Machine
@@ -141,6 +141,8 @@ class Values:
 
     def find(self, name: str) -> str | None:
         """Return the name as `resolve` does, or None if there is none.  Raises ExpressionError as it does."""
+        if not isinstance(name, str):
+            raise UsageError(f"the name of a value is text, not {type(name).__name__}", hint='value("%h")')
         if self.has(name):
             return name
         text = name.removeprefix("%")

@@ -108,13 +108,13 @@ class Baseline:
         if self.model and name and self.model != name:
             raise UsageError(
                 f"the baseline belongs to {self.model}, but this model is {name}",
-                hint=f'set "model": "{name}" in it if the model was renamed; otherwise write a new one',
+                hint=f'set "model": "{name}" in it if the model was renamed; otherwise write a new baseline',
             )
         theirs = {*self.inputs, *self.outputs}
         if own and theirs and not own & theirs:
             raise UsageError(
                 f"the baseline belongs to another {name or 'model'}: no input or output has the same name",
-                hint=f"it was written for {_listed(self.inputs)} -> {_listed(self.outputs)}; write a new one",
+                hint=f"write a new one; this one is for {_listed(self.inputs)} -> {_listed(self.outputs)}",
             )
 
 
@@ -268,7 +268,7 @@ def write_baseline(file: str | Path, report: Report, program: Program) -> Baseli
     if not _came_to_its_end(report):
         raise RunError(
             f"no baseline is written to {path}: the run did not finish",
-            hint="findings after the stop would be missing from the baseline",
+            hint="correct the failure or raise the limits, and run the watch again",
         )
     hidden = _too_many(report)
     if hidden is not None:

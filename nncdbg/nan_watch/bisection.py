@@ -62,7 +62,7 @@ class Bisection:
     def __post_init__(self) -> None:
         if self.dtype not in NARROW:
             raise UsageError(
-                f"cannot narrow a program to {self.dtype!r}", hint=f"one of: {', '.join(NARROW)}"
+                f"cannot narrow a program to {self.dtype!r}", hint=f"use one of: {', '.join(NARROW)}"
             )
         rtol, atol = DEFAULTS[self.dtype]
         given = self.tolerance
@@ -183,7 +183,7 @@ class Bisection:
         if bad:
             raise UsageError(
                 f"the output %{bad[0]} has NaN before any change",
-                hint="`nncdbg watch` explains it; bisect needs a correct run",
+                hint="find its origin with `nncdbg watch`; bisect needs a correct run",
             )
 
     def _note_types(self, frame: Frame) -> None:

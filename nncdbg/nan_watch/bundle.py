@@ -140,7 +140,7 @@ def check_folder(folder: Path) -> None:
     if held and DOCUMENT not in held or held - {*FILES}:
         raise UsageError(
             f"cannot write the bundle {folder}: the folder is not empty",
-            hint="name a new folder, or one with an older bundle",
+            hint="use a new folder, or the folder of an older bundle",
         )
 
 
@@ -224,13 +224,13 @@ def read_document(folder: Path) -> Document:
     except FileNotFoundError:
         raise LoadError(
             f"{folder} is a folder, not a repro bundle: it has no {DOCUMENT} in it",
-            hint="name a file in it: a model is .onnx or .nnc",
+            hint="use a model file in it (.onnx or .nnc)",
         ) from None
     except OSError as error:
         raise LoadError(f"cannot read {path}: {error.strerror or error}") from None
     if document.format != FORMAT:
         raise LoadError(
             f"{path} has format {document.format}, but this nncdbg reads format {FORMAT}",
-            hint="the file may be from a newer nncdbg",
+            hint="update nncdbg, or write the bundle again",
         )
     return document

@@ -66,9 +66,11 @@ def run_corpus(
     task = replace(task, keep=task.keep or record_to is not None or task.good is not None)
     asked, skipped = jobs_of(folder, runs, seed)
     if jobs is not None and jobs < 1:
-        raise UsageError(f"invalid number of jobs: {jobs}", hint="--jobs 1 runs the cases one by one")
+        raise UsageError(f"invalid number of jobs: {jobs}", hint="use 1 or more, such as --jobs 1")
     if budget is not None and not budget > 0:
-        raise UsageError(f"the budget cannot be {budget} seconds", hint="such as --budget 60")
+        raise UsageError(
+            f"the budget cannot be {budget} seconds", hint="use a number above 0, such as --budget 60"
+        )
     count = min(len(asked), jobs or cores())
     whole = CorpusReport(task.model, task.gates, task.max_findings)
     with tempfile.TemporaryDirectory(prefix="nncdbg-corpus-") as boxes, _signals() as signalled:
@@ -96,7 +98,7 @@ def cores() -> int:
 def jobs_of(folder: str | os.PathLike[str] | None, runs: int, seed: int) -> tuple[list[Job], list[str]]:
     """The runs that a folder of cases, and a number of seeds, ask for; and the names of what is no case."""
     if runs < 1:
-        raise UsageError(f"invalid number of runs: {runs}", hint="--runs 1 runs the program once")
+        raise UsageError(f"invalid number of runs: {runs}", hint="use 1 or more, such as --runs 1")
     seeds = range(seed, seed + runs)
     if folder is None:
         return [Job(index, f"seed {each}", None, each) for index, each in enumerate(seeds)], []

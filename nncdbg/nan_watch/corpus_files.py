@@ -103,7 +103,9 @@ def _folder(path: Path, graph: Graph) -> dict[str, Any]:
         return _messages(messages, graph)
     arrays = [entry for entry in entries if entry.suffix.lower() in (".npy", ".npz")]
     if not arrays:
-        raise UsageError(f"the folder {path.name} has no input", hint="NAME.npy per input, or input_0.pb")
+        raise UsageError(
+            f"the folder {path.name} has no input", hint="add a NAME.npy file per input, or input_0.pb"
+        )
     spelled = _spelled(value.name for value in graph.inputs)
     found: dict[str, Any] = {}
     for entry in arrays:
@@ -114,7 +116,7 @@ def _folder(path: Path, graph: Graph) -> dict[str, Any]:
                 hint=choice(entry.stem, spelled),
             )
         if name in found:
-            raise UsageError(f"{path.name} gives %{name} twice")
+            raise UsageError(f"{path.name} contains %{name} twice")
         found[name] = str(entry)
     return found
 

@@ -55,13 +55,13 @@ MEASURES = {
     "dead": Measure(
         "share of a layer's units (channels) that are 0 in every sample",
         0.9,
-        hint="a smaller learning rate, LeakyRelu instead of Relu, or another initial bias",
+        hint="try a smaller learning rate, LeakyRelu instead of Relu, or another initial bias",
         percent=True,
     ),
     "saturated": Measure(
         "share of the results of Sigmoid, Tanh or Softmax at their limits, where the gradient is 0",
         0.95,
-        hint="smaller weights, or a normalization before the activation",
+        hint="try smaller weights, or a normalization before the activation",
         percent=True,
     ),
     "zeros": Measure(
@@ -82,22 +82,22 @@ MEASURES = {
     "growth": Measure(
         "largest value of a result divided by the largest of its operands",
         1e3,
-        hint="a normalization, a smaller scale, or an epsilon in the division",
+        hint="try a normalization, a smaller scale, or an epsilon in the division",
     ),
     "depth": Measure(
         "largest value of a result divided by the smallest range on its path",
         1e6,
-        hint="a normalization between the layers, or smaller initial weights",
+        hint="try a normalization between the layers, or smaller initial weights",
     ),
     "update": Measure(
         "norm of the change of a carried value divided by its norm, per iteration",
         1.0,
-        hint="a smaller learning rate or weight decay, or clip the gradient",
+        hint="reduce the learning rate or weight decay, or clip the gradient",
     ),
     "runaway": Measure(
         "norm of a carried value divided by its first norm",
         100.0,
-        hint="a smaller learning rate; gradients that are clipped",
+        hint="reduce the learning rate, or clip the gradient",
     ),
     "change": Measure(
         "largest relative change of min, max, mean and std against the recorded good run",
@@ -235,7 +235,7 @@ def table() -> list[tuple[str, str]]:
 
 def _expression(text: str, expression: str) -> str:
     if not expression:
-        raise UsageError(f"the gate {text!r} has no expression", hint="for example range:max(abs(%h)) > 1e4")
+        raise UsageError(f"the gate {text!r} has no expression", hint="add one: range:max(abs(%h)) > 1e4")
     return expression
 
 
@@ -251,7 +251,7 @@ def _threshold(text: str) -> Threshold:
         raise UsageError(f"the gate {text!r} has no < or >", hint=f"write '{name}>1e4' or '{name}<1e4'")
     limit = measure.limit if written is None else _number(text, written)
     if limit is None:
-        raise UsageError(f"the gate {text!r} has no limit", hint=f"for example '{name}>1e4'")
+        raise UsageError(f"the gate {text!r} has no limit", hint=f"add one: '{name}>1e4'")
     return Threshold(name, limit, above, found["pattern"])
 
 
@@ -262,7 +262,7 @@ def _number(text: str, written: str) -> float:
         limit = math.nan
     if math.isnan(limit):
         raise UsageError(
-            f"the limit of the gate {text!r} is not a number: {written}", hint="such as dead:0.9"
+            f"the limit of the gate {text!r} is not a number: {written}", hint="use a number, as in dead:0.9"
         )
     return limit
 
@@ -271,7 +271,7 @@ def _unknown(text: str, name: str) -> UsageError:
     if name in KINDS:
         return UsageError(f"the gate {name!r} takes no limit: {text!r}", hint=f"write {name}")
     if name == RANGE:
-        return UsageError(f"the gate {text!r} has no expression", hint="for example range:max(%h) > 1e4")
+        return UsageError(f"the gate {text!r} has no expression", hint="add one: range:max(%h) > 1e4")
     near = difflib.get_close_matches(name, gate_names(), 1)
     hint = f"did you mean {near[0]}?" if near else f"the gates are {', '.join(gate_names())}"
     return UsageError(f"there is no gate {text!r}", hint=hint)

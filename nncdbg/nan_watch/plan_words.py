@@ -41,11 +41,11 @@ def _problem(debugger: Debugger, problem: PlanProblem) -> WatchFinding:
     name, place = value.name, value.place
     first, last = problem.first, problem.last
     if problem.kind == "small":
-        evidence = f"%{name} needs {first} bytes, and its place has {last}"
+        evidence = f"%{name} needs {first} bytes, but its place has {last}"
         hint = "compute sizes from the type and shape at run time, and round them up"
     elif problem.kind == "misaligned":
         evidence = f"%{name} is at byte {first}, which is not a multiple of {last}"
-        hint = f"give it a multiple of {last} as its offset"
+        hint = f"use a multiple of {last} as its offset"
     elif problem.kind == "outlived":
         begin, _ = lines(debugger, value.code, name)
         evidence = (

@@ -54,8 +54,8 @@ class Ranges:
         written = sorted(made.expression.names & candidates(self._debugger.program, "data"))
         if not written:
             raise ExpressionError(
-                f"the gate range:{text} names no computed value",
-                hint="such as range:max(%h) > 1e4, or range:max(abs($out)) > 6e4 for every statement",
+                f"the gate range:{text} contains no computed value",
+                hint="use a computed value, as in range:max(%h) > 1e4, or $out for every result",
             )
         with self._debugger.breakpoints_together():
             made.numbers += [self._debugger.watch_value(f"%{name}").number for name in written]

@@ -111,7 +111,7 @@ def read(path: str | os.PathLike[str]) -> Recording:
     except (ValueError, RecursionError) as error:
         raise LoadError(f"the recording {path} is damaged: {error}") from error
     if not isinstance(document, dict) or "nncdbg_recording" not in document:
-        raise LoadError(f"{path} is not a recording of a run", hint="--record FILE writes one")
+        raise LoadError(f"{path} is not a recording of a run", hint="record a run with --record FILE")
     if document["nncdbg_recording"] != VERSION:
         raise LoadError(
             f"the recording {path} is of version {document['nncdbg_recording']!r}, not {VERSION}",

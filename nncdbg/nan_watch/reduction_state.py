@@ -91,7 +91,10 @@ def load_state(path: Path, origin: str) -> Saved:
     store = open_store(path)
     written = store.note().get(_KEY)
     if written is None:
-        raise LoadError(f"{path} is not the state of a reduction", hint="name a new file, or the right one")
+        raise LoadError(
+            f"{path} is not the state of a reduction",
+            hint="use a new file, or the state file of this reduction",
+        )
     document = from_json(written, _Document, str(path))
     if document.origin != origin:
         raise UsageError(

@@ -17,6 +17,13 @@ def execute(debugger: Debugger, commands: str) -> str:
     stays (breakpoints, edits, the position); the settings of the prompt and `display` end with the call.
     Raises NncdbgError at the first command that fails; those before it have run.
     """
+    if not isinstance(debugger, Debugger):
+        raise UsageError(
+            f"commands run in a Debugger, not in an object of type {type(debugger).__name__}",
+            hint='nncdbg.execute(nncdbg.Debugger("model.onnx"), "why")',
+        )
+    if not isinstance(commands, str):
+        raise UsageError(f"commands are text, not {type(commands).__name__}", hint="one command per line")
     written = StringIO()
     session = Session(debugger, debugger.program.source or "the program", Screen(written, written))
     session.reads_terminal = False
@@ -25,5 +32,5 @@ def execute(debugger: Debugger, commands: str) -> str:
             session.dispatch(line if session.collecting else line.strip())
             session.run_due()
     if session.collecting:
-        raise UsageError("the last command has no line `end`", hint="write `end` on a line of its own")
+        raise UsageError("the last command has no `end` line", hint="write `end` on a line of its own")
     return written.getvalue().rstrip("\n")

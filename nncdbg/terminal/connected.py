@@ -29,18 +29,16 @@ def main(arguments: Sequence[str]) -> int:
     """Read lines until the user or the session leaves; the exit code."""
     description = "The terminal of a debug session. Editors start it; `nncdbg MODEL` is a session of its own."
     parser = Parser("nncdbg repl", description)
-    parser.add_argument("--connect", metavar="SOCKET", required=True, help="where the session listens")
+    parser.add_argument("--connect", metavar="SOCKET", required=True, help="the socket of the session")
     path = parser.parse_args(arguments).connect
     if not sys.stdin.isatty():
-        raise UsageError("nncdbg repl needs a terminal", hint="`nncdbg MODEL` reads commands from a pipe")
+        raise UsageError("nncdbg repl needs a terminal", hint="pipe commands to `nncdbg MODEL` instead")
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.connect(path)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise LoadError(
-            f"no session listens at {path}: {reason}", hint="the session may have ended"
-        ) from None
+        raise LoadError(f"no session listens at {path}: {reason}", hint="start the session again") from None
     with connection:
         _Prompt(connection).read()
     return 0

@@ -102,7 +102,7 @@ def _causes(screen: Screen, report: DiffReport, names: _Names) -> None:
     if cause is None:
         if first is not None:
             _divergence(screen, names, "first", first)
-            screen.put("  no statement differs by itself: from equal operands each gives equal results")
+            screen.put("  no statement is the cause: each returns equal results for equal operands")
         return
     if cause.a is not None and cause.a == cause.match.a:
         _divergence(screen, names, "first", cause.match, cause.text)
@@ -116,7 +116,7 @@ def _causes(screen: Screen, report: DiffReport, names: _Names) -> None:
             Text("also: ", "bold").append_text(_site(other.site, names)).append(f": {other.text}")
         )
     if len(report.causes) > _LISTED:
-        screen.put(f"and {len(report.causes) - _LISTED} more; --json has all")
+        screen.put(f"and {len(report.causes) - _LISTED} more; --json lists all")
 
 
 def _ties(screen: Screen, report: DiffReport, names: _Names) -> None:
@@ -133,7 +133,7 @@ def _differences(screen: Screen, report: DiffReport) -> None:
     for each in rest[:_LISTED]:
         screen.put_wrapped(Text("differs: ", "bold").append(each.text).append(f", {_place(each.a)}", "dim"))
     if len(rest) > _LISTED:
-        screen.put(f"and {len(rest) - _LISTED} more attributes and parameters; --json has all")
+        screen.put(f"and {len(rest) - _LISTED} more attributes and parameters; --json lists all")
 
 
 def _divergence(screen: Screen, names: _Names, rank: str, match: Match, text: str = "") -> None:
@@ -209,7 +209,7 @@ def _growth(screen: Screen, rows: Sequence[Growth], names: _Names) -> None:
             figures += f"  {_short(row.max_rel):>7}  {_cosine(row.cosine):>8}"
         screen.put_line(Text(figures, style).append(f"  {name} (line {line})"))
     if len(rows) > _ROWS:
-        screen.put(f"and {len(rows) - _ROWS} more; --json has all")
+        screen.put(f"and {len(rows) - _ROWS} more; --json lists all")
 
 
 def _short(number: float | None) -> str:

@@ -28,14 +28,14 @@ def write_tensors(path: Path, tensors: Mapping[str, Any]) -> Path:
         path = path.with_name(path.name + ".npy")
     suffix = path.suffix.lower()
     if len(tensors) > 1 and suffix != ".npz":
-        raise UsageError(f"a {suffix} file holds one tensor, not {len(tensors)}", hint="write a .npz file")
+        raise UsageError(f"a {suffix} file stores one tensor, not {len(tensors)}", hint="write a .npz file")
     arrays = {name: np.asarray(value) for name, value in tensors.items() if not isinstance(value, list)}
     unfit = len(arrays) < len(tensors) or (
         suffix in (".npy", ".npz") and any(is_text(array) for array in arrays.values())
     )
     if unfit or any(array.dtype.hasobject and not is_text(array) for array in arrays.values()):
         raise UsageError(
-            f"{path}: only tensors of numbers can be saved", hint="a NumPy file would have to pickle it"
+            f"{path}: only tensors of numbers can be saved", hint="show the value with `print` instead"
         )
     with new_file(path) as file:
         FORMATS[suffix](file, arrays)
@@ -62,7 +62,7 @@ def _csv(file: IO[bytes], arrays: Mapping[str, Array]) -> None:
     _check_size(array)
     if array.ndim > 2:
         raise UsageError(
-            f"a .csv file holds 1 or 2 axes, and this is {type_of(array)}",
+            f"a .csv file needs 1 or 2 axes, not {type_of(array)}",
             hint="choose a slice, as in `dump %h[0, 0] FILE.csv`, or write a .txt or .npy file",
         )
     for row in array.reshape(-1, 1) if array.ndim < 2 else array:

@@ -12,11 +12,11 @@ HEAD = """# Influence of operand elements on results
 `nncdbg watch` uses this table to follow NaN and Inf. An output depends on a bad element if the influence
 reaches it through a chain of statements. The table is generated from the declarations of the ops
 (`Op.influence`) by `make docs`. `tests/engine/ops/test_influence.py` compares each row with an experiment
-that changes the element and checks which results change. A row marked as rough may name more elements than
-are influenced; no row names fewer.
+that changes the element and checks which results change. A rough row may also list elements without
+influence. No row omits an element with influence.
 
-Ops with a formula and without a row carry influence through their formula, statement by statement. In all
-other ops without a row every element influences every result.
+Some ops are not in the table. If such an op has a formula, influence follows the statements of the formula.
+If it has no formula, every operand element influences every result.
 
 | influenced elements | operand elements without influence | intentional infinities are | rough | ops |
 |---|---|---|---|---|

@@ -63,8 +63,8 @@ def check_libraries(bundle: Bundle, given: Sequence[str]) -> None:
     if bundle.settings.op_libraries and not given:
         names = ", ".join(bundle.settings.op_libraries)
         raise UsageError(
-            f"the bundle {bundle.folder} needs kernels of your own: {names}",
-            hint="review it, because it will be executed, and pass it: --op-library FILE.py",
+            f"the bundle {bundle.folder} needs custom kernels: {names}",
+            hint="review that Python file, then pass it with --op-library FILE.py",
         )
 
 

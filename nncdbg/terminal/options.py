@@ -73,7 +73,7 @@ def add_opening(parser: Parser) -> None:
         action="append",
         default=[],
         metavar="DIR",
-        help="another folder from which graph text may read weights (repeatable)",
+        help="additional folder for the weights of graph text (repeatable)",
     )
 
 
@@ -81,8 +81,8 @@ def add_machine(parser: Parser) -> None:
     """Inputs, and how the graph is run."""
     add = parser.add_argument
     add("--input", action="append", default=[], metavar="NAME=DATA", help=f"{INPUT_FORMS} (repeatable)")
-    add("--dim", action="append", default=[], metavar="NAME=SIZE", help="a symbolic size (repeatable)")
-    add("--seed", type=int, default=0, help="seed of drawn inputs and of random ops (0)")
+    add("--dim", action="append", default=[], metavar="NAME=SIZE", help="set a symbolic size (repeatable)")
+    add("--seed", type=int, default=0, help="seed of random inputs and random ops (0)")
     add("--backend", default="numpy", help="numpy, onnxruntime or cupy (numpy)")
     add("--fallback", action="store_true", help="use NumPy for ops without a kernel in the backend")
     add(

@@ -113,6 +113,6 @@ def history(screen: Screen) -> History:
         with path.open("a+b"):
             pass
     except OSError as error:
-        screen.note(f"the history of commands is not kept: cannot write {path}: {error.strerror}")
+        screen.note(f"the command history is not saved: cannot write {path}: {error.strerror}")
         return InMemoryHistory()
     return _TolerantHistory(str(path), screen)

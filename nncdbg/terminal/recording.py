@@ -49,9 +49,7 @@ def _check_free(path: Path, force: bool, confirm: Confirm | None) -> None:
     with path.open("rb") as file:
         ours = file.read(len(_HEAD)) == _HEAD.encode()
     if not ours:
-        raise UsageError(
-            f"{path} exists and is not a recorded session", hint="choose another name; it was not changed"
-        )
+        raise UsageError(f"{path} is not a recorded session, and was not changed", hint="choose another name")
     if not force and (confirm is None or not confirm(f"overwrite the recording {path}?")):
         raise UsageError(
             f"the recording {path} exists, and was not changed",
@@ -67,7 +65,8 @@ def write_line(file: TextIO, text: str) -> None:
     except OSError as error:
         close_recording(file)
         raise UsageError(
-            f"cannot record to {file.name}: {error.strerror}", hint="recording is off; the session continues"
+            f"cannot record to {file.name}: {error.strerror}",
+            hint="recording is off; use `record` with another file",
         ) from None
 
 

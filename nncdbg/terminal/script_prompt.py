@@ -175,7 +175,9 @@ class ScriptPrompt:
             if sys.stdin.isatty():
                 self._session.confirm = confirmed
             if first:
-                self._session.screen.put("`continue` returns to the script, `quit` ends it, `help` lists all")
+                self._session.screen.put(
+                    "`continue` returns to the script, `quit` ends it, `help` lists commands"
+                )
         return self._session
 
 

@@ -151,7 +151,7 @@ class Session:
     def end_of_lines(self) -> None:
         """Complain if a command still waits for its `end` where no more lines come."""
         if self._block is not None:
-            self.screen.complain(f"`{self._block.name}` has no line `end`")
+            self.screen.complain(f"`{self._block.name}` has no `end` line")
             self._block = None
 
     def give_up_lines(self) -> None:
@@ -236,7 +236,7 @@ class Session:
             return
         if self.confirm is None or not self.confirm("this recording runs Python code; run it?"):
             raise UsageError(
-                "the recording contains Python code", hint="review it first; --allow-python runs the code"
+                "the recording contains Python code", hint="review the code, then run it with --allow-python"
             )
         self.trusts_recordings = True
 

@@ -171,13 +171,16 @@ def cause_lines(debugger: Debugger, origin: Origin, name: str, showing: Showing)
 
 
 def diagnosed(debugger: Debugger, origin: Origin, name: str) -> Diagnosis | str | None:
-    """Return the cause of a NaN, an Inf or zeros (`name`), or a sentence where it is intentional.
+    """Return the cause of a NaN, an Inf or zeros (`name`), or a sentence: intentional, or set by hand.
 
     None where operands were dropped to keep within the history budget: they would have to be computed again.
     """
     code, pc = origin.visit.code, origin.pc
     target = code.targets[pc]
     output = origin.slot - target.start if isinstance(target, slice) else 0
+    edit = debugger.timeline.edit_that_set(origin.visit.slots[origin.slot])
+    if edit is not None:
+        return f"cause: set by hand at step {edit.tick}; {code.nodes[pc].op} did not compute it"
     needed = [*code.operands[pc], origin.slot]
     if any(origin.visit.slots[slot] is EVICTED or origin.visit.slots[slot] is UNSET for slot in needed):
         return None

@@ -59,7 +59,7 @@ def image(array: Array, index: Any = None, *, look: Look | None = None, lines: i
     shown, _, caption = choose_slice(array, index)
     _check_numbers(array)
     if shown.ndim < 2:
-        raise UsageError(f"a picture needs two axes, {type_of(shown)} has {shown.ndim}", hint="use grid")
+        raise UsageError(f"a picture needs two axes, but {type_of(shown)} has {shown.ndim}", hint="use grid")
     if shown.size == 0:
         return stacked([*([caption] if caption else []), "(empty)"], view)
     height, width = _fit(shown.shape[0], shown.shape[1], view.width, lines)
@@ -78,7 +78,7 @@ def channel_strip(array: Array, index: Any = None, *, look: Look | None = None, 
     shown, positions, caption = choose_slice(array, index, axes=3)
     _check_numbers(array)
     if shown.ndim < 3:
-        raise UsageError(f"a channel strip needs three axes, {type_of(shown)} has {shown.ndim}")
+        raise UsageError(f"a channel strip needs three axes, but {type_of(shown)} has {shown.ndim}")
     if shown.size == 0:
         return stacked([*([caption] if caption else []), "(empty)"], view)
     room = min(_CHANNEL, max(1, view.width))

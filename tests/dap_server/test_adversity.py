@@ -173,7 +173,7 @@ WAYS_ON = (
     "request",
     "only values and their elements can",
     "names start with",
-    "write inside it",
+    "write inside the value",
 )
 
 

@@ -210,7 +210,7 @@ def test_what_goes_wrong_is_told_and_the_next_try_works(client: Client, program:
     ]
     for connect, words in wrong:
         assert words in client.refused("attach", {"connect": connect}), connect
-    assert "give `connect`" in client.refused("attach", {})
+    assert "set `connect`" in client.refused("attach", {})
     attach(client, {"port": port, "token": "secret"})
     with stdio_client() as second:
         begin(second)
@@ -277,7 +277,7 @@ def test_nobody_waits_for_one_that_says_nothing(client: Client) -> None:
     with answering(b"") as (port, _):
         began = time.monotonic()
         told = client.refused("attach", {"connect": {"port": port}})
-        assert told.startswith(f"127.0.0.1:{port} does not answer in 10 s (check that the process called")
+        assert told.startswith(f"127.0.0.1:{port} did not answer within 10 s (check that the process called")
         assert time.monotonic() - began > 9
     with answering(b"") as (port, came):
         client.send("attach", {"connect": {"port": port}})

@@ -82,7 +82,7 @@ def test_parts_by_index_and_by_axes(client: Client, tmp_path: Path) -> None:
         ({"name": "x", "index": "0, 0, 0"}, "does not fit"),
         ({"name": "x", "index": "("}, "expected"),
         ({"name": "x", "axes": [{"step": 0}]}, "does not fit"),
-        ({"name": "x", "index": "0", "axes": []}, "give one of them"),
+        ({"name": "x", "index": "0", "axes": []}, "use only one of them"),
         ({"name": "x", "expression": "%x"}, "either `name` or `expression`"),
         ({}, "either `name` or `expression`"),
         ({"name": "nope"}, "nope"),
@@ -329,8 +329,8 @@ def test_a_difference_and_what_it_is_to(client: Client, tmp_path: Path) -> None:
     )
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"expression": "%z"}, "cannot be compared"),
-        ({}, "compared with one other"),
-        ({"expression": "%y", "branch": 0}, "compared with one other"),
+        ({}, "needs exactly one other tensor"),
+        ({"expression": "%y", "branch": 0}, "needs exactly one other tensor"),
         ({"branch": "other"}, "only one branch"),
         ({"branch": 7}, "no branch 7"),
         ({"expression": "prev(%x)"}, "no previous value"),
@@ -343,7 +343,7 @@ def test_a_difference_and_what_it_is_to(client: Client, tmp_path: Path) -> None:
     other = sample(client, expression="%x", against={"branch": "other"})
     assert other["data"] == [0] * 11 + [9]
     assert client.request("nncdbg/compare", {"expression": "%x", "against": {"branch": 0}})["max_abs"] == 9
-    assert "part of a value" in client.refused(
+    assert "is part of a value" in client.refused(
         "nncdbg/slice", {"expression": "%x[0]", "against": {"branch": 0}}
     )
 

@@ -95,7 +95,7 @@ def test_what_a_server_refuses_to_start_with(tmp_path: Path, capsys: pytest.Capt
     with socket.create_server(("127.0.0.1", 0)) as taken:
         cases = [
             (("--listen", "0.0.0.0:0"), "no token is set"),
-            (("--listen", "nowhere"), "give HOST:PORT"),
+            (("--listen", "nowhere"), "use HOST:PORT"),
             (("--listen", f"127.0.0.1:{taken.getsockname()[1]}"), "Address already in use"),
             (("--listen", "no-such-host.invalid:0"), "cannot listen on no-such-host.invalid:0"),
             (("--listen", "127.0.0.1:0", "--socket", "s"), "not allowed with"),

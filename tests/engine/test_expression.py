@@ -452,6 +452,8 @@ def test_condition() -> None:
 ERRORS: list[tuple[str, str, str, str]] = [
     ("%hh + 1", "there is no value `%hh` here", "%hh", "did you mean %h?"),
     ("%conv2/Conv_output_0", "there is no value", "%conv2/Conv_output_0", "%/conv1/Conv_output_0"),
+    ("max(conv1/Conv_output_0)", "function `conv1`", "conv1", "did you mean %conv1/Conv_output_0?"),
+    ("conv1/Conv_output_0.max()", "function `conv1`", "conv1", "did you mean %conv1/Conv_output_0?"),
     ("%hg.std()", "there is no value `%hg.std`", "%hg.std", "did you mean %"),
     ('%"conv:1"', 'there is no value `%"conv:1"`', '%"conv:1"', '%"conv:0"'),
     ("meen(%h)", "there is no value or function `meen`", "meen", "did you mean mean?"),

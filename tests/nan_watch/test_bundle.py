@@ -305,7 +305,7 @@ def test_kernels_of_ones_own_are_never_run_unasked(tmp_path: Path, command: Comm
     written(tmp_path / "b", LOG, {"x": np.ones((2, 3), np.float32)}, op_libraries=[str(library)])
     code, out, err = command("b")
     assert (code, out) == (2, "")
-    assert "needs kernels of your own" in err
+    assert "needs custom kernels" in err
 
 
 def test_an_absent_value_is_said_by_an_empty_entry() -> None:

@@ -210,7 +210,7 @@ WRONG_PLANS = {
         {"a": [8, 12]},
         ["%h (live from line 5 to line 8) and %a (live from line 6 to line 7) share bytes 8..12"],
     ),
-    "too small": ({"h": [0, 8]}, ["%h needs 12 bytes, and its place has 8"]),
+    "too small": ({"h": [0, 8]}, ["%h needs 12 bytes, but its place has 8"]),
     "no multiple of the element": ({"h": [2, 12]}, ["%h is at byte 2, which is not a multiple of 4"]),
     "in place, but shifted": (
         {"b": [68, 12]},

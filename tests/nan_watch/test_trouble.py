@@ -280,8 +280,8 @@ def test_a_range_that_never_could_be_asked_is_told() -> None:
     ("text", "words"),
     [
         ("range:max(%hh) > 1", "no value"),
-        ("range:max(%w) > 1", "names no computed value"),
-        ("range:1 > 0", "names no computed value"),
+        ("range:max(%w) > 1", "contains no computed value"),
+        ("range:1 > 0", "contains no computed value"),
         ("range:max(%h", ""),
         ("range:abs(%h) > 1", "any"),
     ],

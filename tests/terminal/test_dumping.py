@@ -52,7 +52,7 @@ def test_csv_quotes_strings(tmp_path: Path) -> None:
     ("name", "tensors", "message"),
     [
         ("x.csv", {"x": np.zeros((2, 2, 2))}, "1 or 2 axes"),
-        ("x.csv", {"x": X, "y": X}, "holds one tensor, not 2"),
+        ("x.csv", {"x": X, "y": X}, "stores one tensor, not 2"),
         ("x.npy", {"s": np.array(["a"], object)}, "only tensors of numbers"),
         ("x.npz", {"s": [X, X]}, "only tensors of numbers"),
         ("x.png", {"s": np.array(["a"], object)}, "a picture needs numbers"),

@@ -30,6 +30,13 @@ def test_run_prints_a_line_per_output(example: Callable[[str], str], capsys: Cap
     assert err.startswith("note: input %x f32[2,4] drawn at random from seed 0")
 
 
+def test_run_names_the_command_for_nan_in_an_output(example: Callable[[str], str], capsys: Capture) -> None:
+    assert main(["run", example("nan_softmax")]) == 0
+    assert "note: %loss has NaN: `nncdbg watch` finds the origin" in capsys.readouterr().err
+    assert main(["run", example("first_steps")]) == 0
+    assert "finds the origin" not in capsys.readouterr().err
+
+
 def test_run_json_is_one_document(example: Callable[[str], str], capsys: Capture, tmp_path: Path) -> None:
     x = np.arange(8, dtype=np.float32).reshape(2, 4)
     np.save(tmp_path / "x.npy", x)
@@ -97,7 +104,7 @@ def test_print_json_lists_inputs_outputs_and_symbolic_sizes(tmp_path: Path, caps
         "dims": ["N", "K"],
     }
     assert main(["print", str(model), "--json", "-o", str(tmp_path / "out.nnc")]) == 2
-    assert "give one of them" in capsys.readouterr().err
+    assert "use one of the two options" in capsys.readouterr().err
 
 
 def test_printed_text_finds_its_store_from_anywhere(

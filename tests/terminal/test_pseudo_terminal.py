@@ -177,7 +177,7 @@ def test_arrow_up_and_history_of_the_session_before(spawn: Open, tmp_path: Path)
 
 def test_home_that_cannot_be_written(spawn: Open) -> None:
     child = spawn("examples/first_steps.nnc", XDG_STATE_HOME="/proc/nowhere")
-    assert "the history of commands is not kept" in ESCAPES.sub("", child.before).replace("\n", " ")
+    assert "the command history is not saved" in ESCAPES.sub("", child.before).replace("\n", " ")
     assert "%h f32[2,4]" in answer(child, "next")
     leave(child)
 

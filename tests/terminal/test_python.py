@@ -137,7 +137,7 @@ def test_output_of_the_code_cannot_steer_the_terminal(session: Session) -> None:
 def test_a_block_without_end_is_an_error(session: Session, tmp_path: Path) -> None:
     script = tmp_path / "s.cmd"
     script.write_text("py\nx = 1\n")
-    assert "`py` has no line `end`" in said(session, f"source {script}")
+    assert "`py` has no `end` line" in said(session, f"source {script}")
     assert said(session, "py 1 + 1") == "2\n"
 
 

@@ -141,3 +141,31 @@ graph @inner(%u: f32[3], %c: bool[]) -> (%v) {
     for chosen in (False, True):
         session = opened(nncdbg.parse(text), c=np.array(chosen))
         assert "(input)" in said(session, capsys, "run", "why", "why -v")
+
+
+def test_a_nan_set_by_hand_is_not_blamed_on_the_kernel(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = opened(nncdbg.load(str(repository / "examples" / "first_steps.nnc")))
+    shown = said(session, capsys, "until 12", "set %scores[0, 0] = nan", "delete", "continue", "why %probs")
+    assert "cause: set by hand at step 6; MatMul did not compute it" in shown
+    assert "report the bug" not in shown
+
+
+def test_zeros_set_by_hand_are_not_blamed_on_the_op(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = opened(nncdbg.load(str(repository / "examples" / "first_steps.nnc")))
+    shown = said(session, capsys, "until 12", "set %scores = 0", "why %scores")
+    assert "cause: set by hand at step 6; MatMul did not compute it" in shown
+
+
+def test_diff_of_branches_counts_nan_on_one_side(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = opened(nncdbg.load(str(repository / "examples" / "first_steps.nnc")))
+    shown = said(session, capsys, "until 12", "set %scores[0, 0] = nan", "diff %scores")
+    assert "1 of 6 elements differ\n  NaN on one side: 1\n  the other elements are equal\n" in shown
+    assert "largest difference" not in shown
+    shown = said(session, capsys, "set %scores[1] = [inf, 0, 0]", "diff %scores 0")
+    assert "  Inf on one side, or of the other sign: 1\n  largest difference" in shown

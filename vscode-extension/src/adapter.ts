@@ -97,7 +97,7 @@ async function connected(attempt: () => Promise<Wire>, place: string, seconds: n
         return await attempt();
       } catch (error) {
         if (over?.aborted) {
-          throw new Error(`the Python program ended before it listened at ${place}: its terminal has its output. Does it call nncdbg.listen?`);
+          throw new Error(`the Python program ended before it listened at ${place}: read its terminal, and check that it calls nncdbg.listen`);
         }
         if (Date.now() > deadline) {
           throw unheard(place, error as Error);
@@ -107,6 +107,6 @@ async function connected(attempt: () => Promise<Wire>, place: string, seconds: n
   });
 }
 
-const unheard = (place: string, { message }: Error) => new Error(`no program listens at ${place}: ${message}. Call nncdbg.listen in it first`);
+const unheard = (place: string, { message }: Error) => new Error(`no program listens at ${place}: ${message}. Call nncdbg.listen in the program first`);
 
 const after = (milliseconds: number) => new Promise((resolve) => setTimeout(resolve, milliseconds));

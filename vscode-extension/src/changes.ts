@@ -48,7 +48,7 @@ export class ChangedModels implements vscode.Disposable {
   }
 
   private async offerRestart(session: vscode.DebugSession, file: string): Promise<void> {
-    const words = `${path.basename(file)} has changed. The session continues with the version that it read.`;
+    const words = `${path.basename(file)} has changed. The session continues with the old version.`;
     if ((await vscode.window.showWarningMessage(words, "Restart")) === "Restart" && this.watched.has(session)) {
       await told(async () => session.customRequest("restart"));
     }

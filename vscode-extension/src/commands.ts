@@ -86,7 +86,7 @@ async function breakWhen(of: VariableContext | undefined, condition: Condition):
 
 function askCondition(value: string): Thenable<string | undefined> {
   return vscode.window.showInputBox({
-    prompt: `Break each time ${value} is written and this is true`,
+    prompt: `Stop when ${value} is written and this condition is true`,
     value: `max(abs(${value})) > 10`,
     valueSelection: [0, -1],
   });

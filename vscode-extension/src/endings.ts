@@ -80,7 +80,7 @@ function namesOf(values: readonly Value[]): string {
 }
 
 function inputsOf({ inputs = [] }: Summary): string {
-  return inputs.length ? ` Input ${namesOf(inputs)} already has it.` : "";
+  return inputs.length ? ` Input ${namesOf(inputs)} already has NaN or Inf.` : "";
 }
 
 /** The same program with other keys of the configuration; a session that is still there ends first. */

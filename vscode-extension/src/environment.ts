@@ -105,7 +105,7 @@ export class Environment {
   private async wheel(): Promise<string> {
     const name = (await readdir(this.folder)).find((each) => each.endsWith(".whl"));
     if (!name) {
-      throw new Error(`this package of the extension has no wheel in ${this.folder}`);
+      throw new Error(`the extension has no nncdbg wheel in ${this.folder}`);
     }
     return path.join(this.folder, name);
   }

@@ -18,7 +18,7 @@ interface Row extends vscode.QuickPickItem {
 export async function pickListener(): Promise<string | undefined> {
   const rows = await listening();
   if (!rows.length) {
-    void vscode.window.showInformationMessage("nncdbg: no program of yours listens. Call nncdbg.listen((\"127.0.0.1\", 5679)) in it.");
+    void vscode.window.showInformationMessage("nncdbg: no program is listening. Call nncdbg.listen((\"127.0.0.1\", 5679)) in your program.");
     return undefined;
   }
   const options = { title: "Attach to a program that listens", matchOnDescription: true, matchOnDetail: true };

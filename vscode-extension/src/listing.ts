@@ -77,7 +77,7 @@ export class ModelEditor implements vscode.CustomReadonlyEditorProvider, vscode.
     try {
       await listingOf(model);
     } catch (error) {
-      const words = `${path.basename(model.fsPath)} has changed, but its listing is unchanged: ${wordsOf(error)}`;
+      const words = `${path.basename(model.fsPath)} has changed, but its listing cannot be updated: ${wordsOf(error)}`;
       void vscode.window.showWarningMessage(words);
     }
   }

@@ -157,7 +157,7 @@ function warnOfOtherVersion(python: string, found: string): void {
     return;
   }
   warned.add(key);
-  const words = `nncdbg ${found} is installed for ${python}, and this extension is made for ${mine}; some of it may not work.`;
+  const words = `nncdbg ${found} is installed for ${python}, but this extension needs ${mine}; some features may not work.`;
   void offer(vscode.window.showWarningMessage, new Missing(words, ["Use nncdbg's Own Python", "Select Python"]));
 }
 

@@ -56,7 +56,7 @@ class Connect(msgspec.Struct, frozen=True, kw_only=True):
         if self.port is None:
             return os.path.expanduser(self.socket or "")
         if not 0 < self.port < 1 << 16:
-            raise UsageError(f"there is no port {self.port}", hint="a port is a number from 1 to 65535")
+            raise UsageError(f"there is no port {self.port}", hint="use a number from 1 to 65535")
         return self.host, self.port
 
 
@@ -107,7 +107,7 @@ class Relay:
                 self._session.check_cancelled()
                 if time.monotonic() > deadline:
                     raise UsageError(
-                        f"{self.place} does not answer in {PATIENCE:.0f} s",
+                        f"{self.place} did not answer within {PATIENCE:.0f} s",
                         hint="check that the process called nncdbg.listen",
                     )
             if self._refusal is not None:
@@ -221,10 +221,12 @@ class Relay:
             except NncdbgError as error:
                 raise UsageError(
                     f"{self.place} is not a server of the Debug Adapter Protocol: {error.message}",
-                    hint="give the port of a process that called nncdbg.listen",
+                    hint="use the port of a process that called nncdbg.listen",
                 ) from None
             if message is None:
-                raise UsageError(f"{self.place} has closed the connection", hint="the process may have ended")
+                raise UsageError(
+                    f"{self.place} has closed the connection", hint="check whether the process has ended"
+                )
             if message["type"] != "response":
                 self._early.append(message)
             elif message.get("success"):

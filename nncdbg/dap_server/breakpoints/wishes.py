@@ -58,7 +58,7 @@ class LineWish:
             return self._in_micro_program(session, listing)
         if self.path is None:
             raise UsageError(
-                "this source is not a text of the program", hint="`loadedSources` lists the sources"
+                "this source is not a text of the program", hint="request the sources with `loadedSources`"
             )
         return self._in_model(session)
 
@@ -142,8 +142,8 @@ class DataWish:
     def put(self, session: Session, before: engine.Breakpoint | None) -> Placed:
         if self.access not in (None, "write"):
             raise UsageError(
-                f"the program cannot be stopped where a value is {_ACCESSES.get(self.access, self.access)}",
-                hint="a data breakpoint stops where the value is written; for reads, break on the statements",
+                f"the program cannot stop where a value is {_ACCESSES.get(self.access, self.access)}",
+                hint="set breakpoints on the statements that read it, or use the access type `write`",
             )
         name, when = _parse_data_id(self.data_id)
         conditions = [each for each in (when, self.terms.when) if each]
@@ -177,7 +177,9 @@ def data_id(value: str, when: str | None = None) -> str:
 def _parse_data_id(text: str) -> tuple[str, str | None]:
     match = _DATA_ID.fullmatch(text)
     if match is None:
-        raise UsageError(f"{text!r} names no value", hint="request the dataId with dataBreakpointInfo")
+        raise UsageError(
+            f"{text!r} is not the dataId of a value", hint="request the dataId with dataBreakpointInfo"
+        )
     return split_place(match["value"])[1], match["when"]
 
 
@@ -228,7 +230,9 @@ def _function(debugger: Debugger, text: str) -> tuple[str, str]:
     """(kind, name) of what a function breakpoint names.  Raises UsageError with the nearest name."""
     kind, name, rest = split_place(text)
     if rest:
-        raise UsageError(f"{text!r} is not a name", hint="an op (Softmax), a graph (@layer1) or a value (%h)")
+        raise UsageError(
+            f"{text!r} is not a name", hint="use an op (Softmax), a graph (@layer1) or a value (%h)"
+        )
     if text.strip()[:1] in ("@", "%"):
         return kind, name
     known = {kind: candidates(debugger.program, kind) for kind in ("op", "graph", "value")}
@@ -238,9 +242,7 @@ def _function(debugger: Debugger, text: str) -> tuple[str, str]:
     near = difflib.get_close_matches(name, known["op"] | known["graph"] | known["value"], 1)
     raise UsageError(
         f"the program has no op, graph or value {name}",
-        hint=f"did you mean {near[0]}?"
-        if near
-        else "name an op (Softmax), a graph (@layer1) or a value (%h)",
+        hint=f"did you mean {near[0]}?" if near else "use an op (Softmax), a graph (@layer1) or a value (%h)",
     )
 
 

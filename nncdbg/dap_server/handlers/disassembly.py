@@ -34,13 +34,13 @@ def disassemble(session: Session, arguments: DisassembleArguments) -> Disassembl
     start = parse_reference(arguments.memory_reference)
     if start is None:
         raise UsageError(
-            f"{arguments.memory_reference!r} is not an address", hint="use one from a stack frame"
+            f"{arguments.memory_reference!r} is not an address", hint="use an address from a stack frame"
         )
     if not 0 <= arguments.instruction_count <= MOST:
         raise UsageError(f"`instructionCount` must be between 0 and {MOST}")
     start += (arguments.offset or 0) + (arguments.instruction_offset or 0)
     if start < 0:
-        raise UsageError("there are no addresses below 0", hint="give a smaller offset")
+        raise UsageError("there are no addresses below 0", hint="use a larger offset")
     found = []
     for address in range(start, start + arguments.instruction_count):
         session.check_cancelled()

@@ -51,7 +51,8 @@ def graph(session: Session, arguments: GraphArguments) -> dict[str, Any]:
     """
     if len(arguments.open) > MOST_OPENED:
         raise UsageError(
-            f"{len(arguments.open)} statements cannot be open at once", hint=f"open {MOST_OPENED} at most"
+            f"{len(arguments.open)} statements cannot be open at once",
+            hint=f"open at most {MOST_OPENED} statements",
         )
     blocks = whole(session, frozenset(arguments.open))
     places = list(_in_order(blocks[0]))

@@ -43,7 +43,7 @@ def initialize(session: Session, arguments: InitializeRequestArguments) -> dict[
 def launch_program(session: Session, arguments: LaunchArguments) -> None:
     _begins_once(session)
     if session.attachment is not None:
-        raise UsageError("this process runs a program of its own", hint="send attach")
+        raise UsageError("this process already runs a program", hint="send attach")
     _load(session, arguments)
     session.state = State.CONFIGURING
     session.defer(lambda: session.send_event("initialized"))
@@ -63,7 +63,7 @@ def _attach_elsewhere(session: Session, there: Connect | None) -> None:
     if there is None:
         raise UsageError(
             "this server launches programs; to attach, connect to the process that called nncdbg.listen",
-            hint='give `connect`, such as {"port": 5679}, the port that nncdbg.listen gave',
+            hint='set `connect` to the address that nncdbg.listen returned, such as {"port": 5679}',
         )
     relay = Relay(session, there.address, there.token)
     relay.connect()
@@ -97,7 +97,7 @@ def _load(session: Session, arguments: LaunchArguments) -> None:
 )
 def configuration_done(session: Session, arguments: ConfigurationDoneArguments) -> None:
     if session.state is not State.CONFIGURING:
-        raise UsageError("the program has already started", hint="set breakpoints at any time")
+        raise UsageError("the program has already started", hint="continue without `configurationDone`")
     if session.attachment is not None:
         session.attachment.attach(session)
     else:

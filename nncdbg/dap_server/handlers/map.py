@@ -179,7 +179,7 @@ def map_(session: Session, arguments: MapArguments) -> dict[str, Any]:
     if len(arguments.open) + len(arguments.closed) > MOST_TOGGLED:
         raise UsageError(
             f"{len(arguments.open) + len(arguments.closed)} nodes cannot be opened and closed at once",
-            hint=f"request at most {MOST_TOGGLED}",
+            hint=f"request at most {MOST_TOGGLED} nodes",
         )
     blocks = neighbourhood(session, frozenset(arguments.open), frozenset(arguments.closed))
     drawing = Drawing(session, Glance(session.program.shown, False, session.check_cancelled), blocks)

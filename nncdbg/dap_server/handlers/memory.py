@@ -46,7 +46,7 @@ def _tensor(scope: Values, name: str) -> Any:
 def read_memory(session: Session, arguments: ReadMemoryArguments) -> ReadMemoryBody:
     place, offset = resolved(session, arguments.memory_reference, arguments.offset)
     if arguments.count < 0:
-        raise UsageError(f"{arguments.count} bytes cannot be read", hint="give a count of 0 or more")
+        raise UsageError(f"{arguments.count} bytes cannot be read", hint="use a count of 0 or more")
     scope = values_from(session, place.frame)
     array = _tensor(scope, place.name)
     session.read_memory[arguments.memory_reference] = array.nbytes
@@ -87,9 +87,9 @@ def write_memory(session: Session, arguments: WriteMemoryArguments) -> WriteMemo
     first, stop = max(0, offset), min(array.nbytes, offset + len(data))
     if (first, stop) != (offset, offset + len(data)) and not arguments.allow_partial:
         raise UsageError(
-            f"bytes {offset} to {offset + len(data)} are not all in {spelled(place.name)}, "
-            f"which has {array.nbytes}",
-            hint="write inside it, or use `allowPartial`",
+            f"bytes {offset} to {offset + len(data)} are out of range: "
+            f"{spelled(place.name)} has {array.nbytes} bytes",
+            hint="write inside the value, or use `allowPartial`",
         )
     inside = data[first - offset : max(first, stop) - offset]
     if inside:
@@ -126,6 +126,6 @@ def _check_bits(name: str, given: npt.NDArray[Any]) -> None:
     sound = given.astype(np.float32).astype(given.dtype)
     if not np.array_equal(sound.view(np.uint8), given.view(np.uint8)):
         raise UsageError(
-            f"these bytes are no {given.dtype.name} elements, as {spelled(name)} has",
-            hint="a bool is 0 or 1; a narrow number uses the low bits of its byte, with the other bits 0",
+            f"these bytes are not valid {given.dtype.name} elements of {spelled(name)}",
+            hint="use 0 or 1 for a bool; set the unused high bits of a narrow number to 0",
         )

@@ -45,7 +45,7 @@ def stack_trace(session: Session, arguments: StackTraceArguments) -> StackTraceB
     if arguments.thread_id != MAIN_THREAD:
         raise UsageError(
             f"there is no thread {arguments.thread_id}",
-            hint=f"the program has one thread, {MAIN_THREAD}",
+            hint=f"use thread {MAIN_THREAD}, the only thread",
         )
     first, levels = arguments.start_frame or 0, arguments.levels or FRAMES
     if first < 0 or levels < 0:

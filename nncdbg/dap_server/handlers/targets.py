@@ -107,7 +107,9 @@ class ToPlace:
 def goto_targets(session: Session, arguments: GotoTargetsArguments) -> GotoTargetsBody:
     listing = session.program.sources.listing(arguments.source)
     if listing is None:
-        raise UsageError("this source is not a text of the program", hint="`loadedSources` lists the sources")
+        raise UsageError(
+            "this source is not a text of the program", hint="request the sources with `loadedSources`"
+        )
     found = listing.next_site(line_of_client(session, arguments.line))
     if found is None:
         return GotoTargetsBody(targets=[])
@@ -164,7 +166,7 @@ def _directions(session: Session, listing: Listing, site: Site) -> list[bool]:
 @request("goto", when=STOPPED, moves=True)
 def goto(session: Session, arguments: GotoArguments) -> None:
     if arguments.thread_id != MAIN_THREAD:
-        raise UsageError(f"there is no thread {arguments.thread_id}", hint=f"the only one is {MAIN_THREAD}")
+        raise UsageError(f"there is no thread {arguments.thread_id}", hint=f"use thread {MAIN_THREAD}")
     place = session.handles.place(arguments.target_id)
     if not isinstance(place, ToPlace):
         raise UsageError("there is no such target", hint="request gotoTargets again")

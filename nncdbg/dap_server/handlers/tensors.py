@@ -156,7 +156,8 @@ class StatisticsArguments(msgspec.Struct, frozen=True, kw_only=True, rename="cam
 def slice_(session: Session, arguments: SliceArguments) -> SliceBody:
     if not 1 <= arguments.max_elements <= MAX_ELEMENTS:
         raise UsageError(
-            f"a sample cannot have {arguments.max_elements} elements", hint=f"request 1 to {MAX_ELEMENTS}"
+            f"a sample cannot have {arguments.max_elements} elements",
+            hint=f"request 1 to {MAX_ELEMENTS} elements",
         )
     scope = values_from(session, arguments.frame_id)
     whole = _named(scope, arguments)
@@ -259,11 +260,13 @@ def _against(session: Session, scope: Values, text: str, against: Against) -> Ar
     if against.expression is not None and against.branch is None:
         return tensor_of(scope, against.expression)
     if against.branch is None or against.expression is not None:
-        raise UsageError("a tensor is compared with one other", hint="give either `expression` or `branch`")
+        raise UsageError(
+            "a comparison needs exactly one other tensor", hint="use either `expression` or `branch`"
+        )
     debugger = session.program.debugger
     name, index = split_target(text, scope.has, scope.names)
     if index is not None:
-        raise UsageError(f"`{text}` is a part of a value", hint="compare the whole value")
+        raise UsageError(f"`{text}` is part of a value", hint="compare the whole value")
     branch = other_branch(debugger) if against.branch == "other" else known_branch(debugger, against.branch)
     return _tensor(value_on_branch(debugger, name, branch), text)
 
@@ -271,7 +274,7 @@ def _against(session: Session, scope: Values, text: str, against: Against) -> Ar
 def _named(scope: Values, arguments: SliceArguments) -> Any:
     """The tensor, where it stands."""
     if (arguments.name is None) == (arguments.expression is None):
-        raise UsageError("a slice needs one tensor", hint="give either `name` or `expression`")
+        raise UsageError("a slice needs one tensor", hint="use either `name` or `expression`")
     if arguments.name is not None:
         return _standing(scope, resolve_name(arguments.name, scope.has, scope.names), arguments.name)
     assert arguments.expression is not None
@@ -298,14 +301,14 @@ def tensor_of(scope: Values, text: str) -> Array:
 
 def _tensor(content: Any, text: str) -> Array:
     if not isinstance(content, (np.ndarray, np.generic, bool, int, float)):
-        raise UsageError(f"`{text}` is not a tensor", hint="give a tensor or an element of a sequence")
+        raise UsageError(f"`{text}` is not a tensor", hint="use a tensor or an element of a sequence")
     return np.asarray(content)
 
 
 def _part(scope: Values, whole: Any, arguments: SliceArguments) -> Any:
     index: tuple[Any, ...] = ()
     if arguments.index is not None and arguments.axes is not None:
-        raise UsageError("`index` and `axes` cannot be combined", hint="give one of them")
+        raise UsageError("`index` and `axes` cannot be combined", hint="use only one of them")
     if arguments.index is not None:
         index = evaluate_index(parse_index(arguments.index, scope.has, scope.names), scope)
     elif arguments.axes is not None:
@@ -320,7 +323,9 @@ def _part(scope: Values, whole: Any, arguments: SliceArguments) -> Any:
 @request("nncdbg/histogram", when=LIVE, values=True, arguments=HistogramArguments, reads=True)
 def histogram(session: Session, arguments: HistogramArguments) -> dict[str, Any]:
     if not 1 <= arguments.bins <= MAX_BINS:
-        raise UsageError(f"a histogram cannot have {arguments.bins} bins", hint=f"request 1 to {MAX_BINS}")
+        raise UsageError(
+            f"a histogram cannot have {arguments.bins} bins", hint=f"request 1 to {MAX_BINS} bins"
+        )
     scope = values_from(session, arguments.frame_id)
     content = standing_tensor(scope, arguments.expression)
     start = time.perf_counter()

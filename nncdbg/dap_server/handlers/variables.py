@@ -66,7 +66,7 @@ def variables(session: Session, arguments: VariablesArguments) -> VariablesBody:
     for name in ("start", "count"):
         number = getattr(arguments, name)
         if number is not None and number < 0:
-            raise UsageError(f"`{name}` cannot be {number}", hint="give 0 or more, or remove it")
+            raise UsageError(f"`{name}` cannot be {number}", hint="use 0 or more, or omit it")
     place = session.handles.place(arguments.variables_reference)
     view = View(session, arguments.format)
     total, make = _chosen(view, place, arguments.filter)
@@ -75,7 +75,9 @@ def variables(session: Session, arguments: VariablesArguments) -> VariablesBody:
     if count:
         count = min(count, left)
         if count > MOST:
-            raise UsageError(f"{count} variables are too many for one answer", hint=f"request at most {MOST}")
+            raise UsageError(
+                f"{count} variables are too many for one answer", hint=f"request at most {MOST} variables"
+            )
         return _body(list(_watched(session, make(start, start + count))))
     return _body(_bounded(view, place, arguments.filter, start, left, make))
 

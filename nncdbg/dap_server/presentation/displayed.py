@@ -36,16 +36,16 @@ def from_display(text: str, before: Array, glance: Glance) -> Array:
     before = np.asarray(before)
     known, given = type_text(before), f"{found[1]}[{found[2].replace(' ', '')}]"
     if given != known:
-        raise UsageError(f"the value is {known}, the text has {given}", hint="type and shape cannot change")
+        raise UsageError(f"the value is {known}, but the text has {given}", hint="keep the type and shape")
     shown = _ELEMENT.findall(glance.text(before).removeprefix(f"{known} "))
     elements = _ELEMENT.findall(found[3])
     if len(shown) != before.size:
         raise UsageError(
-            "the display has statistics, not all elements, so it cannot be edited",
-            hint="give a number, zeros, FILE.npy or an expression; or open the value and edit an element",
+            "this text cannot be edited: it shows statistics instead of all elements",
+            hint="enter a number, zeros, FILE.npy or an expression; or open the value and edit an element",
         )
     if len(elements) != before.size:
-        raise UsageError(f"{known} has {before.size} elements, the text has {len(elements)}")
+        raise UsageError(f"{known} has {before.size} elements, but the text has {len(elements)}")
     pairs = zip(before.reshape(-1), shown, elements, strict=True)
     values = [old if new == text else _element(new) for old, text, new in pairs]
     return np.array(values, dtype=object if before.dtype.kind == "O" else None).reshape(before.shape)
@@ -55,5 +55,5 @@ def _element(text: str) -> Any:
     """The number, bool or string that a text spells.  Raises UsageError."""
     spec = read_spec(text)
     if not isinstance(spec, Plain):
-        raise UsageError(f"{text} is not an element", hint="give a number, true, false, nan or inf")
+        raise UsageError(f"{text} is not an element", hint="use a number, true, false, nan or inf")
     return spec.data

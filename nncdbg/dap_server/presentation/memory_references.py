@@ -51,7 +51,7 @@ def resolved(session: Session, reference: str, offset: int | None) -> tuple[Memo
         address = int(reference, 0)
     except ValueError:
         raise UsageError(
-            f"{reference!r} is not a memory reference", hint="take the `memoryReference` of a variable"
+            f"{reference!r} is not a memory reference", hint="use the `memoryReference` of a variable"
         ) from None
     # The upper half of a region belongs to the value behind it: there, a little before it, is nothing.
     number = (address + (1 << (_REGION - 1))) >> _REGION

@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
         except OSError as error:
             raise UsageError(
                 f"the listing cannot be written below {workspace} ({error.strerror})",
-                hint="--workspace names a folder that can be written",
+                hint="set --workspace to a writable folder",
             ) from None
     if note is not None:
         print(printable(note), file=sys.stderr)

@@ -47,7 +47,7 @@ class Access:
             return None
         which = "another" if user is not None else "an unknown"
         hint = "start the server with a token (--token, NNCDBG_DAP_TOKEN) and send it"
-        return NncdbgError(f"a client of {which} user is refused: this server has no token", hint=hint)
+        return NncdbgError(f"cannot accept a client of {which} user: this server has no token", hint=hint)
 
     def close(self) -> None:
         """Remove the file with the token."""
@@ -85,5 +85,6 @@ def _write(path: Path, token: str) -> None:
             file.write(token)
     except OSError as error:
         raise UsageError(
-            f"cannot write a token to {path}: {error.strerror}", hint="give one: --token, or NNCDBG_DAP_TOKEN"
+            f"cannot write a token to {path}: {error.strerror}",
+            hint="set a token with --token or NNCDBG_DAP_TOKEN",
         ) from None

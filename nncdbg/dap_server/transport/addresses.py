@@ -42,11 +42,9 @@ def parse_address(text: str) -> tuple[str, int]:
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
-        raise UsageError(
-            f"{text!r} is not an address", hint="an IPv6 host is written in brackets: [::1]:5679"
-        )
+        raise UsageError(f"{text!r} is not an address", hint="write an IPv6 host in brackets: [::1]:5679")
     if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise UsageError(f"{text!r} is not an address", hint="give HOST:PORT, such as 127.0.0.1:5679")
+        raise UsageError(f"{text!r} is not an address", hint="use HOST:PORT, such as 127.0.0.1:5679")
     return host, int(port)
 
 
@@ -86,7 +84,7 @@ def _bind_tcp(host: str, port: int, guarded: bool) -> Place:
     family, _, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     if not guarded and not ipaddress.ip_address(str(target[0]).partition("%")[0]).is_loopback:
         raise UsageError(
-            f"{words((host, port))} can be reached from other machines, and no token is set",
+            f"{words((host, port))} can be reached from other machines, but no token is set",
             hint="set --token or NNCDBG_DAP_TOKEN, or listen on 127.0.0.1",
         )
     listening = socket.create_server(target[:2], family=family, backlog=_WAITING)

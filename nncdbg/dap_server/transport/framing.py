@@ -87,7 +87,7 @@ def _header(line: bytes, length: int | None) -> int | None:
     if not colon or not _NAME.fullmatch(key):
         raise FrameError("a line is not a header; a frame starts with Content-Length")
     if key == b"origin":
-        raise FrameError("a frame with an Origin header comes from a web page, and is refused")
+        raise FrameError("a frame with an Origin header is refused: it comes from a web page")
     if key != b"content-length":
         return length
     if length is not None:

@@ -289,7 +289,7 @@ class Parser(Tokens):
         self.position = start
         if function_name(word) is not None:
             raise self.fault(f"`{word}` is a function", width=end - start, hint=f"write {word}(%x)")
-        hint = _word_hint(word) or self.nearest_value(word)
+        hint = self.path_hint(start, end) or _word_hint(word) or self.nearest_value(word)
         raise self.fault(f"there is no value or function `{shortened(word)}`", width=end - start, hint=hint)
 
     def _of_library(self, library: str, start: int) -> Node:

@@ -134,6 +134,16 @@ class Tokens:
         near = nearest_name(wanted, known) or nearest_name(wanted.rpartition(".")[0], known)
         return f"did you mean {spelled(near)}?" if near else None
 
+    def path_hint(self, start: int, end: int) -> str | None:
+        """A hint to write `%` before the path at `start` if it goes past `end` and names one value."""
+        match = _BARE_NAME.match(self.text, start)
+        if match is None or self._names is None:
+            return None
+        longer = (part for part in _candidates(match.group()[:_LONGEST_NAME]) if len(part) > end - start)
+        names = self._names()
+        part = next((part for part in islice(longer, MAX_DEPTH) if len(meant(part, names)) == 1), None)
+        return f"did you mean %{part}?" if part is not None else None
+
     def number(self, match: re.Match[str]) -> nodes.Literal:
         """A number that `match` found, as Python has it.  Raises for integers of more than 64 bits."""
         start, end = match.span()
@@ -230,7 +240,7 @@ class Tokens:
     def unknown_name(self, name: str, start: int, end: int) -> ExpressionError:
         """The error that no value has the name that was read from `start` to `end`."""
         self.position = start
-        hint = self.nearest_value(name)
+        hint = self.path_hint(start, end) or self.nearest_value(name)
         return self.fault(
             f"there is no value `{shortened(spelled(name))}` here", width=end - start, hint=hint
         )

@@ -28,6 +28,11 @@ _STORES = {
 }
 """Suffix to ``module:function`` of `(path) -> Store`."""
 
+_EXPORT = 'export it first: torch.onnx.export(module, arguments, "model.onnx", dynamo=True)'
+
+_OF_TORCH = frozenset({".bin", ".ckpt", ".pt", ".pt2", ".pth", ".safetensors"})
+"""Suffixes of programs and weights of PyTorch, which cannot be opened directly."""
+
 
 class ModelProto(Protocol):
     """An `onnx.ModelProto`, described without importing onnx."""
@@ -81,7 +86,7 @@ def _type_name(source: object) -> str:
 
 def _hint_for(source: object) -> str:
     if any(each.__module__.startswith("torch.nn.") for each in type(source).__mro__):
-        return 'export it first: torch.onnx.export(module, arguments, "model.onnx", dynamo=True)'
+        return _EXPORT
     return f"give a path to a file ({', '.join(_FRONTENDS)}) or an onnx.ModelProto"
 
 
@@ -134,7 +139,8 @@ def _find(table: dict[str, str], path: Path, kind: str) -> Callable[..., Any]:
         known = ", ".join(table)
         raise LoadError(
             f'{path} has the suffix "{path.suffix}", which is not a known {kind}',
-            hint=f"use one of: {known}" + ("" if path.exists() else f"(there is no file {path})"),
+            hint=(_EXPORT if kind == "model" and path.suffix.lower() in _OF_TORCH else f"use one of: {known}")
+            + ("" if path.exists() else f" (there is no file {path})"),
         )
     module, _, function = target.partition(":")
     found: Callable[..., Any] = getattr(importlib.import_module(module), function)

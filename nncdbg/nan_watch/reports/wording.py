@@ -190,8 +190,8 @@ def _loops(iteration: Sequence[int]) -> list[str]:
 
 
 def _called(calls: Sequence[Site]) -> list[str]:
-    """`called at line 12 of @main`, innermost call last."""
-    return [f"called at {place(call)}" for call in calls[-OPERANDS:]]
+    """`called at line 12 of @main`, the innermost call first."""
+    return [f"called at {place(call)}" for call in reversed(calls[-OPERANDS:])]
 
 
 def _use(use: Use) -> str:

@@ -17,7 +17,7 @@ def display(session: Session, text: str) -> None:
     """Print an expression now and at each stop; without EXPR, print all displayed ones.
 
       display max(abs(%h))
-    `undisplay NUMBER` ends it; `info display` lists the expressions.
+    `undisplay NUMBER` removes a display; `info display` lists them.
     """
     if not text:
         session.show_displays()
@@ -43,7 +43,7 @@ def undisplay(session: Session, text: str) -> None:
 def commands(session: Session, text: str) -> None:
     """Give a breakpoint commands to run when it stops the program.
 
-    Without NUMBER, the latest breakpoint.  The commands follow, one a line; `end` ends them:
+    Without NUMBER, use the latest breakpoint.  Write one command per line, and `end` after the last:
       commands 1
       p max(%h)
       continue

@@ -36,8 +36,8 @@ def set_(session: Session, text: str) -> None:
       set $limit = 3          defines a name for expressions, and prints nothing
       set names full          shows long names whole; `show settings` lists the settings
     The run without the change remains as a branch (see `branches`, `diff`).  After `back` or
-    `restart` the change is made again when the run reaches this point.  At a stop at an op without a
-    kernel, set its results; the run then continues with them.
+    `restart`, the run repeats the change at this point.  At an op without a kernel, set its results;
+    the run continues with them.
     """
     debugger = session.debugger
     scope = debugger.values
@@ -94,7 +94,9 @@ def mark(session: Session, text: str) -> None:
     known = session.debugger.timeline.marks
     name = text or next(f"m{number}" for number in range(1, len(known) + 2) if f"m{number}" not in known)
     if name.lstrip("+-").isdigit():
-        raise UsageError("a number cannot be the name of a mark", hint="`goto NUMBER` needs no mark")
+        raise UsageError(
+            "a number cannot be the name of a mark", hint="choose another name; `goto NUMBER` needs no mark"
+        )
     made = session.debugger.mark(name)
     session.screen.put(f"mark {made.name}: after {made.tick} statements, branch {made.branch}")
 

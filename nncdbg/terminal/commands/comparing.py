@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from nncdbg.terminal.places import split_value
 if TYPE_CHECKING:
     from nncdbg.engine.graph import Array
     from nncdbg.engine.session import Debugger
+    from nncdbg.stats import Comparison
     from nncdbg.terminal.session import Session
 
 
@@ -22,9 +25,9 @@ if TYPE_CHECKING:
 def diff(session: Session, text: str) -> None:
     """Compare a value with the same value at this step of another branch.
 
-    Without BRANCH: the branch that this one comes from, or the latest other one.  In a session that
-    `nncdbg diff --stop` opened: with its counterpart on side B.  Where `--check micro` stopped: the result
-    of the kernel with that of the micro program.  With an index (`diff %h[0, :4]`) both are shown.
+    Without BRANCH, use the parent branch or the latest other branch.  After `nncdbg diff --stop`, compare
+    the value with side B.  At a stop of `--check micro`, compare the kernel with the micro program.
+    With an index (`diff %h[0, :4]`), show the elements of both.
     """
     debugger = session.debugger
     scope = debugger.values
@@ -115,9 +118,11 @@ def _show_comparison(session: Session, name: str, pair: tuple[Any, Any], titles:
     from nncdbg.terminal.display import described
     from nncdbg.terminal.stops import look_at
 
+    look = look_at(session.debugger, session.screen)
     for title, array in zip(titles, pair, strict=True):
-        line = described(name, array, look_at(session.debugger, session.screen))
-        session.screen.put_line(line.append(f"  ({title})", "dim"))
+        side = f"  ({title})"
+        line = described(name, array, replace(look, width=max(1, look.width - len(side))))
+        session.screen.put_line(line.append(side, "dim"))
     if not all(isinstance(array, np.ndarray) for array in pair) or pair[0].shape != pair[1].shape:
         return  # Both lines say what they are; there is no distance.
     found = compare(*pair)
@@ -125,6 +130,23 @@ def _show_comparison(session: Session, name: str, pair: tuple[Any, Any], titles:
         session.screen.put("all elements are equal")
         return
     session.screen.put(f"{found.mismatched} of {found.count} elements differ")
+    for fact in _distances(found):
+        session.screen.put(f"  {fact}")
+    if found.worst is not None:
+        left, right = (array[found.worst] for array in pair)
+        session.screen.put(f"  worst at {list(found.worst)}: {left} here, {right} there")
+
+
+def _distances(found: Comparison) -> Iterator[str]:
+    """How far the sides are apart: elements that are not finite on one side, then distances of the others."""
+    if found.nan_mismatch:
+        yield f"NaN on one side: {found.nan_mismatch}"
+    if found.inf_mismatch:
+        yield f"Inf on one side, or of the other sign: {found.inf_mismatch}"
+    if found.mismatched == found.nan_mismatch + found.inf_mismatch:
+        if found.mismatched < found.count:
+            yield "the other elements are equal"
+        return
     for label, figure in (
         ("largest difference", found.max_abs),
         ("largest relative difference", found.max_rel),
@@ -132,7 +154,4 @@ def _show_comparison(session: Session, name: str, pair: tuple[Any, Any], titles:
         ("cosine", found.cosine),
     ):
         if figure is not None:
-            session.screen.put(f"  {label} {figure:.6g}")
-    if found.worst is not None:
-        left, right = (array[found.worst] for array in pair)
-        session.screen.put(f"  worst at {list(found.worst)}: {left} here, {right} there")
+            yield f"{label} {figure:.6g}"

@@ -24,8 +24,8 @@ def dump(session: Session, text: str) -> None:
 
       dump %h h.npy             dump mean(%h, axis=0) means.csv
       dump %h, %w both.npz      dump %h.png (to h.png)
-    A .png is a picture of the last two axes, with NaN, Inf and -Inf in colours of their own; the
-    other axes are side by side.  A .csv file holds one or two axes.
+    A .png file shows the last two axes as a picture, and the other axes side by side.  NaN, Inf and
+    -Inf have their own colours.  A .csv file needs one or two axes.
     """
     expressions, path = _split(session, needs("dump", text))
     scope = session.debugger.values

@@ -30,10 +30,9 @@ _PAGE = 11
 def list_(session: Session, text: str) -> None:
     """List program text around the current statement, a line or a graph's start.
 
-    `list` again shows the lines that follow; `list .` returns to the current statement; `list net.py:11`
-    shows that line of the model's source and the statements that come from it.  `->` marks
-    the next statement, `>>` the statement that a stop reports, `=>` the statement of an outer frame;
-    `*` marks an enabled breakpoint, `o` a disabled one.
+    A second `list` shows the next lines; `list .` returns to the current statement.  `list net.py:11`
+    shows a line of the model's source and its statements.  Statements: `->` next, `>>` reported by the
+    stop, `=>` current in an outer frame.  Breakpoints: `*` enabled, `o` disabled.
     """
     if source := split_source(text):
         list_source(session, *source)
@@ -97,7 +96,7 @@ def _graph_lines(session: Session, name: str, last: int) -> range:
 def search(session: Session, text: str) -> None:
     """List the next line that contains TEXT, after the last line listed.
 
-    `search` without TEXT repeats the last search; after the last line it continues at the first.
+    Without TEXT, repeat the last search.  After the last line, the search continues at the first line.
     The search ignores case.
     """
     _search(session, "search", text, 1)

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 def print_(session: Session, text: str) -> None:
     """Print expressions: `p mean(%h, axis=0)[3] / 2`, `p %x, %h`.
 
-    `$out` and `$in0` are results and operands of the current statement, `$_` is the value printed
-    last, `$x = EXPR` defines a name.  `help expressions` lists syntax and functions.
+    `$out` is the result of the current statement, `$in0` its first operand.  `$_` is the last printed
+    value; `$x = EXPR` defines a name.  `help expressions` lists syntax and functions.
     `print` is optional: `%h[0] * 2`.
     """
     for expression in separated(needs("print", text)):
@@ -156,7 +156,7 @@ def _array(session: Session, text: str) -> tuple[str, Array]:
 def stats(session: Session, text: str) -> None:
     """Show the statistics of a value, or of all values of this statement.
 
-    min, mean, max and std are over the finite elements.
+    min, mean, max and std use only the finite elements.
     """
     from nncdbg.stats import summarize
 
@@ -224,8 +224,8 @@ def hist(session: Session, text: str) -> None:
 def show(session: Session, text: str) -> None:
     """Show elements: a grid of a small tensor, an image of a large one.
 
-    With an index (`show %h[0, 2:5]`) the elements are always shown.  `show settings` lists the settings
-    of the screen, `show width` shows one.
+    With an index (`show %h[0, 2:5]`), always show a grid.  `show settings` lists the screen settings;
+    `show width` shows one setting.
     """
     from nncdbg.terminal import display
     from nncdbg.terminal.grid import grid
@@ -247,10 +247,11 @@ def show(session: Session, text: str) -> None:
 def why(session: Session, text: str) -> None:
     """Show where NaN, Inf or zeros in a value originate, and why.
 
-    Without %value: the value that caused the stop; after the end, an output.  The path from the origin
-    follows.  For a value without NaN, Inf and zeros: suspicious statements (a Softmax not over the last
-    axis, a broadcast of both operands, a constant result), then the values that it was computed from.
-    `why -v` shows all values on the path, DEPTH statements back at most (20).
+    Without %value, explain the value that caused the stop or, after the end, an output.  Then show the
+    path from the origin.  For a value without NaN, Inf and zeros, show suspicious statements and the
+    values used to compute it.  Suspicious: a Softmax not over the last axis, a broadcast of both
+    operands, a constant result.  `why -v` shows all values on the path, at most DEPTH statements
+    back (20).
     """
     from nncdbg.terminal.reasons import explain, value_in_question
 

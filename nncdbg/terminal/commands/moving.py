@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def _times(name: str, text: str) -> int:
     count = whole_number(name, text) if text else 1
     if count < 1:
-        raise UsageError(f"`{name}` cannot run {count} times", hint="COUNT is 1 or more")
+        raise UsageError(f"`{name}` cannot run {count} times", hint="use a COUNT of 1 or more")
     return count
 
 
@@ -23,7 +23,7 @@ def _times(name: str, text: str) -> int:
 def run(session: Session, text: str) -> None:
     """Run from the start until a breakpoint, a finding, a failure or the end.
 
-    At a terminal, confirm first if the program has already started.  `finish` runs to the end of the
+    At a terminal, a program that has started needs confirmation.  `finish` runs to the end of the
     graph or loop.
     """
     no_arguments("run", text)
@@ -55,7 +55,7 @@ def continue_(session: Session, text: str) -> None:
 def next_(session: Session, text: str) -> None:
     """Execute this statement, including the graph or loop that it calls.
 
-    The results are shown.  COUNT repeats it, unless the program stops for another reason.
+    Show the results.  Repeat COUNT times, or until the program stops for another reason.
     """
     session.move(session.debugger.step_over, _times("next", text))
 
@@ -70,7 +70,7 @@ def step(session: Session, text: str) -> None:
 def stepi(session: Session, text: str) -> None:
     """Like `step`, but also enter the micro program of an op.
 
-    A micro program computes an op from simpler ops: Softmax from ReduceMax, Sub, Exp, ReduceSum and Div.
+    A micro program computes an op from simpler ops: for Softmax, ReduceMax, Sub, Exp, ReduceSum and Div.
     """
     session.move(lambda: session.debugger.step_into(micro=True), _times("stepi", text))
 
@@ -86,7 +86,7 @@ def finish(session: Session, text: str) -> None:
 def until(session: Session, text: str) -> None:
     """Run to a line; without LINE, like `next`, but past the end of a loop.
 
-    The program stops before the first statement at or after LINE.  Breakpoints before that stop it too.
+    The program stops before the first statement at or after LINE, or at an earlier breakpoint.
     """
     if text:
         line = whole_number("until", text)
@@ -101,8 +101,8 @@ def until(session: Session, text: str) -> None:
 def back(session: Session, text: str) -> None:
     """Step back: undo the last statement of this frame, including its calls.
 
-    From the first statement of a graph, `back` returns to the statement that called it; in a loop, to the
-    end of the previous iteration.
+    From the first statement of a graph, return to its caller.  From the first statement of a loop
+    iteration, return to the end of the previous iteration.
     """
     session.move(session.debugger.step_back, _times("back", text), forward=False)
 
@@ -131,8 +131,7 @@ def rcontinue(session: Session, text: str) -> None:
 def restart(session: Session, text: str) -> None:
     """Go back to the first statement; keep breakpoints, marks and edits.
 
-    Edits of this branch are made again when the run reaches them.  `branch 0` selects the run without
-    edits.
+    The run repeats the edits of this branch.  `branch 0` selects the run without edits.
     """
     no_arguments("restart", text)
     session.move(session.debugger.restart, forward=False)

@@ -21,10 +21,10 @@ def py(session: Session, text: str) -> None:
           execute("next")
           print(debugger.stop.line, debugger.evaluate("max($out)"))
       end
-    `debugger` is the Debugger of the Python API, `execute("COMMAND")` runs a command, `np` is NumPy, and
+    `debugger` is the Debugger of the Python API, and `np` is NumPy.  `execute("COMMAND")` runs a command;
     `convenience["x"]` is `$x`.  For a long name, use the part after the last `/` if it is an
-    identifier.  Arrays are read-only: `debugger.set_value("h", array)` changes a value.  A recording
-    runs Python code only if you confirm it.
+    identifier.  Arrays are read-only: `debugger.set_value("h", array)` changes a value.  Python code in
+    a recording needs your confirmation.
     """
     from nncdbg.terminal.python import run_python
 
@@ -43,5 +43,5 @@ def interact(session: Session, text: str) -> None:
     no_arguments("interact", text)
     session.allow_python()
     if not session.reads_terminal:
-        raise UsageError("a debug console has no Python prompt", hint="`py` runs code here")
+        raise UsageError("a debug console has no Python prompt", hint="use `py CODE` instead")
     converse(session)

@@ -32,8 +32,8 @@ def source(session: Session, text: str) -> None:
 def record(session: Session, text: str) -> None:
     """Record the typed commands in a file; `record off` ends it.
 
-    The file also keeps model, inputs, seed, sizes, backend, allocator and versions.  An existing recording
-    is overwritten only with --force, or after confirmation.
+    The file includes the model, inputs, seed, sizes, backend, allocator and versions.  An existing
+    recording is overwritten only with --force, or after confirmation.
     """
     from nncdbg.terminal.recording import close_recording, start_recording
 
@@ -57,7 +57,7 @@ def record(session: Session, text: str) -> None:
 def replay(session: Session, text: str) -> None:
     """Run the commands of a recorded session, and show each.
 
-    Model, inputs, options and versions that differ from the recorded ones are reported first.
+    First report differences from the recorded model, inputs, options and versions.
     """
     failed = session.replay(needs("replay", text))
     if failed:
@@ -105,7 +105,7 @@ def _overview(session: Session) -> None:
         names = [" ".join((entry.name, *entry.shorts)) for entry in TABLE.values() if entry.group == group]
         for line in wrap(", ".join(names).replace(" ", "\0").replace(",\0", ", "), width - 2):
             session.screen.put(f"  {line}".replace("\0", " "))
-    session.screen.put("`help NAME` explains a command, `help all` lists all with a line each.")
+    session.screen.put("`help NAME` explains a command; `help all` lists every command.")
     session.screen.put("`help keys`, `help expressions`.  Any unambiguous prefix of a name works, and")
     session.screen.put("the names of gdb, pdb and delve.  An empty line repeats the last step.")
 

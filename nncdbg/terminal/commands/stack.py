@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def where(session: Session, text: str) -> None:
     """Show the stack, innermost frame first: layers, branches, loops with their iteration.
 
-    COUNT is the number of innermost frames to show; -COUNT shows the outermost ones.
+    COUNT shows that number of innermost frames; -COUNT shows outermost frames.
     """
     debugger = session.debugger
     chosen = max(0, debugger.selected)

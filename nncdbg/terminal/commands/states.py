@@ -41,7 +41,7 @@ def info(session: Session, text: str) -> None:
       time, marks, branches  the current moment, and moments to go to
       convenience            the names that were defined with `$x = EXPR`
       memory, program, fallbacks
-    A prefix of a topic works, the first in the order above: `info b` is `info breakpoints`.
+    A prefix selects the first topic that matches: `info b` is `info breakpoints`.
     """
     word, _, rest = text.partition(" ")
     topics = [topic for topic in TOPICS if word and topic.startswith(_ELSEWHERE.get(word, word))]

@@ -39,7 +39,7 @@ def break_(session: Session, text: str) -> None:
       break @layer1                  break %h if std(%h) > 10
       break net.py:11                stops at the statements that come from that line
     A condition that reads a result of the statement is tested after the statement.
-    N is a count or a comparison: `hits 3`, `hits >=3`; `hits %10` stops at each tenth hit.
+    N is a count or a comparison: `hits 3`, `hits >=3`; `hits %10` stops at every tenth hit.
     """
     _say(session, parse_stop(text or str(session.current_line())).add_to(session.debugger))
 
@@ -56,7 +56,7 @@ def assert_(session: Session, text: str) -> None:
     """Stop when an expression is false after a value in it is written.
 
       assert max(abs(%h)) < 6e4      assert all(isfinite($out))
-    `$out` is every result of every statement.  `nncdbg watch --assert EXPR` checks the same in CI.
+    `$out` is every result of every statement.  `nncdbg watch --assert EXPR` checks an assertion in CI.
     """
     expression, when, hits = split_watched(needs("assert", text))
     _say(session, session.debugger.assert_true(expression, when, hits), "Assertion")
@@ -72,7 +72,7 @@ def log(session: Session, text: str) -> None:
     """
     kind, name, message = split_place(needs("log", text))
     if not message:
-        raise UsageError("there is no message", hint="log 14 mean is {mean(%s)}")
+        raise UsageError("there is no message", hint="add a message: `log 14 mean is {mean(%s)}`")
     from nncdbg.terminal.places import StopSpec
 
     _say(session, StopSpec(kind, name).add_to(session.debugger, log=message), "Logpoint")
@@ -84,14 +84,14 @@ def watch(session: Session, text: str) -> None:
 
       watch %h                       watch %h if max(%h) > 100
       watch %h[0, 3]                 watch max(%h) > 1
-    The first result of an expression is a change, unless it is false.
+    The first result of an expression counts as a change, unless it is false.
     """
     expression, when, hits = split_watched(needs("watch", text))
     if expression.isdecimal():
-        raise UsageError("`watch` needs a value, not a line", hint="watch %h if max(%h) > 100")
+        raise UsageError("`watch` needs a value, not a line", hint="use a value: `watch %h if max(%h) > 100`")
     if expression.startswith("@"):
         raise UsageError(
-            "`watch` needs a value, not a graph", hint=f"`break {expression}` stops at its start"
+            "`watch` needs a value, not a graph", hint=f"use `break {expression}` to stop at its start"
         )
     debugger = session.debugger
     named = plain_name(expression)
@@ -110,16 +110,16 @@ def catch(session: Session, text: str) -> None:
       uninitialized  a read of memory that was never written
       integer        integer division by zero, a cast out of range, a quantization scale of zero
       guard          a write past the end of a buffer
-    Without KIND, show what is caught.
+    Without KIND, list the caught kinds.
     """
     if not text:
         _say_caught(session)
         return
     words, mark, condition = f" {text} ".partition(" if ")
     if not words.split():
-        raise UsageError("`catch` needs a kind before `if`", hint="catch nan if $iter > 3")
+        raise UsageError("`catch` needs a kind before `if`", hint="add a kind: `catch nan if $iter > 3`")
     if mark and not condition.strip():
-        raise UsageError("there is no condition after `if`", hint="catch nan if $iter > 3")
+        raise UsageError("there is no condition after `if`", hint="add one: `catch nan if $iter > 3`")
     session.debugger.catch(*words.replace(",", " ").split(), when=condition.strip() or None)
     _say_caught(session)
 
@@ -153,7 +153,7 @@ def _numbers(session: Session, name: str, text: str) -> list[int]:
 def delete(session: Session, text: str) -> None:
     """Delete breakpoints, watchpoints and logpoints by number.
 
-    Without NUMBER, all are deleted; at a terminal, confirm first.  `delete all` and scripts need no
+    Without NUMBER, delete all; at a terminal, this needs confirmation.  `delete all` and scripts need no
     confirmation.
     """
     debugger = session.debugger

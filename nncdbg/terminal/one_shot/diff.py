@@ -53,9 +53,9 @@ def _options(arguments: Sequence[str]) -> Namespace:
     )
     add = parser.add_argument
     add("model", metavar="A", help="a graph: FILE.onnx or FILE.nnc (graph text)")
-    add("other", metavar="B", nargs="?", help="another graph; without it, A again with the --...-b options")
+    add("other", metavar="B", nargs="?", help="another graph (default: A with the --...-b options)")
     add("--golden", metavar="FILE.npz", help="compare with recorded values instead of a side B")
-    add("--names", metavar="FILE", help="JSON, or lines of GOLDEN VALUE: names in the golden file to values")
+    add("--names", metavar="FILE", help="map golden names to value names: JSON, or lines `GOLDEN VALUE`")
     add_opening(parser)
     add_machine(parser)
     add("--backend-b", metavar="BACKEND", help="side B's backend (default: side A's)")
@@ -63,7 +63,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add("--dtype-b", metavar="DTYPE", help="f16, bf16, f32 or f64: cast side B's float weights and inputs")
     add("--rtol", type=float, help="relative tolerance (f32 1e-4, f64 1e-7, f16 2e-2, bf16 1e-1)")
     add("--atol", type=float, help="absolute tolerance (f32 1e-5 x largest element, f64 1e-9, f16 5e-3, ...)")
-    add("--ulp", type=int, help="accept N representable numbers apart; alone, the only criterion")
+    add("--ulp", type=int, help="tolerance in units in the last place; alone, the only tolerance")
     add("--strict", action="store_true", help="also return 1 if only intermediate values differ")
     add("--json", action="store_true", help="one JSON document on standard output")
     add("--stop", action="store_true", help="open the prompt on side A, after the first divergence")
@@ -162,7 +162,7 @@ def _converse(
 
     def greet() -> None:
         stop = debugger.go_to(first.a.tick if first is not None else comparison.report.ops[0])
-        screen.put("side A is stopped just after it; `diff %value` compares a value with side B")
+        screen.put("side A has stopped after that statement; `diff %value` compares a value with side B")
         session.arrived(stop, written=stop.reason != "end")
 
     converse(session, options, greet)
@@ -197,4 +197,4 @@ def _print(screen: Screen, options: Namespace, report: DiffReport, arguments: Se
 
     print_report(screen, report)
     if not report.equal and not options.stop and options.golden is None:
-        screen.note(f"to stop there with both values: nncdbg diff {shlex.join(arguments)} --stop")
+        screen.note(f"to stop there and compare values: nncdbg diff {shlex.join(arguments)} --stop")

@@ -49,7 +49,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add(
         "--state",
         metavar="FILE",
-        help="keep progress in FILE, to continue an interrupted reduction",
+        help="save progress in FILE, to resume after an interruption",
     )
     add("--fail-on", metavar="GATES", default=",".join(USUAL), help="the gates (%(default)s)")
     add("--strict", action="store_true", help="also count findings without effect on an output")
@@ -164,5 +164,5 @@ def _print(screen: Screen, reduced: Reduced, folder: Path, seconds: float) -> No
     size = f"{case.statements} {many} and {case.bytes} bytes of data"
     screen.put(f"{size}, after {reduced.runs} runs in {seconds:.1f} s")
     if reduced.interrupted:
-        screen.note("interrupted: this is the smallest so far")
+        screen.note("interrupted: this is the smallest bundle so far")
     screen.note(f"`nncdbg {folder}` opens it at the finding")

@@ -97,13 +97,19 @@ def _options(arguments: Sequence[str]) -> Namespace:
 
 
 def _print_outputs(screen: Screen, debugger: Debugger, files: dict[str, str]) -> None:
+    from nncdbg.engine.expression import spelled
     from nncdbg.terminal.display import described
+    from nncdbg.terminal.reasons import abnormal
+    from nncdbg.terminal.slices import ZEROS
     from nncdbg.terminal.stops import look_at
 
     for name, content in (debugger.outputs or {}).items():
         screen.put_line(described(name, content, look_at(debugger, screen)))
     for path in files.values():
         screen.note(f"saved {path}")
+    found = abnormal(debugger, screen, [*(debugger.outputs or ())])
+    if found is not None and found[1] != [ZEROS]:
+        screen.note(f"{spelled(found[0])} has {' and '.join(found[1])}: `nncdbg watch` finds the origin")
 
 
 def _document(

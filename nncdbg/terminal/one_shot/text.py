@@ -59,13 +59,17 @@ def main(arguments: Sequence[str]) -> int:
 def _options(arguments: Sequence[str]) -> Namespace:
     parser = Parser("nncdbg print", "Print the program text of a graph.")
     add_model(parser)
-    parser.add_argument("-o", "--output", metavar="FILE.nnc", help="write to a file instead")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE.nnc", help="write to FILE.nnc instead of standard output"
+    )
     parser.add_argument("--no-loc", action="store_true", help="omit locations; line numbers stay the same")
     parser.add_argument("--full-names", action="store_true", help="write names in full, without prefixes")
-    parser.add_argument("--json", action="store_true", help="print the types of inputs and outputs instead")
+    parser.add_argument("--json", action="store_true", help="print only the types of inputs and outputs")
     chosen = parser.parse_args(arguments)
     if chosen.json and chosen.output:
-        raise UsageError("--json prints types, and --output writes program text", hint="give one of them")
+        raise UsageError(
+            "--json prints types, and --output writes program text", hint="use one of the two options"
+        )
     return chosen
 
 

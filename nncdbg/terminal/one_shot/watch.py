@@ -90,9 +90,9 @@ def _options(arguments: Sequence[str]) -> Namespace:
         "--budget",
         type=float,
         metavar="SECONDS",
-        help="stop after SECONDS; report the findings up to there",
+        help="stop after SECONDS and report the findings so far",
     )
-    add("--memory", action="store_true", help="find misuse of memory: run without reuse and in arenas")
+    add("--memory", action="store_true", help="find memory errors: compare runs with and without reuse")
     add("--plan", metavar="FILE", help="with --memory: check the offsets planned by another framework")
     add("--write-plan", metavar="FILE", help="with --memory: write nncdbg's own plan of offsets")
     add("--record", metavar="FILE", help="write the statistics of this good run")
@@ -100,9 +100,9 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add(
         "--baseline",
         metavar="FILE",
-        help="file of known findings: fail only on new ones",
+        help="file of known findings; only new findings fail",
     )
-    add("--write-baseline", metavar="FILE", help="write the present findings as the baseline")
+    add("--write-baseline", metavar="FILE", help="write the current findings as the baseline")
     add("--bundle", metavar="DIR", help="write a repro of the first finding; `nncdbg DIR` opens it")
     add("--json", action="store_true", help="one JSON document on standard output")
     for form in _FILES:
@@ -404,7 +404,7 @@ def _bundle(
         return []
     finding = next((each for each in report.findings if each.trips), None)
     if finding is None:
-        screen.note("no gate tripped, so there is no bundle to write")
+        screen.note("no gate tripped, so no bundle was written")
         return []
     from pathlib import Path
 

@@ -81,6 +81,10 @@ def test_paths_that_are_no_files(tmp_path):
     with pytest.raises(LoadError, match="not a known model") as raised:
         load(str(tmp_path / "net.pb"))
     assert ".onnx, .nnc" in str(raised.value.hint)
+    (tmp_path / "net.pt").touch()
+    with pytest.raises(LoadError, match="not a known model") as raised:
+        load(tmp_path / "net.pt")
+    assert str(raised.value.hint).startswith("export it first: torch.onnx.export(")
     with pytest.raises(LoadError, match="cannot read"):
         load("\x00.onnx")
 

@@ -35,7 +35,7 @@ export const tests = {
     await frame.getByRole("button", { name: "Open all layers" }).click();
     await search(screen, frame, "Softmax", /^line 16: Softmax +· +%p +· +f32\[3,4\]$/);
     await frame.locator(".count", { hasText: "1 of 1" }).waitFor();
-    await search(screen, frame, "%terms", /%terms.*holds NaN/);
+    await search(screen, frame, "%terms", /%terms.*contains NaN/);
     await frame.getByLabel("Color by").selectOption("0");
     await frame.locator(".bar:visible").waitFor();
     await screen.until(async () => /largest absolute value 0\.\d+/.test(await said(frame)) || (await search(screen, frame, "%logq", /%logq/), /largest absolute value/.test(await said(frame))), "its statistic");

@@ -296,7 +296,7 @@ export const tests = {
     await view.says(".table", /83/);
     await page.locator(".tab", { hasText: "tensors.nnc" }).click();
     await page.keyboard.press("F10");
-    await view.says(".when", /moved on since/);
+    await view.says(".when", /now at another moment/);
     await screen.picture("tensor-unpinned");
     await screen.stop();
   },
@@ -347,16 +347,16 @@ export const tests = {
     await view.press(FOLLOW);
     await page.keyboard.press("Control+1");
     await stepTo(page, screen, "while");
-    await view.says(".when", /^Values at @main, line 11\. The program has moved on since\.$/);
+    await view.says(".when", /^Values at @main, line 11\. The program is now at another moment\.$/);
     await view.open("%x");
     await page.locator(".tab", { hasText: "%h" }).click();
     await view.says("h1", /^%h$/);
-    await view.says(".when", /^Values at @main, line 11\. The program has moved on since\.$/);
+    await view.says(".when", /^Values at @main, line 11\. The program is now at another moment\.$/);
     assert.equal(await view.says(".statistics", /8 elements/), statistics);
     await view.press(FOLLOW);
     await view.says(".when", /^Values at @main, line 12\.$/);
     await screen.stop();
-    await view.says(".when", /^Values at @main, line 12\. The session has ended\. The next one is followed\.$/);
+    await view.says(".when", /^Values at @main, line 12\. The session has ended\. The view follows the next session\.$/);
     await page.keyboard.press("Control+1");
     await screen.start();
     await view.says(".message", /%h/);

@@ -233,8 +233,8 @@ export const tests = {
     await stepPastNaN(page, screen);
     await only(page, "Graph Map");
     const frame = await pageOf(page, screen, ".node.current");
-    await frame.locator('.node.current[aria-label^="ReduceSum, gives %sum, line 23"]').waitFor();
-    await frame.locator('.node.bad[aria-label^="Mul, gives %terms"][aria-label*="holds NaN"]').waitFor();
+    await frame.locator('.node.current[aria-label^="ReduceSum, writes %sum, line 23"]').waitFor();
+    await frame.locator('.node.bad[aria-label^="Mul, writes %terms"][aria-label*="contains NaN"]').waitFor();
     await frame.locator(".edge.bad").first().waitFor({ state: "attached" });
     await frame.locator('.node[aria-label^="@normalize"] .opens').click();
     await frame.locator('.node[aria-label^="Softmax"]').waitFor();

@@ -7,7 +7,7 @@ import { element } from "../tensor/elements";
 import type { Answer, Cause, Step, Value } from "./answer";
 import { thumbnail } from "./thumbnail";
 
-const NOTHING = "No value is computed yet. Step over a statement (F10), or right-click a value and choose Explain Value.";
+const NOTHING = "No value has been computed yet. Step over a statement (F10), or right-click a value and choose Explain Value.";
 const state = kept({ expression: undefined as string | undefined });
 const main = element("main", {});
 document.body.append(main);

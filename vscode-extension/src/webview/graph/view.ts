@@ -407,7 +407,7 @@ export class View {
     const flag = this.state?.flags[node.id];
     const value = this.statistic >= 0 ? this.state?.statistics?.[node.id]?.[this.statistic] : undefined;
     const known = value === undefined || value === null ? "" : `${STATISTICS[this.statistic]} ${Number(value.toPrecision(4))}`;
-    this.said([`line ${node.line}: ${node.label}`, node.values.join(", "), node.type, flag === "nan" ? "holds NaN" : flag ? "holds Inf" : "", known].filter((each) => each).join("  ·  "));
+    this.said([`line ${node.line}: ${node.label}`, node.values.join(", "), node.type, flag === "nan" ? "contains NaN" : flag ? "contains Inf" : "", known].filter((each) => each).join("  ·  "));
   }
 }
 

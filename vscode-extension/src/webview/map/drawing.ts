@@ -65,15 +65,15 @@ function clusterOf({ of, x, y, width, height }: Box<Cluster>, actions: Actions):
 
 function nodeOf({ of, x, y, width, height }: Box<MapNode>, actions: Actions): SVGGElement {
   const opens = of.kind === "layer" || of.kind === "loop" || of.kind === "branch";
-  const flag = of.flag ? `, holds ${of.flag === "nan" ? "NaN" : "Inf"}` : "";
-  const gives = of.values.length ? `, gives ${of.values.join(", ")}` : "";
+  const flag = of.flag ? `, contains ${of.flag === "nan" ? "NaN" : "Inf"}` : "";
+  const gives = of.values.length ? `, writes ${of.values.join(", ")}` : "";
   const words = `${of.label}${gives}, line ${of.line}, ${STATES[of.state]}${flag}`;
   const names = `node ${of.kind} ${of.state}${of.flag ? " bad" : ""}`;
   const group = drawn("g", { class: names, role: "button", tabindex: 0, "aria-label": words, "data-id": of.id });
   if (of.state === "current") {
     group.setAttribute("aria-current", "step");
   }
-  group.append(drawn("title", {}, opens ? `${words}\nThe arrow, or the right arrow key, opens it.` : words));
+  group.append(drawn("title", {}, opens ? `${words}\nSelect the arrow or press the right arrow key to open it.` : words));
   group.append(drawn("rect", { x, y, width, height, rx: of.kind === "op" ? 3 : 10 }));
   const middle = x + width / 2;
   const inner = width - 10 - (opens ? 14 : 0);
@@ -103,7 +103,7 @@ function nodeOf({ of, x, y, width, height }: Box<MapNode>, actions: Actions): SV
 
 function lineOf({ of, points }: Line): SVGGElement {
   const names = `edge${of.carried ? " carried" : ""}${of.flag ? " bad" : ""}`;
-  const words = of.value + (of.carried ? ", to the next iteration" : "") + (of.flag ? `, holds ${of.flag === "nan" ? "NaN" : "Inf"}` : "");
+  const words = of.value + (of.carried ? ", to the next iteration" : "") + (of.flag ? `, contains ${of.flag === "nan" ? "NaN" : "Inf"}` : "");
   const marker = `url(#${of.flag ? "arrow-bad" : "arrow"})`;
   return drawn("g", { class: names }, drawn("title", {}, words), drawn("path", { d: curve(points), "marker-end": marker }));
 }

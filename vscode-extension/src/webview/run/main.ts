@@ -16,7 +16,7 @@ const KINDS: [Field["kind"], string][] = [
 ];
 
 const HINTS: Partial<Record<Field["kind"], string>> = { file: "x.npy, batch.npz:key or photo.png:/255,resize", value: "16000 or [[0.5, nan]]" };
-const SIZES = "sizes, if not those of the type: 1,512";
+const SIZES = "sizes, if different from the type: 1,512";
 
 interface Row {
   select: HTMLSelectElement;

@@ -18,7 +18,7 @@ interface Answer {
   rule: string;
 }
 
-const NOTHING = "Nothing is computed yet. Step over a statement (F10) to see its results here.";
+const NOTHING = "No value has been computed yet. Step over a statement (F10) to see its results here.";
 /** The rows that are shown, by what they say: a step changes few of them. */
 let rows = new Map<string, HTMLLIElement>();
 

@@ -118,7 +118,7 @@ export class Loading {
     }
     const { expression } = this.against(choices);
     if (expression === undefined) {
-      throw new Error("the other branch has pictures and tables, but no histogram");
+      throw new Error("a histogram of the other branch is not available");
     }
     return part === "there" ? expression : `(${this.expression}) - (${expression})`;
   }

@@ -109,8 +109,8 @@ export class View {
     const from = this.content && this.shownAt?.place ? `Values at ${this.shownAt.place}. ` : "";
     const over = standing === "over";
     const passed = this.shownAt !== undefined && this.shownAt.moment !== moment && !pinned;
-    const follows = pinned ? " The next one is followed." : "";
-    this.when.textContent = from + (over ? `The session has ended.${follows}` : passed ? "The program has moved on since." : "");
+    const follows = pinned ? " The view follows the next session." : "";
+    this.when.textContent = from + (over ? `The session has ended.${follows}` : passed ? "The program is now at another moment." : "");
     this.stage.root.classList.toggle("stale", over || passed);
     this.again.disabled = standing !== "still";
     this.here.disabled = over;
@@ -306,7 +306,7 @@ export class View {
     this.showControls();
     if (choices.mode === "table") {
       this.stage.lend(this.table.root);
-      this.words.textContent = "Double-click or Enter sets an element; what depends on it is computed again.";
+      this.words.textContent = "Double-click or press Enter to set an element; dependent values are computed again.";
     } else {
       this.stage.show(content);
       this.readAtCursor(content);

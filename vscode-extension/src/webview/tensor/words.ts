@@ -30,10 +30,10 @@ export function sentenceOf(slice: Slice, { reduce }: Choices): string {
   const shown = slice.stride.filter((_, axis) => (slice.sourceShape[axis] as number) > 1);
   const block = shown.join(" × ");
   if (slice.reduce !== "stride") {
-    return `A cell is a block of ${block} elements: ${CELLS[slice.reduce]}. A NaN or infinity anywhere in it is shown.`;
+    return `A cell is a block of ${block} elements: ${CELLS[slice.reduce]}. If the block contains NaN or infinity, the cell shows it.`;
   }
-  const why = reduce === "stride" ? "" : ", as they are too many for blocks";
-  return `A cell is one element of ${block}${why}: the elements between are not shown. The statistics are of all elements.`;
+  const why = reduce === "stride" ? "" : " The tensor has too many elements to compute block values.";
+  return `A cell is one element of a block of ${block}; the other elements are not shown.${why} The statistics use all elements.`;
 }
 
 /** How many elements are not finite, as far as an answer says. */
