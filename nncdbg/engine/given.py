@@ -39,7 +39,7 @@ def _name_of(array: Array, value: Value) -> str:
     except KeyError:
         raise InputError(
             f"input %{value.name} cannot be an array of {array.dtype}",
-            hint=f"use an array for {value.type}" if value.type else "give a plain numeric array",
+            hint=f"use an array for {value.type}" if value.type else "use a plain numeric array",
         ) from None
 
 
@@ -73,7 +73,7 @@ def _path_text(value: Value, path: os.PathLike[Any]) -> str:
     except UsageError as error:
         raise InputError(f"input %{value.name}: {error.message}", hint=error.hint) from None
     if known is None:
-        raise InputError(f"input %{value.name}: {text} is not a data file", hint=f"give one of: {FORMS}")
+        raise InputError(f"input %{value.name}: {text} is not a data file", hint=f"use one of: {FORMS}")
     return text
 
 
@@ -116,7 +116,7 @@ def _sequence(
     ]
 
 
-_SAVED = "convert it before numpy.save"
+_SAVED = "convert the array before numpy.save"
 
 
 def check_shape(value: Value, shape: tuple[Dim, ...], array: Array) -> None:

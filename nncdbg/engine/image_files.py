@@ -71,7 +71,7 @@ def _opened_image(file: ImageFile) -> Iterator[Image]:
             raise _too_large(file, "its header has") from None
         except UnidentifiedImageError:
             raise LoadError(
-                f"{file.path} is not an image", hint=f"known formats: {', '.join(_FORMATS)}"
+                f"{file.path} is not an image", hint=f"use one of these formats: {', '.join(_FORMATS)}"
             ) from None
         with image:
             if image.width * image.height > MOST_PIXELS:

@@ -200,7 +200,7 @@ class Header:
             if channels == 3:
                 choices.insert(1, ("imagenet", "mean and std"))
             listed = ", ".join(f"{self._with(step)} ({what})" for step, what in choices)
-            raise self.refused(f"the scale from 0..{white} to {dtype} is missing", f"give one of: {listed}")
+            raise self.refused(f"the scale from 0..{white} to {dtype} is missing", f"use one of: {listed}")
         elif scale == "imagenet" and channels != 3:
             raise self.refused(f"imagenet is for 3 channels, not {channels}", f"use /{white} or raw")
         elif scale == Linear(255) and self.deep:

@@ -60,7 +60,7 @@ def parse_spec(text: str) -> tuple[str, str]:
     """``NAME=SPEC`` of the command line; UsageError unless both sides are there."""
     name, equals, spec = text.partition("=")
     if not equals or not name or not spec:
-        raise UsageError(f'"{text}" is not NAME=VALUE', hint=f"VALUE is one of: {FORMS}")
+        raise UsageError(f'"{text}" is not NAME=VALUE', hint=f"write VALUE as one of: {FORMS}")
     return name, spec
 
 
@@ -162,11 +162,11 @@ class _Missing:
         if isinstance(self.value.type, SequenceType):
             raise InputError(
                 f"input %{name} {self.value.type} is a sequence, which cannot be generated",
-                hint=f"give it: --input {name}=FILE.npz",
+                hint=f"supply it: --input {name}=FILE.npz",
             )
         raise InputError(
             f"input %{name} has no known {'shape' if self.value.type else 'type'}, so it cannot be generated",
-            hint=f"give it: --input {name}=FILE.npy, or its sizes: {name}=normal[1,512]",
+            hint=f"supply it: --input {name}=FILE.npy, or its sizes: {name}=normal[1,512]",
         )
 
 

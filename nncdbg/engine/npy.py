@@ -162,7 +162,7 @@ def opened(path: Path, kind: str = "a NumPy file", suffixes: str = ".npy or .npz
     except OSError as error:
         raise LoadError(f"cannot read {path}: {error.strerror or error}") from error
     except MemoryError as error:
-        raise LoadError(f"{path} does not fit into memory") from error
+        raise LoadError(f"{path} does not fit in memory") from error
     except Exception as error:
         # Neither numpy.load nor Pillow has one exception for a damaged file: it may be any of a dozen.
         if "allow_pickle" in str(error) or "Python objects" in str(error):

@@ -119,7 +119,7 @@ class Values:
                 )
             raise NotComputed(
                 f"%{name} is not available in this frame",
-                hint="run its block (again): it has not run yet, or its history was dropped",
+                hint="run its block: it has not run since the last edit, or its history was dropped",
             )
         raise self._unknown(name)
 

@@ -112,7 +112,7 @@ def unquote(text: str, start: int = 0) -> str:
                 f"unknown escape {match[0]} in a string",
                 start + 1 + match.start(),
                 len(match[0]),
-                'the escapes are \\n \\t \\r \\" \\\\ \\xNN \\uNNNN \\UNNNNNNNN',
+                'use the escapes \\n \\t \\r \\" \\\\ \\xNN \\uNNNN \\UNNNNNNNN',
             )
         return char
 
@@ -223,7 +223,7 @@ def _parse_tensor_type(text: str) -> TensorType:
     return TensorType(dtype, tuple(_parse_dims(text, position)))
 
 
-_DTYPES = "the element types are " + " ".join(NUMPY)
+_DTYPES = "use one of: " + " ".join(NUMPY)
 
 
 def _parse_dims(text: str, position: int) -> list[Dim]:

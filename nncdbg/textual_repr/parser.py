@@ -108,7 +108,7 @@ class Parser(Reading):
         for line, flaw in wrong_calls(self.calls, self.graphs, self.broken, Suggestions()):
             self.report(line, flaw)
         if not self.graphs and not self.errors:
-            hint = "a text needs at least one graph: graph @main() -> () {"
+            hint = "add a graph: graph @main() -> () {"
             self.report(len(self.lines), Flaw("the text has no graph", 0, 1, hint))
         if not self.errors:
             return

@@ -90,7 +90,7 @@ def _keyword(parser: Parser, call: _Call, match: re.Match[str]) -> str:
         raise parser.fault(
             f"`{call.name}` {problem} `{shortened(written)}`",
             width=len(written),
-            hint="the arguments are " + ", ".join(known),
+            hint="use the arguments " + ", ".join(known),
         )
     parser.position = match.end()
     return parameter
@@ -113,7 +113,7 @@ def _check(parser: Parser, call: _Call, name_start: int) -> None:
 
 
 def _too_many(parser: Parser, call: _Call) -> ExpressionError:
-    hint = f"the arguments are {', '.join(call.function.parameters)}"
+    hint = f"use the arguments {', '.join(call.function.parameters)}"
     if call.name in ("min", "max"):
         pair = {"min": "minimum", "max": "maximum"}[call.name]
         hint = f"write {call.name}(x, axis=1), or {pair}(a, b) element by element"

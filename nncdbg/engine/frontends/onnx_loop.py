@@ -40,7 +40,7 @@ def loop_node(
         raise GraphError(
             f"{title} carries {carried} values; its body has {len(body.inputs)} inputs"
             f" and {len(body.outputs)} outputs",
-            hint="the body takes a counter, a condition and the carried values, and returns the last two",
+            hint="give the body a counter, a condition and the carried values; return the last two",
         )
     if len(outputs) > len(body.outputs) - 1:
         raise GraphError(f"{title} has {len(outputs)} outputs, but its body returns {len(body.outputs) - 1}")

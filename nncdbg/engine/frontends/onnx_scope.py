@@ -90,7 +90,7 @@ def defined_once(names: Sequence[str], graph: str) -> set[str]:
         if name in seen:
             raise GraphError(
                 f"%{name} is defined twice as an input or constant of graph @{graph}",
-                hint="every value of a graph has one definition: rename one of the two",
+                hint="rename one of the two: every value of a graph has one definition",
             )
         seen.add(name)
     return seen
@@ -105,7 +105,7 @@ def check_hiding(graph: Graph, around: Set[str] = frozenset()) -> None:
             if value.name in around:
                 raise GraphError(
                     f"%{value.name} is defined in graph @{graph.name} and in an enclosing graph",
-                    hint="ONNX names are unique in a model: rename one of the two",
+                    hint="rename one of the two: ONNX names are unique in a model",
                 )
             if value.name:
                 visible.add(value.name)

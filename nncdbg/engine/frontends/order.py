@@ -72,7 +72,7 @@ def _producers(nodes: Sequence[Node], own: Collection[str], graph: str) -> dict[
                 raise GraphError(
                     f"%{value.name} is defined twice in graph @{graph}: by {first} and by {title(node)}",
                     source=str(node.location) if node.location else None,
-                    hint="every value of a graph has one definition: rename one of the two",
+                    hint="rename one of the two: every value of a graph has one definition",
                 )
             producer[value.name] = index
     return producer

@@ -121,7 +121,7 @@ def parse_plan(content: bytes | str, program: Program, source: str = "the plan")
             hint=f"use version {VERSION}",
         )
     if document.alignment < 1:
-        raise UsageError(f"{source}: the alignment is {document.alignment}", hint="give a number of bytes")
+        raise UsageError(f"{source}: the alignment is {document.alignment}", hint="use a number of bytes")
     entries = _Names(program, source).resolve(document.graphs)
     places = {site: _place(site, entries, source) for site in entries}
     return PlacedPlan(places, document.alignment, source)

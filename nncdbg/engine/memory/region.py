@@ -121,7 +121,7 @@ class Region:
                 if size == least:
                     raise RunError(
                         f"out of memory: {_sized(least)} of address space cannot be reserved",
-                        hint="give smaller inputs, or use --allocator arena, which reuses memory",
+                        hint="use smaller inputs, or use --allocator arena, which reuses memory",
                     ) from error
                 # A limit on address space (ulimit -v) asks for less at a time.
                 size = max(least, size >> 2)
@@ -151,7 +151,7 @@ def _check_memory(size: int) -> None:
     if size > available:
         raise RunError(
             f"out of memory: a buffer needs {_sized(size)}, and {_sized(available)} are available",
-            hint="give smaller inputs (--dim), or reduce --history",
+            hint="use smaller inputs (--dim), or reduce --history",
         )
 
 

@@ -62,7 +62,7 @@ def _number(text: Any, integral: bool) -> Any:
         return float(written)
     except ValueError:
         message = f"the string {written!r} is not a number"
-        raise RunError(message, hint="Cast accepts 3.14, 1e-5, INF, NaN") from None
+        raise RunError(message, hint="use a form such as 3.14, 1e-5, INF or NaN") from None
 
 
 def _from_strings(x: Any, dtype: Any) -> Any:

@@ -46,7 +46,7 @@ def load_op_library(path: str | os.PathLike[str]) -> tuple[str, ...]:
 def _execute(file: Path) -> None:
     specification = importlib.util.spec_from_file_location(f"nncdbg_op_library_{file.stem}", file)
     if specification is None or specification.loader is None:
-        raise LoadError(f"{file} is not a Python file", hint="an op library has the suffix .py")
+        raise LoadError(f"{file} is not a Python file", hint="use a Python file with the suffix .py")
     module: Any = importlib.util.module_from_spec(specification)
     try:
         specification.loader.exec_module(module)

@@ -203,7 +203,7 @@ def _problems_between(
                 span, message, "redefined", "error", hint, ((_header(first), "it is defined here"),)
             )
     if not graphs:
-        hint = "a text needs at least one graph: graph @main() -> () {"
+        hint = "add a graph: graph @main() -> () {"
         yield Problem(Span(len(lines) - 1, 0, len(lines[-1])), "the text has no graph", "syntax", hint=hint)
     records = {
         name: Graph(name, chunk.signature.inputs, chunk.signature.outputs)

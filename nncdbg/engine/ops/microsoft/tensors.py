@@ -98,7 +98,7 @@ def inverse(xp: ModuleType, x: Any) -> Any:
     try:
         return settled(xp, xp.linalg.inv(widened(xp, x)), x.dtype)
     except xp.linalg.LinAlgError as error:
-        raise RunError(f"a matrix has no inverse: {error}") from None
+        raise RunError(f"the input contains a matrix without an inverse: {error}") from None
 
 
 def _distances(attributes: Attributes, types: Types) -> Types:
