@@ -80,7 +80,9 @@ def run_corpus(
         finally:
             pool.close()
     if skipped:
-        whole.note(f"not cases: {', '.join(skipped[:5])}{' and others' if len(skipped) > 5 else ''}")
+        whole.note(
+            f"files that are not cases: {', '.join(skipped[:5])}{' and others' if len(skipped) > 5 else ''}"
+        )
     if pool.left:
         whole.leave(pool.left, "it was interrupted" if signalled else f"the budget of {budget:g} s is spent")
     report = whole.finished(task.good)

@@ -181,7 +181,7 @@ def verify(folder: Path, signature: Signature, settings: Settings) -> None:
         findings = json.loads(done.stdout)["findings"]
     except (ValueError, KeyError, TypeError):
         said = done.stderr.strip().splitlines()[:1]
-        raise RunError(f"the bundle {folder} cannot be watched in a new process: {' '.join(said)}") from None
+        raise RunError(f"cannot watch the bundle {folder} in a new process: {' '.join(said)}") from None
     tripping = [each for each in findings if each["trips"]]
     if not tripping or _signature(tripping[0]) != signature:
         raise RunError(

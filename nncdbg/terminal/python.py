@@ -153,7 +153,7 @@ def run_python(session: Session, text: str) -> None:
         except NncdbgError as error:
             raise _placed(error, text) from None
         except SystemExit:
-            raise UsageError("the Python code called exit()", hint="`quit` leaves the debugger") from None
+            raise UsageError("the Python code called exit()", hint="leave the debugger with `quit`") from None
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001  whatever the user's code raises

@@ -337,7 +337,7 @@ def test_an_instruction_of_a_micro_program_and_addresses_that_are_none(client: C
 def test_a_text_of_a_number_that_there_cannot_be(client: Client, number: int) -> None:
     client.request("initialize", {"adapterID": "nncdbg"})
     asked = {"source": {"sourceReference": number}, "breakpoints": [{"line": 1}]}
-    assert f"no text has the reference {number}" in client.refused("setBreakpoints", asked)
+    assert f"there is no text with reference {number}" in client.refused("setBreakpoints", asked)
 
 
 def test_a_thousand_breakpoints_in_a_long_listing(tmp_path: Path) -> None:

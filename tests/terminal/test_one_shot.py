@@ -180,7 +180,7 @@ def test_only_the_user_and_file_of_a_print_reach_its_store(
     (tmp_path / "state" / "nncdbg").rename(tmp_path / "gone")
     (tmp_path / "state" / "nncdbg").write_text("no folder")
     assert main(["print", "models/m.nnc", "-o", str(printed)]) == 0
-    assert "to open, the text needs --allow-store" in capsys.readouterr().err
+    assert "to open the text, use --allow-store" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("folder", ["nowhere", "file.txt"])

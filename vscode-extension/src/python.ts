@@ -92,7 +92,7 @@ export async function onPythonChange(changed: () => void): Promise<vscode.Dispos
 /** The Python for a resource, in which nncdbg was found.  Throws `Missing`, and `NotInstalled` where the own one is to be used. */
 export async function pythonWithNncdbg(resource: vscode.Uri | undefined): Promise<string> {
   if (!vscode.workspace.isTrusted) {
-    throw new Missing("nncdbg runs nothing in a workspace that is not trusted");
+    throw new Missing("nncdbg is disabled in an untrusted workspace");
   }
   const { setting, selected } = await chosenPython(resource);
   if (setting) {

@@ -63,7 +63,7 @@ def set_breakpoints(session: Session, arguments: SetBreakpointsArguments) -> Set
     reference = source.source_reference or 0
     if not 0 <= reference <= MAX_REFERENCE:
         raise UsageError(
-            f"no text has the reference {reference}", hint=f"use a reference from 1 to {MAX_REFERENCE}"
+            f"there is no text with reference {reference}", hint=f"use a reference from 1 to {MAX_REFERENCE}"
         )
     wishes = [
         LineWish(

@@ -107,7 +107,7 @@ def moment(session: Session, arguments: MomentArguments) -> None:
     branch = timeline.branch if arguments.branch is None else arguments.branch
     if branch not in timeline.branches:
         known = ", ".join(map(str, sorted(timeline.branches)[-10:]))
-        raise UsageError(f"there is no branch {branch}", hint=f"the branches are {known}")
+        raise UsageError(f"there is no branch {branch}", hint=f"use one of: {known}")
     if arguments.statements < 0:
         raise UsageError("a moment is a number of statements, 0 or more")
     _go_to(session, Mark("", branch, arguments.statements))

@@ -34,7 +34,7 @@ def undisplay(session: Session, text: str) -> None:
     numbers = [whole_number("undisplay", word) for word in text.replace(",", " ").split()]
     for number in numbers:
         if number not in session.displays:
-            raise UsageError(f"there is no display {number}", hint="`info display` lists them")
+            raise UsageError(f"there is no display {number}", hint="list the displays with `info display`")
     for number in numbers or [*session.displays]:
         del session.displays[number]
 
@@ -53,7 +53,7 @@ def commands(session: Session, text: str) -> None:
     """
     debugger = session.debugger
     if not text and not debugger.breakpoints:
-        raise UsageError("there are no breakpoints", hint="`break PLACE` sets one")
+        raise UsageError("there are no breakpoints", hint="set one with `break PLACE`")
     number = whole_number("commands", text) if text else debugger.breakpoints[-1].number
     debugger.breakpoint(number)
 

@@ -77,7 +77,7 @@ def load(session: Session, text: str) -> None:
     """Set a value to a `.npy`, `.npz` or image file (pickles are refused)."""
     name, equals, path = needs("load", text).partition("=")
     if not equals or not path.strip():
-        hint = "load %h = FILE.npy, FILE.npz:KEY or FILE.png:STEPS"
+        hint = "add one: `load %h = FILE.npy`, FILE.npz:KEY or FILE.png:STEPS"
         raise UsageError("the file is missing", hint=hint)
     scope = session.debugger.values
     target = resolve_name(name.strip(), scope.has, scope.names)
@@ -156,7 +156,5 @@ def branch(session: Session, text: str) -> None:
 def known_branch(debugger: Debugger, number: int) -> int:
     known = debugger.timeline.branches
     if number not in known:
-        raise UsageError(
-            f"there is no branch {number}", hint=f"the branches are {', '.join(map(str, known))}"
-        )
+        raise UsageError(f"there is no branch {number}", hint=f"use one of: {', '.join(map(str, known))}")
     return number

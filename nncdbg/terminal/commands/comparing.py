@@ -72,7 +72,7 @@ def other_branch(debugger: Debugger) -> int:
     if parent is not None:
         return parent
     if not others:
-        raise UsageError("there is only one branch", hint="`set` starts another")
+        raise UsageError("there is only one branch", hint="start another branch with `set`")
     return others[-1]
 
 

@@ -33,7 +33,7 @@ def dump(session: Session, text: str) -> None:
     for expression in expressions:
         value = session.debugger.evaluate(expression)
         if isinstance(value, str | tuple) or value is None:
-            raise UsageError(f"`{expression}` is not a tensor", hint="`print` shows it")
+            raise UsageError(f"`{expression}` is not a tensor", hint="show it with `print`")
         root = scope.read(expression).root
         tensors[root.name if isinstance(root, Name) else expression] = value
     session.screen.put(f"saved to {write_tensors(path, tensors)}")

@@ -87,7 +87,7 @@ def _wanted(session: Session, text: str, last: int) -> range:
 def _graph_lines(session: Session, name: str, last: int) -> range:
     if (name,) not in session.debugger.listing.headers:
         known = ", ".join("@" + graph for graph in list(session.debugger.program.graphs)[:10])
-        raise UsageError(f"the program has no graph @{name}", hint=f"the graphs are {known}")
+        raise UsageError(f"the program has no graph @{name}", hint=f"use one of: {known}")
     first = session.debugger.listing.header_line((name,))
     return range(first, min(last, first + _PAGE - 1) + 1)
 

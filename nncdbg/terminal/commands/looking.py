@@ -146,7 +146,7 @@ def _array(session: Session, text: str) -> tuple[str, Array]:
     scope = session.debugger.values
     result = session.debugger.evaluate(text)
     if not isinstance(result, (np.ndarray, np.generic, bool, int, float)):
-        raise UsageError(f"`{text}` is not a tensor", hint="`print` shows it")
+        raise UsageError(f"`{text}` is not a tensor", hint="show it with `print`")
     expression = parse(text, scope.has, scope.names)
     whole = len(expression.names) == 1 and re.fullmatch(r'%?(?:"(?:[^"\\]|\\.)*"|[\w/.$]+)', text) is not None
     return next(iter(expression.names)) if whole else text, np.asarray(result)

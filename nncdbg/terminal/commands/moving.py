@@ -23,8 +23,8 @@ def _times(name: str, text: str) -> int:
 def run(session: Session, text: str) -> None:
     """Run from the start until a breakpoint, a finding, a failure or the end.
 
-    At a terminal, a program that has started needs confirmation.  `finish` runs to the end of the
-    graph or loop.
+    At a terminal, `run` needs confirmation if the program has started.  `finish` runs to the end of
+    the graph or loop.
     """
     no_arguments("run", text)
     machine = session.debugger.machine

@@ -48,7 +48,7 @@ def record(session: Session, text: str) -> None:
     if session.recording is not None:
         close_recording(session.recording)
     elif started is None:
-        raise UsageError("nothing is being recorded", hint="record FILE")
+        raise UsageError("nothing is being recorded", hint="start a recording with `record FILE`")
     session.recording = started
     session.screen.put("recording is off" if started is None else f"recording to {path}")
 

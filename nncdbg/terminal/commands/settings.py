@@ -84,7 +84,7 @@ def change_setting(screen: Screen, text: str) -> bool:
     except (ValueError, KeyError):
         name = match["name"]
         raise UsageError(
-            f"{name} cannot be {match['value']}", hint=f"`set {name} VALUE`, where VALUE is {setting.values}"
+            f"{name} cannot be {match['value']}", hint=f"use `set {name} VALUE`; VALUE is {setting.values}"
         ) from None
     return True
 

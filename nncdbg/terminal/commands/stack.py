@@ -46,7 +46,7 @@ def frame_(session: Session, text: str) -> None:
     debugger = session.debugger
     number = whole_number("frame", text) if text else max(0, debugger.selected)
     if not 0 <= number < len(debugger.frames):
-        raise UsageError(f"there is no frame {number}", hint="`where` lists the frames")
+        raise UsageError(f"there is no frame {number}", hint="list the frames with `where`")
     _show_frame(session, number)
 
 
@@ -68,7 +68,7 @@ def _select(session: Session, steps: int) -> None:
     chosen = min(max(0, before + steps), len(debugger.frames) - 1)
     if chosen == before:
         which = "outermost" if steps > 0 else "innermost"
-        raise UsageError(f"this is the {which} frame", hint="`where` shows the stack")
+        raise UsageError(f"this is the {which} frame", hint="show the stack with `where`")
     _show_frame(session, chosen)
 
 

@@ -47,7 +47,7 @@ def info(session: Session, text: str) -> None:
     topics = [topic for topic in TOPICS if word and topic.startswith(_ELSEWHERE.get(word, word))]
     if not topics:
         what = f'there is no info about "{word}"' if word else "`info` needs a topic"
-        raise UsageError(what, hint=_ANSWERS.get(word) or f"topics: {', '.join(TOPICS)}")
+        raise UsageError(what, hint=_ANSWERS.get(word) or f"use one of: {', '.join(TOPICS)}")
     TOPICS[topics[0]](session, rest.strip())
 
 

@@ -130,7 +130,7 @@ def _print_one(name: str, *, as_json: bool) -> None:
         near = difflib.get_close_matches(name, all_names(), 1)
         raise UsageError(
             f'there is no op "{name}"',
-            hint=f"did you mean {near[0]}?" if near else "`nncdbg ops` lists all ops",
+            hint=f"did you mean {near[0]}?" if near else "list all ops with `nncdbg ops`",
         )
     version = version_of(name, {})
     entry = known(name)

@@ -95,10 +95,10 @@ def _note_outside(stores: Sequence[str], target: Path, screen: Screen) -> None:
     if not outside:
         forget_printed(target)
         return
-    when = "for other users, or after a move" if note_printed(target, outside) else "to open"
+    when = "for other users or after a move" if note_printed(target, outside) else "to open the text"
     for path in outside:
         option = f"--allow-store {shlex.quote(str(path.parent))}"
-        screen.note(f"the data stays in {path}: {when}, the text needs {option}")
+        screen.note(f"the data stays in {path}; {when}, use {option}")
 
 
 def _file_of_output() -> Path | None:

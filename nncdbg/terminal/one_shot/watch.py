@@ -43,7 +43,7 @@ _ALL = 1 << 20
 """More findings than there are."""
 
 _EXIT_CODES = """exit code: 0 fine, 1 a gate tripped, 2 wrong usage, 3 a file could not be read or written,
-           4 the graph failed while running, 130 interrupted; the highest of several"""
+           4 the graph failed while running, 130 interrupted; of several codes, the highest"""
 
 
 def main(arguments: Sequence[str]) -> int:
