@@ -23,6 +23,7 @@ def parse_bytes(size: int | str | None) -> int:
     unit = _UNITS.get(match[2].upper()) if match else None
     if match is None or unit is None:
         raise UsageError(
-            f"{size!r} is not a size in bytes", hint="write a number, or one such as 500MB or 4GiB"
+            f"{size!r} is not a size in bytes",
+            hint="write a number of bytes, or a size such as 500MB or 4GiB",
         )
     return int(float(match[1]) * unit)

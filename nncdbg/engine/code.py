@@ -255,7 +255,7 @@ class Compiler:
         first = len(code.template)
         for value, inferred in zip(node.outputs, results, strict=True):
             if value.name in code.slot_of:
-                raise GraphError(f"%{value.name} is defined twice", hint="every value is defined once")
+                raise GraphError(f"%{value.name} is defined twice", hint="define every value only once")
             code.new_slot(value.name, UNSET, pc)
             code.know(value.name, self.declarations.agreed(code.path, value.name, value.type, inferred))
         last = len(code.template)
@@ -322,7 +322,7 @@ class Compiler:
             return code.new_slot("", literal_array(operand, dtype), -1)
         slot = code.find(operand)
         if slot is None:
-            raise GraphError(f"%{operand} is not defined", hint="a value is defined before it is used")
+            raise GraphError(f"%{operand} is not defined", hint="define it before this statement")
         return slot
 
 
@@ -352,7 +352,7 @@ def agreed(name: str, declared: Type | None, inferred: Type | None) -> Type | No
     found = common_type(declared, inferred)
     if found is None:
         raise GraphError(
-            f"%{name} is declared {declared} but the op gives {inferred}",
+            f"%{name} is declared {declared} but the op returns {inferred}",
             hint="omit the type, or correct it",
         )
     return found

@@ -432,7 +432,7 @@ class Control:
 
     def _not_at_start(self) -> None:
         if self.machine.tick == 0:
-            raise UsageError("this is the start of the program", hint="there is nothing to step back to")
+            raise UsageError("this is the start of the program", hint="step forward first")
 
 
 def _headline(judged: Judged) -> str:

@@ -107,7 +107,7 @@ def read_spec(text: str, folder: Path | None = None) -> Generated | DataFile | I
     if _LITERAL.match(text.strip()) is None:
         near = difflib.get_close_matches(text, GENERATED, n=1)
         hint = f"did you mean {near[0]}?" if near else f"give one of: {FORMS}"
-        raise UsageError(f'"{text}" is not data', hint=hint)
+        raise UsageError(f'"{text}" is not valid data', hint=hint)
     value = evaluate(parse(text, lambda name: False), _NoValues())
     return Plain(value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value)
 

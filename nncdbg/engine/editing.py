@@ -38,7 +38,9 @@ def change(scope: Values, name: str, value: Any, index: Any, to_device: Callable
     machine, timeline = scope.machine, scope.timeline
     place = scope.place(name)
     if place.depth is None:
-        raise UsageError(f"%{name} belongs to a block that has ended", hint="go back into it to change it")
+        raise UsageError(
+            f"%{name} belongs to a block that has ended", hint="step back into the block to change it"
+        )
     if isinstance(index, str):
         index = evaluate_index(parse_index(index, scope.has, scope.names), scope)
     after = edited(name, scope.to_host(scope.content(name)), value, index)
@@ -73,8 +75,8 @@ def edited(name: str, before: Array, value: Any, index: Any) -> Array:
     given = _as_given(name, value)
     if index is None and given.shape not in ((), before.shape):
         raise UsageError(
-            f"%{name} is {type_of(before)}, the new value has shape {list(given.shape)}",
-            hint="give a scalar or the same shape; set an index, as in `set %v[0] = 1`, for a part",
+            f"%{name} is {type_of(before)}, but the new value has shape {list(given.shape)}",
+            hint="use a scalar or the same shape, or set a part: `set %v[0] = 1`",
         )
     after = np.array(before) if index is None else writable_copy(np.asarray(before))
     try:

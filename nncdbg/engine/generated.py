@@ -29,7 +29,10 @@ def generate(
     shape = tuple(int(size) for size in type_.shape if size is not None)
     if type_.dtype == "str":
         if kind not in (None, "zeros"):
-            raise UsageError(f"input %{name} is text and cannot be {kind}", hint="give an array of strings")
+            raise UsageError(
+                f"input %{name} has type str and cannot be filled with {kind}",
+                hint="give an array of strings",
+            )
         return np.full(shape, "", object)
     dtype = dtypes.NUMPY[type_.dtype]
     if kind == "arange":
@@ -42,7 +45,7 @@ def generate(
         return _generator(seed, name).integers(integers.low, integers.high, shape).astype(dtype)
     whole = type_.dtype in dtypes.INTEGERS or type_.dtype == "bool"
     if kind == "normal" and whole:
-        raise UsageError(f"input %{name} {type_} cannot be normal", hint="use uniform or arange")
+        raise UsageError(f"input %{name} {type_} cannot be filled with normal", hint="use uniform or arange")
     return _drawn(type_.dtype, kind or ("uniform" if whole else "normal"), shape, _generator(seed, name))
 
 

@@ -39,7 +39,7 @@ def _name_of(array: Array, value: Value) -> str:
     except KeyError:
         raise InputError(
             f"input %{value.name} cannot be an array of {array.dtype}",
-            hint=f"the graph has {value.type}" if value.type else "give a plain numeric array",
+            hint=f"use an array for {value.type}" if value.type else "give a plain numeric array",
         ) from None
 
 
@@ -95,7 +95,7 @@ def _from_text(value: Value, text: str, folder: Path | None, notes: list[str]) -
         case Generated():
             raise InputError(
                 f'an item of input %{value.name} cannot be "{text}"',
-                hint="generated data fills a whole tensor",
+                hint="generate each item with NumPy, or use a file",
             )
 
 
@@ -108,7 +108,7 @@ def _sequence(
         data = load_archive(path, lambda header: _check_header(element, header))
     if not isinstance(data, (list, tuple)):
         raise InputError(
-            f"input %{value.name} {type_} needs a list of arrays", hint="FILE.npz gives all its arrays"
+            f"input %{value.name} {type_} needs a list of arrays", hint="use FILE.npz to give all its arrays"
         )
     return [
         given_array(Value(f"{value.name}[{index}]", type_.element), item, folder, notes)

@@ -255,7 +255,7 @@ class _Backward:
         program = formula_of(node, types, self._emit.opsets)
         graph = program.graphs[program.entry] if program is not None else None
         if graph is not None and len(graph.outputs) < len(node.outputs):
-            raise UnsupportedOp("its formula gives its first results only")
+            raise UnsupportedOp("its formula computes only its first results")
         return graph
 
     def _draws(self, node: Node, seen: set[str]) -> bool:

@@ -121,7 +121,7 @@ class Header:
         mode, frames = self.image.mode, getattr(self.image, "n_frames", 1)
         if frames > 1 and self.image.format != "MPO":
             # MPO: the photo of a phone, with smaller or other views behind it.
-            raise self.refused(f"it has {frames} images", "save the one that you want as .png")
+            raise self.refused(f"it has {frames} images", "save one of them as .png")
         if mode in ("I", "F"):
             raise self.refused("it has 32-bit pixels", "convert it to .npy with numpy.save")
         tiles = getattr(self.image, "tile", None)
@@ -171,11 +171,13 @@ class Header:
             isinstance(needed, int) and needed != given for needed, given in zip(fixed, size, strict=True)
         ):
             sides = "x".join(str(each) if isinstance(each, int) else "any" for each in fixed)
-            fact = f"the image is {by(size)}, the input needs {sides} (width x height)"
+            fact = f"the image is {by(size)}, but the input needs {sides} (width x height)"
             if fitting is not None:
                 raise self.refused(fact.replace("the image", fitting.kind), f"write {fitting.kind} alone")
             stretched, cut = self._with("resize"), self._with("crop")
-            raise self.refused(fact, f"{stretched} stretches it, {cut} keeps the ratio and cuts the edges")
+            raise self.refused(
+                fact, f"use {stretched} to stretch it, or {cut} to keep the ratio and cut the edges"
+            )
         if not 0 < size[0] * size[1] <= MOST_PIXELS:
             raise self.refused(f"{by(size)} is not 1 to {MOST_PIXELS:,} pixels", "choose another size")
         return size
@@ -190,7 +192,9 @@ class Header:
             if scale not in (None, "raw"):
                 raise self.refused(f"{dtype} takes pixel values as they are, without {scale}", "use raw")
             if high < white:
-                raise self.refused(f"pixels are 0..{white}, {dtype} holds {low}..{high}", "give a .npy file")
+                raise self.refused(
+                    f"pixels are 0..{white}, but {dtype} represents {low}..{high}", "give a .npy file"
+                )
         elif scale is None:
             choices = [(f"/{white}", "0..1"), (f"/{white / 2:g}-1", "-1..1"), ("raw", f"0..{white}")]
             if channels == 3:

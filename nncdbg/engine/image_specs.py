@@ -77,7 +77,9 @@ def image_file(text: str, folder: Path | None = None) -> ImageFile | None:
             raise UsageError(f'"{text}": "{step}" is not a step', hint=_suggestion(step))
         for name in parsed:
             if name in fields:
-                raise UsageError(f'"{text}" has two steps of one kind', hint=f"one of each: {STEPS}")
+                raise UsageError(
+                    f'"{text}" has two steps of one kind', hint=f"use at most one of each: {STEPS}"
+                )
         fields.update(parsed)
     return ImageFile(path, steps, **fields)
 

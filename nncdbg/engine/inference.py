@@ -51,7 +51,7 @@ def _check_tensors(node: Node, found: Schema, types: Sequence[Type | None]) -> N
         if parameter.tensor and known is not None and not isinstance(known, TensorType):
             raise GraphError(
                 f"{node.op} takes a tensor as its operand {parameter.name}, not {known}",
-                hint="SequenceAt and OptionalGetElement give what is inside",
+                hint="extract the tensor with SequenceAt or OptionalGetElement",
             )
 
 
@@ -62,17 +62,18 @@ def check_operands(node: Node, found: Schema) -> None:
     if len(node.inputs) < needed or (len(node.inputs) > len(found.inputs) and not variadic):
         formal = ", ".join(parameter.name for parameter in found.inputs) or "none"
         raise GraphError(
-            f"{node.op} takes {_count(needed, len(found.inputs), variadic)}, {len(node.inputs)} given",
+            f"{node.op} takes {_count(needed, len(found.inputs), variadic)}, not {len(node.inputs)}",
             hint=f"its operands are: {formal}",
         )
     for parameter, operand in zip(found.inputs, node.inputs, strict=False):
         if operand is None and not parameter.optional and not parameter.variadic:
             raise GraphError(
-                f"{node.op} needs its operand {parameter.name}", hint="give a value in place of _"
+                f"{node.op} needs its operand {parameter.name}", hint="write a value instead of _"
             )
     many = bool(found.outputs) and found.outputs[-1].variadic
     if len(node.outputs) > len(found.outputs) and not many:
-        raise GraphError(f"{node.op} has {len(found.outputs)} outputs, {len(node.outputs)} named")
+        count = f"{len(found.outputs)} output{'s' * (len(found.outputs) != 1)}"
+        raise GraphError(f"{node.op} has {count}, not {len(node.outputs)}")
 
 
 def _count(least: int, most: int, variadic: bool) -> str:

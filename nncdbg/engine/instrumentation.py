@@ -103,11 +103,11 @@ class Instrumentation:
         """The kinds of findings that cannot be found here, each with why, and what would find it."""
         found = {}
         if self.micro is None:
-            found["micro"] = "micro programs are not compared with the kernels", "--check micro runs them"
+            found["micro"] = "micro programs are not compared with the kernels", "use --check micro"
         backend, inspecting = self.linker.backend, self.linker.allocation
         if not inspecting.inspects:
             why = f"the allocator {inspecting.name} does not check memory"
-            hint = "debug, arena and poison do"
+            hint = "use the allocator debug, arena or poison"
             if not backend.on_host:
                 hint += f", with another backend than {backend.name}"
             found |= dict.fromkeys(("uninitialized", "guard"), (why, hint))

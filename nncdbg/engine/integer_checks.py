@@ -38,7 +38,7 @@ def finding_of(statement: Statement, fault: IntegerFault, inputs: Sequence[Any],
     node, name = code.nodes[pc], code.names[code.operands[pc][fault.operand]]
     where, count = f"%{name}" if name else f"operand {fault.operand + 1}", int(fault.elements.sum())
     detail = (
-        f"{fault.cause}: %{node.outputs[0].name} is wrong as {node.op} cannot take "
+        f"{fault.cause}: %{node.outputs[0].name} is wrong: {node.op} does not accept "
         f"{count} of {fault.elements.size} elements of {where}"
     )
     return Finding("integer", statement, detail, inputs, 0, result=result, elements=fault.results)

@@ -70,7 +70,7 @@ class Loaded:
         if key not in self._called:
             graph = self.program.graphs[name]
             if len(types) != len(graph.inputs):
-                raise GraphError(f"@{name} takes {len(graph.inputs)} operands, {len(types)} given")
+                raise GraphError(f"@{name} takes {len(graph.inputs)} operands, not {len(types)}")
             elements = [TensorType(known.dtype) if known else None for known in types]
             merged = [
                 value.type if element is None or _fits(value.type, element) else element

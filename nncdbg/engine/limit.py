@@ -21,7 +21,7 @@ class Limit:
 
     def __post_init__(self) -> None:
         if self.count < 1:
-            raise UsageError(f"max_ops cannot be {self.count}", hint="it is 1 or more")
+            raise UsageError(f"max_ops cannot be {self.count}", hint="use a number of 1 or more")
         self.renew()
 
     def renew(self) -> None:
@@ -37,4 +37,4 @@ class Limit:
 
     def failure(self, words: str) -> RunError:
         """The error of a run that is not to go on."""
-        return RunError(words, hint="the program may have an endless loop; --max-ops sets the limit")
+        return RunError(words, hint="check the program for an endless loop, or raise --max-ops")

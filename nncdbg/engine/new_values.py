@@ -59,7 +59,7 @@ def _same_dtype(name: str, known: TensorType | None, array: Array) -> Array:
         if array.dtype in dtypes.NUMPY.values():
             held = str(TensorType(dtypes.name_of(array.dtype), array.shape))
         raise UsageError(
-            f"%{name} is {known}, the file holds {held}",
+            f"%{name} is {known}, but the file contains {held}",
             hint=f"convert it before numpy.save: x.astype({wanted.name!r})",
         )
     return array
@@ -87,5 +87,5 @@ def whole_result(name: str, type_: Type | None, value: Any) -> Array:
         len(sizes) != len(shape)
         or any(isinstance(a, int) and a != b for a, b in zip(sizes, shape, strict=True))
     ):
-        raise UsageError(f"%{name} is {known}, the new value has shape {list(shape)}")
+        raise UsageError(f"%{name} is {known}, but the new value has shape {list(shape)}")
     return edited(name, np.zeros(shape, dtypes.NUMPY[known.dtype]), given, None)

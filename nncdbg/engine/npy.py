@@ -120,9 +120,9 @@ def _unpacked(path: Path, archive: NpzFile, key: str, check: Check) -> Array:
         hint = "save plain arrays: numpy.savez(path, x=x)"
         raise LoadError(f'"{key}" in {path} is not a plain array', hint=hint)
     if header.dtype.hasobject:
-        raise LoadError(f'"{key}" in {path} holds Python objects', hint=_PICKLES)
+        raise LoadError(f'"{key}" in {path} contains Python objects', hint=_PICKLES)
     if header.nbytes > there:
-        fact = f"its header needs {header.nbytes} bytes, it has {there}"
+        fact = f"its header requires {header.nbytes} bytes, but it has {there}"
         raise LoadError(f'"{key}" in {path} is truncated: {fact}')
     check(header)
     array: Array = archive[key]
@@ -177,6 +177,6 @@ def choice(name: str, known: Iterable[str]) -> str:
     """A hint: the known name that is nearest to `name`, or all of them."""
     names = sorted(known)
     if not names:
-        return "there are none"
+        return "choose another file: it has no arrays"
     near = difflib.get_close_matches(name, names, n=1)
     return f"did you mean {near[0]}?" if near else "use one of: " + ", ".join(names)

@@ -56,17 +56,17 @@ def failure_of(stop: Stop, model: str) -> NncdbgError | None:
         return stop.error
     if stop.reason == "pause":
         return RunError(
-            f"stopped: {stop.detail}", hint="the program may have an endless loop; --max-ops sets the limit"
+            f"stopped: {stop.detail}", hint="check the program for an endless loop, or raise --max-ops"
         )
     if stop.finding is not None and stop.finding.kind == "micro":
         return RunError(
-            f"{stop.detail} (line {stop.line})", hint=f"`nncdbg {model} --check micro` stops there"
+            f"{stop.detail} (line {stop.line})", hint=f"stop there with `nncdbg {model} --check micro`"
         )
     if stop.finding is not None:
         kind = stop.finding.kind
         return MemoryFault(
             f"{stop.detail} (line {stop.line})",
             kind=kind,
-            hint=f"`nncdbg {model}`, then `continue`, stops there",
+            hint=f"stop there with `nncdbg {model}`, then `continue`",
         )
     return RunError(stop.detail or f"the run stopped: {stop.reason}")

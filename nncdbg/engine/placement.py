@@ -51,7 +51,7 @@ class Placement:
         place = self.listing.next_site(line)
         if place is None or line < 1:
             last = len(self.listing.lines)
-            raise UsageError(f"no statement at or after line {line}", hint=f"the listing has {last} lines")
+            raise UsageError(f"no statement at or after line {line}", hint=f"choose a line from 1 to {last}")
         if place[0] != line:
             found.note = f"line {line} has no statement; moved to line {place[0]}"
             found.target = str(place[0])
@@ -65,7 +65,7 @@ class Placement:
             raise UsageError(f"no statement comes from {file}", hint=self._known_files())
         there = min((each for each in origin if each >= line), default=None)
         if there is None or line < 1:
-            raise UsageError(f"no statement comes from line {line} of {file} or after it")
+            raise UsageError(f"no statement comes from {file}:{line} or later")
         if there != line:
             found.note = f"line {line} has no statement; moved to line {there}"
             found.target = f"{file}:{there}"
@@ -83,7 +83,7 @@ class Placement:
     def _known_files(self) -> str | None:
         files = sorted(self.origins)
         return (
-            f"the source files are {', '.join(files[:3])}{' ...' if len(files) > 3 else ''}"
+            f"use one of the source files: {', '.join(files[:3])}{' ...' if len(files) > 3 else ''}"
             if files
             else None
         )
@@ -146,7 +146,7 @@ class Placement:
     def _nothing_there(self, found: Breakpoint) -> UsageError:
         if found.expression is not None:
             words = f"`{found.target}` reads no value that the program computes"
-            return UsageError(words, hint="such as max(abs(%h)) < 6e4")
+            return UsageError(words, hint="write for example max(abs(%h)) < 6e4")
         sigil = {"op": "", "graph": "@"}.get(found.kind, "%")
         near = difflib.get_close_matches(found.target, candidates(self.program, found.kind), 1)
         kind = "value" if found.kind == "data" else found.kind

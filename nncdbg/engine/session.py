@@ -512,7 +512,8 @@ class Debugger(RichOutput):
             if stop.reason == "end":
                 self.control.go_to(before)
                 raise UsageError(
-                    "the program would end before it reaches that place", hint="the program has not moved"
+                    "the program would end before it reaches that place",
+                    hint="choose an earlier place; the program has not moved",
                 )
             return stop
 
@@ -805,7 +806,7 @@ class Debugger(RichOutput):
         text = f"{count} re-applied: {', '.join(places)}"
         if not again:
             text = f"{count} of branch {self.timeline.branch} will be re-applied: {', '.join(places)}"
-            text += f"; `branch {self.timeline.without(edits[0])}` is the run without it"
+            text += f"; `branch {self.timeline.without(edits[0])}` returns to the run without it"
         self._say(text)
 
     def _say(self, text: str) -> None:

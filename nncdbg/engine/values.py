@@ -115,11 +115,11 @@ class Values:
             if inner is not None:
                 raise NotComputed(
                     f"%{name} is not available in this frame",
-                    hint=f"it belongs to an inner frame, @{inner.code.graph.name}: select that frame",
+                    hint=f"select the inner frame @{inner.code.graph.name}",
                 )
             raise NotComputed(
                 f"%{name} is not available in this frame",
-                hint="its block has not run (since the last edit), or its history was dropped",
+                hint="run its block (again): it has not run yet, or its history was dropped",
             )
         raise self._unknown(name)
 
@@ -155,7 +155,7 @@ class Values:
         near = nearest_name(name, self.names())
         return ExpressionError(
             f"nothing is named %{name}",
-            hint=f"did you mean %{near}?" if near else "`info values` lists the available values",
+            hint=f"did you mean %{near}?" if near else "list the available values with `info values`",
         )
 
     def _where(self, place: Place) -> str:
@@ -243,7 +243,7 @@ class Values:
                 if content is not UNSET and content is not EVICTED:
                     return self._standing(name, content)
         raise NotComputed(
-            f"%{name} has no previous value", hint="this is its first iteration, or it was dropped"
+            f"%{name} has no previous value", hint="step to a later iteration, or increase --history"
         )
 
     def outputs(self) -> Outputs:
@@ -298,13 +298,11 @@ class Values:
         frame = current.frame
         slots = frame.code.operands[current.pc] if kind == "in" else current.results
         if slots is None:
-            raise NotComputed("$out is not computed yet", hint="it is the result of a statement that has run")
+            raise NotComputed("$out is not computed yet", hint="step over a statement to see its result")
         shown = f"${kind}{number or ''}" if kind == "out" else f"${kind}{number}"
         if number >= len(slots):
             what = ("operand" if kind == "in" else "result") + ("" if len(slots) == 1 else "s")
-            hint = (
-                f"they are {', '.join(f'${each}' for each in numbered(kind, len(slots)))}" if slots else None
-            )
+            hint = f"use {', '.join(f'${each}' for each in numbered(kind, len(slots)))}" if slots else None
             raise ExpressionError(f"there is no {shown}: the statement has {len(slots)} {what}", hint=hint)
         slot = slots[number]
         if slot == 0:

@@ -127,7 +127,7 @@ def compare(a: npt.ArrayLike, b: npt.ArrayLike, between: Between = _go_on) -> Co
     strings = [array.dtype.kind in "OUST" for array in (left, right)]
     if any(strings):
         if not all(strings):
-            raise UsageError("a tensor of strings and one of numbers cannot be compared")
+            raise UsageError("a tensor of strings cannot be compared with a tensor of numbers")
         return _compare_strings(left, right)
     ulps = left.dtype == right.dtype and dtypes.name_of(left.dtype) in dtypes.FLOATS
     distance = _Distance((_exponent(left), _exponent(right)))

@@ -136,7 +136,7 @@ class Cursor:
             return self.prefixed()
         match = _bare(self.line, self.position)
         if match is None:
-            raise self.flaw(f"expected a name after {sigil}", f'other names are quoted: {sigil}"conv:0"')
+            raise self.flaw(f"expected a name after {sigil}", f'quote other names: {sigil}"conv:0"')
         self.position = match.end()
         return match[0]
 
@@ -147,9 +147,7 @@ class Cursor:
         match = _prefixed(self.line, self.position)
         if match is None:
             self.position = label.end()
-            raise self.flaw(
-                f"expected a name after {label[0]}", f'other names are quoted: {label[0]}"conv:0"'
-            )
+            raise self.flaw(f"expected a name after {label[0]}", f'quote other names: {label[0]}"conv:0"')
         try:
             name = self.prefixes.full(match[0])
         except UndeclaredPrefix:
@@ -334,7 +332,7 @@ class Cursor:
         rounded = single(value)
         if rounded is None:
             raise Flaw(
-                "the number does not fit an f32, which float attributes are",
+                "the number does not fit f32, the type of float attributes",
                 match.start(),
                 len(match[0]),
                 f"write {match[0]}:f64 if the op takes a double",

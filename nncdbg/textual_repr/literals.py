@@ -178,7 +178,10 @@ def _flatten(data: Any) -> tuple[list[Any], tuple[int, ...]]:
             raise Misfit("numbers and lists are mixed", "all rows of an array have the same depth")
         lengths = {len(item) for item in flat}
         if len(lengths) > 1:
-            raise Misfit("the rows of the array differ in length", f"the lengths are {sorted(lengths)}")
+            raise Misfit(
+                "the rows of the array differ in length",
+                f"use rows of equal length; the lengths are {sorted(lengths)}",
+            )
         sizes.append(lengths.pop())
         flat = [element for item in flat for element in item]
     return flat, tuple(sizes)
@@ -197,7 +200,7 @@ def _shape_of(sizes: tuple[int, ...], count: int, type: TensorType) -> tuple[int
     )
     if not fits:
         found = ",".join(map(str, sizes))
-        raise Misfit(f"the data has the sizes [{found}]", f"the type says {print_type(type)}")
+        raise Misfit(f"the data has the sizes [{found}]", f"the declared type is {print_type(type)}")
     return sizes
 
 
@@ -213,7 +216,7 @@ def _flat_array(flat: list[Any], dtype: str) -> Array:
     wanted = bool if dtype == "bool" else int
     for item in flat:
         if type(item) is not wanted:
-            raise Misfit(f"{_shown(item)} is not {_ELEMENTS[wanted]}", f"the type says {dtype}")
+            raise Misfit(f"{_shown(item)} is not {_ELEMENTS[wanted]}", f"the declared type is {dtype}")
     if wanted is int:
         _check_range(flat, dtype)
         return np.array(flat, np.uint64 if dtype == "u64" else np.int64).astype(NUMPY[dtype])
@@ -226,7 +229,7 @@ _ELEMENTS = {bool: "true or false", int: "an integer"}
 def _objects(flat: list[Any]) -> Array:
     for item in flat:
         if not isinstance(item, (str, bytes)):
-            raise Misfit(f"{_shown(item)} is not a string", 'the type says str: write "..."')
+            raise Misfit(f"{_shown(item)} is not a string", 'write a string "...", or change the type str')
     array = np.empty(len(flat), np.object_)
     array[:] = flat
     return array

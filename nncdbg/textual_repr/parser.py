@@ -147,7 +147,7 @@ class Parser(Reading):
         """``#`` is skipped, ``##`` kept for what follows, ``##!`` for the block around it."""
         version = re.match(r"#nncdbg[ \t]+([0-9]+)", text) if number == 1 else None
         if version is not None and version[1] != str(VERSION):
-            hint = f"this nncdbg reads version {VERSION}"
+            hint = f"use version {VERSION}"
             raise Flaw(
                 f"version {version[1]} of the text is not supported", version.start(1), len(version[1]), hint
             )
@@ -288,7 +288,7 @@ class Parser(Reading):
         assert header is not None
         assert outer is not None
         if block.kind == "then":
-            raise cursor.whole("`if` without `else`", "write } else {, whose last line is yield")
+            raise cursor.whole("`if` without `else`", "write } else { with yield as its last line")
         if block.results is None or (header.branch is not None and header.branch.results is None):
             self.salvage(cursor.line, number)
             return
@@ -315,7 +315,7 @@ class Parser(Reading):
         start = cursor.position
         outputs = read.definitions(cursor, names, ")")
         if len(outputs) != len(results):
-            message = f"the branches yield {len(results)}, here are {len(outputs)}"
+            message = f"{len(outputs)} results where the branches yield {len(results)}"
             hint = "write _ for an unused result"
             raise Flaw(message, start, max(1, cursor.position - 1 - start), hint)
         return outputs
@@ -432,11 +432,11 @@ class Parser(Reading):
             named, given = [v.name for v in block.outputs], [v.name for v in results]
             if len(named) != len(given):
                 count = f"{len(named)} output{'' if len(named) == 1 else 's'}"
-                message = f"the graph has {count}, return gives {len(given)}"
+                message = f"the graph has {count}, but return has {len(given)}"
                 raise cursor.whole(message, f"its outputs are declared at line {block.line}")
             for name, value in zip(named, given, strict=True):
                 if name != value:
-                    message = f"return gives {shown(value)} where the graph's output is {shown(name)}"
+                    message = f"return has {shown(value)} where the graph's output is {shown(name)}"
                     raise cursor.whole(
                         message,
                         f"use the name declared at line {block.line}",
@@ -444,7 +444,8 @@ class Parser(Reading):
         elif block.kind == "else" and block.header is not None and block.header.branch is not None:
             first = block.header.branch
             if first.results is not None and len(first.results) != len(results):
-                message = f"the first branch yields {len(first.results)}, this one {len(results)}"
+                counts = f"{len(first.results)} in the first branch, {len(results)} in this one"
+                message = f"the number of results differs: {counts}"
                 raise cursor.whole(
                     message, f"both branches must yield the same number of values; see line {first.end}"
                 )

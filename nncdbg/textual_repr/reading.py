@@ -127,7 +127,7 @@ class Reading:
             line = block.line_of(mark.name)
             if line is not None:
                 fault = "is defined twice" if mark.name in block.names else "hides a value of the same name"
-                hint = f"it is defined at line {line}; values are defined once; loops rebind with next"
+                hint = f"choose another name (it is defined at line {line}); a loop rebinds with next"
                 message = f"{shown(mark.name)} {fault}"
                 self.report(
                     number, Flaw(message, mark.start, mark.width, hint, code="redefined", related=line)

@@ -180,5 +180,7 @@ def wrong_calls(
                 message = (
                     f"@{name_text(mark.name)} has {wanted} {what}{'' if wanted == 1 else 's'}, not {count}"
                 )
-                hint = "write _ for an unused output" if what == "output" else "give each input"
+                hint = (
+                    "write _ for an unused output" if what == "output" else "write one operand for each input"
+                )
                 yield call.line, Flaw(message, mark.start, mark.width, hint, code="arity")

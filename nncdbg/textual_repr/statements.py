@@ -74,7 +74,7 @@ def outputs(cursor: Cursor, names: Names) -> tuple[Value, ...]:
     values = [definition(cursor, names)]
     while cursor.accept(","):
         values.append(definition(cursor, names))
-    cursor.expect("=", "the outputs of a statement end in =, as in %y: f32[2] = Relu(%x)")
+    cursor.expect("=", "write = after the outputs, as in %y: f32[2] = Relu(%x)")
     return tuple(values)
 
 
@@ -189,7 +189,7 @@ def next_values(cursor: Cursor, names: Names, carried: tuple[Value, ...]) -> tup
             fault = "is assigned twice" if name in after else "is not carried by this loop"
             text = ", ".join(f"%{value.name}" for value in carried) or "nothing"
             raise Flaw(f"%{name} {fault}", start, cursor.position - start, f"the loop carries {text}")
-        cursor.expect("=", "next assigns: next %s = %v")
+        cursor.expect("=", "write next %s = %v")
         after[name] = Value(use(cursor, names))
 
     if cursor.at("%"):
@@ -199,7 +199,7 @@ def next_values(cursor: Cursor, names: Names, carried: tuple[Value, ...]) -> tup
     missing = [value.name for value in carried if value.name not in after]
     if missing:
         message = f"next leaves out %{', %'.join(missing)}"
-        raise cursor.whole(message, "next assigns every carried value: %s = %s keeps a value unchanged")
+        raise cursor.whole(message, "assign every carried value; %s = %s keeps a value unchanged")
     collected = value_list(cursor, names) if cursor.accept_word("collect") else ()
     return (*(after[value.name] for value in carried), *collected)
 

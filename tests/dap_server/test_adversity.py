@@ -140,7 +140,7 @@ def test_a_value_of_every_type_can_be_seen_read_and_written(tmp_path: Path) -> N
                 assert "memoryReference" not in variable
                 continue
             client.request("setVariable", {**place, "value": "1"})
-            assert "is not data" in client.refused("setVariable", {**place, "value": '"x"'})
+            assert "is not valid data" in client.refused("setVariable", {**place, "value": '"x"'})
             for number in TOO_FINE.get(name, []):
                 arguments = {"expression": f"%o_{name}[0, 1]", "value": number}
                 told = client.refused("setExpression", arguments)

@@ -278,7 +278,7 @@ def test_lines_of_the_users_own_source(client: Client, tmp_path: Path) -> None:
     assert told[0]["message"] == "2 statements come from here: lines 5 and 6 of graph.nnc"
     assert told[1]["line"] == 15
     assert told[1]["message"].startswith("line 13 has no statement; moved to line 15")
-    assert "no statement comes from line 16" in told[2]["message"]
+    assert "no statement comes from" in told[2]["message"]
     assert go_on(client)["hitBreakpointIds"] == [told[0]["id"]]
     assert client.top_frame()["line"] == 6
     assert go_on(client)["hitBreakpointIds"] == [told[1]["id"]]

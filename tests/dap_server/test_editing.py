@@ -146,7 +146,7 @@ REFUSED: list[tuple[str, str, str]] = [
     ("%small", "8", "does not fit"),
     ("%small[0]", "0.5", "does not fit"),
     ("%flags", "2", "does not fit"),
-    ("%x", '"text"', "is not data"),
+    ("%x", '"text"', "is not valid data"),
     ("%words", "1", "text is required"),
     ("%x", "[1, 2]", "the new value has shape [2]"),
     ("%x[5]", "1", "out of bounds"),
@@ -335,7 +335,7 @@ def test_restart_keeps_the_edits_of_the_branch(client: Client) -> None:
     client.expect_stop("exit")
     assert client.evaluate("%probs") == EVEN
     assert [text for text in _messages(client) if "re-applied" in text] == [
-        "1 edit of branch 1 will be re-applied: %h at line 11; `branch 0` is the run without it",
+        "1 edit of branch 1 will be re-applied: %h at line 11; `branch 0` returns to the run without it",
         "1 edit re-applied: %h at line 11",
     ]
 

@@ -157,7 +157,7 @@ def test_an_integer_fault_stops_where_the_filter_is_set(client: Client, tmp_path
     info = client.request("exceptionInfo", {"threadId": 1})
     assert info["exceptionId"] == "integer"
     assert info["description"].startswith(
-        "cast out of range: %y is wrong as Cast cannot take 1 of 2 elements"
+        "cast out of range: %y is wrong: Cast does not accept 1 of 2 elements"
     )
 
 
@@ -223,7 +223,7 @@ def test_filters_that_a_program_cannot_find_are_not_offered(client: Client) -> N
     client.expect_event("initialized")
     guard, nan = catch(client, "guard", "nan")
     assert (guard["verified"], guard["reason"], nan["verified"]) == (False, "failed", True)
-    told = "the allocator plain does not check memory (debug, arena and poison do)"
+    told = "the allocator plain does not check memory (use the allocator debug, arena or poison)"
     assert guard["message"] == told
     client.request("restart", {"arguments": {**plain, "allocator": "arena"}})
     every = ["nan", "inf", "uninitialized", "integer", "overflow", "guard", "race", "assertion"]

@@ -181,15 +181,15 @@ def test_size_changes_only_by_an_explicit_step(photo, steps, shape, words):
 @pytest.mark.parametrize(
     ("steps", "dtype", "shape", "message"),
     [
-        (":/255", "f32", (1, 3, 4, 5), "the image is 8x6, the input needs 5x4 (width x height)"),
-        (":/255", "f32", (1, 3, "H", 5), "the image is 8x6, the input needs 5xany (width x height)"),
+        (":/255", "f32", (1, 3, 4, 5), "the image is 8x6, but the input needs 5x4 (width x height)"),
+        (":/255", "f32", (1, 3, "H", 5), "the image is 8x6, but the input needs 5xany (width x height)"),
         (
             ":/255",
             "f32",
             (1, 3, 4, 5),
-            "photo.png:/255,resize stretches it, photo.png:/255,crop keeps the ratio",
+            "use photo.png:/255,resize to stretch it, or photo.png:/255,crop to keep the ratio",
         ),
-        (":/255,resize=9x9", "f32", (1, 3, 4, 5), "resize is 9x9, the input needs 5x4"),
+        (":/255,resize=9x9", "f32", (1, 3, 4, 5), "resize is 9x9, but the input needs 5x4"),
         (":/255,resize", "f32", (1, 3, "H", "W"), "resize needs a width and a height"),
         (":/255,resize=99999x99999", "f32", (1, 3, "H", "W"), "99999x99999 is not 1 to 67,108,864 pixels"),
         (":/255,resize", "f32", (1, 3, 0, 0), "0x0 is not 1 to"),
@@ -202,7 +202,7 @@ def test_size_changes_only_by_an_explicit_step(photo, steps, shape, words):
             "photo.png:/255 (0..1), photo.png:/127.5-1 (-1..1), photo.png:raw (0..255)",
         ),
         (":/255", "u8", (1, 3, 6, 8), "u8 takes pixel values as they are, without /255"),
-        ("", "i8", (1, 3, 6, 8), "pixels are 0..255, i8 holds -128..127"),
+        ("", "i8", (1, 3, 6, 8), "pixels are 0..255, but i8 represents -128..127"),
         ("", "bool", (1, 3, 6, 8), "pixels cannot be bool"),
         ("", "c64", (1, 3, 6, 8), "pixels cannot be c64"),
         ("", "u8", (4, 3, 6, 8), "one image is a batch of 1, not 4"),
@@ -292,7 +292,7 @@ def test_sixteen_bit_grey_keeps_its_values(tmp_path):
         np.testing.assert_array_equal(channel, DEEP.astype(np.float32) / np.float32(65535))
     assert "repeated in 3 channels" in note
     assert "use /65535" in refusal(path, ":/255", "f32", 6, 8)
-    assert "pixels are 0..65535, u8 holds 0..255" in refusal(path, "", "u8", 6, 8)
+    assert "pixels are 0..65535, but u8 represents 0..255" in refusal(path, "", "u8", 6, 8)
     assert "f16 cannot hold all its values" in refusal(
         saved(tmp_path / "white.png", np.full((6, 8), 65535, np.uint16)), ":raw", "f16", 6, 8
     )
@@ -369,7 +369,7 @@ def test_sizes_are_compared_before_pixels_are_decoded(tmp_path, monkeypatch):
     path = claiming(tmp_path / "a.png", 8000, 8000)
     monkeypatch.setattr(Image.Image, "load", lambda self: pytest.fail("the pixels were decoded"))
     monkeypatch.setattr("PIL.ImageFile.ImageFile.load", lambda self: pytest.fail("the pixels were decoded"))
-    assert "the image is 8000x8000, the input needs 8x6" in refusal(path, "", "u8", 6, 8, 3)
+    assert "the image is 8000x8000, but the input needs 8x6" in refusal(path, "", "u8", 6, 8, 3)
 
 
 @pytest.mark.parametrize("keep", [0, 1, 8, 20, 40, 60, 100, -100])

@@ -84,7 +84,7 @@ def test_sizes_come_from_arrays_then_from_the_user_then_are_one():
 def test_a_seed_is_not_negative(seed):
     with pytest.raises(UsageError, match="the seed cannot be") as caught:
         bind(graph(x=F23), {"x": "ones"}, seed=seed)
-    assert caught.value.hint == "a seed is an integer of 0 or more"
+    assert caught.value.hint == "use an integer of 0 or more"
 
 
 def test_an_array_later_in_the_graph_sizes_an_input_before_it():
@@ -146,7 +146,7 @@ def test_scalars_and_lists_are_converted(type_, data, expected):
         (F23, np.zeros((2, 3)), "it needs f32, not f64"),
         (F23, np.zeros((2, 4), np.float32), "axis 1 must have size 3, not 4"),
         (F23, np.zeros(6, np.float32), "it needs 2 axes, not 1"),
-        (F23, "x.svg", "is not data"),
+        (F23, "x.svg", "is not valid data"),
         (F23, "zeroes", "did you mean zeros"),
         (F23, [[1, 2, 3], [4, 5]], "ragged"),
         (F23, object(), "which a tensor cannot contain"),
@@ -278,7 +278,7 @@ def test_an_archive_whose_header_lies_is_refused(tmp_path):
     with zipfile.ZipFile(tmp_path / "claim.npz", "w") as archive:
         archive.writestr("x.npy", claim.getvalue() + b"few")
         archive.writestr("text", "no array")
-    with pytest.raises(LoadError, match="its header needs 12000000000 bytes, it has 3"):
+    with pytest.raises(LoadError, match="its header requires 12000000000 bytes, but it has 3"):
         bind(graph(x=TensorType("f32", ("N", 3))), {"x": "claim.npz:x"}, folder=tmp_path)
     with pytest.raises(LoadError, match="is not a plain array"):
         bind(graph(x=F23), {"x": "claim.npz:text"}, folder=tmp_path)
@@ -377,7 +377,7 @@ def test_text_gives_numbers_lists_and_data_of_given_sizes(text):
         (F23, "normal[a,3]", "has wrong sizes"),
         (F23, "[1,2", "expected"),
         (F23, "[1,2]", "it needs 2 axes, not 1"),
-        (F23, "%x", "is not data"),
+        (F23, "%x", "is not valid data"),
         (TensorType("i64", ()), "1.5", "cannot hold 1.5"),
         (TensorType("i64", (2,)), '["a"]', "it needs i64, not str"),
     ],

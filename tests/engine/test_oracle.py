@@ -109,7 +109,7 @@ def test_check_and_catch_say_what_they_need() -> None:
     assert {*plain.beyond()} == {"micro", "uninitialized", "guard"}
     with pytest.raises(UsageError, match="the allocator plain does not check memory") as caught:
         plain.catch("nan", "guard")
-    assert caught.value.hint == "debug, arena and poison do"
+    assert caught.value.hint == "use the allocator debug, arena or poison"
     for allocator in ("debug", "arena", "poison"):
         assert {*nncdbg.Debugger(program, allocator=allocator, check="micro").beyond()} == set()
     quiet = nncdbg.Debugger(

@@ -393,7 +393,7 @@ graph @main(%x: f32[2]) -> (%y) {
 @pytest.mark.parametrize(
     ("statement", "message"),
     [
-        ("%y = Add(%x)", "Add takes 2 operands, 1 given"),
+        ("%y = Add(%x)", "Add takes 2 operands, not 1"),
         ("%y = Relu(%x, alpha=1)", "Relu has no attribute 'alpha'"),
         ("%y: f32[3] = Relu(%x)", "declared f32"),
         ("%y = MatMul(%x, %w)", "a has 4 columns, b has 3 rows"),

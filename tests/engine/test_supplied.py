@@ -113,7 +113,7 @@ def test_files(tmp_path):
     debugger = stopped(folder=tmp_path)
     debugger.set_value("%b", "b.npy")
     assert debugger.value("%b")[1, 2] == 6
-    with pytest.raises(UsageError, match=r"%b is f32\[2,3\], the file holds f64\[2,3\]"):
+    with pytest.raises(UsageError, match=r"%b is f32\[2,3\], but the file contains f64\[2,3\]"):
         debugger.set_value("%b", "wide.npy")
     with pytest.raises(LoadError):
         debugger.set_value("%b", "none.npy")
@@ -128,7 +128,7 @@ def test_files(tmp_path):
         ("b", 1j, "a complex number is not a real one"),
         ("b", 1e300, "does not fit"),
         ("c", "zeros", "the sizes of %c are not known"),
-        ("b", "nonsense", "is not data"),
+        ("b", "nonsense", "is not valid data"),
     ],
 )
 def test_what_does_not_fit_is_refused(name, value, says):
@@ -164,7 +164,7 @@ graph @main(%x: f32[2,3]) -> (%y) {
   return %y
 }
 """
-    assert "onnxruntime has it: --backend onnxruntime; or supply its results" in stopped(text).stop.error.hint
+    assert "run it with --backend onnxruntime; or supply its results" in stopped(text).stop.error.hint
     hint = stopped().stop.error.hint
     assert "--op-library FILE.py" in hint
     assert "`set %b = zeros[2,3]` or `= FILE.npy`" in hint

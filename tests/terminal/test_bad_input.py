@@ -55,7 +55,7 @@ def test_missing_file(call: Call, mode: list[str]) -> None:
 def test_a_negative_seed(call: Call) -> None:
     code, out, err = call("run", "small.nnc", "--seed", "-1")
     assert (code, out) == (2, "")
-    assert err == "error: the seed cannot be -1\n  hint: a seed is an integer of 0 or more\n"
+    assert err == "error: the seed cannot be -1\n  hint: use an integer of 0 or more\n"
 
 
 def test_folder_as_model(call: Call, tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def test_out_of_memory(call: Call, tmp_path: Path) -> None:
         ("rcontinue", "this is the start of the program"),
         ("record /dev/full", "No space left on device"),
         ("load %x = objects.npy", "never unpickles"),
-        ("load %x = f64.npy", "the file holds f64[2,3]"),
+        ("load %x = f64.npy", "the file contains f64[2,3]"),
         ("p zeros(1000000000000)", "error"),
         ("p " + "(" * 200 + ")" * 200, "error"),
         ("\x1b[31m\x00", "error"),

@@ -223,7 +223,7 @@ def test_golden_names_come_from_a_file_or_from_shape_and_order(
     ("names", "code", "words"),
     [
         ("a b c", 3, "line 1: 3 names instead of 2"),
-        ('{"a": 1}', 3, "every name must map to a name"),
+        ('{"a": 1}', 3, "each name must map to one other name"),
         ("{", 3, "is not JSON"),
         ("a nothing", 2, "no statement computes %nothing"),
         ("nothing a", 2, 'has no array "nothing"'),

@@ -43,7 +43,7 @@ def test_run_prints_what_was_done(classifier: Path, tmp_path: Path, capsys: Capt
     ("steps", "message"),
     [
         ("", "the scale from 0..255 to f32 is missing"),
-        (":/255", "the image is 64x48, the input needs 16x16 (width x height)"),
+        (":/255", "the image is 64x48, but the input needs 16x16 (width x height)"),
         (":/255,resise", "did you mean resize?"),
     ],
 )

@@ -138,7 +138,7 @@ def reverse_step_out(session: Session, arguments: ReverseArguments) -> None:
 def _backward(session: Session, thread: int, verb: Verb, *, unasked: bool = False) -> None:
     _check_thread(thread)
     if session.program.debugger.machine.tick == 0:
-        raise UsageError("this is the start of the program", hint="there is nothing to step back to")
+        raise UsageError("this is the start of the program", hint="step forward first")
     session.program.move(session, verb, unasked=unasked)
 
 

@@ -44,13 +44,13 @@ def _way_out(op: str, version: int) -> str:
     from nncdbg.engine.backends.onnxruntime import has_kernel
 
     if has_kernel(op, version):
-        return "onnxruntime has it: --backend onnxruntime"
+        return "run it with --backend onnxruntime"
     later = [since for since in versions_of(op) if since > version]
     if later:
-        return f"ONNX has it since opset {later[0]}: import that, or export the model for it"
+        return f"import opset {later[0]}, or export the model for it"
     if split(op)[0]:
         return "add a kernel: --op-library FILE.py"
-    return "`nncdbg ops` lists the ops that run"
+    return "list the supported ops with `nncdbg ops`"
 
 
 def _bound(xp: ModuleType, call: Call, *, out: bool) -> Execute:

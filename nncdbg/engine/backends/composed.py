@@ -61,7 +61,9 @@ class FormulaKernel:
     def _step(self, code: Code, pc: int) -> Instruction:
         node = code.nodes[pc]
         if node.op in CONTROL or node.op.startswith("@"):
-            raise UnsupportedOp(f"the formula of {self._call.node.op} has a block, and no kernel replaces it")
+            raise UnsupportedOp(
+                f"the formula of {self._call.node.op} contains a block; a block needs a kernel here"
+            )
         kernels = self._bind(call_of(code, pc, self._call.generator))
         return kernels.run, gatherer(code.operands[pc]), code.targets[pc]
 

@@ -95,7 +95,7 @@ def moved(xp: Any, array: Any) -> Any:
         return array
     if array.dtype.kind == "V" or array.dtype.isbuiltin != 1:
         raise UnsupportedOp(
-            f"the backend {xp.__name__} has no arrays of {array.dtype}",
+            f"the backend {xp.__name__} does not support {array.dtype}",
             hint="use --backend numpy, or use --fallback to run these ops on NumPy",
         )
     return xp.asarray(array)
@@ -139,7 +139,7 @@ def _lacking(xp: Any, call: Call, error: AttributeError) -> Execute:
 def _missing(xp: Any, call: Call, error: AttributeError) -> UnsupportedOp:
     return UnsupportedOp(
         f"{call.node.op} has no kernel on {xp.__name__}: there is no {xp.__name__}.{error.name}",
-        hint="--fallback runs it on NumPy",
+        hint="use --fallback to run it on NumPy",
     )
 
 
@@ -168,5 +168,7 @@ def _placed(backend: CuPy, xp: Any, value: Any, steers: bool, constant: bool) ->
     if isinstance(value, xp.ndarray):
         return value
     if value.dtype.hasobject:
-        raise UnsupportedOp(f"{xp.__name__} has no arrays of text", hint="--fallback runs it on NumPy")
+        raise UnsupportedOp(
+            f"{xp.__name__} does not support strings", hint="use --fallback to run it on NumPy"
+        )
     return backend.constant(value) if constant else backend.to_device(value)

@@ -65,9 +65,7 @@ def why_not(call: Call) -> str | None:
     if call.op.random and not _draws_nothing(call.node):
         return "its random numbers would differ when a statement is executed again"
     if opset_for(call.node.op, call.version) is None:
-        return (
-            f"opset {NEWEST_OPSET}, the newest that onnxruntime reads, defines it differently or not at all"
-        )
+        return f"onnxruntime reads opsets up to {NEWEST_OPSET}, which lack this version of the op"
     return None
 
 
@@ -97,8 +95,8 @@ def refuse_packed(dtype_name: str, call: Call) -> None:
     """Raise UnsupportedOp for elements of less than a byte, which runtimes store packed."""
     if dtype_name in _PACKED:
         raise UnsupportedOp(
-            f"{call.node.op} has no kernel on onnxruntime for {dtype_name}: its elements are packed there",
-            hint="--fallback runs it on NumPy",
+            f"{call.node.op} has no kernel on onnxruntime for {dtype_name}: onnxruntime packs its elements",
+            hint="use --fallback to run it on NumPy",
         )
 
 

@@ -107,7 +107,7 @@ class OnnxRuntime:
         return self.sessions[key]
 
 
-_OTHER = "--fallback runs it on NumPy"
+_OTHER = "use --fallback to run it on NumPy"
 
 _NUMBERS = {NUMPY[name]: number for name, number in ONNX.items()}
 """NumPy dtype to ONNX's number for it."""

@@ -9,10 +9,7 @@ import numpy as np
 from nncdbg.engine.diagnosis.cause import Cause
 from nncdbg.engine.graph import Array
 
-MASKS = (
-    "an infinity is a mask only in Where, Max, Min, or added to scores before a softmax; "
-    "use a finite number here"
-)
+MASKS = "use a finite number: an infinity works as a mask only in Where, Max, Min and softmax scores"
 
 
 def cause_of_input(name: str, array: Array, kind: str) -> Cause:
@@ -23,7 +20,7 @@ def cause_of_input(name: str, array: Array, kind: str) -> Cause:
 
 def cause_of_constant(name: str, array: Array, kind: str) -> Cause:
     """A parameter that has NaN or Inf in the model."""
-    hint = "the model was saved with it: check the training or the conversion"
+    hint = "check the training or the conversion of the model"
     return Cause("bad parameter", f"%{name} has {_words(array, kind)}", MASKS if kind == "inf" else hint)
 
 
@@ -31,7 +28,7 @@ def cause_in_place(operand: int, op: str, array: Array, kind: str) -> Cause:
     """A number written in place among the operands of an op."""
     number = f"operand {operand + 1} of {op} is {array.reshape(-1)[0]}" if array.size == 1 else ""
     evidence = number or f"operand {operand + 1} of {op} has {_words(array, kind)}"
-    return Cause("bad parameter", evidence, MASKS if kind == "inf" else "write another number")
+    return Cause("bad parameter", evidence, MASKS if kind == "inf" else "write a finite number")
 
 
 def _words(array: Array, kind: str) -> str:
@@ -44,5 +41,5 @@ def _words(array: Array, kind: str) -> str:
     first = [int(axis[0]) for axis in np.nonzero(bad)]
     rows: Any = bad.reshape(array.shape[0], -1).any(axis=1) if array.ndim > 1 else None
     if rows is not None and rows.sum() == 1 and array.shape[0] > 1:
-        return f"{words}, all in index {int(np.flatnonzero(rows)[0])} of axis 0, the first at {first}"
+        return f"{words}, all at index {int(np.flatnonzero(rows)[0])} of axis 0, the first at {first}"
     return f"{words}, the first at {first}"

@@ -27,13 +27,13 @@ def kernel_at_fault(birth: Birth, statement: Statement, backend: str) -> Cause |
     index, count = first(wrong), int(np.count_nonzero(wrong))
     what = "NaN" if birth.kind == "nan" else "infinite"
     evidence = (
-        f"{count} of {wrong.size} elements that {backend} computes are {what}, the first{at(index)}; by the "
-        f"definition of {birth.op} that is {exact(expected[index])}"
+        f"{count} of {wrong.size} elements from {backend} are {what}, the first{at(index)}; by the "
+        f"definition of {birth.op} it is {exact(expected[index])}"
     )
     return Cause(
         "kernel",
         evidence,
-        f"report it to the developers of {backend}; --backend numpy computes this op as ONNX defines it",
+        f"report it to the developers of {backend}, or use --backend numpy",
     )
 
 

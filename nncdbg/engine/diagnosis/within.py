@@ -112,7 +112,7 @@ def _of_micro(birth: Birth, inner: Birth) -> Cause:
 def _suspect(birth: Birth, result: Finite) -> Cause:
     index = spot(birth)
     given, expected = shown(float(birth.output[index])), shown(result.number)
-    evidence = f"the kernel of {birth.op} gave {given}{at(index)}, its micro program {expected}"
+    evidence = f"the kernel of {birth.op} computed {given}{at(index)}, and its micro program {expected}"
     hint = f"run it with another backend, and report the bug in the kernel of {birth.op}"
     return Cause("kernel", evidence, hint)
 

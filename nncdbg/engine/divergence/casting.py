@@ -42,7 +42,7 @@ _TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_datatype"})
 def cast_program(program: Program, dtype: str) -> Program:
     """The program with its floats of 16 bits and more as `dtype`.  Raises UsageError for another type."""
     if dtype not in WIDTHS:
-        raise UsageError(f"a program cannot be cast to {dtype!r}", hint=f"one of: {', '.join(WIDTHS)}")
+        raise UsageError(f"a program cannot be cast to {dtype!r}", hint=f"use one of: {', '.join(WIDTHS)}")
     kept = _kept(program)
     graphs = {
         name: _Caster(dtype, kept.names[name], program.opsets, _names(graph)).graph(graph)

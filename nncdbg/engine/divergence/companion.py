@@ -55,7 +55,7 @@ class Companion:
             return name, inputs[name]
         raise NotComputed(
             f"{spelled(name)} is an input of its block; only results of statements have counterparts",
-            hint="compare what it was computed from",
+            hint="compare the value from which it was computed",
         )
 
     def _seek(self, key: Key) -> Written | None:

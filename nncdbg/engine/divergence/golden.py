@@ -32,7 +32,7 @@ def load_golden(path: Path) -> dict[str, Array]:
     """The arrays of a `.npz` file by name.  Raises LoadError for what cannot be read."""
     names = archive_names(path)
     if not names:
-        raise LoadError(f"{path} holds no arrays", hint="save them with numpy.savez(path, name=array)")
+        raise LoadError(f"{path} contains no arrays", hint="save them with numpy.savez(path, name=array)")
     return {name: load_from_archive(path, name) for name in names}
 
 
@@ -51,14 +51,17 @@ def load_names(path: Path) -> dict[str, str]:
         except json.JSONDecodeError as error:
             raise LoadError(f"{path} is not JSON: {error}") from error
         if not all(isinstance(value, str) for value in found.values()):
-            raise LoadError(f"{path}: every name must map to a name", hint='{"golden name": "value name"}')
+            raise LoadError(
+                f"{path}: each name must map to one other name", hint='{"golden name": "value name"}'
+            )
         return {name: value.removeprefix("%") for name, value in found.items()}
     names: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
         words = line.partition("#")[0].split()
         if words and len(words) != 2:
             raise LoadError(
-                f"{path}, line {number}: {len(words)} names instead of 2", hint="a line is: GOLDEN VALUE"
+                f"{path}, line {number}: {len(words)} names instead of 2",
+                hint="write each line as: GOLDEN VALUE",
             )
         if words:
             names[words[0]] = words[1].removeprefix("%")
@@ -92,7 +95,7 @@ class GoldenRun:
         unknown = names.keys() - golden.keys()
         if unknown:
             raise UsageError(
-                f'the golden file has no array "{min(unknown)}"', hint=f"it has {', '.join(golden)}"
+                f'the golden file has no array "{min(unknown)}"', hint=f"use one of: {', '.join(golden)}"
             )
 
     def pause(self) -> None:
@@ -125,7 +128,8 @@ class GoldenRun:
                 mapping[places[value]] = name, "name"
             elif value not in self.a.debugger.inputs:
                 raise UsageError(
-                    f"no statement computes {spelled(value)}", hint=f'the golden array "{name}" maps to it'
+                    f"no statement computes {spelled(value)}",
+                    hint=f'correct the mapping of the golden array "{name}"',
                 )
         left = [name for name in self.golden if name not in self.names and not self._is_input(name)]
         for name in left:

@@ -20,7 +20,7 @@ def inputs_like(graph: Graph, given: Mapping[str, Any]) -> tuple[dict[str, Any],
         value.name: _cast(value, given[pairs[value.name]]) for value in graph.inputs if value.name in pairs
     }
     notes = [
-        f"input %{name} of side B gets the value of %{source} of side A"
+        f"input %{name} of side B receives the value of %{source} of side A"
         for name, source in pairs.items()
         if name != source
     ]

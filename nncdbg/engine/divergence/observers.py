@@ -158,7 +158,7 @@ def _finished(debugger: Debugger, move: Move) -> dict[str, Any]:
         raise KeyboardInterrupt
     if debugger.outputs is None:
         raise RunError(
-            f"stopped: {stop.detail}", hint="the program may have an endless loop; --max-ops sets the limit"
+            f"stopped: {stop.detail}", hint="check the program for an endless loop, or raise --max-ops"
         )
     return dict(debugger.outputs)
 

@@ -68,7 +68,7 @@ class PairedRuns:
                 if (cause := self.report.cause) is not None:
                     site = cause.site
                     where = "" if site.line is None else f", line {site.line}"
-                    error.hint = f"before it the sides differ: {cause.text} ({spelled(site.value)}{where})"
+                    error.hint = f"the sides differ earlier: {cause.text} ({spelled(site.value)}{where})"
                 raise
             self.report.spilled = mine.spilled + theirs.spilled
             comparison = self._paired(one, other)

@@ -63,7 +63,7 @@ def _argument(parser: Parser, call: _Call) -> None:
         call.given[parameter] = parser.expression()
         return
     if call.named:
-        raise parser.fault("an argument without a name follows one with a name")
+        raise parser.fault("a positional argument follows a named argument")
     if len(call.given) >= call.positional and not call.tail:
         raise _too_many(parser, call)
     _place(parser, call, parser.expression())
@@ -116,5 +116,5 @@ def _too_many(parser: Parser, call: _Call) -> ExpressionError:
     hint = f"the arguments are {', '.join(call.function.parameters)}"
     if call.name in ("min", "max"):
         pair = {"min": "minimum", "max": "maximum"}[call.name]
-        hint = f"write {call.name}(x, axis=1); element by element: {pair}(a, b)"
-    return parser.fault(f"`{call.name}` takes no further argument here", hint=hint)
+        hint = f"write {call.name}(x, axis=1), or {pair}(a, b) element by element"
+    return parser.fault(f"`{call.name}` takes no more arguments", hint=hint)

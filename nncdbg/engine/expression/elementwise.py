@@ -101,9 +101,9 @@ ELEMENTWISE: dict[str, Function] = {
             "square": "the square",
             "floor": "x rounded down to an integer",
             "ceil": "x rounded up to an integer",
-            "isnan": "whether an element is NaN",
-            "isinf": "whether an element is Inf or -Inf",
-            "isfinite": "whether an element is neither NaN nor Inf",
+            "isnan": "whether each element is NaN",
+            "isinf": "whether each element is Inf or -Inf",
+            "isfinite": "whether each element is neither NaN nor Inf",
         }.items()
     },
     **{
@@ -122,14 +122,14 @@ ELEMENTWISE: dict[str, Function] = {
         }.items()
     },
     "sigmoid": Function(("x",), 1, _sigmoid, "1 / (1 + exp(-x)), computed in f64"),
-    "relu": Function(("x",), 1, _relu, "the larger of x and 0; NaN stays"),
+    "relu": Function(("x",), 1, _relu, "the larger of x and 0; NaN is kept"),
     "softmax": Function(("x", "axis"), 1, _softmax, "exp(x) / sum(exp(x)) along the axis (-1), in f64"),
     "round": Function(("x", "decimals"), 1, _round, "x rounded, halves to even"),
     "mod": Function(("a", "b"), 2, remainder, "the remainder of a // b, with the sign of b"),
-    "maximum": Function(("a", "b"), 2, _pairwise("maximum"), "the larger of two; NaN if one is NaN"),
-    "minimum": Function(("a", "b"), 2, _pairwise("minimum"), "the smaller of two; NaN if one is NaN"),
+    "maximum": Function(("a", "b"), 2, _pairwise("maximum"), "the larger of a and b; NaN if either is NaN"),
+    "minimum": Function(("a", "b"), 2, _pairwise("minimum"), "the smaller of a and b; NaN if either is NaN"),
     "where": Function(("condition", "a", "b"), 3, _where, "a where the condition is true, else b"),
-    "clip": Function(("x", "min", "max"), 1, _clip, "x limited to min and max; None is no limit"),
+    "clip": Function(("x", "min", "max"), 1, _clip, "x limited to min and max; None means no limit"),
     "isclose": Function(_CLOSE, 2, _isclose, "whether |a - b| <= atol + rtol * |b|"),
     "allclose": Function(_CLOSE, 2, _allclose, "whether all elements are close; rtol 1e-5, atol 1e-8"),
 }

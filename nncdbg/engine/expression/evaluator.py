@@ -111,7 +111,7 @@ class Evaluator:
             raise self._error(node, str(fact), parts, values, fact.hint) from None
         except TypeError:
             types = " and ".join(map(type_text, values))
-            raise self._error(node, f"this does not work on {types}", parts, values) from None
+            raise self._error(node, f"this operation does not accept {types}", parts, values) from None
         except MemoryError:
             raise self._error(node, "there is not enough memory for the result", parts, values) from None
         except (ValueError, IndexError, OverflowError) as error:
@@ -215,7 +215,9 @@ def unknown_variable(text: str, node: nodes.Variable, scope: Scope) -> Expressio
     names = list(scope.variables())
     hint = nearest(node.name, names)
     if hint is None:
-        hint = f"there are {', '.join(f'${name}' for name in names[:_OPERANDS])}; define one: $x = EXPR"
+        hint = (
+            f"the variables are {', '.join(f'${name}' for name in names[:_OPERANDS])}; define one: $x = EXPR"
+        )
     return fault(text, node.start, node.end, f"there is no variable `${shortened(node.name)}`", hint=hint)
 
 

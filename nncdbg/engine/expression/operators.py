@@ -275,13 +275,13 @@ def compare(symbol: str, left: Any, right: Any) -> Any:
     if isinstance(left, tuple) or isinstance(right, tuple):
         return _compare_tuples(symbol, left, right)
     if is_text(left) != is_text(right):
-        raise Fact(f"{type_text(left)} and {type_text(right)} do not compare")
+        raise Fact(f"{type_text(left)} and {type_text(right)} cannot be compared")
     a, b = (left, right) if is_text(left) else (number(left), number(right))
     broadcast(a, b)
     try:
         return _COMPARISONS[symbol](a, b)
     except TypeError:
-        message = f"`{symbol}` does not compare {type_text(left)} and {type_text(right)}"
+        message = f"`{symbol}` cannot compare {type_text(left)} and {type_text(right)}"
         raise Fact(message) from None
 
 
@@ -290,7 +290,7 @@ def _compare_tuples(symbol: str, left: Any, right: Any) -> bool:
         raise Fact("tuples compare only with == and !=")
     a, b = (_as_tuple(side) for side in (left, right))
     if not (isinstance(a, tuple) and isinstance(b, tuple)):
-        raise Fact(f"{type_text(left)} and {type_text(right)} do not compare")
+        raise Fact(f"{type_text(left)} and {type_text(right)} cannot be compared")
     return (a == b) is (symbol == "==")
 
 
@@ -366,4 +366,4 @@ def _check_chosen(kept: list[int], chosen: list[tuple[int, ...]], size: int) -> 
     shape = (*together, *kept)
     elements = math.prod(shape)
     if elements > max(size, 1) and (elements > MAX_ELEMENTS or (elements - size) * 8 > MAX_GROWTH):
-        raise Fact(f"the index chooses {elements} elements, too many for an expression")
+        raise Fact(f"the index selects {elements} elements, too many for an expression")

@@ -27,7 +27,7 @@ def _topk(x: Any, k: Any, axis: Any = -1, largest: Any = True) -> list[Array]:
     array = array_of(x)
     along, count = _along(array, axis), integer(k, "k")
     if not 0 <= count <= array.shape[along]:
-        raise Fact(f"k is {count}, and the axis has {array.shape[along]} elements")
+        raise Fact(f"k is {count}, but the axis has {array.shape[along]} elements")
     # A sort puts NaN last, so NaN counts as the largest, as in PyTorch.
     order = np.argsort(array, axis=along, kind="stable")
     chosen = np.flip(order, along) if truth(largest) else order
@@ -75,19 +75,25 @@ def _cumulative(name: str) -> Callable[..., Any]:
 _SORTED = ("x", "axis", "descending")
 
 ORDERING: dict[str, Function] = {
-    "sort": Function(_SORTED, 1, _sort, "the elements in order along the axis (-1); NaN last"),
+    "sort": Function(_SORTED, 1, _sort, "the elements sorted along the axis (-1); NaN last"),
     "argsort": Function(_SORTED, 1, _argsort, "the positions that sort x along the axis (-1)"),
     "topk": Function(
-        ("x", "k", "axis", "largest"), 2, _topk, "the k largest along the axis (-1): `.values`, `.indices`"
+        ("x", "k", "axis", "largest"),
+        2,
+        _topk,
+        "the k largest elements along the axis (-1): `.values`, `.indices`",
     ),
     "unique": Function(
-        ("x", "return_counts"), 1, _unique, "the different elements; with counts `.values`, `.counts`"
+        ("x", "return_counts"), 1, _unique, "the distinct elements; with counts `.values`, `.counts`"
     ),
-    "argwhere": Function(("x",), 1, _argwhere, "the indices of the elements that are true, or not 0"),
+    "argwhere": Function(("x",), 1, _argwhere, "the indices of the true or nonzero elements"),
     "cumsum": Function(
-        ("x", "axis"), 1, _cumulative("cumsum"), "the sums up to each element; without axis, flattened"
+        ("x", "axis"), 1, _cumulative("cumsum"), "the cumulative sums along the axis, or over all elements"
     ),
     "cumprod": Function(
-        ("x", "axis"), 1, _cumulative("cumprod"), "the products up to each element; without axis, flattened"
+        ("x", "axis"),
+        1,
+        _cumulative("cumprod"),
+        "the cumulative products along the axis, or over all elements",
     ),
 }

@@ -319,7 +319,9 @@ class Parser(Tokens):
         start = self.position
         match = WORD.match(self.text, start + 1)
         if match is None:
-            raise self.fault("expected the name of a variable after `$`", hint="such as $out, $in0 or $iter")
+            raise self.fault(
+                "expected the name of a variable after `$`", hint="write a name such as $out, $in0 or $iter"
+            )
         name = match.group()
         self.position = match.end()
         return nodes.Variable(start, self.position, name)

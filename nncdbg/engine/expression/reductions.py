@@ -131,11 +131,11 @@ def _declared(run: Callable[..., Any], help: str) -> Function:
 
 
 REDUCTIONS: dict[str, Function] = {
-    "min": _declared(_reduction("min", widened=False), "the smallest element; NaN if there is one"),
-    "max": _declared(_reduction("max", widened=False), "the largest element; NaN if there is one"),
+    "min": _declared(_reduction("min", widened=False), "the smallest element; NaN if any element is NaN"),
+    "max": _declared(_reduction("max", widened=False), "the largest element; NaN if any element is NaN"),
     "mean": _declared(_mean, "the mean, in f64"),
     "median": Function(
-        _REDUCED, 1, _median, "the median, in f64", torch="PyTorch takes the lower middle element"
+        _REDUCED, 1, _median, "the median, in f64", torch="PyTorch returns the lower middle element"
     ),
     "std": Function(
         (*_REDUCED, "ddof"),
@@ -154,15 +154,18 @@ REDUCTIONS: dict[str, Function] = {
     "sum": _declared(_reduction("sum", widened=True), "the sum; floats in f64"),
     "prod": _declared(_reduction("prod", widened=True), "the product; floats in f64"),
     "norm": _declared(_norm, "the root of the sum of squares, in f64"),
-    "any": _declared(_reduction("any", widened=False), "whether an element is true"),
+    "any": _declared(_reduction("any", widened=False), "whether any element is true"),
     "all": _declared(_reduction("all", widened=False), "whether all elements are true"),
-    "count": _declared(_reduction("count_nonzero", widened=False), "how many elements are true, or not 0"),
+    "count": _declared(_reduction("count_nonzero", widened=False), "the number of true or nonzero elements"),
     "argmin": _declared(_position("argmin"), "the position of the smallest element"),
     "argmax": _declared(_position("argmax"), "the position of the largest element"),
     "quantile": Function(
         ("x", "q", "axis", "keepdims"), 2, _quantile, "the quantile q (0 to 1), or one per item of a list"
     ),
     "percentile": Function(
-        ("x", "q", "axis", "keepdims"), 2, _percentile, "the percentile q (0 to 100), or one per item"
+        ("x", "q", "axis", "keepdims"),
+        2,
+        _percentile,
+        "the percentile q (0 to 100), or one per item of a list",
     ),
 }

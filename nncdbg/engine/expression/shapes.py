@@ -38,7 +38,7 @@ def dtype_name(word: str) -> str | None:
 def _dtype_of(text: Any) -> np.dtype[Any]:
     name = dtype_name(text) if isinstance(text, str) else None
     if name is None:
-        raise Fact(f"{text!r} is not an element type", 'such as "f32", "float16" or np.int64')
+        raise Fact(f"{text!r} is not an element type", 'write a type such as "f32", "float16" or np.int64')
     return dtypes.NUMPY[name]
 
 
@@ -98,7 +98,7 @@ def _item(x: Any) -> Any:
 def _reshape(x: Any, shape: Any) -> Array:
     array, sizes = _tensor(x), _sizes(shape)
     if any(size < -1 for size in sizes) or sizes.count(-1) > 1:
-        raise Fact("a size is 0 or more, and -1 at most once")
+        raise Fact("a size is 0 or more; one size may be -1")
     try:
         return array.reshape(sizes)
     except ValueError:
@@ -179,7 +179,7 @@ def _arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None) -> A
     first, last = (0, start) if stop is None else (start, stop)
     bounds = [array_of(each) for each in (first, last, step)]
     if any(each.ndim or not np.isfinite(each) for each in bounds) or not bounds[2]:
-        raise Fact("arange takes finite numbers, and a step that is not 0")
+        raise Fact("arange takes finite numbers and a nonzero step")
     numbers = [each.item() for each in bounds]
     integers = all(isinstance(each, int) for each in numbers)
     count = math.ceil((float(numbers[1]) - float(numbers[0])) / float(numbers[2]))
@@ -191,16 +191,16 @@ def _arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None) -> A
 SHAPES: dict[str, Function] = {
     "shape": Function(("x",), 1, _shape, "the sizes, as a tuple"),
     "dtype": Function(("x",), 1, _dtype, 'the element type as text: "f32"'),
-    "size": Function(("x", "axis"), 1, _size, "how many elements, in all or along an axis"),
-    "ndim": Function(("x",), 1, lambda x: _tensor(x).ndim, "how many axes"),
-    "nbytes": Function(("x",), 1, _nbytes, "how many bytes the elements take"),
+    "size": Function(("x", "axis"), 1, _size, "the number of elements, in all or along an axis"),
+    "ndim": Function(("x",), 1, lambda x: _tensor(x).ndim, "the number of axes"),
+    "nbytes": Function(("x",), 1, _nbytes, "the size of the elements in bytes"),
     "len": Function(("x",), 1, _len, "the size of the first axis"),
-    "item": Function(("x",), 1, _item, "the one element of a tensor, as a number"),
+    "item": Function(("x",), 1, _item, "the only element of a tensor, as a number"),
     "T": Function(("x",), 1, lambda x: _tensor(x).T, "the tensor with its axes reversed"),
     "reshape": Function(
-        ("x", "shape"), 2, _reshape, "the elements in another shape; -1 is inferred", spread="shape"
+        ("x", "shape"), 2, _reshape, "the tensor in another shape; a size of -1 is inferred", spread="shape"
     ),
-    "flatten": Function(("x",), 1, _flatten, "the elements in one axis"),
+    "flatten": Function(("x",), 1, _flatten, "the elements as a tensor of one axis"),
     "transpose": Function(
         ("x", "axes"),
         1,
@@ -210,14 +210,16 @@ SHAPES: dict[str, Function] = {
         torch="PyTorch's transpose exchanges two axes: write swapaxes(x, 0, 1)",
     ),
     "swapaxes": Function(("x", "a", "b"), 3, _swapaxes, "x with two axes exchanged"),
-    "squeeze": Function(("x", "axis"), 1, _squeeze, "the tensor without its axes of size 1, or without one"),
+    "squeeze": Function(
+        ("x", "axis"), 1, _squeeze, "the tensor without its axes of size 1, or the given one"
+    ),
     "unsqueeze": Function(("x", "axis"), 2, _unsqueeze, "the tensor with a new axis of size 1"),
     "flip": Function(("x", "axis"), 1, _flip, "the elements in reverse order along axes"),
-    "astype": Function(("x", "dtype"), 2, _astype, 'the elements as another type: %h.astype("f16")'),
-    "zeros": Function(("shape", "dtype"), 1, _zeros, "a tensor of 0, of type f32", spread="shape"),
-    "ones": Function(("shape", "dtype"), 1, _ones, "a tensor of 1, of type f32", spread="shape"),
-    "full": Function(("shape", "value", "dtype"), 2, _full, "a tensor of one value"),
+    "astype": Function(("x", "dtype"), 2, _astype, 'the tensor converted to another type: %h.astype("f16")'),
+    "zeros": Function(("shape", "dtype"), 1, _zeros, "a tensor of zeros, of type f32", spread="shape"),
+    "ones": Function(("shape", "dtype"), 1, _ones, "a tensor of ones, of type f32", spread="shape"),
+    "full": Function(("shape", "value", "dtype"), 2, _full, "a tensor filled with one value"),
     "arange": Function(
-        ("start", "stop", "step", "dtype"), 1, _arange, "the numbers from start (0) up to stop, without stop"
+        ("start", "stop", "step", "dtype"), 1, _arange, "the numbers from start (0) to stop, excluding stop"
     ),
 }

@@ -70,7 +70,9 @@ class Tokens:
         self, text: str, has: Callable[[str], bool], names: Callable[[], Iterable[str]] | None = None
     ) -> None:
         if len(text) > MAX_TEXT:
-            raise fault(text, 0, 1, f"the expression has {len(text)} characters; at most {MAX_TEXT} are read")
+            raise fault(
+                text, 0, 1, f"the expression has {len(text)} characters; at most {MAX_TEXT} are allowed"
+            )
         self.text = text
         self.position = 0
         self.has = has
@@ -178,7 +180,10 @@ class Tokens:
             return written
         if match is None:
             self.position = start
-            raise self.fault("expected the name of a value after `%`", hint='quote an odd name: %"conv:0"')
+            raise self.fault(
+                "expected the name of a value after `%`",
+                hint='quote a name with special characters: %"conv:0"',
+            )
         run = match.group()
         # More parts than that would be more operators than an expression may have.
         for name in islice(_candidates(run), MAX_DEPTH):

@@ -139,8 +139,8 @@ def _find(table: dict[str, str], path: Path, kind: str) -> Callable[..., Any]:
         known = ", ".join(table)
         raise LoadError(
             f'{path} has the suffix "{path.suffix}", which is not a known {kind}',
-            hint=(_EXPORT if kind == "model" and path.suffix.lower() in _OF_TORCH else f"known are {known}")
-            + ("" if path.exists() else f"; and there is no file {path}"),
+            hint=(_EXPORT if kind == "model" and path.suffix.lower() in _OF_TORCH else f"use one of: {known}")
+            + ("" if path.exists() else f" (there is no file {path})"),
         )
     module, _, function = target.partition(":")
     found: Callable[..., Any] = getattr(importlib.import_module(module), function)

@@ -48,7 +48,7 @@ class StaleShape:
     def __str__(self) -> str:
         known = tensor_only(self.inferred)
         if known is not None and known.shape is not None and None not in known.shape:
-            fact = f"but {self.op or 'the loop'} gives {self.inferred}"
+            fact = f"but {self.op or 'the loop'} returns {self.inferred}"
         else:
             fact = "which does not fit the statements that read it"
         return f"%{self.name} is declared {self.declared}, {fact}: the declared shape is ignored"
@@ -59,7 +59,7 @@ def stale_shape_notes(found: Sequence[StaleShape]) -> tuple[str, ...]:
     notes = [f"stale shape in the model: {stale}" for stale in found[:_NAMED]]
     others = len(found) - _NAMED
     if others > 0:
-        notes.append(f"{others} more declared shape{'s' * (others > 1)} of the model ignored as stale")
+        notes.append(f"{others} more stale shape{'s' * (others > 1)} of the model: ignored")
     return tuple(notes)
 
 

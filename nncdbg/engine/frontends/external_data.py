@@ -27,7 +27,7 @@ class ExternalData:
         location = entries.get("location", "")
         if not location:
             raise LoadError(
-                f'tensor "{key}" has external data, and no file is named for it',
+                f'tensor "{key}" has external data, but no file name',
                 hint="the model is damaged: export it again",
             )
         path, size = self._file(location, key)
@@ -35,13 +35,13 @@ class ExternalData:
         length = _number(entries, "length", count, key)
         if length != count:
             raise LoadError(
-                f'tensor "{key}" needs {count} bytes, but the model gives it {length} bytes of {location}',
+                f'tensor "{key}" needs {count} bytes, but the model assigns it {length} bytes of {location}',
                 hint="the model is damaged: export it again",
             )
         if offset + length > size:
             raise LoadError(
-                f'tensor "{key}" needs bytes {offset} to {offset + length} of {path}, which has {size}',
-                hint="the data file is truncated, or belongs to another model",
+                f'tensor "{key}" needs bytes {offset} to {offset + length} of {path}, which has {size} bytes',
+                hint="copy the data file again: it is truncated, or belongs to another model",
             )
         return path, offset
 
@@ -63,13 +63,13 @@ class ExternalData:
             path = self._resolve(location, key)
             if path.exists() and not path.is_file():
                 raise LoadError(
-                    f'tensor "{key}" lies in {path}, which is not a file',
+                    f'tensor "{key}" is stored in {path}, which is not a file',
                     hint="the model is damaged: export it again",
                 )
             if not path.exists():
                 raise LoadError(
-                    f'tensor "{key}" lies in {path}, which does not exist',
-                    hint=f'copy "{location}" beside the model; it holds the model\'s weights',
+                    f'tensor "{key}" is stored in {path}, which does not exist',
+                    hint=f'copy "{location}" to the folder of the model; it contains the weights',
                 )
             self._confined[location] = path, path.stat().st_size
         return self._confined[location]
@@ -77,7 +77,7 @@ class ExternalData:
     def _resolve(self, location: str, key: str) -> Path:
         if self.folder is None:
             raise LoadError(
-                f'tensor "{key}" lies in the file "{location}", and a model in memory has no folder',
+                f'tensor "{key}" is stored in the file "{location}", but a model in memory has no folder',
                 hint="load the model by its path",
             )
         try:
@@ -91,8 +91,8 @@ class ExternalData:
 
 def _outside(key: str, location: str, folder: Path) -> LoadError:
     return LoadError(
-        f'tensor "{key}" lies in "{location}", outside the model\'s folder {folder}',
-        hint="external data must be in the model's folder; other places may be an attack",
+        f'tensor "{key}" is stored in "{location}", outside the model\'s folder {folder}',
+        hint="move it into the model's folder; a path to other places may be an attack",
     )
 
 
@@ -100,7 +100,7 @@ def _number(entries: dict[str, str], name: str, otherwise: int, key: str) -> int
     text = entries.get(name, str(otherwise))
     if not (text.isascii() and text.isdigit()):
         raise LoadError(
-            f'tensor "{key}" has the bad external data {name} "{text}"',
-            hint="it is a number of bytes, 0 or more; the model is damaged",
+            f'tensor "{key}" has invalid external data: {name} is "{text}"',
+            hint="the model is damaged: export it again",
         )
     return int(text)

@@ -38,7 +38,7 @@ def formula(
     try:
         body = _body(schema, version, node, input_types)
     except (ValueError, RuntimeError) as error:
-        raise GraphError(f"ONNX has no formula of {op} for these types and attributes: {error}") from error
+        raise GraphError(f"ONNX has no formula for {op} with these types and attributes: {error}") from error
     if body is None:
         return None
     function = onnx.FunctionProto.FromString(body)

@@ -28,7 +28,7 @@ def load_data(path: Path, type_: Type | None) -> Any:
     except OSError as error:
         raise LoadError(f"cannot read {path}: {error.strerror or error}") from error
     except DecodeError as error:
-        raise LoadError(f"{path} is damaged, or holds no {type_ or 'tensor'}: {error}") from error
+        raise LoadError(f"{path} is damaged, or contains no {type_ or 'tensor'}: {error}") from error
     return _content(message, path)
 
 

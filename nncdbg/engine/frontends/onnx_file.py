@@ -23,7 +23,7 @@ _STRANGERS: tuple[tuple[bytes, str, str], ...] = (
 )
 """First bytes of what is often saved as .onnx by mistake."""
 
-_TEXT = "an ONNX model is binary; graph text has the suffix .nnc"
+_TEXT = "give graph text the suffix .nnc; an ONNX model is binary"
 
 _BROKEN = "the file is truncated, damaged or not an ONNX model: download or export it again"
 
@@ -59,7 +59,7 @@ def file_size(path: Path) -> int:
     if not path.is_file():
         raise LoadError(f"{path} is not a regular file")
     if size == 0:
-        raise LoadError(f"{path} is empty", hint="the download or the export did not finish")
+        raise LoadError(f"{path} is empty", hint="download or export the file again")
     return size
 
 
@@ -95,13 +95,13 @@ def check_model(model: Any, where: str) -> None:
     # 0 is what a model has that does not say.
     if not 0 <= model.ir_version <= onnx.IR_VERSION:
         raise LoadError(
-            f"{where} has IR version {model.ir_version}; versions 1 to {onnx.IR_VERSION} can be read",
+            f"{where} has IR version {model.ir_version}; nncdbg reads versions 1 to {onnx.IR_VERSION}",
             hint=f"install a newer onnx than {onnx.__version__}, or export the model for an older one",
         )
     if not model.HasField("graph"):
-        raise LoadError(f"{where} holds no graph, so it is not an ONNX model", hint=_BROKEN)
+        raise LoadError(f"{where} contains no graph, so it is not an ONNX model", hint=_BROKEN)
     if not model.opset_import and (model.ir_version >= 3 or model.ir_version <= 0):
-        raise LoadError(f"{where} names no operator set, so it is not a complete ONNX model", hint=_BROKEN)
+        raise LoadError(f"{where} has no opset version, so it is not a complete ONNX model", hint=_BROKEN)
     for text in _damaged_texts(model):
         raise LoadError(f"{where} is damaged: the name {text!r} is not UTF-8", hint=_BROKEN)
 

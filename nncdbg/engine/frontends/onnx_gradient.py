@@ -52,14 +52,14 @@ def request_of(node: Node) -> Request:
     """What a Gradient statement asks for; GraphError if its attributes and operands do not fit."""
     y, xs, zs = node.attributes.get("y"), _names_in(node, "xs"), _names_in(node, "zs")
     if not isinstance(y, str) or not xs:
-        raise GraphError(f"{title(node)} must name one value in y, and values in xs")
+        raise GraphError(f"{title(node)} must have one value in y, and at least one in xs")
     names = (*xs, *zs)
     operands = node.inputs[: len(names)]
     if len(operands) != len(names) or None in operands or len(node.outputs) > len(xs):
         raise GraphError(
-            f"{title(node)} names {len(names)} values in xs and zs, has {len(node.inputs)} operands and"
+            f"{title(node)} names {len(names)} values in xs and zs, but has {len(node.inputs)} operands and"
             f" {len(node.outputs)} outputs",
-            hint="it has an operand for each of xs and zs, and at most an output for each of xs",
+            hint="use one operand for each value in xs and zs, and at most one output for each value in xs",
         )
     moved = frozenset(name for name, operand in zip(names, operands, strict=True) if name != operand)
     wanted = tuple(x for x, value in zip(xs, node.outputs, strict=False) if value.name)

@@ -104,7 +104,7 @@ class Conversion:
         title = function_name(function)
         if key in self._open:
             raise GraphError(
-                f'the function "{title}" calls itself', hint="ONNX functions cannot be recursive"
+                f'the function "{title}" calls itself', hint="remove the recursion: ONNX does not support it"
             )
         if copy in self._copies:
             return self._copies[copy]
@@ -193,8 +193,8 @@ class Conversion:
         attributes = self.attributes(node, scope)
         if not attributes:
             raise GraphError(
-                f"{onnx_node.node_title(node)} takes its data from the attribute"
-                f' "{node.attribute[0].ref_attr_name}", which the call does not give'
+                f"{onnx_node.node_title(node)} reads the attribute"
+                f' "{node.attribute[0].ref_attr_name}", which the call does not set'
             )
         return next(iter(attributes.values()))
 
@@ -282,8 +282,8 @@ class Conversion:
         then, otherwise = branches["then_branch"], branches["else_branch"]
         if len(then.outputs) != len(otherwise.outputs):
             raise GraphError(
-                f"{title} has a then_branch with {len(then.outputs)} outputs"
-                f" and an else_branch with {len(otherwise.outputs)}"
+                f"{title} has a then_branch with {len(then.outputs)} outputs,"
+                f" but an else_branch with {len(otherwise.outputs)} outputs"
             )
         outputs = padded(outputs_of(node, scope), len(then.outputs), title)
         return Node("if", inputs_of(node, scope), outputs, subgraphs=(then, otherwise))
@@ -293,8 +293,8 @@ class Conversion:
         title = onnx_node.node_title(node)
         if len(inputs) > len(function.input):
             raise GraphError(
-                f"{title} gives {len(inputs)} inputs to the function"
-                f' "{function_name(function)}", which has {len(function.input)}'
+                f"{title} passes {len(inputs)} inputs to the function"
+                f' "{function_name(function)}", which has {len(function.input)} inputs'
             )
         absent = [i for i in range(len(function.input)) if i >= len(inputs) or inputs[i] is None]
         defaults = {attribute.name: attribute for attribute in function.attribute_proto}

@@ -43,7 +43,7 @@ def loop_node(
             hint="the body takes a counter, a condition and the carried values, and returns the last two",
         )
     if len(outputs) > len(body.outputs) - 1:
-        raise GraphError(f"{title} has {len(outputs)} outputs, its body gives {len(body.outputs) - 1}")
+        raise GraphError(f"{title} has {len(outputs)} outputs, but its body returns {len(body.outputs) - 1}")
     results = (*outputs, *(Value(""),) * (len(body.outputs) - 1 - len(outputs)))
     start: Operand = Literal(True) if condition is None else condition
     tested = not (_known_true(condition, true) and _stays_true(body, true))

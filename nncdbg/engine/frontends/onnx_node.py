@@ -106,7 +106,9 @@ def attribute_value(attribute: Any, where: str, external: ExternalData) -> Attri
             return _type_attribute(attribute.tp, key)
         case "TYPE_PROTOS":
             return tuple(_type_attribute(proto, key) for proto in attribute.type_protos)
-    raise GraphError(f'attribute "{attribute.name}" of {where} has no type', hint="the file is damaged")
+    raise GraphError(
+        f'attribute "{attribute.name}" of {where} has no type', hint="the file is damaged: export it again"
+    )
 
 
 def _text(data: bytes) -> str | bytes:

@@ -93,7 +93,7 @@ def batched_scan_nodes(
         raise GraphError(f"{title} needs a body and a sequence")
     if inputs[0] is not None:
         raise UnsupportedOp(
-            f"{title} gives sequence_lens, which nncdbg does not support",
+            f"{title} uses sequence_lens, which nncdbg does not support",
             hint="convert the model to opset 9 or later: onnx.version_converter",
         )
     names = _Names(next((value.name for value in outputs if value.name), "Scan"), taken | _inside(body))
@@ -184,7 +184,7 @@ def _permutation(value: Value, axis: int, title: str) -> tuple[int, ...]:
     known = tensor_only(value.type)
     if known is None or known.shape is None:
         raise UnsupportedOp(
-            f"{title} stacks %{value.name} along axis {axis}, and its number of axes is unknown",
+            f"{title} stacks %{value.name} along axis {axis}, but its number of axes is unknown",
             hint="run onnx.shape_inference.infer_shapes on the model, and save it",
         )
     rank = len(known.shape)

@@ -47,7 +47,7 @@ def outputs_of(node: Any, scope: Scope) -> tuple[Value, ...]:
 def padded(outputs: tuple[Value, ...], count: int, title: str) -> tuple[Value, ...]:
     """The outputs filled up to `count` with unread ones; GraphError if there are more."""
     if len(outputs) > count:
-        raise GraphError(f"{title} has {len(outputs)} outputs, its graph gives {count}")
+        raise GraphError(f"{title} has {len(outputs)} outputs, but its graph returns {count}")
     return outputs + (Value(""),) * (count - len(outputs))
 
 
@@ -89,7 +89,7 @@ def defined_once(names: Sequence[str], graph: str) -> set[str]:
     for name in names:
         if name in seen:
             raise GraphError(
-                f"%{name} is defined twice in graph @{graph}: as an input or constant",
+                f"%{name} is defined twice as an input or constant of graph @{graph}",
                 hint="every value of a graph has one definition: rename one of the two",
             )
         seen.add(name)
@@ -104,7 +104,7 @@ def check_hiding(graph: Graph, around: Set[str] = frozenset()) -> None:
         for value in values:
             if value.name in around:
                 raise GraphError(
-                    f"%{value.name} is defined in graph @{graph.name}, and in one around it",
+                    f"%{value.name} is defined in graph @{graph.name} and in an enclosing graph",
                     hint="ONNX names are unique in a model: rename one of the two",
                 )
             if value.name:

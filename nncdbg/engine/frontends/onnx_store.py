@@ -139,7 +139,7 @@ class OnnxStore:
         except KeyError:
             raise LoadError(
                 f'the model has no tensor "{key}"',
-                hint="check that it is the file that the program text was made from",
+                hint="open the model from which the program text was made",
             ) from None
 
     def _check(self, key: str, proto: Any) -> None:
@@ -161,7 +161,7 @@ def element_type(number: int, key: str) -> str:
     except KeyError:
         raise LoadError(
             f'tensor "{key}" has the unknown element type number {number}',
-            hint="the file is damaged, or newer than the installed onnx package",
+            hint="export it again, or install a newer onnx package",
         ) from None
 
 
@@ -195,7 +195,7 @@ def tensor_array(tensor: Any, key: str, external: ExternalData) -> Array:
         raw = np.frombuffer(tensor.raw_data, np.uint8)
         if raw.size != expected:
             raise LoadError(
-                f'tensor "{key}" {_type_of(tensor, name)} needs {expected} bytes, has {raw.size}',
+                f'tensor "{key}" {_type_of(tensor, name)} needs {expected} bytes, but has {raw.size}',
                 hint="the file is damaged: export it again",
             )
         return _from_bytes(raw, tensor, name, key)
@@ -230,7 +230,7 @@ def _from_fields(tensor: Any, name: str, key: str) -> Array:
     if name == "str":
         count = math.prod(tensor.dims)
         if len(tensor.string_data) != count:
-            raise LoadError(f'tensor "{key}" needs {count} strings, has {len(tensor.string_data)}')
+            raise LoadError(f'tensor "{key}" needs {count} strings, but has {len(tensor.string_data)}')
         array = np.empty(count, object)
         array[:] = [text.decode("utf-8", "surrogateescape") for text in tensor.string_data]
         array = array.reshape(tuple(tensor.dims))

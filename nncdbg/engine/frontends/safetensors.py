@@ -59,7 +59,9 @@ class SafetensorsStore:
         part = self._file.get_slice(self._known(key))
         name = _NAMES.get(part.get_dtype())
         if name is None:
-            raise LoadError(f'tensor "{key}" of {self._path} has the element type {part.get_dtype()}')
+            raise LoadError(
+                f'tensor "{key}" of {self._path} has the unsupported element type {part.get_dtype()}'
+            )
         return TensorType(name, tuple(part.get_shape()))
 
     def read(self, key: str) -> Array:
@@ -94,4 +96,6 @@ def open_store(path: Path) -> SafetensorsStore:
     try:
         return SafetensorsStore(path, safetensors.safe_open(path, framework="np"))
     except (safetensors.SafetensorError, OSError) as error:
-        raise LoadError(f"cannot read {path}: {error}", hint="the file is truncated or damaged") from error
+        raise LoadError(
+            f"cannot read {path}: {error}", hint="the file is truncated or damaged: download it again"
+        ) from error

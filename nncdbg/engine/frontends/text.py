@@ -32,7 +32,7 @@ def load(path: Path, *, flat: bool = False, stores: Sequence[Path] = ()) -> Prog
     except UnicodeDecodeError as error:
         raise LoadError(
             f"{path} is not UTF-8 text: byte {error.start} cannot be read",
-            hint="graph text is UTF-8; an ONNX model has the suffix .onnx",
+            hint="save graph text as UTF-8, or give an ONNX model the suffix .onnx",
         ) from error
     except OSError as error:
         raise LoadError(f"cannot read {path}: {error.strerror or error}") from error

@@ -12,9 +12,7 @@ from nncdbg.engine.linking import Binding, Execute
 from nncdbg.engine.memory.proof import OTHER_FILL, UNWRITTEN, bytes_of, words
 from nncdbg.stats.inspection import fill, is_pattern
 
-_READ_SCRATCH = (
-    "read a buffer of xp.empty before it wrote there, so that {count} of {size} elements of %{name} are wrong"
-)
+_READ_SCRATCH = "read uninitialized memory from xp.empty: {count} of {size} elements of %{name} are wrong"
 
 
 class KernelBuffers:

@@ -113,12 +113,12 @@ def parse_plan(content: bytes | str, program: Program, source: str = "the plan")
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(
             f"{source} is not a memory plan: {error}",
-            hint='it is JSON: {"nncdbg_plan": 1, "graphs": {"main": {"x": {"offset": 0, "size": 64}}}}',
+            hint='write JSON: {"nncdbg_plan": 1, "graphs": {"main": {"x": {"offset": 0, "size": 64}}}}',
         ) from None
     if document.nncdbg_plan != VERSION:
         raise UsageError(
             f"{source} is a memory plan of version {document.nncdbg_plan}",
-            hint=f"this nncdbg reads version {VERSION}",
+            hint=f"use version {VERSION}",
         )
     if document.alignment < 1:
         raise UsageError(f"{source}: the alignment is {document.alignment}", hint="give a number of bytes")
@@ -189,21 +189,23 @@ class _Names:
         try:
             entry = msgspec.json.decode(raw, type=Entry)
         except msgspec.MsgspecError as error:
-            raise UsageError(f"{where}: {error}", hint='such as {"offset": 0, "size": 64}') from None
+            raise UsageError(
+                f"{where}: {error}", hint='write for example {"offset": 0, "size": 64}'
+            ) from None
         for word in ("offset", "size"):
             number = getattr(entry, word)
             if number is None and entry.alias is None:
                 raise UsageError(f"{where} has no {word}", hint="give `offset` and `size`, or `alias`")
             if number is not None and not 0 <= number < 1 << 48:
-                raise UsageError(f"{where}: its {word} is {number}", hint="give bytes, counted from 0")
+                raise UsageError(f"{where}: its {word} is {number}", hint="use a number of bytes, 0 or more")
         return entry
 
     def _path(self, key: str) -> Path:
         if key in self.paths:
             return self.paths[key]
         raise UsageError(
-            f"{self.source} names the graph {key!r}, which the program does not have",
-            hint=_near(key, self.paths, "") or f"it has {', '.join(list(self.paths)[:5])}",
+            f"{self.source} has the graph {key!r}, but the program does not",
+            hint=_near(key, self.paths, "") or f"use one of: {', '.join(list(self.paths)[:5])}",
         )
 
     def _site(self, path: Path, name: str) -> Site:
@@ -217,12 +219,12 @@ class _Names:
         if having:
             keys = ", ".join(sorted(map(key_of, having)))
             raise UsageError(
-                f"{self.source} names %{bare} of {key_of(path)}, which occurs in several of its blocks",
-                hint=f"give its block as the graph: {keys}",
+                f"{self.source} has %{bare} of {key_of(path)}, which occurs in several of its blocks",
+                hint=f"use one of its blocks as the graph: {keys}",
             )
         raise UsageError(
-            f"{self.source} names %{bare} of {key_of(path)}, which does not exist",
-            hint=_near(bare, elsewhere or self.values[path], "%") or "`nncdbg print` shows the names",
+            f"{self.source} has %{bare} of {key_of(path)}, which does not exist",
+            hint=_near(bare, elsewhere or self.values[path], "%") or "list the names with `nncdbg print`",
         )
 
 
@@ -239,10 +241,12 @@ def _place(site: Site, entries: Mapping[Site, Entry], source: str) -> Place:
         where = f"{source}: %{site[1]} of {key_of(site[0])} is an alias of %{name}"
         following = _visible(root[0], name.removeprefix("%"), entries)
         if following is None:
-            raise UsageError(f"{where}, which has no place", hint="give it one, or leave `alias` out")
+            raise UsageError(
+                f"{where}, which is not in the plan", hint="add that value to the plan, or omit `alias`"
+            )
         if following in seen:
             raise UsageError(
-                f"{where}, which is an alias of the first", hint="one of them needs `offset` and `size`"
+                f"{where}, and these aliases form a cycle", hint="give `offset` and `size` for one of them"
             )
         seen.add(following)
         root = following

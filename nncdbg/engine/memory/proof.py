@@ -33,7 +33,7 @@ def misused(binding: Binding, inputs: Sequence[Any], buffer: Array) -> str | Non
     left = suspect & (bytes_of(second) == OTHER_FILL).all(axis=1)
     depends = suspect & ~left & (bytes_of(buffer) != bytes_of(second)).any(axis=1)
     if depends.any():
-        told = "read %{name}'s buffer before it wrote there, so that {count} of {size} elements are wrong"
+        told = "read %{name}'s buffer before writing it: {count} of {size} elements are wrong"
         return words(binding, 0, buffer, suspect, told)
     if left.any():
         return words(binding, 0, buffer, left, UNWRITTEN)

@@ -120,7 +120,7 @@ class Region:
             except (OSError, ValueError) as error:
                 if size == least:
                     raise RunError(
-                        f"out of memory: {_sized(least)} of addresses cannot be reserved",
+                        f"out of memory: {_sized(least)} of address space cannot be reserved",
                         hint="give smaller inputs, or use --allocator arena, which reuses memory",
                     ) from error
                 # A limit on address space (ulimit -v) asks for less at a time.

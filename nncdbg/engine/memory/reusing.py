@@ -274,7 +274,7 @@ class ReusingAllocation(InspectedAllocation):
                 name, made = statement.code.names[slot], block.owner.value
                 self._note_misread(Misread(statement, name, block, _iteration(moment[1]), moment[0]))
                 known = "" if name == made else f" (defined as %{made})"
-                words = f"{verb(statement)} reads %{name}{known}, whose memory was {self._fate(block)}"
+                words = f"{verb(statement)} reads %{name}{known}, but its memory was {self._fate(block)}"
                 other = block.successor.statement if block.successor is not None else block.freed
                 self.report(Finding("guard", statement, words, contents, None, other))
 

@@ -111,7 +111,7 @@ def range_of(xp: Any, start: Any, limit: Any, delta: Any, *, stash_type: int = 1
     working = NUMPY[element_type(stash_type)] if is_narrow(start.dtype) else start.dtype
     first, last, step = (part.reshape(()).astype(working).item() for part in (start, limit, delta))
     if step == 0:
-        raise RunError("Range has a delta of 0", hint="delta must not be 0")
+        raise RunError("Range has a delta of 0", hint="use a delta other than 0")
     if working.kind in "iu":
         return xp.arange(first, last, step, dtype=working)
     count = max(0, ceil((last - first) / step))

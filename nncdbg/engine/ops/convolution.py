@@ -32,7 +32,9 @@ def kernel_sizes(attributes: Attributes, weight: Sequence[Dim]) -> list[int] | N
     """The kernel's spatial sizes, from the weight or from `kernel_shape`; None where one is unknown."""
     given = attributes["kernel_shape"] or [None] * (len(weight) - 2)
     if len(given) != len(weight) - 2:
-        raise GraphError(f"kernel_shape has {len(given)} sizes, the weight {len(weight) - 2} spatial axes")
+        raise GraphError(
+            f"kernel_shape has {len(given)} sizes, but the weight has {len(weight) - 2} spatial axes"
+        )
     fact = f"kernel_shape is {list(given)}, the weight has {list(weight[2:])}"
     sizes = [agree(size, wanted, fact) for size, wanted in zip(weight[2:], given, strict=True)]
     numbers = [size for size in sizes if isinstance(size, int)]

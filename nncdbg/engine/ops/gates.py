@@ -102,7 +102,7 @@ def _gate(name: str, alphas: Iterator[float], betas: Iterator[float], clip: floa
     known = {key.lower(): key for key in _DEFAULTS}
     found = known.get(name.lower())
     if found is None:
-        raise GraphError(f"there is no activation {name!r}", hint=f"one of {', '.join(_DEFAULTS)}")
+        raise GraphError(f"there is no activation {name!r}", hint=f"use one of {', '.join(_DEFAULTS)}")
     alpha, beta = _DEFAULTS[found]
     return Gate(
         found,

@@ -55,7 +55,7 @@ def _execute(file: Path) -> None:
     except Exception as error:
         raise LoadError(
             f"the op library {file} failed: {type(error).__name__}: {error}{_line_in(file, error)}",
-            hint="it must be importable by itself: python FILE.py",
+            hint="correct the file until `python FILE.py` works",
         ) from error
 
 

@@ -260,7 +260,7 @@ def einsum_terms(equation: str, count: int) -> tuple[list[str], str]:
         raise GraphError(f"the equation {equation!r} has {len(terms)} terms, the op has {count} inputs")
     letters = left.replace(",", "").replace(".", "")
     if not all(c.isascii() and c.isalpha() for c in letters):
-        raise GraphError(f"the equation {equation!r} holds a character that is not a letter")
+        raise GraphError(f"the equation {equation!r} contains a character that is not a letter")
     if not arrow:
         # Without an arrow: what stands once, in the order of the alphabet.
         single = "".join(sorted(c for c in set(letters) if letters.count(c) == 1))

@@ -33,7 +33,7 @@ def _agreed(dims: Sequence[Dim]) -> Dim:
     """The size that several inputs share; a number says more than a symbol."""
     numbers = {d for d in dims if isinstance(d, int)}
     if len(numbers) > 1:
-        raise GraphError(f"sizes {sorted(numbers)} of an axis other than the joined one differ")
+        raise GraphError(f"the inputs have different sizes {sorted(numbers)} on an axis that is not joined")
     return numbers.pop() if numbers else dims[0] if len(set(dims)) == 1 else None
 
 
@@ -44,7 +44,7 @@ def _concat_types(attributes: Attributes, types: Types) -> Types:
         return (typed(element, None),)
     rank = len(shapes[0])
     if any(len(shape) != rank for shape in shapes):
-        raise GraphError(f"inputs have {sorted({len(s) for s in shapes})} axes, not the same number")
+        raise GraphError(f"inputs have {sorted({len(s) for s in shapes})} axes, but need the same number")
     axis = normal_axis(1 if attributes["axis"] is None else attributes["axis"], rank)
     joined = total(s[axis] for s in shapes) if len(shapes) == len(types) else None
     columns = enumerate(zip(*shapes, strict=True))
@@ -61,7 +61,9 @@ def concatenate(xp: Any, *arrays: Any, axis: int | None, out: Any = None) -> Any
 def _cut(x: Any, axis: int, sizes: Sequence[int]) -> tuple[Any, ...]:
     """Views of `x`, one after the other along `axis`."""
     if sum(sizes) != x.shape[axis]:
-        raise GraphError(f"split {list(sizes)} does not sum to the size {x.shape[axis]} of axis {axis}")
+        raise GraphError(
+            f"the sizes of split {list(sizes)} do not add up to {x.shape[axis]}, the size of axis {axis}"
+        )
     before, parts, start = (slice(None),) * axis, [], 0
     for size in sizes:
         parts.append(x[(*before, slice(start, start + size))])

@@ -119,7 +119,10 @@ def _top(xp: Any, x: Any, k: int, axis: int, largest: int) -> Any:
     """Sorted, equal elements in the order of their indices, as ONNX wants it."""
     axis = normal_axis(axis, x.ndim)
     if not 0 <= k <= x.shape[axis]:
-        raise RunError(f"TopK needs {k} elements of an axis of {x.shape[axis]}", hint="k is in [0, size]")
+        raise RunError(
+            f"TopK needs {k} elements, but the axis has {x.shape[axis]}",
+            hint="use a k from 0 to the size of the axis",
+        )
     rows = xp.moveaxis(x, axis, -1)
     indices = _candidates(xp, rows, k, largest)
     if indices is None:

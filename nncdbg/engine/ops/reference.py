@@ -152,7 +152,9 @@ class _Statement:
             cast = result.astype(dtype)
             exact = dtype.kind == "f" or np.array_equal(cast.astype(result.dtype), result)
         if result.dtype.kind not in "fiub" or not exact:
-            raise RunError(f"onnx.reference gave {self.name} as {result.dtype}, ONNX infers {wanted.dtype}")
+            raise RunError(
+                f"onnx.reference returned {self.name} as {result.dtype}, but ONNX infers {wanted.dtype}"
+            )
         return cast
 
     def _evaluator(self, types: Sequence[Type | None]) -> Any:
@@ -191,7 +193,7 @@ def _plain(result: Any) -> Any:
     if isinstance(result, (list, tuple)):
         return [_plain(item) for item in result]
     if hasattr(result, "todense") or isinstance(result, dict):
-        raise RunError(f"onnx.reference gave a {type(result).__name__}, not a tensor or sequence")
+        raise RunError(f"onnx.reference returned a {type(result).__name__}, not a tensor or sequence")
     array = np.asarray(result)
     return array.astype(object) if array.dtype.kind in "US" else array
 

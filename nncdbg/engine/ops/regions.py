@@ -54,7 +54,7 @@ def _bins(first: Any, last: Any, count: int, size: int) -> list[list[tuple[int, 
 def _images(numbers: Sequence[float], count: int) -> list[int]:
     for number in numbers:
         if not 0 <= number < count:
-            raise RunError(f"a region lies in image {number:g} of a batch of {count}")
+            raise RunError(f"a region refers to image {number:g} of a batch of {count}")
     return [int(number) for number in numbers]
 
 

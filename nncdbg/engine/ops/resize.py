@@ -190,7 +190,7 @@ def _axes(
     else:
         lengths = [math.floor(size * scale) for size, scale in zip(old, scales, strict=True)]
     if any(scale < 0 or (scale == 0 and size) for scale, size in zip(scales, old, strict=True)):
-        raise RunError(f"Resize cannot scale by {[*scales]}", hint="scales are greater than 0")
+        raise RunError(f"Resize cannot scale by {[*scales]}", hint="use scales greater than 0")
     parts = np.asarray(roi, np.float64) if roi is not None and roi.size else None
     made = zip(numbers, old, lengths, scales, strict=True)
     if parts is None:

@@ -26,7 +26,7 @@ def _sample_types(attributes: Attributes, types: Types) -> Types:
     if image is None or grid is None:
         return (typed(at(types, 0), None),)
     if len(image) != len(grid) or len(image) < 3:
-        raise GraphError(f"an image of {len(image)} axes needs a grid of as many, not {len(grid)}")
+        raise GraphError(f"an image of {len(image)} axes needs a grid of {len(image)} axes, not {len(grid)}")
     sizes: tuple[Dim, ...] = (image[0], image[1], *grid[1:-1])
     return (typed(at(types, 0), sizes),)
 

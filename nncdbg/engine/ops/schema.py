@@ -94,7 +94,8 @@ def check_opsets(opsets: Mapping[str, int], domains: Iterable[str]) -> None:
         if newest is not None and not 1 <= opsets[domain] <= newest:
             newer = f"install a newer onnx than {onnx.__version__}, or export the model for an older opset"
             raise GraphError(
-                f"opset {opsets[domain]} of {domain or 'ONNX'} is not known: versions 1 to {newest} work",
+                f"opset {opsets[domain]} of {domain or 'ONNX'} is unknown: "
+                f"nncdbg supports versions 1 to {newest}",
                 hint=newer if opsets[domain] > newest else "the model is damaged: export it again",
             )
 

@@ -48,7 +48,8 @@ def _position(sequence: list[Any], position: Any, most: int, what: str) -> int:
     index = int(np.asarray(position).reshape(()).item())
     if not -len(sequence) <= index <= most:
         raise RunError(
-            f"{what} {index} of a sequence of {len(sequence)}", hint="the first is at 0, the last at -1"
+            f"{what} {index} of a sequence of {len(sequence)}",
+            hint="use 0 for the first element, or -1 for the last",
         )
     return index + len(sequence) if index < 0 else index
 
@@ -175,7 +176,7 @@ def concat_from_sequence(xp: Any, sequence: Any, *, axis: int, new_axis: int) ->
     """
     items = _listed(sequence, "ConcatFromSequence")
     if not items:
-        raise RunError("ConcatFromSequence needs a sequence that is not empty")
+        raise RunError("ConcatFromSequence needs a non-empty sequence")
     return xp.stack(items, axis=axis) if new_axis else xp.concatenate(items, axis=axis)
 
 

@@ -116,7 +116,7 @@ def normal_axes(axes: Iterable[int], rank: int) -> tuple[int, ...]:
     """`axes` counted from the front, in the order given; raises GraphError if one stands twice."""
     result = tuple(normal_axis(int(axis), rank) for axis in axes)
     if len(set(result)) != len(result):
-        raise GraphError(f"axes {list(result)} name an axis twice")
+        raise GraphError(f"axes {list(result)} contain an axis twice")
     return result
 
 
@@ -161,4 +161,4 @@ def element_type(number: int) -> str:
         return FROM_ONNX[number]
     except KeyError:
         message = f"{number} is not an ONNX element type"
-        raise GraphError(message, hint="1 is f32, 7 is i64, 9 is bool") from None
+        raise GraphError(message, hint="use for example 1 for f32, 7 for i64 or 9 for bool") from None

@@ -92,7 +92,7 @@ def axes_of(attributes: Attributes, kernel: Sequence[int]) -> list[Axis]:
     auto_pad = attributes.get("auto_pad") or "NOTSET"
     if auto_pad not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
         raise GraphError(
-            f"auto_pad cannot be {auto_pad!r}", hint="one of NOTSET, VALID, SAME_UPPER, SAME_LOWER"
+            f"auto_pad cannot be {auto_pad!r}", hint="use NOTSET, VALID, SAME_UPPER or SAME_LOWER"
         )
     ceil = bool(attributes.get("ceil_mode"))
     rows = zip(kernel, strides, dilations, pads[:count], pads[count:], strict=True)

@@ -114,7 +114,7 @@ class _Check:
                     i for i, p in enumerate(found.inputs) if self.node.inputs[i] is None and not p.optional
                 )
                 span = Span(0, *columns[missing])
-            elif "outputs" in error.message and len(self.defined) > len(found.outputs):
+            elif "output" in error.message and len(self.defined) > len(found.outputs):
                 mark = self.defined[len(found.outputs)]
                 span = Span(0, mark.start, mark.start + mark.width)
             self.add(span, error, "arity")

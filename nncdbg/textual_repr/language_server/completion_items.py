@@ -187,8 +187,8 @@ _SNIPPETS = {
 _WORDS = {
     "graph": "a graph",
     "opset": "the version of a domain's operators",
-    "store": "a file behind data(...)",
-    "prefix": "a beginning that names share: %label::rest",
+    "store": "a file with the tensors of data(...)",
+    "prefix": "a prefix that names share: %label::rest",
     "if": "two branches",
     "while": "a loop",
     "break unless": "leave the loop unless a bool is true",

@@ -36,8 +36,8 @@ _WORDS = {
     "yield": "the results of a branch",
     "return": "the results of a graph: the names in its header",
     "loc": "source position in the user's model",
-    "store": "a file behind `data(...)`, relative to this one",
-    "prefix": 'a beginning that names share: after `prefix enc "/encoder/"`, `%enc::x` is `%/encoder/x`',
+    "store": "a file with the tensors of `data(...)`; its path is relative to this file",
+    "prefix": 'a prefix that names share: after `prefix enc "/encoder/"`, `%enc::x` is `%/encoder/x`',
     "opset": "the version of a domain's operators; without it, the newest known version is used",
     "_": "an omitted operand or an unused output",
 }
@@ -108,7 +108,11 @@ def _data(place: Place, constant: Constant) -> str:
 
         return str(summarize_plain(data.array))
     stores = place.analysis.chunks[0].reading.stores
-    file = f"`{stores[data.store]}`" if data.store < len(stores) else f"store {data.store}, which has no line"
+    file = (
+        f"`{stores[data.store]}`"
+        if data.store < len(stores)
+        else f"store {data.store}, which is not declared"
+    )
     return f"`{data.key}` in {file}"
 
 

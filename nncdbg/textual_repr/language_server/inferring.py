@@ -262,7 +262,7 @@ class _Inference:
                 continue
             named = [m for m in mentions(self.lines[line], self.reading.prefixes) if m.name == result.name]
             columns = (named[-1].start, named[-1].end) if named else (0, len(self.lines[line]))
-            where = "the graph's header says" if block.kind == "graph" else f"%{name_text(value.name)} is"
+            where = "the graph declares" if block.kind == "graph" else f"%{name_text(value.name)} is"
             message = f"%{name_text(result.name)} is {print_type(given)}, but {where} {print_type(carried)}"
             self.report(line, columns, message)
 
@@ -276,7 +276,7 @@ class _Inference:
             found = [self.branches(*pair) for pair in zip(*ends, strict=False)]
         for value, type in zip(event.node.outputs, found, strict=False):
             if value.name:
-                what = "the loop gives" if event.node.op == "while" else "a branch gives"
+                what = "the loop returns" if event.node.op == "while" else "a branch returns"
                 known[value.name] = self.agree(line, value, type, what)
 
     def loop_results(self, body: Block) -> list[Type | None]:

@@ -49,9 +49,7 @@ def test_a_nan_of_the_kernel_alone(statement: str) -> None:
     )
     found = next(finding for finding in report.findings if finding.first)
     assert (found.cause, found.site.op) == ("kernel", op)
-    assert found.evidence.startswith(
-        "1 of 4 elements that planted computes are NaN, the first at [2]; by the"
-    )
+    assert found.evidence.startswith("1 of 4 elements from planted are NaN, the first at [2]; by the")
 
 
 @pytest.mark.parametrize(

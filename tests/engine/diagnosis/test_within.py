@@ -123,7 +123,7 @@ def test_an_infinity_that_ends_in_a_number_is_not_to_blame() -> None:
     cause, within = diagnose(bad, code, 0, loaded)
     assert within is None
     assert cause.name == "kernel"
-    assert "the kernel of Sigmoid gave nan at [1], its micro program 0.7311" in cause.evidence
+    assert "the kernel of Sigmoid computed nan at [1], and its micro program 0.7311" in cause.evidence
 
 
 def test_a_kernel_is_suspect_where_the_micro_program_is_finite() -> None:

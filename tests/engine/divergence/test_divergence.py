@@ -329,7 +329,7 @@ def test_side_b_gets_the_inputs_of_side_a() -> None:
     program: Program = nncdbg.parse(text)
     taken, notes = inputs_like(program.graphs["main"], {"x": x_of(2), "y": x_of(3)})
     assert (taken["x"].dtype, taken["other"].dtype) == (np.float16, np.float32)
-    assert notes == ["input %other of side B gets the value of %y of side A"]
+    assert notes == ["input %other of side B receives the value of %y of side A"]
 
 
 # -- the other side at hand ----------------------------------------------------------------------

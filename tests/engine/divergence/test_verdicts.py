@@ -82,7 +82,7 @@ graph @main(%x: f32[2,3]) -> (%y: f32[...]) {
     other = text.replace("perm=[0,1]", "perm=[1,0]").replace("%x: f32[2,3]", "%x: f32[...]")
     with pytest.raises(nncdbg.NncdbgError, match="side B: Mul") as caught:
         nncdbg.diff(nncdbg.parse(text), nncdbg.parse(other), {"x": x_of(2, 3)})
-    assert caught.value.hint == "before it the sides differ: Transpose perm [0, 1] / [1, 0] (%t, line 6)"
+    assert caught.value.hint == "the sides differ earlier: Transpose perm [0, 1] / [1, 0] (%t, line 6)"
 
 
 ROUNDED = """#nncdbg 1

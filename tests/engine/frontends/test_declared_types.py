@@ -67,12 +67,12 @@ def through_reshape():
 
 
 STALE = {
-    "one": (lambda: two_layers(h=(2, 7)), ["%h is declared f32[2,7], but MatMul gives f32[2,5]"]),
-    "rank": (lambda: two_layers(h=(1, 2, 5)), ["%h is declared f32[1,2,5], but MatMul gives f32[2,5]"]),
-    "output": (lambda: two_layers(y=(8, 3)), ["%y is declared f32[8,3], but MatMul gives f32[2,3]"]),
+    "one": (lambda: two_layers(h=(2, 7)), ["%h is declared f32[2,7], but MatMul returns f32[2,5]"]),
+    "rank": (lambda: two_layers(h=(1, 2, 5)), ["%h is declared f32[1,2,5], but MatMul returns f32[2,5]"]),
+    "output": (lambda: two_layers(y=(8, 3)), ["%y is declared f32[8,3], but MatMul returns f32[2,3]"]),
     "batch": (
         lambda: two_layers(("N", 4), ("N", 3), h=(8, 5)),
-        ["%h is declared f32[8,5], but MatMul gives f32[N,5]"],
+        ["%h is declared f32[8,5], but MatMul returns f32[N,5]"],
     ),
     "branches": (branches, ["%y is declared f32[9,9]", "%t is declared", "%e is declared"]),
     "loop": (loop, ["%s is declared f32[7,7], which does not fit"]),
@@ -136,7 +136,7 @@ def test_many_stale_shapes_are_counted():
     stated = [info(f"h{i}", (7, 7)) for i in range(1, 9)]
     program = nncdbg.load(model(nodes, outputs=["h9"], value_info=stated))
     assert len(program.notes) == 4
-    assert program.notes[-1] == "5 more declared shapes of the model ignored as stale"
+    assert program.notes[-1] == "5 more stale shapes of the model: ignored"
     assert "7" not in str(program).replace("h7", "")
 
 
@@ -147,7 +147,7 @@ def test_a_wrong_element_type_is_still_an_error():
     ]
     stated = [info("h", (2, 3), TensorProto.DOUBLE)]
     program = nncdbg.load(model(nodes, value_info=stated))
-    with pytest.raises(GraphError, match=r"%h is declared f64\[2,3\] but the op gives f16\[2,3\]"):
+    with pytest.raises(GraphError, match=r"%h is declared f64\[2,3\] but the op returns f16\[2,3\]"):
         nncdbg.Debugger(program)
 
 

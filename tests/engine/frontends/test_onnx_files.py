@@ -40,14 +40,14 @@ BAD = {
     "nnc": (b"#nncdbg 1\ngraph @main() {\n}\n", "is graph text"),
     "no graph": (
         onnx.ModelProto(ir_version=8, opset_import=[onnx.OperatorSetIdProto(version=18)]),
-        "holds no graph",
+        "contains no graph",
     ),
     "newer IR": (
         helper.make_model(onnx.GraphProto(name="g"), ir_version=onnx.IR_VERSION + 1),
-        f"has IR version {onnx.IR_VERSION + 1}; versions 1 to {onnx.IR_VERSION} can be read",
+        f"has IR version {onnx.IR_VERSION + 1}; nncdbg reads versions 1 to {onnx.IR_VERSION}",
     ),
     "IR below 0": (helper.make_model(onnx.GraphProto(name="g"), ir_version=-1), "has IR version -1"),
-    "no opset": (onnx.ModelProto(ir_version=8, graph=onnx.GraphProto(name="g")), "names no operator set"),
+    "no opset": (onnx.ModelProto(ir_version=8, graph=onnx.GraphProto(name="g")), "has no opset version"),
     "zeros": (bytes(100), "is not an ONNX model"),
     "truncated": (GOOD[: len(GOOD) // 2], "is not an ONNX model"),
 }
@@ -157,7 +157,7 @@ MISPLACED = {
     "up and down": ({"location": "a/../net.bin"}, "outside the model's folder"),
     "windows": ({"location": "C:\\net.bin"}, "outside the model's folder"),
     "windows up": ({"location": "..\\net.bin"}, "outside the model's folder"),
-    "nameless": ({"location": None}, "no file is named for it"),
+    "nameless": ({"location": None}, "no file name"),
     "missing": ({"location": "other.bin"}, "which does not exist"),
     "folder": ({"location": "."}, "which is not a file"),
     "link": ({"location": "link.bin"}, "outside the model's folder"),
@@ -165,10 +165,10 @@ MISPLACED = {
     "nul": ({"location": "a\0b"}, "bad file name"),
     "short": ({"offset": "8"}, "needs bytes 8 to 168"),
     "beyond": ({"offset": str(2**70)}, "needs bytes"),
-    "negative": ({"offset": "-1"}, 'bad external data offset "-1"'),
-    "word": ({"offset": "x"}, 'bad external data offset "x"'),
+    "negative": ({"offset": "-1"}, 'invalid external data: offset is "-1"'),
+    "word": ({"offset": "x"}, 'invalid external data: offset is "x"'),
     "length": ({"length": "159"}, "needs 160 bytes"),
-    "negative length": ({"length": "-160"}, 'bad external data length "-160"'),
+    "negative length": ({"length": "-160"}, 'invalid external data: length is "-160"'),
 }
 
 

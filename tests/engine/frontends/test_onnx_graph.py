@@ -287,7 +287,7 @@ def test_a_loop_whose_body_does_not_fit():
     with pytest.raises(GraphError, match="carries a value that has no name in its body"):
         load(made)
     made = loop(outputs=["y", "more"])
-    with pytest.raises(GraphError, match="has 2 outputs, its body gives 1"):
+    with pytest.raises(GraphError, match="has 2 outputs, but its body returns 1"):
         load(made)
 
 
@@ -517,9 +517,9 @@ def test_functions_call_functions_and_never_themselves():
 
 def test_too_many_inputs_or_outputs_for_a_function():
     relu = function([helper.make_node("Relu", ["a"], ["r"])], ["a"])
-    with pytest.raises(GraphError, match="gives 2 inputs"):
+    with pytest.raises(GraphError, match="passes 2 inputs"):
         load(model([helper.make_node("F", ["x", "x"], ["y"], domain="my")], functions=[relu], domains=["my"]))
-    with pytest.raises(GraphError, match="has 2 outputs, its graph gives 1"):
+    with pytest.raises(GraphError, match="has 2 outputs, but its graph returns 1"):
         load(model([helper.make_node("F", ["x"], ["y", "z"], domain="my")], functions=[relu], domains=["my"]))
 
 

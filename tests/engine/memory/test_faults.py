@@ -116,7 +116,7 @@ def test_a_kernel_that_adds_to_what_its_output_held_is_reported(bad_op: Declare,
 
     _, stop = stopped(program(bad_op(writes), f"{type_}[4,5]"), data(type_))
     assert (stop.reason, stop.line) == ("exception", 3)
-    assert "read %b's buffer before it wrote there, so that 20 of 20 elements are wrong" in stop.detail
+    assert "read %b's buffer before writing it: 20 of 20 elements are wrong" in stop.detail
 
 
 @pytest.mark.parametrize("allocator", ALLOCATORS)

@@ -83,18 +83,18 @@ def read_only_buffer(xp: Any, x: Any) -> Any:
     return x + xp.ndarray(x.shape, x.dtype, buffer=np.ones(x.size, x.dtype).data)
 
 
-READ = "read a buffer of xp.empty before it wrote there"
+READ = "read uninitialized memory from xp.empty"
 
 CASES: list[tuple[Any, str | None]] = [
     (whole, None),
     (without_the_tail, "left 1 of 4 elements of %y uninitialized, the first at [3]"),
-    (without_the_tail_scaled, f"{READ}, so that 1 of 4 elements of %y are wrong, the first at [3]"),
-    (sum_over_scratch, f"{READ}, so that 1 of 1 elements"),
+    (without_the_tail_scaled, f"{READ}: 1 of 4 elements of %y are wrong, the first at [3]"),
+    (sum_over_scratch, f"{READ}: 1 of 1 elements"),
     (scratch_that_is_read_where_it_was_written, None),
     (integers_without_the_tail, "left 1 of 4 elements of %y uninitialized, the first at [3]"),
     (decision_by_scratch, READ),
-    (laundered, f"{READ}, so that 1 of 4 elements of %y are wrong"),
-    (fails_over_another_fill, f"{READ}, so that 4 of 4 elements"),
+    (laundered, f"{READ}: 1 of 4 elements of %y are wrong"),
+    (fails_over_another_fill, f"{READ}: 4 of 4 elements"),
     (different_each_time, None),
     (read_only_buffer, None),
 ]  # fmt: skip
@@ -146,7 +146,7 @@ def test_scratch_of_a_kernel_that_writes_into_a_buffer_given_to_it(allocator: st
         stop = nncdbg.Debugger(nncdbg.parse(TEXT), {"x": X}, allocator=allocator).run()
     finally:
         declaration._DECLARED.pop(found[0].name)
-    assert stop.detail == f"mine.Kernel {READ}, so that 1 of 4 elements of %y are wrong, the first at [0]"
+    assert stop.detail == f"mine.Kernel {READ}: 1 of 4 elements of %y are wrong, the first at [0]"
 
 
 @pytest.mark.parametrize("kernel", [CASES[1]], indirect=True)

@@ -141,7 +141,7 @@ def test_the_new_owner_is_named_and_the_values_shown() -> None:
 
     difference = found(text, early)
     assert difference.detail == (
-        "Sub reads %h, whose memory was freed after %a = Neg (line 3) and reused by %b (Exp, line 4)"
+        "Sub reads %h, but its memory was freed after %a = Neg (line 3) and reused by %b (Exp, line 4)"
     )
     assert (difference.op, difference.line, difference.value) == ("Sub", 6, "y")
     np.testing.assert_allclose(
@@ -204,7 +204,7 @@ def test_any_lifetime_of_the_entry_graph_shortened_is_found_at_its_last_reader(t
     assert difference is not None
     last = last_uses(code)[code.slot_of[name]]
     assert (difference.statement.code.path, difference.statement.pc) == (("main",), last)
-    assert f" reads %{name}, whose memory was freed after " in difference.detail
+    assert f" reads %{name}, but its memory was freed after " in difference.detail
 
 
 def _shortenable(code: Code) -> list[str]:

@@ -72,22 +72,22 @@ def test_a_plan_without_values_is_one() -> None:
 
 AT = {"offset": 0, "size": 12}
 WRONG = {
-    "no JSON": ("{", "is not a memory plan", "it is JSON"),
-    "no object": ("[]", "is not a memory plan", "it is JSON"),
-    "no graphs": ('{"nncdbg_plan": 1}', "missing required field `graphs`", "it is JSON"),
+    "no JSON": ("{", "is not a memory plan", "write JSON"),
+    "no object": ("[]", "is not a memory plan", "write JSON"),
+    "no graphs": ('{"nncdbg_plan": 1}', "missing required field `graphs`", "write JSON"),
     "a field too many": (
         '{"nncdbg_plan": 1, "graphs": {}, "offsets": []}',
         "unknown field `offsets`",
-        "it is JSON",
+        "write JSON",
     ),
-    "another version": ('{"nncdbg_plan": 2, "graphs": {}}', "of version 2", "reads version 1"),
+    "another version": ('{"nncdbg_plan": 2, "graphs": {}}', "of version 2", "use version 1"),
     "no alignment": (
         '{"nncdbg_plan": 1, "graphs": {}, "alignment": 0}',
         "the alignment is 0",
         "number of bytes",
     ),
-    "an unknown graph": (document(layre={}), "names the graph 'layre'", "did you mean layer?"),
-    "an unknown block": (document(**{"main/3/2": {}}), "names the graph 'main/3/2'", "did you mean main/3/"),
+    "an unknown graph": (document(layre={}), "has the graph 'layre'", "did you mean layer?"),
+    "an unknown block": (document(**{"main/3/2": {}}), "has the graph 'main/3/2'", "did you mean main/3/"),
     "an unknown value": (document(main={"hh": AT}), "%hh of main, which does not exist", "did you mean %h?"),
     "a value of two blocks": (
         document(main={"r": AT}),
@@ -103,28 +103,32 @@ WRONG = {
     "a negative offset": (
         document(main={"h": {"offset": -4, "size": 12}}),
         "its offset is -4",
-        "counted from 0",
+        "0 or more",
     ),
     "a size beyond all memory": (
         document(main={"h": {"offset": 0, "size": 1 << 60}}),
         "its size is",
-        "give bytes",
+        "number of bytes",
     ),
     "text for a number": (
         document(main={"h": {"offset": "0", "size": 12}}),
         "%h of main: Expected `int",
-        "such as",
+        "write for example",
     ),
-    "a field of a value too many": (document(main={"h": AT | {"at": 1}}), "unknown field `at`", "such as"),
+    "a field of a value too many": (
+        document(main={"h": AT | {"at": 1}}),
+        "unknown field `at`",
+        "write for example",
+    ),
     "an alias of nothing": (
         document(main={"h": {"alias": "q"}}),
-        "is an alias of %q, which has no place",
-        "give it",
+        "is an alias of %q, which is not in the plan",
+        "add that value",
     ),
     "aliases in a ring": (
         document(main={"h": {"alias": "m"}, "m": {"alias": "h"}}),
         "is an alias of %",
-        "needs `offset` and `size`",
+        "give `offset` and `size`",
     ),
 }
 

@@ -141,7 +141,7 @@ def test_a_debugger_stops_where_a_plan_misleads_a_statement() -> None:
     )
     stop = nncdbg.Debugger(program, {"x": X}, allocator=PlacedAllocation(plan)).run()
     assert (stop.reason, stop.line) == ("exception", 4)
-    assert stop.detail == "Add reads %h, whose memory was reused by %e (Exp, line 3)"
+    assert stop.detail == "Add reads %h, but its memory was reused by %e (Exp, line 3)"
 
 
 def test_an_input_may_have_a_place_which_a_result_may_take() -> None:
@@ -151,4 +151,4 @@ def test_an_input_may_have_a_place_which_a_result_may_take() -> None:
     rows = {"x": {"offset": 0, "size": 12}, "h": {"offset": 0, "size": 12}}
     plan = parse_plan(json.dumps({"nncdbg_plan": 1, "graphs": {"main": rows}}), program)
     stop = nncdbg.Debugger(program, {"x": X}, allocator=PlacedAllocation(plan)).run()
-    assert (stop.line, stop.detail) == (3, "Add reads %x, whose memory was reused by %h (Neg, line 2)")
+    assert (stop.line, stop.detail) == (3, "Add reads %x, but its memory was reused by %h (Neg, line 2)")

@@ -137,7 +137,7 @@ def test_prelu_refuses_a_slope_that_does_not_fit() -> None:
     assert infer is not None
     with pytest.raises(GraphError, match="do not broadcast"):
         infer({}, [TensorType("f32", (2, 3)), TensorType("f32", (4,))])
-    with pytest.raises(GraphError, match="slope has 3 axes, x has 2"):
+    with pytest.raises(GraphError, match="slope has 3 axes, but x has 2"):
         infer({}, [TensorType("f32", (2, 3)), TensorType("f32", (1, 2, 3))])
 
 

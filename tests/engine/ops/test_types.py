@@ -128,7 +128,7 @@ def test_symbols_flow_through(
         ("ReduceSum", 11, {"axes": (2,)}, "f32[2,3]", "axis 2 is out of range for 2 axes"),
         ("ReduceSum", 11, {"axes": (1, -1)}, "f32[2,3]", "twice"),
         ("Concat", 13, {"axis": 0}, "f32[2,3] f32[2,4]", "differ"),
-        ("Concat", 13, {"axis": 0}, "f32[2,3] f32[2]", "not the same number"),
+        ("Concat", 13, {"axis": 0}, "f32[2,3] f32[2]", "need the same number"),
         ("Transpose", 13, {"perm": (0, 0)}, "f32[2,3]", "not a permutation"),
         ("Squeeze", 11, {"axes": (1,)}, "f32[2,3]", "size 3, not 1"),
         ("Flatten", 13, {"axis": 3}, "f32[2,3]", "axis 3 is out of range"),

@@ -171,26 +171,6 @@ export const tests = {
     await screen.stop();
   },
 
-  async "statistics of values with long names stay whole in a side bar of 207 pixels"({ page, screen, open, settings, workspace }) {
-    fs.writeFileSync(path.join(workspace, "named.nnc"), NAMED);
-    await open();
-    await screen.debug("named.nnc", "= Neg");
-    await screen.continueTo("= Log");
-    await page.locator(".exception-widget").waitFor();
-    await inSideBar(page, screen, "Statistics", 207);
-    const frame = await pageOf(page, screen, "li .go");
-    const cut = await frame.locator("li").evaluateAll((rows) =>
-      rows.flatMap((row) => [row, ...row.querySelectorAll(".figures, .type, .why")].filter((each) => each.scrollWidth > each.clientWidth + 1 && each.clientWidth).map((each) => each.textContent)),
-    );
-    assert.deepEqual(cut, []);
-    const heights = await frame.locator("li .head b").evaluateAll((names) => names.map((name) => name.clientHeight));
-    assert.ok(heights.every((height) => height < 24), "a name has one line");
-    assert.match(await frame.locator("li").first().innerText(), /NaN.*min\s+-?[\d.]+ mean\s+-?[\d.]+ max\s+-?[\d.]+ std\s+-?[\d.]+/s);
-    await pictures(page, screen, settings, "statistics-narrow");
-    await screen.command("View: Reset View Locations");
-    await screen.stop();
-  },
-
   async "Explain Value follows the most abnormal value to where its NaN originates"({ page, screen, open, settings }) {
     await open();
     await stepPastNaN(page, screen);
@@ -262,6 +242,26 @@ export const tests = {
     await screen.picture("map-loop");
     await frame.locator('.button[aria-label^="@newton"]').click();
     await frame.locator(`.node.loop.current[aria-label^="${after}"]`).waitFor();
+    await screen.stop();
+  },
+
+  // The last test: VS Code may not have saved that a view is back when the next window opens.
+  async "statistics of values with long names stay whole in a side bar of 207 pixels"({ page, screen, open, settings, workspace }) {
+    fs.writeFileSync(path.join(workspace, "named.nnc"), NAMED);
+    await open();
+    await screen.debug("named.nnc", "= Neg");
+    await screen.continueTo("= Log");
+    await page.locator(".exception-widget").waitFor();
+    await inSideBar(page, screen, "Statistics", 207);
+    const frame = await pageOf(page, screen, "li .go");
+    const cut = await frame.locator("li").evaluateAll((rows) =>
+      rows.flatMap((row) => [row, ...row.querySelectorAll(".figures, .type, .why")].filter((each) => each.scrollWidth > each.clientWidth + 1 && each.clientWidth).map((each) => each.textContent)),
+    );
+    assert.deepEqual(cut, []);
+    const heights = await frame.locator("li .head b").evaluateAll((names) => names.map((name) => name.clientHeight));
+    assert.ok(heights.every((height) => height < 24), "a name has one line");
+    assert.match(await frame.locator("li").first().innerText(), /NaN.*min\s+-?[\d.]+ mean\s+-?[\d.]+ max\s+-?[\d.]+ std\s+-?[\d.]+/s);
+    await pictures(page, screen, settings, "statistics-narrow");
     await screen.stop();
   },
 };

@@ -38,7 +38,7 @@ def cause_of(birth: Birth) -> Cause:
     """Why a statement gave NaN or Inf; "unknown", with the facts, where nothing tells it."""
     plain = _plain(birth)
     if not bad(plain.output, birth.kind).any():
-        return Cause("unknown", f"the result of {birth.op} holds no {birth.kind}", "")
+        return Cause("unknown", f"the result of {birth.op} has no {birth.kind}", "")
     with np.errstate(all="ignore"):
         found = _explained(plain) or (None if _is_complex(plain) else recomputed(plain))
     return found or _unknown(plain)

@@ -80,7 +80,7 @@ def reciprocal(birth: Birth) -> Cause | None:
     x, index = birth.inputs[0], spot(birth)
     (number,) = elements(birth, index)
     if number == 0:
-        hint = f"Reciprocal of {spelled(birth, 0)} + {least(x.dtype)}"
+        hint = f"use Reciprocal of {spelled(birth, 0)} + {least(x.dtype)}"
         return Cause("division by zero", counted(birth, 0, x == 0, "0"), hint)
     return cause_of_number(
         birth, EXACT.divide(decimal(1), decimal(number)), f"1 / {bracketed(number)}{at(index)}"

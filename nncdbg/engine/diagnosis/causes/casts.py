@@ -17,7 +17,9 @@ from nncdbg.engine.dtypes import FLOATS, name_of
 from nncdbg.engine.nonfinite import bad
 from nncdbg.engine.ops.types import normal_axis
 
-SATURATE = "keep the value in a wider type, or scale it into range first; saturate=1 gives the largest number"
+SATURATE = (
+    "keep the value in a wider type, or scale it into range first; saturate=1 limits it to the largest number"
+)
 RANGE = "keep this value in f32 or bf16, or scale it into range before the cast"
 
 
@@ -35,7 +37,7 @@ def cast(birth: Birth) -> Cause | None:
     many = count(bad(birth.output, birth.kind))
     evidence = f"{spelled(birth, 0)}{at(index)} is {shown(number)}, and {ends(target)}"
     if name == "f8e8m0fnu":
-        held = f"{name} holds powers of 2 from 2**-127 to 2**127"
+        held = f"{name} represents powers of 2 from 2**-127 to 2**127"
         evidence = f"{spelled(birth, 0)}{at(index)} is {shown(number)}, and {held}"
     if birth.output.size > 1:
         evidence += f"; {many} of {birth.output.size} elements become {kind}"
@@ -47,7 +49,7 @@ def cast(birth: Birth) -> Cause | None:
 def bit_cast(birth: Birth) -> Cause | None:
     index, name = spot(birth), name_of(birth.output.dtype)
     what = "a NaN" if birth.kind == "nan" else "an infinity"
-    evidence = f"the bits of {spelled(birth, 0)}{at(index)} are those of {what} in {name}"
+    evidence = f"the bits of {spelled(birth, 0)}{at(index)} represent {what} in {name}"
     return Cause("bad input", evidence, "check that these bits were written as this type")
 
 

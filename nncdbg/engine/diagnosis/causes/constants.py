@@ -23,7 +23,7 @@ def constant(birth: Birth) -> Cause | None:
     evidence = f"{many} of {birth.output.size} elements of the constant are {what}, the first{at(index)}"
     if birth.output.size == 1:
         evidence = f"the constant is {what}"
-    return Cause("bad parameter", evidence, "the model was saved with it: check the program that wrote it")
+    return Cause("bad parameter", evidence, "check the program that saved the model")
 
 
 @rule("Pad")
@@ -31,14 +31,14 @@ def padding(birth: Birth) -> Cause | None:
     value = birth.attributes.get("value")
     if value is None or value - value == 0:
         return None
-    evidence = f"{birth.op} pads with {shown(value)}, an attribute"
+    evidence = f"{birth.op} pads with {shown(value)}, from an attribute"
     return Cause("bad parameter", evidence, "pad with another value")
 
 
 @rule("nncdbg.Empty")
 def unwritten(birth: Birth) -> Cause | None:
     many = count(bad(birth.output, birth.kind))
-    evidence = f"{many} of {birth.output.size} elements were never written"
+    evidence = f"{many} of {birth.output.size} elements are uninitialized"
     return Cause("uninitialized read", evidence, 'set init="zeros", or write each element before it is read')
 
 
@@ -65,7 +65,7 @@ def uniform(birth: Birth) -> Cause | None:
 
 
 def _not_finite(birth: Birth, words: str) -> Cause:
-    return Cause("bad parameter", f"{birth.op} was given {words}", "both must be finite")
+    return Cause("bad parameter", f"{birth.op} received {words}", "make both finite")
 
 
 @rule("Dropout")

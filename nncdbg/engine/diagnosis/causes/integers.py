@@ -11,8 +11,8 @@ from nncdbg.engine.dtypes import integer_range
 from nncdbg.engine.ops.integer_faults import DIVISION, RANGE, SCALE, IntegerFault
 
 _HINTS = {
-    DIVISION: "use Max(%n, 1) as the divisor, or another value with Where; the result is undefined",
-    SCALE: "give each scale a minimum above 0; a common reason is a range observed over constant data",
+    DIVISION: "use Max(%n, 1) as the divisor, or replace the undefined result with Where",
+    SCALE: "limit each scale to a minimum above 0; constant calibration data can make it 0",
 }
 
 
@@ -30,7 +30,7 @@ def _out_of_range(birth: Birth, fault: IntegerFault) -> Cause:
     x, index = birth.inputs[fault.operand], first(fault.elements)
     low, high = integer_range(fault.target)
     found = x[index]
-    held = f"{fault.target} holds {low} to {high}"
+    held = f"{fault.target} represents {low} to {high}"
     evidence = f"{spelled(birth, fault.operand)}{at(index)} is {exact(found)}, and {held}"
     count = int(np.count_nonzero(fault.elements))
     if fault.elements.size > 1:

@@ -17,10 +17,7 @@ _MOVING = frozenset(
 _MEANS = frozenset({"ReduceMean", "GlobalAveragePool", "AveragePool", "Div", "Mul"})
 """A mean, by an op or as a sum over a count."""
 
-CANCELLATION = (
-    "E[x^2] - E[x]^2 cancels, and rounding makes it negative: compute the variance as the mean of "
-    "(x - mean)^2, which is never negative"
-)
+CANCELLATION = "rounding can make E[x^2] - E[x]^2 negative: compute the variance as the mean of (x - mean)^2"
 """What to do about a `cancelling_variance`."""
 
 

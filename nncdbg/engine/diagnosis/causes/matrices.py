@@ -51,7 +51,7 @@ def cause_of_dot(birth: Birth, dot: Dot) -> Cause | None:
     k = found.zero_by_infinity
     if birth.kind == "nan" and k is not None:
         pair = f"{shown(float(dot.a[k]))} * {shown(float(dot.b[k]))}"
-        return zero_times_infinity(f"{dot.words} has {pair} as its term {k}")
+        return zero_times_infinity(f"term {k} of {dot.words} is {pair}")
     cause = cause_of_sum(birth, found, dot.words)
     if cause is not None or (dot.factor == 1 and not dot.offset):
         return cause
@@ -107,7 +107,7 @@ def gemm(birth: Birth) -> Cause | None:
     if given is not None:
         c, beta = element(given, (i, j)), attributes["beta"]
         if beta == 0 and math.isinf(c):
-            return zero_times_infinity(f"beta is 0 and {spelled(birth, 2)} holds {shown(c)}")
+            return zero_times_infinity(f"beta is 0 and {spelled(birth, 2)} contains {shown(c)}")
         dot = replace(dot, offset=c * beta)
     return cause_of_dot(birth, dot)
 
@@ -150,7 +150,7 @@ def determinant(birth: Birth) -> Cause | None:
     matrix = birth.inputs[0][index].astype(np.float64)
     words = f"the determinant of {part(birth, 0, [*index, ALL, ALL])}"
     if not np.isfinite(matrix).all():
-        hint = "an infinity is a number that was too large: find the op where it originates"
+        hint = "find the op where the infinity originates"
         return Cause("infinity minus infinity", f"{words} subtracts infinities from each other", hint)
     most = float(np.abs(matrix).max(initial=0.0)) or 1.0
     _, logarithm = np.linalg.slogdet(matrix / most)

@@ -37,10 +37,8 @@ from nncdbg.engine.diagnosis.causes.summing import (
 from nncdbg.engine.ops.precision import is_narrow
 from nncdbg.engine.ops.types import normal_axes
 
-_NEGATIVE = (
-    "a variance is never negative: the statistics were damaged, or computed as E[x^2] - E[x]^2, which cancels"
-)
-EPSILON = "give the op an epsilon above 0 (1e-5 is usual)"
+_NEGATIVE = "check the source of the variance: rounding can make E[x^2] - E[x]^2 negative"
+EPSILON = "use an epsilon above 0 (1e-5 is usual)"
 ALL = slice(None)
 
 
@@ -112,7 +110,7 @@ def _standardized(
     found = sum_of(source.values)
     if found.posinf or found.neginf:
         many = found.posinf + found.neginf
-        evidence = f"{source.words} holds {infinities(many)}, and the mean is subtracted: inf - inf"
+        evidence = f"{source.words} contains {infinities(many)}, and the mean is subtracted: inf - inf"
         return Cause("infinity minus infinity", evidence, INFINITE)
     if found.nan:
         return None
@@ -146,7 +144,7 @@ def _of_variance(birth: Birth, variance: float, epsilon: float, source: Region, 
     if safe > 0 and (epsilon > 0 or math.sqrt(variance) > step):
         return None
     if safe < 0:
-        evidence = f"the variance of {source.words} is {shown(variance)}, and epsilon {shown(epsilon)}"
+        evidence = f"the variance of {source.words} is {shown(variance)}, and epsilon is {shown(epsilon)}"
         return Cause("square root of a negative number", evidence, EPSILON)
     evidence = f"all {source.values.size} elements of {source.words} are {shown(mean)}: the variance is 0"
     if variance:
@@ -176,7 +174,7 @@ def _of_moments(birth: Birth, source: Region) -> Cause | None:
 def _of_affine(birth: Birth, normal: float, affine: tuple[float, float], index: Index) -> Cause | None:
     scale, bias = affine
     if normal == 0 and math.isinf(scale):
-        return zero_times_infinity(f"the normalized element{at(index)} is 0, its scale {shown(scale)}")
+        return zero_times_infinity(f"the normalized element{at(index)} is 0, and its scale is {shown(scale)}")
     terms = np.array([normal * scale, bias], np.float64)
     words = f"{shown(normal)} * {shown(scale)} + {shown(bias)}{at(index)}"
     return cause_of_sum(birth, sum_of(terms), words)
@@ -191,7 +189,8 @@ def root_mean_square(birth: Birth) -> Cause | None:
     found = sum_of(source.values, 2)
     if found.posinf:
         evidence = (
-            f"{source.words} holds {infinities(found.posinf)}, and is divided by its mean square: inf / inf"
+            f"{source.words} contains {infinities(found.posinf)}, "
+            "and is divided by its mean square: inf / inf"
         )
         return Cause("infinity divided by infinity", evidence, INFINITE)
     mean = float(found.total) / source.values.size
@@ -211,7 +210,7 @@ def power_norm(birth: Birth) -> Cause | None:
     source = _source(birth, spot(birth))
     if not np.isinf(source.values).any():
         return _of_moments(birth, source)
-    evidence = f"{source.words} holds an infinity, and is divided by its norm: inf / inf"
+    evidence = f"{source.words} contains an infinity, and is divided by its norm: inf / inf"
     return Cause("infinity divided by infinity", evidence, INFINITE)
 
 
@@ -240,7 +239,7 @@ def _running(birth: Birth, index: Index) -> Cause | None:
         return empty_reduction(birth, 0, _axes(birth), "the mean")
     found = sum_of(source.values)
     if found.posinf or found.neginf:
-        evidence = f"{source.words} holds {infinities(found.posinf + found.neginf)}"
+        evidence = f"{source.words} contains {infinities(found.posinf + found.neginf)}"
         return Cause("infinity minus infinity", evidence, INFINITE)
     variance = _variance(source.values, float(found.total) / source.values.size)
     words = f"the variance of {source.words}"
@@ -263,7 +262,7 @@ def _of_running_statistics(birth: Birth, index: Index) -> Cause | None:
     factor = scale / math.sqrt(safe)
     for a, b, words in ((x, factor, spelled(birth, 0)), (mean, factor, spelled(birth, 3))):
         if (a == 0 and math.isinf(b)) or (b == 0 and math.isinf(a)):
-            return zero_times_infinity(f"{words}{at(index)} is {shown(a)}, and its factor {shown(b)}")
+            return zero_times_infinity(f"{words}{at(index)} is {shown(a)}, and its factor is {shown(b)}")
     terms = np.array([x * factor, bias, -mean * factor], np.float64)
     words = f"{shown(x)} * {shown(factor)} + {shown(bias)} - {shown(mean)} * {shown(factor)}{at(index)}"
     return cause_of_sum(birth, sum_of(terms), words) or _factor(birth, factor, name)

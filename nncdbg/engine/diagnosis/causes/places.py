@@ -109,7 +109,7 @@ _VALUES = frozenset({"0", "NaN", "0 or NaN"})
 
 
 def has_infinity(birth: Birth) -> bool:
-    """Whether an operand holds an infinity."""
+    """Whether an operand contains an infinity."""
     return any(is_float(array) and bool(np.isinf(array).any()) for array in flat(birth.inputs))
 
 

@@ -36,24 +36,24 @@ def logarithm(birth: Birth) -> Cause | None:
     if number == 0:
         return Cause("log of zero", counted(birth, 0, x == 0, "0"), _log_hint(birth))
     if number < 0:
-        hint = f"find why {name} is negative; keep it above 0 with Max({name}, {least(x.dtype)})"
+        hint = f"find why {name} is negative, or keep it above 0 with Max({name}, {least(x.dtype)})"
         return Cause("log of a negative number", counted(birth, 0, x < 0, "negative"), hint)
     return None
 
 
 def _log_hint(birth: Birth) -> str:
     """The form that computes the logarithm of what made the operand without loss, if there is one."""
-    clipped = f"Log(Max({spelled(birth, 0)}, {least(birth.inputs[0].dtype)}))"
+    clipped = f"use Log(Max({spelled(birth, 0)}, {least(birth.inputs[0].dtype)}))"
     maker = before_moving(birth.makers[0]) if birth.makers else None
     if maker is None:
-        return f"{clipped}; LogSoftmax(x) for Log(Softmax(x)), -Softplus(-x) for Log(Sigmoid(x))"
+        return f"{clipped}, LogSoftmax(x) for Log(Softmax(x)), or -Softplus(-x) for Log(Sigmoid(x))"
     if maker.op == "Softmax":
-        return f"LogSoftmax({maker.spelled(0)}) instead of Log and Softmax"
+        return f"use LogSoftmax({maker.spelled(0)}) instead of Log and Softmax"
     if maker.op == "Sigmoid":
-        return f"-Softplus(-{maker.spelled(0)}) instead of Log and Sigmoid"
+        return f"use -Softplus(-{maker.spelled(0)}) instead of Log and Sigmoid"
     whole = complement_of(maker)
     if whole is not None and whole.op == "Sigmoid":
-        return f"-Softplus({whole.spelled(0)}) instead of the logarithm of 1 - Sigmoid"
+        return f"use -Softplus({whole.spelled(0)}) instead of the logarithm of 1 - Sigmoid"
     return clipped
 
 
@@ -100,13 +100,11 @@ class Domain:
     hint: str
 
 
-_BOTH_SIDES = (
-    "keep it in the domain, Clip(x, -1, 1); rounding alone can move a cosine or a correlation past 1"
-)
+_BOTH_SIDES = "use Clip(x, -1, 1): rounding can move a cosine or a correlation past 1"
 _INFINITE = Domain(
     np.isinf,
     "infinite",
-    "the function is undefined for infinities: find the op where they originate, or clip its operand",
+    "find the op where the infinity originates, or clip the operand",
 )
 
 _DOMAINS = {

@@ -63,7 +63,7 @@ def response(birth: Birth) -> Cause | None:
     around, x = birth.inputs[0][tuple(place)], float(birth.inputs[0][index])
     where, squares = part(birth, 0, place), sum_of(around, 2)
     if squares.posinf:
-        evidence = f"{where} holds an infinity, and is divided by a power of its sum of squares: inf / inf"
+        evidence = f"{where} contains an infinity, and is divided by a power of its sum of squares: inf / inf"
         return Cause("infinity divided by infinity", evidence, INFINITE)
     factor = EXACT.divide(decimal(given["alpha"]), decimal(size))
     base = EXACT.add(decimal(given["bias"]), EXACT.multiply(factor, squares.total))
@@ -71,13 +71,11 @@ def response(birth: Birth) -> Cause | None:
     if not base.is_finite():
         return None
     if base < 0 and beta != int(beta):
-        return Cause("power of a negative number", words, "alpha and bias are usually positive")
+        return Cause("power of a negative number", words, "use positive values for alpha and bias")
     divisor = EXACT.power(base, decimal(beta))
     if not float(divisor):
         name = "zero divided by zero" if x == 0 else "division by zero"
-        return Cause(
-            name, f"{words}, and {spelled(birth, 0)}{at(index)} is {shown(x)}", "give the op a bias above 0"
-        )
+        return Cause(name, f"{words}, and {spelled(birth, 0)}{at(index)} is {shown(x)}", "use a bias above 0")
     exact = EXACT.divide(decimal(x), divisor) if math.isfinite(x) else decimal(0)
     cause = too_large(birth, _single(exact), f"{shown(x)} over {shown(divisor)}{at(index)}")
     return cause or too_large(birth, squares, f"the sum of squares of {where}")

@@ -95,7 +95,7 @@ def _of_infinity(birth: Birth, index: Index) -> Cause:
     """Whether infinities are subtracted: then large numbers in their place leave a large one."""
     probe = _again(birth, [_probed(value) for value in birth.inputs])
     names = [spelled(birth, i) for i, value in enumerate(birth.inputs) if _infinities(value)]
-    evidence = f"{', '.join(names)} holds infinities, and {birth.op} turns them into NaN{at(index)}"
+    evidence = f"{', '.join(names)} contains infinities, and {birth.op} turns them into NaN{at(index)}"
     if probe is None:
         signs = {float(sign) for value in birth.inputs for sign in _infinities(value)}
         subtracted = len(signs) > 1

@@ -57,7 +57,7 @@ def empty_reduction(birth: Birth, number: int, axes: Sequence[int], what: str) -
     shape = birth.inputs[number].shape
     axis = next(axis for axis in axes if shape[axis] == 0)
     evidence = f"{what} of no elements: axis {axis} of {spelled(birth, number)} has size 0"
-    hint = "use another value with Where, or omit the op, if there is nothing to reduce"
+    hint = "omit the op for empty operands, or replace its result with Where"
     return Cause("empty reduction", evidence, hint)
 
 
@@ -101,7 +101,7 @@ def logarithm_of_sum(birth: Birth) -> Cause | None:
             hint = "find why the sum is negative, or keep it above 0 with Max before the logarithm"
             return Cause("log of a negative number", f"{words} is {shown(found.total)}", hint)
     elif found.neginf and not found.posinf:
-        hint = "an infinity is a number that was too large: find the op where it originates"
+        hint = "find the op where the infinity originates"
         return Cause("log of a negative number", f"{words} is -inf", hint)
     return cause_of_sum(birth, found, words)
 
@@ -149,7 +149,9 @@ def _cause_of_product(birth: Birth, source: Region) -> Cause | None:
         up += float(powers[powers > 0].sum())
         down += float(powers[powers < 0].sum())
     if birth.kind == "nan" and zeros and infinite:
-        return zero_times_infinity(f"{source.words} holds {many(zeros, 'zero')} and {infinities(infinite)}")
+        return zero_times_infinity(
+            f"{source.words} contains {many(zeros, 'zero')} and {infinities(infinite)}"
+        )
     words = f"the product of {source.words}"
     if not zeros:
         found = cause_of_number(birth, EXACT.power(Decimal(10), Decimal(up + down)), f"the size of {words}")
@@ -160,7 +162,8 @@ def _cause_of_product(birth: Birth, source: Region) -> Cause | None:
     if partial < EXACT.multiply(largest(dtype), Decimal("0.99")):
         return None
     evidence = (
-        f"{words} overflows internally: its factors above 1 alone make {shown(partial)}, and {ends(dtype)}"
+        f"{words} overflows internally: its factors above 1 alone have the product {shown(partial)}, "
+        f"and {ends(dtype)}"
     )
     return Cause("overflow", evidence, overflow_hint(dtype))
 

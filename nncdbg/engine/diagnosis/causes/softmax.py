@@ -35,8 +35,8 @@ from nncdbg.engine.graph import Array
 from nncdbg.engine.ops.softmax import rows_of
 
 MASKED = (
-    "leave at least one element of each row unmasked, or mask with a large negative number such as -1e4 "
-    "instead of -inf, or replace padding rows with Where afterwards"
+    "leave one element of each row unmasked, mask with -1e4 instead of -inf, "
+    "or replace padding rows with Where"
 )
 
 
@@ -77,10 +77,10 @@ def _not_a_number(birth: Birth, scores: Array, axis: int, row: Array, index: Ind
     if (row == -math.inf).all():
         masked = (scores == -math.inf).all(axis=axis)
         where = f", the first is {list(first(masked))}" if masked.ndim else ""
-        rows = f"{count(masked)} of {masked.size} rows of {name} along axis {axis} are -inf throughout{where}"
+        rows = f"{count(masked)} of {masked.size} rows of {name} along axis {axis} contain only -inf{where}"
         return Cause("fully masked row", rows, MASKED)
     if (row == math.inf).any():
-        evidence = f"the row of {name}{at(index)} holds inf, and the maximum is subtracted: inf - inf"
+        evidence = f"the row of {name}{at(index)} contains inf, and the maximum is subtracted: inf - inf"
         return Cause("infinity minus infinity", evidence, INFINITE)
     return None
 
@@ -99,11 +99,13 @@ def cross_entropy(birth: Birth) -> Cause | None:
     wide = np.moveaxis(scores, 1, -1).reshape(-1, scores.shape[1])
     masked = (wide == -math.inf).all(axis=1)
     if birth.kind == "nan" and masked.any():
-        evidence = f"{count(masked)} of {masked.size} rows of {spelled(birth, 0)} are -inf throughout"
+        evidence = f"{count(masked)} of {masked.size} rows of {spelled(birth, 0)} contain only -inf"
         return Cause("fully masked row", f"{evidence}, the first is {int(masked.argmax())}", MASKED)
     if birth.kind == "nan" and (wide == math.inf).any():
         where = int((wide == math.inf).any(axis=1).argmax())
-        evidence = f"row {where} of {spelled(birth, 0)} holds inf, and the maximum is subtracted: inf - inf"
+        evidence = (
+            f"row {where} of {spelled(birth, 0)} contains inf, and the maximum is subtracted: inf - inf"
+        )
         return Cause("infinity minus infinity", evidence, INFINITE)
     return cause_of_loss(birth, picked - _normal(wide).reshape(picked.shape), weights)
 

@@ -117,7 +117,7 @@ def cause_of_sum(birth: Birth, found: Sum, words: str, hint: str = "") -> Cause 
         if found.posinf and found.neginf:
             return Cause(
                 "infinity minus infinity",
-                f"{words} holds {found.posinf} inf and {found.neginf} -inf",
+                f"{words} contains {found.posinf} inf and {found.neginf} -inf",
                 hint or INFINITE,
             )
         if found.nan:
@@ -125,7 +125,7 @@ def cause_of_sum(birth: Birth, found: Sum, words: str, hint: str = "") -> Cause 
     return too_large(birth, found, words, hint)
 
 
-INFINITE = "an infinity is a number that was too large: find the op where the first one originates"
+INFINITE = "find the op where the first infinity originates"
 
 
 def too_large(birth: Birth, found: Sum, words: str, hint: str = "") -> Cause | None:

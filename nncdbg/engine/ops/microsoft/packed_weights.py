@@ -18,7 +18,7 @@ _BITS = (2, 4, 8)
 def unpacked(target: str, source: str, bits: int, shape: Sequence[int]) -> list[str]:
     """`%target` in f32, of `shape`, from the bytes of `%source`; the low bits of a byte come first."""
     if bits not in _BITS:
-        raise GraphError(f"weights of {bits} bits are not supported", hint="bits is 2, 4 or 8")
+        raise GraphError(f"weights of {bits} bits are not supported", hint="use bits=2, 4 or 8")
     whole = f"{target}_bytes"
     lines, parts = [f"%{whole} = Unsqueeze(%{source}, [-1])"], []
     for number in range(8 // bits):
@@ -132,7 +132,7 @@ def matmul_bnb4(attributes: Attributes, types: Types) -> str:
     The weight is flat, in blocks with the largest magnitude of each; the high bits of a byte come first.
     """
     if not attributes["transB"]:
-        raise GraphError("transB=0 is not supported", hint="onnxruntime has no kernel for it either")
+        raise GraphError("transB=0 is not supported", hint="export the model with transB=1")
     rows, depth, block = (attributes[key] for key in ("N", "K", "block_size"))
     table = _NF4 if attributes["quant_type"] == 1 else [*_FP4, *(-number for number in _FP4)]
     lines = [
