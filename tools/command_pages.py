@@ -51,7 +51,7 @@ _EXIT_CODES = """
 | 70 | a bug in nncdbg; the message names the report |
 | 130 | interrupted |
 
-With `--json`, standard output holds exactly one JSON document; messages go to standard error.
+With `--json`, standard output contains exactly one JSON document; messages go to standard error.
 """
 
 

@@ -86,7 +86,7 @@ def _only_input(path: Path, graph: Graph) -> str:
     needed = [value.name for value in graph.inputs if not isinstance(value.type, OptionalType)]
     if len(needed) != 1:
         raise UsageError(
-            f"{path.name} is one array, and the model has {len(needed)} inputs: {', '.join(needed)}",
+            f"{path.name} is one array, but the model has {len(needed)} inputs: {', '.join(needed)}",
             hint="use one .npz file, or a folder with one .npy file per input",
         )
     return needed[0]
@@ -136,7 +136,7 @@ def _messages(messages: Iterable[tuple[int, Path]], graph: Graph) -> dict[str, A
     found = {}
     for number, entry in messages:
         if number >= len(graph.inputs):
-            raise UsageError(f"{entry.name} is for an input that @{graph.name} does not have")
+            raise UsageError(f"@{graph.name} has no input for {entry.name}")
         value = graph.inputs[number]
         found[value.name] = load_data(entry, value.type)
     return found

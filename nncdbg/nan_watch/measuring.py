@@ -55,7 +55,7 @@ def check_good(gates: Gates, good: Recording | None) -> None:
     """Raises UsageError for a gate that compares, where there is nothing to compare with."""
     if good is None and any(gate.kind == "change" for gate in gates.thresholds):
         raise UsageError(
-            "the gate change needs a recorded good run",
+            "the gate `change` needs a recorded good run",
             hint="record one with --record FILE, then use --against FILE",
         )
 

@@ -126,7 +126,7 @@ class Ranges:
             iteration=tuple(frame.iteration for frame in self._debugger.machine.frames if frame.is_loop),
             inputs=tuple(_operands(each.expression, scope)),
             evidence=f"{fact}; the gate is range:{each.expression.text}",
-            hint="`why` shows how the value was computed",
+            hint="use `why` to see how the value was computed",
             trips=True,
         )
 

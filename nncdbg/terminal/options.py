@@ -92,7 +92,7 @@ def add_machine(parser: Parser) -> None:
         metavar="FILE.py",
         help="Python file with custom kernels (repeatable)",
     )
-    add("--allocator", help="debug, arena, poison or plain (debug; plain on a device)")
+    add("--allocator", help="debug, arena, poison or plain (debug, or plain on a device)")
     add("--history", metavar="BYTES", help="memory for old values, such as 500MB or 4GiB (a quarter of RAM)")
     add("--max-ops", type=int, metavar="N", help="stop after N statements")
 
@@ -240,7 +240,7 @@ def _each_once(pairs: Iterable[tuple[str, T]], option: str) -> dict[str, T]:
     given: dict[str, T] = {}
     for name, value in pairs:
         if name in given:
-            raise UsageError(f'--{option} gives "{name}" twice')
+            raise UsageError(f'--{option} sets "{name}" twice')
         given[name] = value
     return given
 

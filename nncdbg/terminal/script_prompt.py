@@ -47,11 +47,11 @@ def _check_input() -> None:
     stream = sys.stdin
     if stream is None or stream.closed:
         raise UsageError(
-            "nncdbg.breakpoint() reads standard input, which is closed", hint="run the script in a terminal"
+            "nncdbg.breakpoint() needs standard input, but it is closed", hint="run the script in a terminal"
         )
     if type(stream).__module__ == "_pytest.capture":
         raise UsageError(
-            "nncdbg.breakpoint() reads standard input, which pytest captures", hint="run pytest with -s"
+            "nncdbg.breakpoint() needs standard input, but pytest captures it", hint="run pytest with -s"
         )
 
 

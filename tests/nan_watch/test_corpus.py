@@ -374,7 +374,7 @@ def test_safetensors_unnamed_arrays_and_a_single_array(tmp_path: Path) -> None:
     found, _ = case_files(tmp_path)
     assert set(case_inputs(found[0], graph())) == {"x", "k"}
     assert set(case_inputs(found[1], graph())) == {"x", "k"}
-    with pytest.raises(nncdbg.UsageError, match="is one array, and the model has 2 inputs: x, k"):
+    with pytest.raises(nncdbg.UsageError, match="is one array, but the model has 2 inputs: x, k"):
         case_inputs(found[2], graph())
     single = graph(TEXT.replace(", %k: f32[]", "").replace("%k", "2.0"))
     assert case_inputs(found[2], single) == {"x": str(tmp_path / "c.npy")}

@@ -343,7 +343,7 @@ def test_the_command(command: Any, tmp_path: Path) -> None:
     assert code == 0
     assert "Log(%d)" in out
     assert "1 statement and 4 bytes of data" in out
-    assert err.splitlines()[-1] == "note: `nncdbg chain.reduced` opens it at the finding"
+    assert err.splitlines()[-1] == "note: `nncdbg chain.reduced` opens the bundle at the finding"
 
 
 def test_json(command: Any, tmp_path: Path) -> None:

@@ -177,7 +177,7 @@ def test_under_pytest_the_error_names_its_option(script: Script) -> None:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(script.path)]
     found = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=script.path.parent)
     assert found.returncode == 1
-    assert "nncdbg.breakpoint() reads standard input, which pytest captures" in found.stdout
+    assert "nncdbg.breakpoint() needs standard input, but pytest captures it" in found.stdout
     assert "hint: run pytest with -s" in found.stdout
 
 

@@ -90,7 +90,7 @@ class LineWish:
             name = os.path.basename(path)
             raise UsageError(
                 f"no statement of the program comes from {name}",
-                hint=f"the program's text is {text.path or text.name}",
+                hint=f"set the breakpoint in {text.path or text.name}",
             )
         found = break_at(program.debugger, self.terms, source=(path, self.line))
         there = int(found.target.rpartition(":")[2])

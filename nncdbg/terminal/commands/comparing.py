@@ -99,7 +99,7 @@ def value_on_branch(debugger: Debugger, name: str, branch: int) -> Array:
             return np.asarray(content)
     raise NotComputed(
         f"{spelled(name)} is not available on branch {branch} after {machine.tick} statements",
-        hint="go to a step where both branches have it",
+        hint="go to a step where both branches have the value",
     )
 
 

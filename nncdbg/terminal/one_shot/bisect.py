@@ -44,7 +44,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add("--rtol", type=float, help="relative tolerance of the outputs (f16 2e-2, bf16 1e-1)")
     add("--atol", type=float, help="absolute tolerance of the outputs (f16 5e-3, bf16 3e-2)")
     add("-o", "--output", metavar="FILE.nnc", help="write the mixed program")
-    add("--json", action="store_true", help="one JSON document on standard output")
+    add("--json", action="store_true", help="print one JSON document on standard output")
     return parser.parse_args(arguments)
 
 

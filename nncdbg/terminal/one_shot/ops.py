@@ -71,7 +71,7 @@ def main(arguments: Sequence[str]) -> int:
 def _options(arguments: Sequence[str]) -> Namespace:
     parser = Parser("nncdbg ops", "List all ops with their implementations, or describe one.")
     parser.add_argument("name", nargs="?", metavar="NAME", help="an op: Conv, nncdbg.Empty")
-    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
+    parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
     return parser.parse_args(arguments)
 
 

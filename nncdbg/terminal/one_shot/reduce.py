@@ -53,7 +53,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     )
     add("--fail-on", metavar="GATES", default=",".join(USUAL), help="the gates (%(default)s)")
     add("--strict", action="store_true", help="also count findings without effect on an output")
-    add("--json", action="store_true", help="one JSON document on standard output")
+    add("--json", action="store_true", help="print one JSON document on standard output")
     return parser.parse_args(arguments)
 
 
@@ -165,4 +165,4 @@ def _print(screen: Screen, reduced: Reduced, folder: Path, seconds: float) -> No
     screen.put(f"{size}, after {reduced.runs} runs in {seconds:.1f} s")
     if reduced.interrupted:
         screen.note("interrupted: this is the smallest bundle so far")
-    screen.note(f"`nncdbg {folder}` opens it at the finding")
+    screen.note(f"`nncdbg {folder}` opens the bundle at the finding")

@@ -92,7 +92,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add_check(parser)
     add_verification(parser)
     parser.add_argument("--save-outputs", metavar="DIR", help="write each output to a .npy file in DIR")
-    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
+    parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
     return parser.parse_args(arguments)
 
 

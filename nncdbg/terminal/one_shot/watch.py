@@ -104,7 +104,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     )
     add("--write-baseline", metavar="FILE", help="write the current findings as the baseline")
     add("--bundle", metavar="DIR", help="write a repro of the first finding; `nncdbg DIR` opens it")
-    add("--json", action="store_true", help="one JSON document on standard output")
+    add("--json", action="store_true", help="print one JSON document on standard output")
     for form in _FILES:
         add(f"--{form}", metavar="FILE", help=f"write a {form} report")
     add("--github", action="store_true", help="print annotations for GitHub Actions")

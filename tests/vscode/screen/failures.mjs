@@ -103,7 +103,7 @@ export const tests = {
     const toast = screen.toast("nncdbg 9.9.9 is installed for");
     await toast.waitFor();
     // VS Code hides it after some seconds.
-    assert.match(await toast.innerText(), /this extension is made for 0\.\d/);
+    assert.match(await toast.innerText(), /this extension needs 0\.\d/);
     await screen.picture("other-version");
     await screen.click("Softmax");
     await screen.start();

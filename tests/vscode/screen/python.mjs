@@ -101,7 +101,7 @@ export const tests = {
     const dialog = page.locator(DIALOG, { hasText: "ended before it listened" });
     await dialog.waitFor();
     await screen.picture("python-ended-early");
-    assert.match(await dialog.innerText(), /its terminal has its output/);
+    assert.match(await dialog.innerText(), /read its terminal/);
     await page.keyboard.press("Escape");
     await screen.gone(".debug-toolbar");
   },

@@ -21,7 +21,7 @@ export const tests = {
     assert.ok(await page.locator('.view-line span[class*="mtk"]:not(.mtk1)').count(), "the text is not coloured");
     await screen.doubleClickFile("model.onnx");
     const said = page.frameLocator("iframe.webview").frameLocator("#active-frame").locator("main");
-    await screen.until(async () => /not trusted/.test(await said.innerText()), "why the model is not shown");
+    await screen.until(async () => /untrusted/.test(await said.innerText()), "why the model is not shown");
     await screen.picture("restricted");
     await page.locator('.tab[data-resource-name="nan_softmax.nnc"]').click();
     await screen.click("Softmax");

@@ -17,7 +17,7 @@ function show({ value, steps, more }: Answer): void {
     say(NOTHING);
     return;
   }
-  const list = element("ol", { label: `Statements that ${value} was computed from` }, ...steps.map(stepOf));
+  const list = element("ol", { label: `Statements used to compute ${value}` }, ...steps.map(stepOf));
   const parts: Node[] = [header(value), list];
   if (more) {
     parts.push(element("p", { className: "words" }, "Further statements are not shown."));

@@ -28,7 +28,7 @@ export class Stage {
   ) {
     this.svg.setAttribute("role", "group");
     this.svg.setAttribute("aria-label", "Graph around the current statement");
-    this.root = element("div", { className: "stage", label: "Graph map. Arrow keys move it, plus and minus zoom." });
+    this.root = element("div", { className: "stage", label: "Graph map. Arrow keys move the graph; plus and minus zoom." });
     this.root.append(this.svg);
     const button = (text: string, words: string, by: () => void) => {
       const made = element("button", { type: "button", title: words, label: words }, text);

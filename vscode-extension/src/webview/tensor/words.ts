@@ -77,7 +77,7 @@ export function distanceText(found: Comparison): string {
   return [
     `${counted(found.mismatched)} of ${counted(found.count)} elements differ`,
     ...(found.nan_mismatch ? [`NaN on one side ${counted(found.nan_mismatch)}`] : []),
-    ...(found.inf_mismatch ? [`Inf on one side or of the other sign ${counted(found.inf_mismatch)}`] : []),
+    ...(found.inf_mismatch ? [`Inf on one side, or with opposite signs ${counted(found.inf_mismatch)}`] : []),
     ...(finite ? [`largest difference ${rounded(found.max_abs)}`, `relative ${rounded(found.max_rel)}`] : []),
     ...(found.worst?.length ? [`worst at [${found.worst.join(", ")}]`] : []),
   ].join(" · ");
