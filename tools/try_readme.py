@@ -58,7 +58,7 @@ def installations(readme: str) -> list[str]:
     """The commands of the table of ways to install that work before nncdbg is in the package index."""
     rows = readme.split("| to install | run |")[1].split("\n\n")[0].splitlines()
     return [
-        span for row in rows if "once it is published" not in row for span in re.findall(r"`([^`]+)`", row)
+        span for row in rows if "published there" not in row for span in re.findall(r"`([^`]+)`", row)
     ]
 
 

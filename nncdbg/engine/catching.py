@@ -81,7 +81,7 @@ class Catches:
         what = {"nan": "the first NaN", "inf": "the first Inf", "overflow": "an overflow to Inf"}[kind]
         has = "NaN" if kind == "nan" else "Inf"
         mixed = any(holds_any(self.to_host(value), finding.kind) for value in finding.inputs)
-        of = "elements" if mixed else "inputs"
+        of = "elements" if mixed else "operands"
         return f"{what} is in {name}: {node.op} produced it from {of} without {has}"
 
     def _originates(self, finding: Finding, inputs: Sequence[Any]) -> bool:

@@ -80,7 +80,7 @@ MEASURES = {
         "scale the values down, or keep this op in f32",
     ),
     "growth": Measure(
-        "largest value of a result divided by the largest of its operands",
+        "largest value of a result divided by the largest value of its operands",
         1e3,
         hint="try a normalization, a smaller scale, or an epsilon in the division",
     ),

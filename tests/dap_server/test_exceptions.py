@@ -88,7 +88,7 @@ def test_a_nan_is_told_at_its_birth_with_what_it_came_from(client: Client) -> No
     stop = client.move("continue", "exception")
     assert stop["hitBreakpointIds"] == [told[0]["id"]]
     assert stop["description"] == "NaN originates"
-    assert stop["text"] == "the first NaN is in %terms: Mul produced it from inputs without NaN"
+    assert stop["text"] == "the first NaN is in %terms: Mul produced it from operands without NaN"
     info = client.request("exceptionInfo", {"threadId": 1})
     assert info["exceptionId"] == "nan"
     assert info["breakMode"] == "always"
