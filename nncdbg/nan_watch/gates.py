@@ -225,7 +225,7 @@ def gate_names() -> list[str]:
 def table() -> list[tuple[str, str]]:
     """Each gate as it is written, with its meaning: for help texts and documentation."""
     rows = list(KINDS.items())
-    rows.append(("range:EXPR", "an expression over values is true when one of them is written"))
+    rows.append(("range:EXPR", "an expression over values is true when one of these values is written"))
     for name, measure in MEASURES.items():
         written = f"{name}>X, {name}<X" if measure.above is None else f"{name}:{measure.limit:g}"
         side = {True: "; fails at or above", False: "; fails at or below", None: ""}[measure.above]
