@@ -41,7 +41,7 @@ class Catches:
 
     def add(self, kind: str, condition: Expression | None = None) -> None:
         if kind not in KINDS:
-            raise UsageError(f"there is no {kind!r} to catch", hint=f"use one of: {', '.join(KINDS)}")
+            raise UsageError(f"unknown kind of finding: {kind!r}", hint=f"use one of: {', '.join(KINDS)}")
         self.conditions[kind] = condition
 
     @property

@@ -127,10 +127,10 @@ class _NoValues:
     previous = value
 
     def variable(self, name: str) -> object:
-        raise UsageError(f"${name} has no value here")
+        raise UsageError(f"${name} has no value: an input cannot refer to values")
 
     def variables(self) -> tuple[str, ...]:
         return ()
 
     def summary(self, array: Array) -> Any:
-        raise UsageError("stats has no value here")
+        raise UsageError("stats() needs a value, and an input cannot refer to values")

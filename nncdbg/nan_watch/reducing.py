@@ -186,7 +186,7 @@ def verify(folder: Path, signature: Signature, settings: Settings) -> None:
     if not tripping or _signature(tripping[0]) != signature:
         raise RunError(
             f"the bundle {folder} does not show the finding in a new process",
-            hint="check for kernels that depend on chance, on time, or on earlier runs",
+            hint="check for nondeterministic kernels (random numbers, time, state of earlier runs)",
         )
 
 

@@ -130,8 +130,10 @@ def messages(text: str) -> list[dict[str, Any]]:
 
 def is_refusal(message: dict[str, Any]) -> bool:
     if message["type"] == "response":
-        return not message["success"] and "of another user is refused" in message["message"]
-    return message["event"] == "output" and "of another user is refused" in message["body"]["output"]
+        return not message["success"] and "cannot accept a client of another user" in message["message"]
+    return (
+        message["event"] == "output" and "cannot accept a client of another user" in message["body"]["output"]
+    )
 
 
 def connect(listener: Listener) -> socket.socket:

@@ -167,7 +167,7 @@ def test_terms_that_do_not_parse_are_refused(client: Client) -> None:
         ({"hitCondition": "often"}, "hit count 'often' is not a number"),
         ({"condition": "std(%s"}, "expected `,` or `)`"),
         ({"condition": "%nothing > 1"}, "there is no value `%nothing`"),
-        ({"condition": "%s.1 > " + "1 + " * 5000 + "1"}, "at most 10000 are read"),
+        ({"condition": "%s.1 > " + "1 + " * 5000 + "1"}, "at most 10000 are allowed"),
         ({"logMessage": "mean {mean(%s)"}, "is not closed"),
     ]
     told = set_lines(client, STEPS, *({"line": 17, **terms} for terms, _ in cases))

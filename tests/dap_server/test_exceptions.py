@@ -66,7 +66,7 @@ def test_outputs_have_exact_statistics_and_inputs_with_nan_are_named(client: Cli
 def test_a_kind_to_catch_that_does_not_exist_is_refused_at_launch(client: Client) -> None:
     client.request("initialize", {"adapterID": "nncdbg"})
     message = client.refused("launch", {"program": str(EXAMPLES / "nan_softmax.nnc"), "catch": ["nam"]})
-    assert "there is no 'nam' to catch" in message
+    assert "unknown kind of finding: 'nam'" in message
 
 
 def test_the_filters_are_told_with_words_for_people(client: Client) -> None:

@@ -47,7 +47,10 @@ def test_every_statement_of_a_line_of_the_model(debugger: nncdbg.Debugger) -> No
 
 @pytest.mark.parametrize(
     ("file", "line", "message"),
-    [("other.py", 1, "no statement comes from other.py"), ("net.py", 21, "line 21 of net.py or after it")],
+    [
+        ("other.py", 1, "no statement comes from other.py"),
+        ("net.py", 21, "no statement comes from net.py:21 or later"),
+    ],
 )
 def test_lines_that_give_no_statement_are_refused(
     debugger: nncdbg.Debugger, file: str, line: int, message: str

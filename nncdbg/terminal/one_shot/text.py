@@ -68,7 +68,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     chosen = parser.parse_args(arguments)
     if chosen.json and chosen.output:
         raise UsageError(
-            "--json prints types, and --output writes program text", hint="use one of the two options"
+            "--json and --output cannot be combined", hint="--json prints types, --output writes program text"
         )
     return chosen
 
