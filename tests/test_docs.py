@@ -124,7 +124,7 @@ def test_the_page_of_the_protocol_has_the_limits() -> None:
         f"| body of a message | {framing.MAX_BODY >> 20} MiB |",
         f"| variables without `count` | {variables.CHILDREN}, and {variables.ANSWER_BYTES >> 10} KiB;",
         f"| variables with `count` | {variables.MOST:,} |",
-        f"| frames in an answer | {stack.FRAMES:,};",
+        f"| frames in a response | {stack.FRAMES:,};",
         f"| bytes of `readMemory` | {memory.MAX_READ >> 20} MiB;",
         f"| instructions of `disassemble` | {disassembly.MOST:,} |",
         f"| elements in the clipboard | {clipboard.MAX_ELEMENTS:,} |",

@@ -60,7 +60,8 @@ class Reduction:
                     return
         if not self._try(case_of_program(program, inputs)):
             raise RunError(
-                "the finding did not occur again", hint="check for nondeterministic kernels (random numbers, time)"
+                "the finding did not occur again",
+                hint="check for nondeterministic kernels (random numbers, time)",
             )
 
     def finish(self) -> Case:

@@ -104,7 +104,7 @@ def test_print_json_lists_inputs_outputs_and_symbolic_sizes(tmp_path: Path, caps
         "dims": ["N", "K"],
     }
     assert main(["print", str(model), "--json", "-o", str(tmp_path / "out.nnc")]) == 2
-    assert "use one of the two options" in capsys.readouterr().err
+    assert "--json and --output cannot be combined" in capsys.readouterr().err
 
 
 def test_printed_text_finds_its_store_from_anywhere(

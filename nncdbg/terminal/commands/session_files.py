@@ -106,8 +106,8 @@ def _overview(session: Session) -> None:
         for line in wrap(", ".join(names).replace(" ", "\0").replace(",\0", ", "), width - 2):
             session.screen.put(f"  {line}".replace("\0", " "))
     session.screen.put("`help NAME` explains a command; `help all` lists every command.")
-    session.screen.put("`help keys`, `help expressions`.  Any unambiguous prefix of a name works, and so")
-    session.screen.put("do the names of gdb, pdb and delve.  An empty line repeats the last step.")
+    session.screen.put("`help keys`, `help expressions`.  Any unambiguous prefix works, and so do the")
+    session.screen.put("command names of gdb, pdb and delve.  An empty line repeats the last step.")
 
 
 def _all(session: Session) -> None:
