@@ -106,7 +106,7 @@ def test_a_graph_of_5000_statements_is_answered_in_full(client: Client, tmp_path
 
 def test_too_many_to_open_are_refused(client: Client) -> None:
     client.start(FIRST)
-    assert f"open {MOST_OPENED} at most" in client.refused(
+    assert f"open at most {MOST_OPENED} statements" in client.refused(
         "nncdbg/graph", {"open": ["x"] * (MOST_OPENED + 1)}
     )
 
