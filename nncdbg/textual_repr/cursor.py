@@ -141,7 +141,7 @@ class Cursor:
         return match[0]
 
     def prefixed(self) -> str:
-        """The name that ``label::rest`` means, which stands here."""
+        """The name that the ``label::rest`` at the position means."""
         label = _label(self.line, self.position)
         assert label is not None
         match = _prefixed(self.line, self.position)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cache, cached_property
 
 from nncdbg.textual_repr.lexemes import PREFIX_END, PREFIXED, STRING, Flaw, name_text, quote, unquote
 
@@ -16,18 +16,6 @@ class UndeclaredPrefix(Exception):
     """A name has the label of a prefix that the text does not declare."""
 
 
-class _Memory(dict[str, str]):
-    """The results of a function by its argument."""
-
-    def __init__(self, find: Callable[[str], str]) -> None:
-        super().__init__()
-        self._find = find
-
-    def __missing__(self, key: str) -> str:
-        found = self[key] = self._find(key)
-        return found
-
-
 class Prefixes:
     """The prefixes of one text: `declared` maps labels to prefixes, in the order of the text.
 
@@ -36,7 +24,7 @@ class Prefixes:
 
     def __init__(self, declared: Mapping[str, str]) -> None:
         self.declared = dict(declared)
-        self.full: Callable[[str], str] = _Memory(self._find_full).__getitem__
+        self.full: Callable[[str], str] = cache(self._find_full)
         """Returns the name that `label::rest` means; other texts are returned unchanged.
 
         Raises UndeclaredPrefix, or Flaw for a bad escape, its place relative to the rest.
@@ -53,7 +41,7 @@ class Prefixes:
     @cached_property
     def spell(self) -> Callable[[str], str]:
         """Writes a value's name without its sigil, after the longest prefix that it has."""
-        return _Memory(self._find_spelling).__getitem__ if self.declared else name_text
+        return cache(self._find_spelling) if self.declared else name_text
 
     def spell_string(self, text: str) -> str:
         """Return `text` after the longest prefix that it has, else as a quoted string."""
