@@ -43,7 +43,7 @@ def from_text(
             complete = known_type(type_)
             shape = sizes if sizes is not None else complete.shape if complete is not None else None
             if shape is None:
-                raise UsageError(f"the sizes of %{name} are not known", hint=f"give them: {kind}[2,3]")
+                raise UsageError(f"the sizes of %{name} are not known", hint=f"write the sizes: {kind}[2,3]")
             return generate(name, TensorType(known.dtype if known is not None else "f32", shape), kind, 0)
 
 
@@ -74,7 +74,7 @@ def whole_result(name: str, type_: Type | None, value: Any) -> Array:
     try:
         given = np.asarray(value)
     except ValueError as error:
-        raise UsageError(f"%{name} cannot be set: {error}", hint="give rows of equal length") from error
+        raise UsageError(f"%{name} cannot be set: {error}", hint="use rows of equal length") from error
     known, complete = tensor_only(type_), known_type(type_)
     if known is None:
         listed = given.dtype == np.float64 and not isinstance(value, np.ndarray)

@@ -130,9 +130,10 @@ def messages(text: str) -> list[dict[str, Any]]:
 
 def is_refusal(message: dict[str, Any]) -> bool:
     if message["type"] == "response":
-        return not message["success"] and "cannot accept a client of another user" in message["message"]
+        return not message["success"] and "cannot accept a client from another user" in message["message"]
     return (
-        message["event"] == "output" and "cannot accept a client of another user" in message["body"]["output"]
+        message["event"] == "output"
+        and "cannot accept a client from another user" in message["body"]["output"]
     )
 
 

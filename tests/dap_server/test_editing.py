@@ -95,10 +95,10 @@ def test_elements_whose_displayed_text_is_kept_keep_their_exact_value(client: Cl
 
 
 NOT_A_DISPLAY = [
-    ("%x[0]", "f32[3] [1 2 3]", "the value is f32[4], but the text has f32[3]"),
+    ("%x[0]", "f32[3] [1 2 3]", "the value is f32[4], but the text is f32[3]"),
     ("%x[0]", "f64[4] [1 2 3 4]", "the text has f64[4]"),
     ("%x[0]", "f32[4] [1 2 3]", "f32[4] has 4 elements, but the text has 3"),
-    ("%x[0]", "f32[4] [1 2 3 normal]", "normal is not an element"),
+    ("%x[0]", "f32[4] [1 2 3 normal]", "normal is not a valid element"),
 ]
 
 

@@ -182,7 +182,7 @@ def test_a_run_without_end_is_paused_and_goes_on(client: Client, tmp_path: Path)
 def test_the_end_of_its_one_thread_is_the_end_of_the_program(client: Client, tmp_path: Path) -> None:
     client.start(forever(tmp_path))
     client.request("continue", {"threadId": 1})
-    assert "the request has no thread" in client.refused("terminateThreads", {})
+    assert "`threadIds` is empty" in client.refused("terminateThreads", {})
     assert "there is no thread 2" in client.refused("terminateThreads", {"threadIds": [1, 2]})
     client.request("terminateThreads", {"threadIds": [1]})
     client.expect_event("thread", reason="started")

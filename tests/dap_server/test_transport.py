@@ -102,10 +102,10 @@ def test_what_a_server_refuses_to_start_with(tmp_path: Path, capsys: pytest.Capt
             (("--socket", str(plain)), "is not a socket"),
             (("--socket", str(tmp_path)), "is not a socket"),
             (("--socket", str(tmp_path / "none" / "s")), "No such file or directory"),
-            (("--socket", long), "path of the socket is too long"),
+            (("--socket", long), "socket path is too long"),
             (("--socket", ""), "needs a path"),
             (("--listen", "127.0.0.1:0", "--token", ""), "--token is empty"),
-            (("--token", SECRET), "--token is for --listen and --socket"),
+            (("--token", SECRET), "--token requires --listen or --socket"),
         ]
         for options, told in cases:
             assert main(["dap", *options]) == 2, options
@@ -134,7 +134,7 @@ def test_a_socket_is_its_owners_alone_and_goes_with_the_server(tmp_path: Path) -
         mode = path.stat().st_mode
         assert stat.S_ISSOCK(mode)
         assert stat.S_IMODE(mode) == 0o600
-        assert "another server already listens on" in refused_to_start("--socket", str(path))
+        assert "another server is already listening on" in refused_to_start("--socket", str(path))
         server.end(signal.SIGINT)
     assert not path.exists()
 

@@ -57,7 +57,7 @@ def record(session: Session, text: str) -> None:
 def replay(session: Session, text: str) -> None:
     """Run the commands of a recorded session, and show each.
 
-    First report differences from the recorded model, inputs, options and versions.
+    First, report differences from the recorded model, inputs, options and versions.
     """
     failed = session.replay(needs("replay", text))
     if failed:
@@ -106,8 +106,8 @@ def _overview(session: Session) -> None:
         for line in wrap(", ".join(names).replace(" ", "\0").replace(",\0", ", "), width - 2):
             session.screen.put(f"  {line}".replace("\0", " "))
     session.screen.put("`help NAME` explains a command; `help all` lists every command.")
-    session.screen.put("`help keys`, `help expressions`.  Any unambiguous prefix works, and so do the")
-    session.screen.put("command names of gdb, pdb and delve.  An empty line repeats the last step.")
+    session.screen.put("See also `help keys` and `help expressions`.  Any unambiguous prefix works.")
+    session.screen.put("gdb, pdb and delve commands work too.  An empty line repeats the last step.")
 
 
 def _all(session: Session) -> None:
