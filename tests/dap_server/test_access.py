@@ -270,7 +270,7 @@ def test_a_token_is_made_where_users_cannot_be_named(nameless: Path) -> None:
         assert len(token) >= 40
         with client_of(listener) as client:
             client.request("initialize", INITIALIZE)
-            assert "requires its token first" in client.refused("launch", {"program": str(PROGRAM)})
+            assert "requires a token" in client.refused("launch", {"program": str(PROGRAM)})
         with connect(listener) as connected:
             assert token_for(connected) == token
         with client_of(listener) as client:

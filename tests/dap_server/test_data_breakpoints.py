@@ -104,7 +104,7 @@ def test_reads_are_not_watched_and_odd_names_are(client: Client, tmp_path: Any) 
         client, {"dataId": "%out", "accessType": "read"}, {"dataId": "%out", "accessType": "readWrite"}
     )
     assert not read["verified"]
-    assert "where a value is read" in read["message"]
+    assert "when a value is read" in read["message"]
     assert not both["verified"]
     odd = ask(client, 'max(%"a: b") >= 0')["dataId"]
     assert odd == '%"a: b": max(%"a: b") >= 0'

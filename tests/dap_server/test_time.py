@@ -107,7 +107,7 @@ def test_in_a_micro_program(client: Client) -> None:
 def test_what_is_wrong_is_told(client: Client, tmp_path: Path) -> None:
     client.start(FIRST_STEPS)
     assert targets(client, 4000) == []
-    assert "not a text of the program" in client.refused(
+    assert "not part of the program" in client.refused(
         "gotoTargets", {"source": {"path": str(tmp_path / "other.py")}, "line": 3}
     )
     assert "unknown or expired target" in client.refused("goto", {"threadId": 1, "targetId": 424242})

@@ -466,7 +466,7 @@ ERRORS: list[tuple[str, str, str, str]] = [
     ("np.abss(%h)", "there is no function `np.abss`", "np.abss", "did you mean abs?"),
     ("np.abs", "there is no function `np.abs`", "np.abs", "write abs(%x)"),
     ("np.linalg.norm(%h)", "there is no function `np.linalg`", "np.linalg", ""),
-    ("torch.std(%h)", "torch.std returns different numbers", "torch.std", "ddof=1"),
+    ("torch.std(%h)", "torch.std computes other values", "torch.std", "ddof=1"),
     ("zeros(2, dtype='f99')", "'f99' is not an element type", "zeros(2, dtype='f99')", "float16"),
     ("zeros(-1)", "a size is 0 or more", "zeros(-1)", ""),
     ("%h.reshape(4, -1)", "6 elements do not fit the shape (4, -1)", "%h.reshape(4, -1)", "(2, 3)"),
