@@ -116,7 +116,7 @@ def test_what_is_wrong_is_told(client: Client, tmp_path: Path) -> None:
     assert "there is no thread 2" in client.refused("goto", {"threadId": 2, "targetId": target["id"]})
     back = targets(client, 10)[0]
     go(client, back)
-    assert "has not run before" in client.refused("goto", {"threadId": 1, "targetId": back["id"]})
+    assert "has not run yet" in client.refused("goto", {"threadId": 1, "targetId": back["id"]})
 
 
 def test_lines_from_zero(client: Client) -> None:

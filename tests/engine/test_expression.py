@@ -497,7 +497,7 @@ ERRORS: list[tuple[str, str, str, str]] = [
     ("% h", "expected the name of a value", "%", ""),
     ("$foo", "there is no variable `$foo`", "$foo", "$iter"),
     ("1x", "this is not a number", "1x", ""),
-    ("18446744073709551616", "does not fit 64 bits", "18446744073709551616", "float"),
+    ("18446744073709551616", "does not fit in 64 bits", "18446744073709551616", "float"),
     ("1 if 2", "needs its `else`", "", ""),
     ("mean()", "`mean` needs its argument `x`", "mean", "mean(x)"),
     ("%h.quantile()", "`quantile` needs its argument `q`", "quantile", ""),
