@@ -202,7 +202,7 @@ def test_size_changes_only_by_an_explicit_step(photo, steps, shape, words):
             "photo.png:/255 (0..1), photo.png:/127.5-1 (-1..1), photo.png:raw (0..255)",
         ),
         ("", "f32", (1, 3, 4, 5), "photo.png:/255,resize (0..1), photo.png:imagenet,resize (mean and std)"),
-        ("", "f32", (1, 3, "H", 4), "photo.png:/255,resize=4x3 (0..1)"),
+        ("", "f32", (1, 3, "H", 16), "photo.png:/255,resize=16x12 (0..1)"),
         (
             ":raw",
             "f32",
