@@ -108,13 +108,13 @@ class Baseline:
         if self.model and name and self.model != name:
             raise UsageError(
                 f"the baseline is for {self.model}, but the model is {name}",
-                hint=f'write a new baseline; if you only renamed the model, set "model": "{name}" in the old one',
+                hint=f'write a new baseline; for a renamed model, set "model": "{name}" in the file',
             )
         theirs = {*self.inputs, *self.outputs}
         if own and theirs and not own & theirs:
             raise UsageError(
                 f"the baseline is for another {name or 'model'}: no input or output name matches",
-                hint=f"write a new baseline; this baseline is for {_listed(self.inputs)} -> {_listed(self.outputs)}",
+                hint=f"write a new one; the old one is for {_listed(self.inputs)} -> {_listed(self.outputs)}",
             )
 
 

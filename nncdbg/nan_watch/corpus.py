@@ -81,7 +81,8 @@ def run_corpus(
             pool.close()
     if skipped:
         whole.note(
-            f"ignored files that are not cases: {', '.join(skipped[:5])}{' and others' if len(skipped) > 5 else ''}"
+            f"ignored files that are not cases: {', '.join(skipped[:5])}"
+            f"{' and others' if len(skipped) > 5 else ''}"
         )
     if pool.left:
         whole.leave(pool.left, "it was interrupted" if signalled else f"the budget of {budget:g} s is spent")

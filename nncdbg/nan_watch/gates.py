@@ -248,7 +248,7 @@ def _threshold(text: str) -> Threshold:
     side, written = found["side"], found["limit"]
     above = measure.above if side in (None, ":") else side == ">"
     if above is None:
-        raise UsageError(f"the gate {text!r} has no comparison (< or >)", hint=f"write '{name}>1e4' or '{name}<1e4'")
+        raise UsageError(f"the gate {text!r} needs < or >", hint=f"write '{name}>1e4' or '{name}<1e4'")
     limit = measure.limit if written is None else _number(text, written)
     if limit is None:
         raise UsageError(f"the gate {text!r} has no limit", hint=f"add one: '{name}>1e4'")

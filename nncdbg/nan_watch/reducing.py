@@ -157,7 +157,7 @@ class Job:
         if not probe(saved.case):
             raise RunError(
                 f"the program in {self.state} no longer reproduces the finding",
-                hint="restore the old versions of nncdbg, NumPy and backend, or delete the file to start again",
+                hint="use the old versions of nncdbg, NumPy and backend, or delete the file",
             )
         return saved.done
 
