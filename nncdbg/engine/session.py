@@ -26,7 +26,14 @@ from nncdbg.engine.deviations import Edit, edits_of
 from nncdbg.engine.editing import change, edited, late_words
 from nncdbg.engine.errors import NncdbgError, UnsupportedOp, UsageError
 from nncdbg.engine.escaping import printable
-from nncdbg.engine.expression import Expression, evaluate, evaluate_index, parse_index, split_definition
+from nncdbg.engine.expression import (
+    Expression,
+    check_condition,
+    evaluate,
+    evaluate_index,
+    parse_index,
+    split_definition,
+)
 from nncdbg.engine.findings import Finding
 from nncdbg.engine.frontends import ProgramSource, load
 from nncdbg.engine.graph import Array
@@ -293,7 +300,7 @@ class Debugger(RichOutput):
         Raises UsageError for an unknown kind, or one that cannot be found here (see `beyond`).
         """
         scope = self.values
-        expression = scope.read(when) if when else None
+        expression = check_condition(scope.read(when)) if when else None
         self._instrumentation.catch(kinds, expression)
 
     def beyond(self) -> dict[str, tuple[str, str]]:

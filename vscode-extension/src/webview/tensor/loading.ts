@@ -118,7 +118,7 @@ export class Loading {
     }
     const { expression } = this.against(choices);
     if (expression === undefined) {
-      throw new Error("a histogram of the other branch is not available");
+      throw new Error("cannot show a histogram of the other branch");
     }
     return part === "there" ? expression : `(${this.expression}) - (${expression})`;
   }

@@ -1,4 +1,4 @@
-// Lines and bars, drawn by uPlot in the colours of the theme.
+// Lines and bars, drawn by uPlot in the colors of the theme.
 
 import type uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
