@@ -55,9 +55,8 @@ and `$in1` is the second.
   `$out` belong to the reported statement.
 - At the start of a block, `$out` and `$out1` are the inputs of the block.
 
-`$x = EXPR` defines a convenience name. The value stays the same across steps, `restart` and branches. `set
-$x = EXPR` also defines a convenience name, but prints nothing. `info convenience` lists the convenience
-names.
+`$x = EXPR` defines a convenience name. The value stays the same across steps, `restart` and branches. To
+define a name without output, use `set $x = EXPR`. `info convenience` lists the convenience names.
 
 ## Changing values
 

@@ -20,6 +20,7 @@ from nncdbg.engine.expression import evaluate_index, parse_index
 from nncdbg.engine.graph import Array
 from nncdbg.engine.machine import Frame, Machine
 from nncdbg.engine.memory.shared_pages import note_change, writable_copy
+from nncdbg.engine.nested_lists import EQUAL_ROWS, ragged
 from nncdbg.engine.timeline import EVICTED, Branch
 from nncdbg.engine.values import Values, type_of
 
@@ -72,7 +73,7 @@ def edited(name: str, before: Array, value: Any, index: Any) -> Array:
     """
     if not isinstance(before, (np.ndarray, np.generic)):
         raise UsageError(f"%{name} is not a tensor, and only tensors can be set")
-    given = _as_given(name, value)
+    given = given_value(name, value)
     if index is None and given.shape not in ((), before.shape):
         raise UsageError(
             f"%{name} is {type_of(before)}, but the new value has shape {list(given.shape)}",
@@ -93,11 +94,12 @@ def edited(name: str, before: Array, value: Any, index: Any) -> Array:
     return after
 
 
-def _as_given(name: str, value: Any) -> Array:
+def given_value(name: str, value: Any) -> Array:
+    """The array of a value to set.  Raises UsageError for a ragged list."""
     try:
         return np.asarray(value)
     except ValueError as error:
-        raise UsageError(f"%{name} cannot be set: {error}", hint="give rows of equal length") from error
+        raise UsageError(f"%{name} cannot be set: {ragged(value)}", hint=EQUAL_ROWS) from error
 
 
 def _is_text(array: Array) -> bool:

@@ -636,16 +636,15 @@ class Debugger(RichOutput):
     def value(self, name: str) -> Array:
         """Return the array at this moment, read-only; `name` may be an unambiguous part of a long name.
 
-        Raises NotComputed before its statement has run, ExpressionError for an unknown or ambiguous name.
+        ``$out``, ``$in0`` and other variables of the prompt are names too.  Raises NotComputed before its
+        statement has run, ExpressionError for an unknown or ambiguous name.
         """
-        scope = self.values
-        return scope.value(scope.resolve(name))
+        return self.values.named(name)[1]
 
     def __getitem__(self, name: str) -> Tensor:
         """The value at this moment with its name and statistics; errors are those of `value`."""
-        scope = self.values
-        name = scope.resolve(name)
-        return Tensor(scope.value(name), name)
+        name, array = self.values.named(name)
+        return Tensor(array, name)
 
     def stats(self, name: str) -> Summary:
         """The statistics of a value, over its finite elements, with counts of the others."""
