@@ -248,7 +248,7 @@ def _threshold(text: str) -> Threshold:
     side, written = found["side"], found["limit"]
     above = measure.above if side in (None, ":") else side == ">"
     if above is None:
-        raise UsageError(f"the gate {text!r} has no < or >", hint=f"write '{name}>1e4' or '{name}<1e4'")
+        raise UsageError(f"the gate {text!r} needs < or >", hint=f"write '{name}>1e4' or '{name}<1e4'")
     limit = measure.limit if written is None else _number(text, written)
     if limit is None:
         raise UsageError(f"the gate {text!r} has no limit", hint=f"add one: '{name}>1e4'")
@@ -269,7 +269,7 @@ def _number(text: str, written: str) -> float:
 
 def _unknown(text: str, name: str) -> UsageError:
     if name in KINDS:
-        return UsageError(f"the gate {name!r} takes no limit: {text!r}", hint=f"write {name}")
+        return UsageError(f"the gate {name!r} does not accept a limit: {text!r}", hint=f"write {name}")
     if name == RANGE:
         return UsageError(f"the gate {text!r} has no expression", hint="add one: range:max(%h) > 1e4")
     near = difflib.get_close_matches(name, gate_names(), 1)

@@ -140,7 +140,7 @@ def check_model(good: Recording, program: Program) -> None:
     shared = sum(1 for key in good.statements if _value_and_op(key) in names)
     if shared < _LEAST_SHARED * len(good.statements):
         raise UsageError(
-            f"the recording belongs to another model, {good.model}: "
+            f"the recording is for another model, {good.model}: "
             f"{shared} of its {len(good.statements)} statements are in this model",
             hint="record a good run of this model with --record FILE",
         )

@@ -246,7 +246,7 @@ def test_numbers_that_are_drawn_are_told_of() -> None:
     bisection = search(text, {"x": X[0, :4]})
     bisection.run()
     assert len(bisection.notes) == 1
-    assert bisection.notes[0].startswith("RandomNormalLike (line 4) draws other numbers")
+    assert bisection.notes[0].startswith("RandomNormalLike (line 4) draws different numbers")
 
 
 def test_a_type_that_is_none() -> None:

@@ -239,7 +239,7 @@ function titleOf(moment: Moment): string {
     case "mark":
       return moment.name as string;
     case "left":
-      return "Left here";
+      return "Branch left here";
     case "now":
       return "Now";
   }

@@ -250,7 +250,7 @@ def verdict(report: Report) -> str:
         statements += ", interrupted"
     tripping = sum(1 for _ in report.tripping)
     if tripping:
-        failed = ", and the run did not reach its end" if report.error is not None else ""
+        failed = ", and the run did not finish" if report.error is not None else ""
         return f"tripped: {tripping} finding{'' if tripping == 1 else 's'} in {statements}{failed}"
     if report.status == FAILED:
         return f"failed after {statements}"

@@ -317,7 +317,7 @@ export const tests = {
     await view.open("%s");
     await view.choose("Compare with", "previous");
     await view.says(".distance", /6 of 6 elements differ · largest difference \d\.\d+ · relative 0\.3333/);
-    assert.deepEqual(await view.frame.locator("figcaption").allInnerTexts(), ["this", "the other", "difference"]);
+    assert.deepEqual(await view.frame.locator("figcaption").allInnerTexts(), ["this value", "other value", "difference"]);
     await screen.picture("tensor-previous");
     await view.choose("Compare with", "expression");
     await view.frame.getByLabel("Expression to compare with").fill("%s * 1");

@@ -92,7 +92,7 @@ export class Loading {
     });
     const [found] = answer.statistics;
     if (!found?.stats) {
-      throw new Error(found?.error ?? "there are no statistics");
+      throw new Error(found?.error ?? "no statistics are available");
     }
     return found.stats;
   }
