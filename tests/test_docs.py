@@ -122,7 +122,7 @@ def test_the_page_of_the_protocol_has_the_limits() -> None:
     page = (ROOT / "docs" / "DAP.md").read_text()
     for words in (
         f"| body of a message | {framing.MAX_BODY >> 20} MiB |",
-        f"| variables without `count` | {variables.CHILDREN} variables and {variables.ANSWER_BYTES >> 10} KiB;",
+        f"{variables.CHILDREN} variables and {variables.ANSWER_BYTES >> 10} KiB;",
         f"| variables with `count` | {variables.MOST:,} |",
         f"| frames in a response | {stack.FRAMES:,};",
         f"| bytes of `readMemory` | {memory.MAX_READ >> 20} MiB;",
