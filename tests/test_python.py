@@ -244,6 +244,32 @@ def test_an_input_that_does_not_fit_is_an_input_error() -> None:
         nncdbg.run(nncdbg.parse(TEXT), {"x": [1.0]})
 
 
+def test_a_ragged_list_is_an_input_error_with_the_type_of_the_input() -> None:
+    with pytest.raises(nncdbg.InputError) as caught:
+        nncdbg.run(EXAMPLE, {"x": [[1, 2], [3]]})
+    assert str(caught.value).splitlines() == [
+        "input %x does not fit: a ragged list: [0] has 2 items, [1] has 1 item",
+        "  with %x: f32[2,4] (the graph)",
+        "  hint: use rows of equal length",
+    ]
+
+
+def test_variables_of_the_statement_are_names_of_values() -> None:
+    debugger = nncdbg.Debugger(EXAMPLE, seed=1)
+    debugger.run_to(line=11)
+    assert debugger.stats("$in0").count == 8
+    assert debugger["$in0"].name == "h"
+    with pytest.raises(nncdbg.NncdbgError, match=r"there is no \$in9: the statement has 2 operands"):
+        debugger.value("$in9")
+    debugger.step_over()
+    np.testing.assert_array_equal(debugger.value("$out"), debugger.value("%scores"))
+    assert repr(debugger["$out"]).startswith("<Tensor %scores f32[2,3]")
+    debugger.evaluate("$twice = 2 * $out")
+    assert debugger.stats("$twice").max == 2 * debugger.stats("%scores").max
+    with pytest.raises(nncdbg.ExpressionError, match=r"no variable `\$nothing`"):
+        debugger.stats("$nothing")
+
+
 def test_an_argument_of_a_wrong_type_is_an_error_of_nncdbg() -> None:
     debugger = nncdbg.Debugger(nncdbg.parse(TEXT))
     calls: list[tuple[Callable[..., Any], Any, str]] = [

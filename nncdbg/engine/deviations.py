@@ -28,6 +28,8 @@ class Edit:
     """The statement that was next."""
     late: tuple[Statement, ...] = ()
     """Decisions (`if`, `while`, `break`) that had already used one of the changed values, outermost first."""
+    kept: tuple[str, ...] = ()
+    """Values that depend on the edited one and keep what an earlier edit has set."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,18 +1,20 @@
 """Changing a value and what follows from it: what depends on the value is computed again.
 
 The edit holds from this moment on.  Statements of the frames on the stack that have already
-run and depend on it run again; iterations of a loop that are over stay as they were.
+run and depend on it run again; iterations of a loop that are over stay as they were.  A value that was
+set before in the same frame and iteration keeps what it was set to.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import compress
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from nncdbg.engine.code import UNSET, Code, Statement
-from nncdbg.engine.deviations import Edit
+from nncdbg.engine.deviations import Edit, edits_of
 from nncdbg.engine.dtypes import INTEGERS, name_of
 from nncdbg.engine.errors import RunError, UsageError
 from nncdbg.engine.events import Ended, Failed
@@ -20,11 +22,15 @@ from nncdbg.engine.expression import evaluate_index, parse_index
 from nncdbg.engine.graph import Array
 from nncdbg.engine.machine import Frame, Machine
 from nncdbg.engine.memory.shared_pages import note_change, writable_copy
+from nncdbg.engine.nested_lists import EQUAL_ROWS, ragged
 from nncdbg.engine.timeline import EVICTED, Branch
 from nncdbg.engine.values import Values, type_of
 
 Recall: TypeAlias = "Callable[[int, int], Any]"
 """(depth of the frame, slot) to the value that was evicted from it."""
+
+Keeps: TypeAlias = "Callable[[int, int], bool]"
+"""(depth of the frame, slot) to whether the value there was set before, and stays."""
 
 Store: TypeAlias = "Callable[[int, int, Any], None]"
 """Writes (depth of the frame, slot, content)."""
@@ -48,7 +54,8 @@ def change(scope: Values, name: str, value: Any, index: Any, to_device: Callable
     branch = timeline.fork(f"%{name} set")
     try:
         with timeline.quiet():
-            edit = apply_edit(machine, depth, slot, name, to_device(after), timeline.recompute)
+            earlier = edits_of(timeline.edits)
+            edit = apply_edit(machine, depth, slot, name, to_device(after), timeline.recompute, earlier)
     except BaseException:
         timeline.abandon(branch)
         raise
@@ -72,7 +79,7 @@ def edited(name: str, before: Array, value: Any, index: Any) -> Array:
     """
     if not isinstance(before, (np.ndarray, np.generic)):
         raise UsageError(f"%{name} is not a tensor, and only tensors can be set")
-    given = _as_given(name, value)
+    given = given_value(name, value)
     if index is None and given.shape not in ((), before.shape):
         raise UsageError(
             f"%{name} is {type_of(before)}, but the new value has shape {list(given.shape)}",
@@ -93,11 +100,12 @@ def edited(name: str, before: Array, value: Any, index: Any) -> Array:
     return after
 
 
-def _as_given(name: str, value: Any) -> Array:
+def given_value(name: str, value: Any) -> Array:
+    """The array of a value to set.  Raises UsageError for a ragged list."""
     try:
         return np.asarray(value)
     except ValueError as error:
-        raise UsageError(f"%{name} cannot be set: {error}", hint="use rows of equal length") from error
+        raise UsageError(f"%{name} cannot be set: {ragged(value)}", hint=EQUAL_ROWS) from error
 
 
 def _is_text(array: Array) -> bool:
@@ -127,12 +135,28 @@ def _fitting(given: Array, dtype: np.dtype[Any]) -> Array:
     return cast
 
 
-def apply_edit(machine: Machine, depth: int, slot: int, name: str, after: Array, recall: Recall) -> Edit:
+def apply_edit(
+    machine: Machine,
+    depth: int,
+    slot: int,
+    name: str,
+    after: Array,
+    recall: Recall,
+    earlier: Sequence[Edit] = (),
+) -> Edit:
     """Store `after` in a slot of the frame at `depth` and compute again what depends on it.
 
-    `recall` gives the value that a slot of a frame had before it was evicted, or UNSET.
-    Raises RunError, with everything as it was, if a statement fails on the way.
+    `recall` gives the value that a slot of a frame had before it was evicted, or UNSET.  Values that one of
+    the `earlier` edits set stay.  Raises RunError, with everything as it was, if a statement fails.
     """
+    kept: list[str] = []
+
+    def keeps(level: int, position: int) -> bool:
+        if not _was_set(machine.frames[level], level, position, earlier, recall):
+            return False
+        kept.append(machine.frames[level].code.names[position])
+        return True
+
     changes: list[tuple[int, int, Any, Any]] = []
 
     def store(level: int, position: int, content: Any) -> None:
@@ -146,16 +170,29 @@ def apply_edit(machine: Machine, depth: int, slot: int, name: str, after: Array,
     try:
         for level in range(depth, len(machine.frames)):
             if level > depth:
-                dirty = _entering(machine, level, dirty, store)
+                dirty = _entering(machine, level, dirty, store, keeps)
             if not dirty:
                 break
-            _again(machine, level, dirty, store, recall)
+            _again(machine, level, dirty, store, recall, keeps)
             late += _decided(machine, level, dirty)
     except BaseException:
         for level, position, before, _ in reversed(changes):
             machine.frames[level].slots[position] = before
         raise
-    return Edit(machine.tick, name, tuple(changes), machine.next_statement, tuple(late))
+    return Edit(machine.tick, name, tuple(changes), machine.next_statement, tuple(late), tuple(kept))
+
+
+def _was_set(frame: Frame, level: int, position: int, edits: Sequence[Edit], recall: Recall) -> bool:
+    """Whether a slot holds what an edit has stored there since the frame at `level` was entered."""
+    stored = [
+        edit.changes[0][3]
+        for edit in edits
+        if edit.changes[0][:2] == (level, position) and edit.tick >= frame.entered
+    ]
+    if not stored:
+        return False
+    content = frame.slots[position]
+    return any(each is (recall(level, position) if content is EVICTED else content) for each in stored)
 
 
 def _decided(machine: Machine, level: int, dirty: set[int]) -> Iterator[Statement]:
@@ -175,16 +212,17 @@ def _decided(machine: Machine, level: int, dirty: set[int]) -> Iterator[Statemen
 
 
 def late_words(edit: Edit, line_in: Callable[[Code, int], int | None]) -> list[str]:
-    """A sentence for each decision that was taken before the edit and stays as it was."""
+    """A sentence for each decision that was taken, and each value that was set, before the edit and stays."""
     found = []
     for statement in edit.late:
         op, line = statement.code.nodes[statement.pc].op, line_in(statement.code, statement.pc)
         used = f"line {line}: `{op}` has already used %{edit.name}, and keeps its decision"
         found.append(f"{used} (to change it, step back to line {line} first)")
+    found += [f"%{name} depends on %{edit.name}, and keeps the value that was set" for name in edit.kept]
     return found
 
 
-def _entering(machine: Machine, level: int, dirty: set[int], store: Store) -> set[int]:
+def _entering(machine: Machine, level: int, dirty: set[int], store: Store, keeps: Keeps) -> set[int]:
     """The slots of an inner frame that hold what has changed around it."""
     outer, inner = machine.frames[level - 1], machine.frames[level]
     changed = set()
@@ -200,13 +238,13 @@ def _entering(machine: Machine, level: int, dirty: set[int], store: Store) -> se
         given = operands[1:] if inner.is_loop else operands
         if inner.code.graph.inputs:
             for position, source in enumerate(given, first):
-                if source in dirty:
+                if source in dirty and not keeps(level, position):
                     store(level, position, outer.slots[source])
                     changed.add(position)
     return changed
 
 
-def _again(machine: Machine, level: int, dirty: set[int], store: Store, recall: Recall) -> None:
+def _again(machine: Machine, level: int, dirty: set[int], store: Store, recall: Recall, keeps: Keeps) -> None:
     """Run the statements of one frame that have run and depend on `dirty` once more, in order."""
     frame = machine.frames[level]
     for pc in range(min(frame.pc, len(frame.code.nodes))):
@@ -215,12 +253,15 @@ def _again(machine: Machine, level: int, dirty: set[int], store: Store, recall: 
         target = frame.code.targets[pc]
         assert target is not None
         positions = range(target.start, target.stop) if isinstance(target, slice) else [target]
+        free = [not keeps(level, position) for position in positions]
+        if not any(free):
+            continue
         if not _brought_back(frame, level, frame.code.reads(pc), recall):
-            for position in positions:
+            for position in compress(positions, free):
                 store(level, position, EVICTED)
             continue
         results = _results_of(machine, level, pc)
-        for position, content in zip(positions, results, strict=True):
+        for position, content in compress(zip(positions, results, strict=True), free):
             store(level, position, content)
             dirty.add(position)
 

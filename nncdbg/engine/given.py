@@ -17,6 +17,7 @@ from nncdbg.engine.errors import InputError, UsageError
 from nncdbg.engine.graph import Array, Dim, OptionalType, SequenceType, TensorType, Value, tensor_only
 from nncdbg.engine.image_files import read_image
 from nncdbg.engine.image_specs import ImageFile
+from nncdbg.engine.nested_lists import EQUAL_ROWS, ragged
 from nncdbg.engine.npy import load_archive
 
 
@@ -174,7 +175,11 @@ def _converted(value: Value, data: Any) -> Array:
     try:
         plain = np.asarray(data)
     except ValueError as error:
-        raise InputError(f"input %{value.name} is a ragged list: {error}") from error
+        raise InputError(
+            f"input %{value.name} does not fit: {ragged(data)}",
+            operands=[f"{title(value)} (the graph)"],
+            hint=EQUAL_ROWS,
+        ) from error
     if plain.dtype.kind in "OUS":
         plain = np.asarray(data, object)
     known = tensor_only(value.type)

@@ -59,8 +59,10 @@ class Header:
         dtype, layout = self._dtype(), self._layout()
         axes = dict(zip(layout, self._shape() or [None] * len(layout), strict=True))
         channels, kind = self._channels(axes), self._kind()
-        upright, scale = self._upright(), self._scale(dtype, channels)
-        size = self._size(upright, axes.get("h"), axes.get("w"))
+        upright, fixed = self._upright(), (axes.get("w"), axes.get("h"))
+        resized = "" if self.file.fitting or _fits(upright, fixed) else _step("resize", upright, fixed)
+        scale = self._scale(dtype, channels, resized)
+        size = self._size(upright, fixed)
         return Plan(self, dtype, layout, channels, kind, upright, size, scale)
 
     def refused(self, fact: str, hint: str) -> InputError:
@@ -154,10 +156,10 @@ class Header:
         """Whether Pillow turns the image upright by itself."""
         return self.image.format == "TIFF"
 
-    def _size(self, now: tuple[int, int], height: Dim, width: Dim) -> tuple[int, int]:
+    def _size(self, now: tuple[int, int], fixed: tuple[Dim, Dim]) -> tuple[int, int]:
         """The (width, height) of the tensor: the image's, or that of `resize` or `crop`."""
         fitting = self.file.fitting
-        fixed = (width, height)
+        width, height = fixed
         if fitting is None:
             size = now
         elif fitting.size is not None:
@@ -167,14 +169,12 @@ class Header:
         else:
             hint = f"add it, for example {fitting.kind}=224x224"
             raise self.refused(f"{fitting.kind} needs a width and a height", hint)
-        if any(
-            isinstance(needed, int) and needed != given for needed, given in zip(fixed, size, strict=True)
-        ):
+        if not _fits(size, fixed):
             sides = "x".join(str(each) if isinstance(each, int) else "any" for each in fixed)
             fact = f"the image is {by(size)}, but the input needs {sides} (width x height)"
             if fitting is not None:
                 raise self.refused(fact.replace("the image", fitting.kind), f"write {fitting.kind} alone")
-            stretched, cut = self._with("resize"), self._with("crop")
+            stretched, cut = (self._with(_step(kind, now, fixed)) for kind in ("resize", "crop"))
             raise self.refused(
                 fact, f"use {stretched} to stretch it, or {cut} to keep the ratio and cut the edges"
             )
@@ -182,8 +182,11 @@ class Header:
             raise self.refused(f"{by(size)} is not 1 to {MOST_PIXELS:,} pixels", "choose another size")
         return size
 
-    def _scale(self, dtype: str, channels: int) -> str:
-        """The scale in words.  Refuses values that the dtype cannot hold, and `bgr` without 3 channels."""
+    def _scale(self, dtype: str, channels: int, resized: str) -> str:
+        """The scale in words.  Refuses values that the dtype cannot hold, and `bgr` without 3 channels.
+
+        `resized` is the step that the image needs as well, empty if its size fits.
+        """
         if self.file.bgr and channels != 3:
             raise self.refused(f"bgr is for 3 channels, not {channels}", "remove it")
         scale, white = self.file.scale, self.greatest
@@ -199,13 +202,32 @@ class Header:
             choices = [(f"/{white}", "0..1"), (f"/{white / 2:g}-1", "-1..1"), ("raw", f"0..{white}")]
             if channels == 3:
                 choices.insert(1, ("imagenet", "mean and std"))
-            listed = ", ".join(f"{self._with(step)} ({what})" for step, what in choices)
+            more = [resized] if resized else []
+            listed = ", ".join(f"{self._with(step, *more)} ({what})" for step, what in choices)
             raise self.refused(f"the scale from 0..{white} to {dtype} is missing", f"use one of: {listed}")
         elif scale == "imagenet" and channels != 3:
             raise self.refused(f"imagenet is for 3 channels, not {channels}", f"use /{white} or raw")
         elif scale == Linear(255) and self.deep:
             raise self.refused("its values are 0..65535", "use /65535")
         return f"raw 0..{white}" if scale in (None, "raw") else str(scale)
+
+
+def _fits(size: tuple[int, int], fixed: tuple[Dim, Dim]) -> bool:
+    """Whether a (width, height) is the one that the input needs, where it has fixed sizes."""
+    return all(
+        not isinstance(needed, int) or needed == given for needed, given in zip(fixed, size, strict=True)
+    )
+
+
+def _step(kind: str, now: tuple[int, int], fixed: tuple[Dim, Dim]) -> str:
+    """`resize` or `crop` to fixed sizes; a size that the input does not fix keeps the ratio of the image."""
+    width, height = fixed
+    if isinstance(width, int) and isinstance(height, int):
+        return kind
+    if isinstance(width, int):
+        return f"{kind}={by((width, max(1, round(now[1] * width / now[0]))))}"
+    assert isinstance(height, int)
+    return f"{kind}={by((max(1, round(now[0] * height / now[1])), height))}"
 
 
 def by(size: tuple[int, int]) -> str:

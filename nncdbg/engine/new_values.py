@@ -10,7 +10,7 @@ import numpy as np
 
 from nncdbg.engine import dtypes
 from nncdbg.engine.data_specs import DataFile, Generated, Plain, read_spec
-from nncdbg.engine.editing import edited
+from nncdbg.engine.editing import edited, given_value
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.generated import generate
 from nncdbg.engine.graph import Array, TensorType, Type, tensor_only
@@ -71,10 +71,7 @@ def whole_result(name: str, type_: Type | None, value: Any) -> Array:
     Floats in lists are f32 where the type is not known.  Raises UsageError for sizes or numbers that do not
     fit, and for ragged lists.
     """
-    try:
-        given = np.asarray(value)
-    except ValueError as error:
-        raise UsageError(f"%{name} cannot be set: {error}", hint="use rows of equal length") from error
+    given = given_value(name, value)
     known, complete = tensor_only(type_), known_type(type_)
     if known is None:
         listed = given.dtype == np.float64 and not isinstance(value, np.ndarray)

@@ -26,7 +26,14 @@ from nncdbg.engine.deviations import Edit, edits_of
 from nncdbg.engine.editing import change, edited, late_words
 from nncdbg.engine.errors import NncdbgError, UnsupportedOp, UsageError
 from nncdbg.engine.escaping import printable
-from nncdbg.engine.expression import Expression, evaluate, evaluate_index, parse_index, split_definition
+from nncdbg.engine.expression import (
+    Expression,
+    check_condition,
+    evaluate,
+    evaluate_index,
+    parse_index,
+    split_definition,
+)
 from nncdbg.engine.findings import Finding
 from nncdbg.engine.frontends import ProgramSource, load
 from nncdbg.engine.graph import Array
@@ -293,7 +300,7 @@ class Debugger(RichOutput):
         Raises UsageError for an unknown kind, or one that cannot be found here (see `beyond`).
         """
         scope = self.values
-        expression = scope.read(when) if when else None
+        expression = check_condition(scope.read(when)) if when else None
         self._instrumentation.catch(kinds, expression)
 
     def beyond(self) -> dict[str, tuple[str, str]]:
@@ -629,16 +636,15 @@ class Debugger(RichOutput):
     def value(self, name: str) -> Array:
         """Return the array at this moment, read-only; `name` may be an unambiguous part of a long name.
 
-        Raises NotComputed before its statement has run, ExpressionError for an unknown or ambiguous name.
+        ``$out``, ``$in0`` and other variables of the prompt are names too.  Raises NotComputed before its
+        statement has run, ExpressionError for an unknown or ambiguous name.
         """
-        scope = self.values
-        return scope.value(scope.resolve(name))
+        return self.values.named(name)[1]
 
     def __getitem__(self, name: str) -> Tensor:
         """The value at this moment with its name and statistics; errors are those of `value`."""
-        scope = self.values
-        name = scope.resolve(name)
-        return Tensor(scope.value(name), name)
+        name, array = self.values.named(name)
+        return Tensor(array, name)
 
     def stats(self, name: str) -> Summary:
         """The statistics of a value, over its finite elements, with counts of the others."""

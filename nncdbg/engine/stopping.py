@@ -11,7 +11,7 @@ import numpy as np
 from nncdbg.engine.breakpoints import Breakpoint, Place, hit_rule
 from nncdbg.engine.code import Code
 from nncdbg.engine.errors import ExpressionError, UsageError
-from nncdbg.engine.expression import Expression, evaluate_index, split_target
+from nncdbg.engine.expression import Expression, check_condition, evaluate_index, spelled, split_target
 from nncdbg.engine.linking import walk
 from nncdbg.engine.ops.valid_integers import known_type
 from nncdbg.engine.placement import Placement, braced
@@ -61,14 +61,15 @@ class Stopping:
         expression = self.scope.read(place) if kind in ("watch", "assert") else None
         if kind == "watch":
             self._check_element(place)
-        read = self._read(when, log)
+        target = self._target(kind, place)
+        read = self._read(when, log, kind, target)
         rule = str(hits) if hits is not None else None
         if rule is not None:
             hit_rule(rule)
         found = Breakpoint(
             self._numbers + 1,
             kind,
-            self._target(kind, place),
+            target,
             read.condition,
             rule,
             log,
@@ -101,9 +102,10 @@ class Stopping:
             except IndexError as error:
                 raise UsageError(f"{text.strip()} is not an element of {known}: {error}") from None
 
-    def _read(self, when: str | None, log: str | None) -> _Read:
+    def _read(self, when: str | None, log: str | None, kind: str, target: str) -> _Read:
         """Return the condition, and what it and the log message read.  Raises ExpressionError."""
-        condition = self.scope.read(when) if when else None
+        value = spelled(target) if kind in ("value", "data") else "$out"
+        condition = check_condition(self.scope.read(when), value) if when else None
         read = [self.scope.read(part) for part in braced(log or "")]
         read += [condition] if condition is not None else []
         names = frozenset[str]().union(*(each.names for each in read))
@@ -143,7 +145,7 @@ class Stopping:
         found = self.known(number)
         before = _Read(found.condition, found.reads, found.reads_out)
         try:
-            self._bind_again(found, self._read(when, found.log))
+            self._bind_again(found, self._read(when, found.log, found.kind, found.target))
         except UsageError:
             self._bind_again(found, before)
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 from nncdbg.engine.code import UNSET, Code
 from nncdbg.engine.current import Current, numbered
 from nncdbg.engine.errors import ExpressionError, NotComputed, UsageError
-from nncdbg.engine.expression import FACTS, STATEMENT_VARIABLE, Expression, check_variables, parse
+from nncdbg.engine.expression import FACTS, STATEMENT_VARIABLE, Expression, check_variables, evaluate, parse
 from nncdbg.engine.graph import Array, TensorType
 from nncdbg.engine.machine import Frame, Machine
 from nncdbg.engine.rich_output import RichOutput
@@ -20,6 +21,8 @@ from nncdbg.engine.timeline import EVICTED, Timeline
 from nncdbg.stats import Summary
 from nncdbg.stats.piecewise import summarize_by_pieces
 from nncdbg.textual_repr.prefixes import Prefixes
+
+_VARIABLE = re.compile(r"\$[A-Za-z_]\w*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +189,19 @@ class Values:
         """The array at this moment, read-only."""
         return self._kept(self.content(name))
 
+    def named(self, name: str) -> tuple[str, Array]:
+        """Return the full name and the array, read-only, of a value or of a variable such as `$out`.
+
+        A variable that is no value of the program has an empty name.  Raises as `resolve`, `value` and
+        `variable` do, ExpressionError for an unknown variable.
+        """
+        if isinstance(name, str) and _VARIABLE.fullmatch(name):
+            if (numbered := STATEMENT_VARIABLE.fullmatch(name[1:])) is not None:
+                return self._of_statement(numbered[1], int(numbered[2] or 0))
+            return "", read_only(evaluate(self.read(name), self))
+        name = self.resolve(name)
+        return name, self.value(name)
+
     def content(self, name: str) -> Any:
         """Return the content of the slot at this moment, not copied: on a device, or in memory reused later.
 
@@ -274,7 +290,7 @@ class Values:
         """
         numbered = STATEMENT_VARIABLE.fullmatch(name)
         if numbered is not None:
-            return self._of_statement(numbered[1], int(numbered[2] or 0))
+            return self._of_statement(numbered[1], int(numbered[2] or 0))[1]
         current = self._current()
         frame, pc = current.frame, current.pc
         match name:
@@ -294,8 +310,8 @@ class Values:
         frame = self.machine.frames[self.depth]
         return Current.before(frame, frame.pc)
 
-    def _of_statement(self, kind: str, number: int) -> Array:
-        """An operand (`in`) or a result (`out`) of the current statement."""
+    def _of_statement(self, kind: str, number: int) -> tuple[str, Array]:
+        """The name and the array of an operand (`in`) or a result (`out`) of the current statement."""
         current = self._current()
         frame = current.frame
         slots = frame.code.operands[current.pc] if kind == "in" else current.results
@@ -314,7 +330,8 @@ class Values:
         self.between()
         depth = self.machine.frames.index(frame) if frame in self.machine.frames else None
         place = Place(frame.slots, slot, frame.code, depth, True)
-        return self._kept(self._content(place, frame.code.names[slot]))
+        name = frame.code.names[slot]
+        return name, self._kept(self._content(place, name))
 
     def summary(self, array: Array) -> Summary:
         return summarize_by_pieces(array, self.between)

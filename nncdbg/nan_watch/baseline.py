@@ -107,14 +107,15 @@ class Baseline:
         own = {value.name for value in (*entry.inputs, *entry.outputs)}
         if self.model and name and self.model != name:
             raise UsageError(
-                f"the baseline belongs to {self.model}, but this model is {name}",
-                hint=f'set "model": "{name}" in it if the model was renamed; otherwise write a new baseline',
+                f"the baseline is for {self.model}, but the model is {name}",
+                hint=f'write a new baseline; for a renamed model, set "model": "{name}" in the file',
             )
         theirs = {*self.inputs, *self.outputs}
         if own and theirs and not own & theirs:
             raise UsageError(
-                f"the baseline belongs to another {name or 'model'}: no input or output has the same name",
-                hint=f"write a new one; this one is for {_listed(self.inputs)} -> {_listed(self.outputs)}",
+                f"the baseline is for another {name or 'model'}: no input or output name matches",
+                hint="write a new baseline; the old baseline is for "
+                f"{_listed(self.inputs)} -> {_listed(self.outputs)}",
             )
 
 
@@ -173,8 +174,8 @@ def _too_many(report: Report) -> UsageError | None:
     if not hidden or not all(finding.trips for finding in report.findings):
         return None
     return UsageError(
-        f"{hidden} findings are not listed, but a baseline needs all of them",
-        hint=f"list them with --max-findings {len(report.findings) + hidden}",
+        f"a baseline needs all findings, but {hidden} are not listed",
+        hint=f"list all findings with --max-findings {len(report.findings) + hidden}",
     )
 
 
@@ -244,7 +245,7 @@ def read_baseline(file: str | Path) -> Baseline:
             f"the baseline {path} does not exist", hint="write one with --write-baseline"
         ) from None
     except OSError as error:
-        raise LoadError(f"the baseline {path} cannot be read: {error.strerror}") from None
+        raise LoadError(f"cannot read the baseline {path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise LoadError(
             f"the baseline {path} is not JSON: {error}", hint="write one with --write-baseline"
@@ -267,8 +268,8 @@ def write_baseline(file: str | Path, report: Report, program: Program) -> Baseli
     path = Path(file)
     if not _came_to_its_end(report):
         raise RunError(
-            f"no baseline is written to {path}: the run did not finish",
-            hint="correct the failure or raise the limits, and run the watch again",
+            f"cannot write the baseline {path}: the run did not finish",
+            hint="fix the failure or raise the limits, and run the watch again",
         )
     hidden = _too_many(report)
     if hidden is not None:

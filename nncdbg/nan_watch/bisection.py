@@ -77,7 +77,7 @@ class Bisection:
 
         Raises what the wide run fails with, and UsageError if its outputs have NaN already.
         """
-        self._tell("running in the declared types")
+        self._tell("running the program in its declared types")
         self._reference(self._note)
         self._check_reference()
         if self._will_do([]):
@@ -182,8 +182,8 @@ class Bisection:
         bad = [name for name, content in self._wanted.items() if holds_any(content, "nan")]
         if bad:
             raise UsageError(
-                f"the output %{bad[0]} has NaN before any change",
-                hint="find its origin with `nncdbg watch`; bisect needs a correct run",
+                f"the output %{bad[0]} already has NaN in the declared types",
+                hint="find the origin with `nncdbg watch`; bisect needs outputs without NaN",
             )
 
     def _note_types(self, frame: Frame) -> None:
@@ -210,7 +210,7 @@ class Bisection:
         op = lookup(node.op, version_of(node.op, code.opsets))
         if op is not None and op.random:
             self.notes.append(
-                f"{node.op} (line {debugger.line_in(code, pc)}) draws other numbers when statements are"
+                f"{node.op} (line {debugger.line_in(code, pc)}) draws different numbers if statements are"
                 " added before it: pass its result as an input"
             )
         self._sites[place] = site_of(code, pc, name, debugger)

@@ -136,11 +136,11 @@ def check_folder(folder: Path) -> None:
     except OSError as error:
         raise LoadError(f"cannot read the folder {folder}: {error.strerror or error}") from None
     if taken:
-        raise UsageError(f"cannot write the bundle {folder}: it is a file", hint="name a folder")
+        raise UsageError(f"cannot write the bundle {folder}: the path is a file", hint="use a folder")
     if held and DOCUMENT not in held or held - {*FILES}:
         raise UsageError(
             f"cannot write the bundle {folder}: the folder is not empty",
-            hint="use a new folder, or the folder of an older bundle",
+            hint="use a new folder, or the folder of an existing bundle",
         )
 
 
@@ -223,8 +223,8 @@ def read_document(folder: Path) -> Document:
         document = from_json(path.read_bytes(), Document, str(path))
     except FileNotFoundError:
         raise LoadError(
-            f"{folder} is a folder, not a repro bundle: it has no {DOCUMENT} in it",
-            hint="use a model file in it (.onnx or .nnc)",
+            f"{folder} is a folder, not a repro bundle: it contains no {DOCUMENT}",
+            hint="use a model file in the folder (.onnx or .nnc)",
         ) from None
     except OSError as error:
         raise LoadError(f"cannot read {path}: {error.strerror or error}") from None

@@ -51,7 +51,7 @@ class ArrayStore:
 
     def read(self, key: str) -> Array:
         if key not in self.arrays:
-            raise LoadError(f'there is no tensor "{key}"')
+            raise LoadError(f'the case has no tensor "{key}"')
         return self.arrays[key]
 
 

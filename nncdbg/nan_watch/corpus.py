@@ -69,7 +69,7 @@ def run_corpus(
         raise UsageError(f"invalid number of jobs: {jobs}", hint="use 1 or more, such as --jobs 1")
     if budget is not None and not budget > 0:
         raise UsageError(
-            f"the budget cannot be {budget} seconds", hint="use a number above 0, such as --budget 60"
+            f"invalid budget: {budget} seconds", hint="use a number above 0, such as --budget 60"
         )
     count = min(len(asked), jobs or cores())
     whole = CorpusReport(task.model, task.gates, task.max_findings)
@@ -81,7 +81,8 @@ def run_corpus(
             pool.close()
     if skipped:
         whole.note(
-            f"files that are not cases: {', '.join(skipped[:5])}{' and others' if len(skipped) > 5 else ''}"
+            f"ignored files that are not cases: {', '.join(skipped[:5])}"
+            f"{' and others' if len(skipped) > 5 else ''}"
         )
     if pool.left:
         whole.leave(pool.left, "it was interrupted" if signalled else f"the budget of {budget:g} s is spent")
@@ -202,7 +203,7 @@ class _Pool:
         if job is None:
             raise RunError(
                 f"a worker process {how} before it received a case",
-                hint="try `nncdbg run` with one of the cases",
+                hint="run `nncdbg run` with one of the cases",
             )
         self._take(Result(job.index, Case(job.name, "crashed", error=f"the process {how}")))
 

@@ -56,7 +56,7 @@ def check_good(gates: Gates, good: Recording | None) -> None:
     if good is None and any(gate.kind == "change" for gate in gates.thresholds):
         raise UsageError(
             "the gate `change` needs a recorded good run",
-            hint="record one with --record FILE, then use --against FILE",
+            hint="record a good run with --record FILE, then use --against FILE",
         )
 
 

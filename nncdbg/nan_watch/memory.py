@@ -56,7 +56,7 @@ def watch_memory(
     Raises UsageError for a plan that cannot be read or does not fit the program, and what Debugger raises.
     """
     if fields.get("allocator") is not None:
-        raise UsageError("--memory chooses the allocators itself", hint="omit --allocator")
+        raise UsageError("--memory cannot be used with --allocator", hint="omit --allocator")
     fields.pop("allocator", None)
     if plan is not None and not isinstance(plan, PlacedPlan):
         plan = read_plan(plan, program)
@@ -93,7 +93,7 @@ def write_plan(plan: PlacedPlan, file: str | os.PathLike[str]) -> None:
     try:
         FilePath(file).write_text(plan_text(plan), encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"the plan {os.fspath(file)} cannot be written: {error.strerror}") from None
+        raise UsageError(f"cannot write the plan {os.fspath(file)}: {error.strerror}") from None
 
 
 @dataclass(slots=True, eq=False)

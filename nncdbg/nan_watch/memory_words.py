@@ -124,7 +124,7 @@ def changed(debugger: Debugger, found: Changed, culprit: Moment | None) -> Watch
         statement = culprit.statement
         evidence += f": it changed while {verb(statement)} ran at line {_line(debugger, statement)}"
         if any(statement.code.names[slot] == found.name for slot in statement.code.operands[statement.pc]):
-            evidence += ", which has it as an operand"
+            evidence += ", which reads it as an operand"
     else:
         evidence += "; the statement that changed it is unknown"
     return WatchFinding(
@@ -135,14 +135,14 @@ def changed(debugger: Debugger, found: Changed, culprit: Moment | None) -> Watch
         inputs=_operands(reader),
         cause="write into foreign memory" if culprit is not None else "unknown",
         evidence=evidence,
-        hint="write only to the op's own result: copy the operand, and keep no buffers between calls",
+        hint="write only to the op's own result; copy operands, and do not keep buffers between calls",
         other=None if culprit is None else _site(debugger, culprit.statement, ""),
     )
 
 
 def state(debugger: Debugger, differs: Differs) -> WatchFinding:
     """A kernel whose second run gives something else."""
-    told = differs.detail or f"gives a different %{differs.name} than in the first, from the same operands"
+    told = differs.detail or f"computes a different %{differs.name} from the same operands"
     statement = differs.moment.statement
     return WatchFinding(
         "state",
@@ -151,8 +151,8 @@ def state(debugger: Debugger, differs: Differs) -> WatchFinding:
         iteration=differs.moment.iteration,
         inputs=_operands(statement),
         cause="state between runs",
-        evidence=f"in the second run {verb(statement)} {told}",
-        hint="keep no state between calls; draw random numbers from `rng`",
+        evidence=f"in the second run, {verb(statement)} {told}",
+        hint="do not keep state between calls; draw random numbers from `rng`",
     )
 
 
@@ -161,7 +161,7 @@ def unexplained(debugger: Debugger, differs: Differs, read: StillRead | None) ->
     statement = differs.moment.statement
     what = f"%{differs.name} differs" if differs.name else differs.detail
     evidence = f"{what} although its operands are equal"
-    cause, hint, other = "unknown", "the kernel depends on memory that it does not own", None
+    cause, hint, other = "unknown", "read only the operands and `out` in the kernel", None
     if read is not None:
         owner, taker = read.block.owner, read.block.successor
         begin, end = lines(debugger, owner.code, owner.value)

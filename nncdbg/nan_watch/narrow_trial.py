@@ -144,7 +144,7 @@ class Trial:
         report = msgspec.structs.replace(self.settings, **gates).watch(case.program(), case.inputs)
         found = next(iter(report.tripping), None)
         if found is None:
-            return Alone(np.inf, "not a number", f"{node.op} gives other infinities or NaN in {dtype}")
+            return Alone(np.inf, "not a number", f"{node.op} gives different infinities or NaN in {dtype}")
         reason = "overflow" if found.kind == "inf" else "not a number"
         said = ": ".join(part for part in (found.cause, found.evidence) if part)
         return Alone(np.inf, reason, said or f"{node.op} gives {found.kind} in {dtype}", found.hint)

@@ -62,7 +62,9 @@ def _problem(debugger: Debugger, problem: PlanProblem) -> WatchFinding:
         _defined(debugger, other if other is not None else value),
         cause="wrong plan",
         evidence=evidence,
-        hint=hint if place.root == (value.code.path, name) else f"{hint}; it is an alias of %{place.root[1]}",
+        hint=hint
+        if place.root == (value.code.path, name)
+        else f"{hint}; %{name} is an alias of %{place.root[1]}",
         other=None if other is None else _defined(debugger, value),
         reaches_output=False,
     )

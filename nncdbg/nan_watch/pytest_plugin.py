@@ -55,7 +55,7 @@ def _options(config: pytest.Config, given: Mapping[str, Any]) -> Options:
     most = config.getini("nan_watch_max_ops")
     if most:
         if not most.isdecimal() or not int(most):
-            raise pytest.UsageError(f"nan_watch_max_ops is {most!r}, not a number of statements")
+            raise pytest.UsageError(f"nan_watch_max_ops must be a number of statements, not {most!r}")
         options["max_ops"] = int(most)
     return options | dict(given)
 

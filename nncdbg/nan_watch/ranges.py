@@ -54,7 +54,7 @@ class Ranges:
         written = sorted(made.expression.names & candidates(self._debugger.program, "data"))
         if not written:
             raise ExpressionError(
-                f"the gate range:{text} contains no computed value",
+                f"the gate range:{text} uses no computed value",
                 hint="use a computed value, as in range:max(%h) > 1e4, or $out for every result",
             )
         with self._debugger.breakpoints_together():

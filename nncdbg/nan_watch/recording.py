@@ -104,7 +104,7 @@ def read(path: str | os.PathLike[str]) -> Recording:
     """A recording from its file.  Raises LoadError for one that cannot be read or is none."""
     try:
         if os.path.getsize(path) > _LARGEST:
-            raise LoadError(f"{path} is too large for a recording")
+            raise LoadError(f"the recording {path} is larger than {_LARGEST:,} bytes")
         document = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise LoadError(f"cannot read the recording {path}: {error.strerror or error}") from error
@@ -140,7 +140,7 @@ def check_model(good: Recording, program: Program) -> None:
     shared = sum(1 for key in good.statements if _value_and_op(key) in names)
     if shared < _LEAST_SHARED * len(good.statements):
         raise UsageError(
-            f"the recording belongs to another model, {good.model}: "
+            f"the recording is for another model, {good.model}: "
             f"{shared} of its {len(good.statements)} statements are in this model",
             hint="record a good run of this model with --record FILE",
         )

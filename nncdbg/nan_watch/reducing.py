@@ -156,8 +156,8 @@ class Job:
         self._reduction.best = saved.case
         if not probe(saved.case):
             raise RunError(
-                f"the program in {self.state} no longer shows the finding",
-                hint="the versions of nncdbg, NumPy or backend may differ; remove the file to start again",
+                f"the program in {self.state} no longer reproduces the finding",
+                hint="use the same versions of nncdbg, NumPy and backend, or delete the state file",
             )
         return saved.done
 
@@ -185,8 +185,8 @@ def verify(folder: Path, signature: Signature, settings: Settings) -> None:
     tripping = [each for each in findings if each["trips"]]
     if not tripping or _signature(tripping[0]) != signature:
         raise RunError(
-            f"the bundle {folder} does not show the finding in a new process",
-            hint="check for nondeterministic kernels (random numbers, time, state of earlier runs)",
+            f"the bundle {folder} does not reproduce the finding in a new process",
+            hint="check whether a kernel uses random numbers, the time or state from earlier runs",
         )
 
 

@@ -61,7 +61,7 @@ class Reduction:
         if not self._try(case_of_program(program, inputs)):
             raise RunError(
                 "the finding did not occur again",
-                hint="check for nondeterministic kernels (random numbers, time)",
+                hint="check whether a kernel uses random numbers or the time",
             )
 
     def finish(self) -> Case:

@@ -98,7 +98,7 @@ def load_state(path: Path, origin: str) -> Saved:
     document = from_json(written, _Document, str(path))
     if document.origin != origin:
         raise UsageError(
-            f"the state {path} belongs to another model, other inputs or other options",
+            f"the state {path} is for a different model, inputs or options",
             hint="use another file, or the original model, inputs and options",
         )
     weights = [key for key in [*store.keys()] if key.startswith(_WEIGHT)]

@@ -41,7 +41,7 @@ def watch_runs(
     names nothing, LoadError for a recording that cannot be written.
     """
     if runs < 1:
-        raise UsageError(f"invalid number of runs: {runs}", hint="--runs 1 runs the program once")
+        raise UsageError(f"invalid number of runs: {runs}", hint="use 1 or more, such as --runs 1")
     measures = gates.measured or good is not None or record_to is not None
     if runs == 1 and not measures and not gates.ranges:
         debugger = make(seed, False)

@@ -106,7 +106,7 @@ def found_first(program: Program, inputs: Any, settings: Settings, **fields: Any
         raise report.error
     raise UsageError(
         "nothing to reduce: the watch reports no finding",
-        hint=f"the gates are {', '.join(settings.fail_on)}; pass the inputs that show the finding",
+        hint=f"pass inputs that cause a finding; the gates are {', '.join(settings.fail_on)}",
     )
 
 

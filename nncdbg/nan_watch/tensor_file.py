@@ -106,7 +106,9 @@ def _unpacked(name: str, entry: Entry, store: Any, path: Path) -> Any:
     shape = tuple(entry.shape or ())
     dtype = NUMPY.get(entry.dtype or "")
     if dtype is None:
-        raise LoadError(f'%{name} of {path} has the type "{entry.dtype}"', hint="write the bundle again")
+        raise LoadError(
+            f'%{name} of {path} has an unknown type "{entry.dtype}"', hint="write the bundle again"
+        )
     try:
         if entry.strings is not None:
             flat = np.empty(len(entry.strings), object)
@@ -116,7 +118,7 @@ def _unpacked(name: str, entry: Entry, store: Any, path: Path) -> Any:
         if entry.bytes:
             array = np.frombuffer(array.tobytes(), dtype)
         if array.dtype != dtype:
-            raise ValueError(f"its type is {name_of(array.dtype)}, not {entry.dtype}")
+            raise ValueError(f"the type is {name_of(array.dtype)}, not {entry.dtype}")
         return array.reshape(shape)
     except ValueError as error:
         raise LoadError(f"%{name} of {path} is damaged: {error}") from None

@@ -111,7 +111,7 @@ class _Tracer:
             self._keep_house()
         raise RunError(
             "the finding did not occur again when the program ran statement by statement",
-            hint="check for nondeterministic kernels (random numbers, time)",
+            hint="check whether a kernel uses random numbers or the time",
         )
 
     def _found(self) -> tuple[Statement, str] | None:

@@ -176,7 +176,7 @@ def _loss_scale(sighting: Sighting) -> Verdict | None:
         return None
     for name, factor in _factors(code, pc):
         shown = f"%{name} = {factor:g}" if name else f"{factor:g}"
-        evidence = f"{LOSS_SCALE}: it holds the factor {shown}, which {dtype} cannot represent"
+        evidence = f"{LOSS_SCALE}: {dtype} cannot represent its factor {shown}"
         return Verdict(LOSS_SCALE, evidence, "use a smaller or a dynamic loss scale")
     return None
 

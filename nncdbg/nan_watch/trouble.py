@@ -327,5 +327,5 @@ def check_patterns(program: Program, gates: Iterable[Threshold]) -> None:
     for gate in wanted:
         if not any(gate.concerns(name) for name in names):
             near = difflib.get_close_matches(gate.pattern or "", names, 1)
-            hint = f"did you mean {near[0]}?" if near else "use a pattern over value names, such as layer*"
+            hint = f"did you mean {near[0]}?" if near else "use a pattern for value names, such as layer*"
             raise UsageError(f'the gate "{gate}" matches no value in this program', hint=hint)

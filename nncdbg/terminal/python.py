@@ -238,6 +238,7 @@ def interact(session: Session) -> None:
     before = session.debugger.stop
     try:
         with suppress(SystemExit):
-            _Console(session).interact(banner=_BANNER, exitmsg="")
+            banner = textwrap.fill(_BANNER, session.screen.look.width)
+            _Console(session).interact(banner=banner, exitmsg="")
     finally:
         session.moved_since(before)

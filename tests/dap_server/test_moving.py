@@ -270,7 +270,9 @@ def test_targets_to_step_into(client: Client, allocator: str) -> None:
     assert line(client) == 33
     assert client.request("stepInTargets", {"frameId": entry})["targets"] == []
     assert client.request("stepInTargets", {"frameId": 424242})["targets"] == []
-    assert "unknown or expired target" in client.refused("stepIn", {"threadId": 1, "targetId": layer["@layer"]})
+    assert "unknown or expired target" in client.refused(
+        "stepIn", {"threadId": 1, "targetId": layer["@layer"]}
+    )
     client.move("stepOut")
     client.move("next")
     assert list(targets()) == ["loop @sharpen"]

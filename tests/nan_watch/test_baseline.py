@@ -173,11 +173,11 @@ def test_a_new_finding_cannot_hide_among_those_that_are_not_listed(tmp_path: Pat
     compared = compare(report, Baseline.of(report, program), program).report
     assert compared.status == "failed"
     assert isinstance(compared.error, UsageError)
-    assert compared.error.message == "29 findings are not listed, but a baseline needs all of them"
-    assert compared.error.hint == "list them with --max-findings 30"
+    assert compared.error.message == "a baseline needs all findings, but 29 are not listed"
+    assert compared.error.hint == "list all findings with --max-findings 30"
     others = Baseline.of(plain(), program)
     assert compare(report, replace(others, model=""), program).gone == ()
-    with pytest.raises(UsageError, match="29 findings are not listed"):
+    with pytest.raises(UsageError, match="29 are not listed"):
         write_baseline(tmp_path / "baseline.json", report, program)
     # Who trips is listed first: where one is listed that does not, all that trip are.
     all_that_trip = Report("net.nnc", findings=[NAN_BORN, MASKED], unlisted=28)
@@ -213,8 +213,8 @@ def test_a_baseline_is_not_written_over_something_else_nor_by_half_a_run(tmp_pat
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"model": "resnet.onnx"}, "the baseline belongs to resnet.onnx, but this model is net.nnc"),
-        ({"inputs": ("image",), "outputs": ("probs",)}, "the baseline belongs to another net.nnc"),
+        ({"model": "resnet.onnx"}, "the baseline is for resnet.onnx, but the model is net.nnc"),
+        ({"inputs": ("image",), "outputs": ("probs",)}, "the baseline is for another net.nnc"),
     ],
 )
 def test_the_baseline_of_another_model_is_refused(changed: dict[str, object], words: str) -> None:

@@ -246,7 +246,7 @@ def test_numbers_that_are_drawn_are_told_of() -> None:
     bisection = search(text, {"x": X[0, :4]})
     bisection.run()
     assert len(bisection.notes) == 1
-    assert bisection.notes[0].startswith("RandomNormalLike (line 4) draws other numbers")
+    assert bisection.notes[0].startswith("RandomNormalLike (line 4) draws different numbers")
 
 
 def test_a_type_that_is_none() -> None:
@@ -316,7 +316,7 @@ def test_json(command: Any) -> None:
         (["rms.nnc", "--rtol", "-1"], 2, "rtol cannot be -1"),
         (["rms.nnc", "--input", "q=zeros"], 2, 'has no input "q"'),
         (["int.nnc"], 2, "nothing to narrow"),
-        (["bad.nnc"], 2, "has NaN before any change"),
+        (["bad.nnc"], 2, "already has NaN in the declared types"),
         (["rms.nnc", "-o", "none/mixed.nnc"], 2, "cannot write"),
     ],
 )

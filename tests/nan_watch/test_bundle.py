@@ -251,7 +251,7 @@ def test_an_older_bundle_is_replaced(tmp_path: Path) -> None:
 
 def test_a_file_in_the_way(tmp_path: Path) -> None:
     (tmp_path / "b").write_text("")
-    with pytest.raises(UsageError, match="it is a file"):
+    with pytest.raises(UsageError, match="the path is a file"):
         written(tmp_path / "b", LOG, {"x": np.ones((2, 3), np.float32)})
 
 

@@ -300,7 +300,7 @@ def test_an_input_that_a_kernel_writes_into_is_an_error_of_the_run() -> None:
 
 
 def test_an_allocator_cannot_be_asked_for() -> None:
-    with pytest.raises(nncdbg.UsageError, match="chooses the allocators itself"):
+    with pytest.raises(nncdbg.UsageError, match="cannot be used with --allocator"):
         watch_memory(program("%y = Neg(%x)"), {"x": X}, allocator="arena")
 
 

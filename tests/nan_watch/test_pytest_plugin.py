@@ -151,7 +151,7 @@ def test_a_wrong_option_is_wrong_usage(ini: str, pytester: pytest.Pytester, mode
     pytester.makeini(f"[pytest]\n{ini}")
     result = pytester.runpytest_subprocess("--nan-watch", "first_steps.nnc")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: nan_watch_max_ops is *, not a number of statements"])
+    result.stderr.fnmatch_lines(["ERROR: nan_watch_max_ops must be a number of statements, not *"])
 
 
 def test_a_start_of_pytest_loads_no_engine(tmp_path: Path) -> None:

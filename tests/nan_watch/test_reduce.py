@@ -282,7 +282,7 @@ def test_a_state_of_something_else(tmp_path: Path, change: str) -> None:
     text = CHAIN.replace("Softmax", "Relu") if change == "program" else CHAIN
     inputs = {"x": RANDOM + 1 if change == "inputs" else RANDOM}
     fields = {"seed": 1} if change == "settings" else {}
-    with pytest.raises(UsageError, match="belongs to another model, other inputs or other options"):
+    with pytest.raises(UsageError, match="is for a different model, inputs or options"):
         job_of(text, inputs, state, **fields).run(tmp_path / "b")
 
 
@@ -361,7 +361,7 @@ def test_json(command: Any, tmp_path: Path) -> None:
         (["chain.nnc", "--input", "q=zeros"], 2, 'has no input "q"'),
         (["chain.nnc", "--fail-on", "nann"], 2, "did you mean nan"),
         (["chain.nnc", "--fail-on", "guard"], 2, "nothing to reduce"),
-        (["chain.nnc", "-o", "x.npy"], 2, "it is a file"),
+        (["chain.nnc", "-o", "x.npy"], 2, "the path is a file"),
         (["chain.nnc", "--state", "x.npy"], 3, "x.npy"),
         (["chain.nnc", "--state", "none/state"], 3, "cannot write"),
         ([], 2, "MODEL"),
@@ -378,7 +378,7 @@ def test_a_bundle_that_does_not_show_it_is_refused(tmp_path: Path) -> None:
     reduced = job.run(tmp_path / "b")
     verify(tmp_path / "b", reduced.signature, job.settings)
     other = Signature("nan", "Sqrt", "square root of a negative number")
-    with pytest.raises(RunError, match="does not show the finding in a new process"):
+    with pytest.raises(RunError, match="does not reproduce the finding in a new process"):
         verify(tmp_path / "b", other, job.settings)
 
 

@@ -43,6 +43,13 @@ def test_a_name_of_a_megabyte_is_not_in_any_form(form: str) -> None:
     assert "x" * 2_100 not in FORMS[form](REPORTS["hostile"](), WATCHED)
 
 
+def test_an_operand_given_twice_is_listed_once() -> None:
+    text = "graph @main(%x: f32[2]) -> (%y) {\n  %z = Sub(%x, %x)\n  %y = Div(%z, %z)\n  return %y\n}\n"
+    report = nncdbg.watch(nncdbg.parse(text), {"x": [1, 2]})
+    assert [each.name for each in report.findings[0].inputs] == ["z", "z"]
+    assert str(report).count("  with %z ") == 1
+
+
 def test_the_text_as_a_person_reads_it() -> None:
     assert FORMS["text"](plain(), WATCHED) == (
         "net.onnx: tripped: 2 findings in 12 statements (0.01 s)\n"

@@ -280,8 +280,8 @@ def test_a_range_that_never_could_be_asked_is_told() -> None:
     ("text", "words"),
     [
         ("range:max(%hh) > 1", "no value"),
-        ("range:max(%w) > 1", "contains no computed value"),
-        ("range:1 > 0", "contains no computed value"),
+        ("range:max(%w) > 1", "uses no computed value"),
+        ("range:1 > 0", "uses no computed value"),
         ("range:max(%h", ""),
         ("range:abs(%h) > 1", "any"),
     ],
@@ -365,10 +365,10 @@ CAST = SCALED.replace("%h = Cast(%p, to=10)", "%h = Mul(%p, 65536.0)").replace(
 )
 
 TRAININGS = [
-    (CAST, "loss scale too large: it holds the factor 65536", "smaller or a dynamic loss scale"),
+    (CAST, "loss scale too large: f16 cannot represent its factor 65536", "smaller or a dynamic loss scale"),
     (TOO_FAST, "learning rate too high: the norm of %p grew from", "smaller learning rate"),
     (BAD_OP, "faulty op: the carried values were steady before (the norm of %p was", ""),
-    (SCALED, "loss scale too large: it holds the factor", "smaller or a dynamic loss scale"),
+    (SCALED, "loss scale too large: f16 cannot represent its factor", "smaller or a dynamic loss scale"),
 ]
 
 

@@ -52,6 +52,17 @@ def model(tmp_path: Path) -> Callable[..., str]:
     return write
 
 
+@pytest.mark.parametrize(("size", "side"), [(2, "B"), (3, "A")])
+def test_inputs_that_do_not_fit_name_the_side(
+    model: Callable[..., str], capsys: Capture, size: int, side: str
+) -> None:
+    a, b = model("a", NET.replace("2,3", "2")), model("b", NET.replace("2,3", "3"))
+    assert main(["diff", a, b, "--input", f"x=ones[{size}]"]) == 2
+    assert capsys.readouterr().err.startswith(f"error: side {side}: input %x does not fit: axis 0 must have")
+    with pytest.raises(nncdbg.InputError, match=f"side {side}: input %x does not fit"):
+        nncdbg.diff(a, b, {"x": np.ones(size, np.float32)})
+
+
 def test_what_agrees_is_0_and_what_diverges_is_1(model: Callable[..., str], capsys: Capture) -> None:
     a, b, c = model("a"), model("b"), model("c", factor="2.5")
     assert main(["diff", a, b]) == 0

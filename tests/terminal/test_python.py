@@ -183,6 +183,16 @@ def test_exceptions_that_are_not_errors_do_not_end_the_session(session: Session,
     assert said(session, "py 1 + 1") == "2\n"
 
 
+def test_the_banner_of_interact_fits_the_width(
+    session: Session, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    said(session, "set width 60", "interact")
+    banner = capsys.readouterr().err.splitlines()
+    assert banner[0] == "Python: each value is a NumPy array with its name; also"
+    assert banner[1] == "`debugger` and `execute`. Ctrl-D leaves."
+
+
 def test_interact_reads_until_the_end_of_input(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "sys.stdin", io.StringIO("y = x.sum()\nexecute('p %x[1]')\n1/0\ndebugger.step_over()\n")

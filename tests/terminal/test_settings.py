@@ -72,6 +72,14 @@ def test_width_bounds_lines(session: Session) -> None:
     assert "width is 30" in said(session, "show width")
 
 
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_help_fits_the_width_at_words(session: Session, width: int) -> None:
+    text = said(session, f"set width {width}", "help")
+    assert max(map(len, text.splitlines())) <= width
+    footer = " ".join(text[text.index("`help NAME`") :].split())
+    assert footer.endswith("pdb and delve. An empty line repeats the last step.")
+
+
 @pytest.mark.parametrize(
     "line", ["names long", "precision 0", "precision x1", "precision 1.5", "width 3", "width -4", "pager 1"]
 )

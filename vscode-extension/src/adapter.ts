@@ -38,7 +38,7 @@ export class Adapters implements vscode.DebugAdapterDescriptorFactory {
 
 /** A launched server has ended without having said so.  Breakpoints are the editor's. */
 async function offerRestart(session: vscode.DebugSession, how: string): Promise<void> {
-  const words = `nncdbg ended${how} while "${session.name}" was debugged. The debug console shows its last output.`;
+  const words = `nncdbg ended${how} during the session "${session.name}". The debug console shows the last output of nncdbg.`;
   if ((await vscode.window.showErrorMessage(words, "Restart")) === "Restart") {
     await vscode.debug.startDebugging(session.workspaceFolder, session.configuration);
   }
@@ -71,7 +71,7 @@ async function untilFree(attempt: () => Promise<Wire>, place: string): Promise<v
     }
     other.dispose();
     if (Date.now() > end) {
-      throw new Error(`another program listens at ${place}: stop it, or use another port`);
+      throw new Error(`another program already listens on ${place}: stop it or use another port`);
     }
   }
 }
@@ -79,7 +79,7 @@ async function untilFree(attempt: () => Promise<Wire>, place: string): Promise<v
 /** Tries again for so many seconds, as the program may not listen yet; the user can give up, and `over` says that it has ended. */
 async function connected(attempt: () => Promise<Wire>, place: string, seconds: number, over?: AbortSignal): Promise<Wire> {
   const deadline = Date.now() + 1000 * seconds;
-  const options = { location: vscode.ProgressLocation.Notification, title: `Waiting until a program listens at ${place}`, cancellable: true };
+  const options = { location: vscode.ProgressLocation.Notification, title: `Waiting for a program to listen on ${place}`, cancellable: true };
   const first = await attempt().catch((error: Error) => error);
   if (!(first instanceof Error)) {
     return first;
@@ -97,7 +97,7 @@ async function connected(attempt: () => Promise<Wire>, place: string, seconds: n
         return await attempt();
       } catch (error) {
         if (over?.aborted) {
-          throw new Error(`the Python program ended before it listened at ${place}: read its terminal, and check that it calls nncdbg.listen`);
+          throw new Error(`the Python program ended before it listened on ${place}: check its terminal, and check that it calls nncdbg.listen`);
         }
         if (Date.now() > deadline) {
           throw unheard(place, error as Error);
@@ -107,6 +107,6 @@ async function connected(attempt: () => Promise<Wire>, place: string, seconds: n
   });
 }
 
-const unheard = (place: string, { message }: Error) => new Error(`no program listens at ${place}: ${message}. Call nncdbg.listen in the program first`);
+const unheard = (place: string, { message }: Error) => new Error(`no program listens on ${place}: ${message}. Call nncdbg.listen in the program first`);
 
 const after = (milliseconds: number) => new Promise((resolve) => setTimeout(resolve, milliseconds));

@@ -105,7 +105,7 @@ async function list(session: vscode.DebugSession, { program, outputs, findings =
       open: () => show(finding),
     })),
   ];
-  const options = { title: `${program} has ended`, placeHolder: "Open a value (runs to the end again), or go to a finding", matchOnDetail: true };
+  const options = { title: `${program} has ended`, placeHolder: "Open an output (runs the program again), or go to a finding", matchOnDetail: true };
   await (await vscode.window.showQuickPick(rows, options))?.open?.();
 }
 

@@ -1,5 +1,5 @@
 // Views that show where the program stands.  Each asks one request of its own at a stop: only while it is
-// seen, one at a time, and what is asked of a place that the program has left is cancelled.
+// seen, one at a time, and what is asked of a place that the program has left is canceled.
 
 import * as vscode from "vscode";
 import { Sessions } from "./sessions";
@@ -14,8 +14,8 @@ export interface FollowingView {
   say(words: string): void;
 }
 
-const RUNNING = "The program is running. This view is updated when it stops.";
-const NO_SESSION = "No graph is being debugged. Open a model or a graph text, and press F5.";
+const RUNNING = "The program is running. The view updates when the program stops.";
+const NO_SESSION = "No graph is being debugged. Open a model or graph text, and press F5.";
 
 /** Keeps one view at the place where the active session stands. */
 export class Follower {

@@ -39,7 +39,7 @@ export interface State {
   /** The statement of each block on the stack, the outermost first. */
   stack: { block: string; pc: number }[];
   flags: Record<string, "nan" | "inf">;
-  /** Largest absolute value, mean, std, part of zeros. */
+  /** Largest absolute value, mean, std, share of zeros. */
   statistics?: Record<string, (number | null)[]>;
 }
 

@@ -46,7 +46,7 @@ export class Language implements vscode.Disposable {
         env: { ...process.env, ...ENVIRONMENT },
       };
       this.client = await Client.start(command, this.output, () =>
-        this.say("it has ended; the output channel shows its last output", vscode.LanguageStatusSeverity.Error),
+        this.say("the server exited; its output channel shows the last output", vscode.LanguageStatusSeverity.Error),
       );
       this.told = undefined;
       this.say("running", vscode.LanguageStatusSeverity.Information);

@@ -21,7 +21,7 @@ export async function pickListener(): Promise<string | undefined> {
     void vscode.window.showInformationMessage("nncdbg: no program is listening. Call nncdbg.listen((\"127.0.0.1\", 5679)) in your program.");
     return undefined;
   }
-  const options = { title: "Attach to a program that listens", matchOnDescription: true, matchOnDetail: true };
+  const options = { title: "Attach to a listening program", matchOnDescription: true, matchOnDetail: true };
   return (await vscode.window.showQuickPick(rows, options))?.place;
 }
 

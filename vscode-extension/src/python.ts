@@ -39,7 +39,7 @@ export class Missing extends Error {
 /** The own environment is not there, and the user has given up its installation. */
 export class NotInstalled extends Missing {
   constructor() {
-    super("nncdbg is not installed: its installation was cancelled");
+    super("nncdbg is not installed: you canceled the installation");
   }
 }
 
@@ -111,7 +111,7 @@ export async function pythonWithNncdbg(resource: vscode.Uri | undefined): Promis
   return own;
 }
 
-/** The same, but installs the own environment where it is missing.  Throws `Missing` also where that is cancelled. */
+/** The same, but installs the own environment where it is missing.  Throws `Missing` also where that is canceled. */
 export async function readyPython(resource: vscode.Uri | undefined): Promise<string> {
   try {
     return await pythonWithNncdbg(resource);
@@ -139,7 +139,7 @@ async function versionOf(python: string): Promise<string> {
       throw new Missing(`nncdbg is not installed for ${python}`, remedies);
     }
     const why = stderr?.trim().split("\n").at(-1) || String(error);
-    throw new Missing(`nncdbg does not start with ${python}: ${why}`, remedies);
+    throw new Missing(`cannot start nncdbg with ${python}: ${why}`, remedies);
   }
 }
 
@@ -216,7 +216,7 @@ async function installing(resource: vscode.Uri | undefined): Promise<string | un
       return python;
     } catch (error) {
       const { name, message } = error as Error;
-      log.appendLine(name === "AbortError" ? "cancelled" : message);
+      log.appendLine(name === "AbortError" ? "canceled" : message);
       if (name === "AbortError") {
         return undefined;
       }

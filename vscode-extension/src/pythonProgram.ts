@@ -16,7 +16,7 @@ export function debugsPython(): boolean {
 }
 
 export async function offerDebugpy(program: unknown): Promise<void> {
-  const words = `cannot start ${program} under debugpy: the Python Debugger extension (${EXTENSION}) is not installed or not enabled.`;
+  const words = `cannot start ${program} under debugpy: install or enable the Python Debugger extension (${EXTENSION}).`;
   if ((await vscode.window.showErrorMessage(words, "Show Extension")) === "Show Extension") {
     await vscode.commands.executeCommand("workbench.extensions.search", `@id:${EXTENSION}`);
   }

@@ -125,6 +125,6 @@ export class RunForm {
 }
 
 /** Without hints about the command line: the form has fields in their place. */
-const inForm = (words: string): string => words.replace(/\n *hint: .*--.*/g, "\nChoose a file, or values with their sizes, below.");
+const inForm = (words: string): string => words.replace(/\n *hint: .*--.*/g, "\nChoose a file below, or generated values with sizes.");
 
 const keyOf = (program: string): string => `run ${program}`;

@@ -65,7 +65,7 @@ export function launchKeys({ inputs, dims, backend, seed }: Choices): object {
 
 function integer(what: string, text: string): number {
   if (!/^\d+$/.test(text.trim())) {
-    throw new Error(`the ${what} must be an integer of 0 or more, not "${text}"`);
+    throw new Error(`the ${what} must be a non-negative integer, not "${text}"`);
   }
   return Number(text);
 }

@@ -141,7 +141,7 @@ export class Timeline implements FollowingView, vscode.TreeDataProvider<Row>, vs
   async setMark(): Promise<void> {
     const taken = this.marks();
     const value = [...taken, ""].map((_, index) => `m${index + 1}`).find((each) => !taken.includes(each));
-    const name = await askName("Name this moment, to return to it", value, taken);
+    const name = await askName("Name of the mark for this moment", value, taken);
     if (name) {
       await this.ask("nncdbg/marks", { action: "set", name });
       this.follower.again();
@@ -150,7 +150,7 @@ export class Timeline implements FollowingView, vscode.TreeDataProvider<Row>, vs
 
   async renameMark({ moment }: Row): Promise<void> {
     const others = this.marks().filter((each) => each !== moment?.name);
-    const to = await askName(`New name of the mark ${moment?.name}`, moment?.name, others);
+    const to = await askName(`New name for the mark ${moment?.name}`, moment?.name, others);
     if (to && to !== moment?.name) {
       await this.ask("nncdbg/marks", { action: "rename", name: moment?.name, to });
       this.follower.again();
@@ -233,13 +233,13 @@ function titleOf(moment: Moment): string {
     case "checkpoint":
       return "Checkpoint";
     case "micro":
-      return `Into the micro program of ${moment.name}`;
+      return `Stepped into the micro program of ${moment.name}`;
     case "edit":
       return `${moment.name} set`;
     case "mark":
       return moment.name as string;
     case "left":
-      return "Left here";
+      return "Branch left here";
     case "now":
       return "Now";
   }

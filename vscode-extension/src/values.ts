@@ -88,7 +88,7 @@ export class InlineValues implements vscode.InlineValuesProvider, vscode.DebugAd
     return found?.frameId === frameId && early === this.early ? found.lines : undefined;
   }
 
-  /** Of a stop that is over nothing is shown: its frame is gone by then, or the request was cancelled. */
+  /** Of a stop that is over nothing is shown: its frame is gone by then, or the request was canceled. */
   private async linesOf(session: vscode.DebugSession, asked: { frameId: number }, token: vscode.CancellationToken) {
     const { body, abandon } = this.wires.ask<Lines>(session, "nncdbg/lines", asked);
     const listener = token.onCancellationRequested(abandon);

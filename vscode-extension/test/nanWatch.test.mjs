@@ -47,12 +47,12 @@ test("a failure has its message, hint and line", async () => {
 
 test("a process without a report is an error with its last words", async () => {
   await assert.rejects(watch('console.error("no memory"); process.exitCode = 9'), /no report \(exit code 9\):\nno memory/);
-  await assert.rejects(watch("", { python: path.join(folder, "missing") }), /cannot be started: .*ENOENT/);
+  await assert.rejects(watch("", { python: path.join(folder, "missing") }), /cannot start .*: .*ENOENT/);
 });
 
 test("the time limit ends a process that ignores the interrupt", async () => {
   const script = 'process.on("SIGINT", () => {}); setInterval(() => {}, 1000)';
-  await assert.rejects(watch(script, { limit: 0.5 }), /did not end within 0.5 s/);
+  await assert.rejects(watch(script, { limit: 0.5 }), /did not finish within 0.5 s/);
 });
 
 test("cancelling ends the process", async () => {

@@ -36,7 +36,7 @@ test("what is empty is no key of a launch, and sizes are numbers", () => {
 test("a size that is no integer is refused by name", () => {
   for (const text of ["-1", "4.5", "many"]) {
     const choices = { inputs: {}, dims: { N: text }, backend: "", seed: "" };
-    assert.throws(() => launchKeys(choices), { message: `the size N must be an integer of 0 or more, not "${text}"` });
+    assert.throws(() => launchKeys(choices), { message: `the size N must be a non-negative integer, not "${text}"` });
   }
 });
 

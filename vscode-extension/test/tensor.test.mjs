@@ -61,8 +61,8 @@ test("the axis of a constant is around it", () => {
 
 test("NaN on one side is not a difference of 0", () => {
   const found = { max_abs: 0, max_rel: 0, mismatched: 2, nan_mismatch: 2, inf_mismatch: 0, count: 6, worst: [0, 1] };
-  assert.equal(distanceText(found), "2 of 6 elements differ · NaN on one side 2 · worst at [0, 1]");
-  assert.match(distanceText({ ...found, mismatched: 3, max_abs: 0.5 }), /NaN on one side 2 · largest difference 0\.5/);
+  assert.equal(distanceText(found), "2 of 6 elements differ · NaN on one side: 2 · worst at [0, 1]");
+  assert.match(distanceText({ ...found, mismatched: 3, max_abs: 0.5 }), /NaN on one side: 2 · largest difference 0\.5/);
 });
 
 test("elements are counted in C order", () => {

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,21 @@ from nncdbg.engine.divergence.inputs import inputs_like
 from nncdbg.engine.divergence.lockstep import BUDGET, compared
 from nncdbg.engine.divergence.report import DiffReport
 from nncdbg.engine.divergence.tolerance import Tolerance
-from nncdbg.engine.errors import UsageError
+from nncdbg.engine.errors import InputError, UsageError
 from nncdbg.engine.frontends import ProgramSource, load
 from nncdbg.engine.graph import Program
 from nncdbg.engine.linking import Allocation
 from nncdbg.engine.session import Debugger
+
+
+@contextmanager
+def inputs_of_side(side: str) -> Iterator[None]:
+    """Name the side, `A` or `B`, in an InputError from the body."""
+    try:
+        yield
+    except InputError as error:
+        error.message = f"side {side}: {error.message}"
+        raise
 
 
 def counterpart(
@@ -69,16 +80,18 @@ def diff(
         given = {**golden_inputs(a.graphs[a.entry], arrays, mapped), **(inputs or {})}
         run = Debugger(a, given, backend=backend, allocator=allocator, statistics=False, **fields)
         return GoldenRun(run, arrays, mapped, tolerance, BUDGET).run()
-    first = Debugger(a, inputs, backend=backend, allocator=allocator, statistics=False, **fields)
+    with inputs_of_side("A"):
+        first = Debugger(a, inputs, backend=backend, allocator=allocator, statistics=False, **fields)
     program, given, _ = counterpart(a if b is None else load(b), first.inputs, dtype_b)
     # The inputs give the sizes.
     fields.pop("dims", None)
-    second = Debugger(
-        program,
-        given,
-        backend=backend_b or backend,
-        allocator=allocator_b or allocator,
-        statistics=False,
-        **fields,
-    )
+    with inputs_of_side("B"):
+        second = Debugger(
+            program,
+            given,
+            backend=backend_b or backend,
+            allocator=allocator_b or allocator,
+            statistics=False,
+            **fields,
+        )
     return compared(first, second, tolerance, same_places=True if b is None else None).run()

@@ -22,6 +22,7 @@ bf16, f8 and 4-bit types compute in f32 or i8/u8; integer `//` and `mod` by zero
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -40,6 +41,7 @@ __all__ = [
     "Expression",
     "Index",
     "Scope",
+    "check_condition",
     "check_variables",
     "condition",
     "evaluate",
@@ -127,6 +129,21 @@ def check_variables(expression: Expression, scope: Scope) -> Expression:
         if isinstance(node, nodes.Variable) and node.name not in known and not known_later:
             raise unknown_variable(expression.text, node, scope)
     return expression
+
+
+def check_condition(condition: Expression, value: str = "$out") -> Expression:
+    """The condition.  Raises ExpressionError for `nan` or `inf` alone, which is true for every value.
+
+    `value` is what the hint tests instead.
+    """
+    root = condition.root
+    while isinstance(root, nodes.Unary):
+        root = root.operand
+    if isinstance(root, nodes.Literal) and isinstance(root.data, float) and not math.isfinite(root.data):
+        test = "isnan" if math.isnan(root.data) else "isinf"
+        message = f"`{condition.text.strip()}` is a constant, not a test of a value"
+        raise fault(condition.text, root.start, root.end, message, hint=f"write any({test}({value}))")
+    return condition
 
 
 def split_definition(text: str) -> tuple[str, str] | None:

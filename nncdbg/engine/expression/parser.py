@@ -277,6 +277,8 @@ class Parser(Tokens):
         if word in _WORDS:
             self.position = end
             return nodes.Literal(start, end, _WORDS[word])
+        if (written := self.prefixed_name()) is not None:
+            return nodes.Name(start, self.position, written, plain=True)
         self.position = end
         if function_name(word) is not None and self.peek() == "(":
             return read_call(self, function_name(word) or word, start, start, ())

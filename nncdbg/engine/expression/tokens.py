@@ -175,15 +175,23 @@ class Tokens:
             if found := self.meant(name, start):
                 return found
             raise self.unknown_name(name, start, self.position)
-        match = _BARE_NAME.match(self.text, self.position)
-        if (written := self._prefixed_name()) is not None:
+        if (written := self.prefixed_name()) is not None:
             return written
+        match = _BARE_NAME.match(self.text, self.position)
         if match is None:
             self.position = start
             raise self.fault(
                 "expected the name of a value after `%`",
                 hint='quote a name with special characters: %"conv:0"',
             )
+        return self._bare_name(match, start)
+
+    def _bare_name(self, match: re.Match[str], start: int) -> str:
+        """The known name that the longest part of a run of name characters means.
+
+        A word without `%` is no part of a name, but all of it or its end.
+        """
+        marked = match.start() > start
         run = match.group()
         # More parts than that would be more operators than an expression may have.
         for name in islice(_candidates(run), MAX_DEPTH):
@@ -191,12 +199,13 @@ class Tokens:
                 self.position += len(name)
                 return name
         for part in islice(_candidates(run), _GUESSES):
-            if found := self.meant(part, start):
+            parts = marked or WORD.fullmatch(part) is None
+            if found := self.meant(part, start, parts=parts):
                 self.position += len(part)
                 return found
         raise self.unknown_name(run, start, match.end())
 
-    def _prefixed_name(self) -> str | None:
+    def prefixed_name(self) -> str | None:
         """Read the longest `label::rest` with which the program's text writes a name; return the name."""
         match = _PREFIXED_NAME.match(self.text, self.position)
         names = self._names() if match is not None and self._names is not None else None
@@ -223,27 +232,22 @@ class Tokens:
         return found[0] if found else None
 
     def any_name(self) -> str:
-        """`%name`, `%"odd name"`, or a plain name that is known."""
+        """`%name`, `%"odd name"`, or the same without `%`."""
         if self.peek() == "%":
             return self.sigil_name()
-        match = WORD.match(self.text, self.position)
+        if (written := self.prefixed_name()) is not None:
+            return written
+        match = _BARE_NAME.match(self.text, self.position)
         if match is None:
             raise self.fault("expected the name of a value", hint="names start with `%`: %x")
-        word = match.group()
-        name = word if self.has(word) else self.meant(word, match.start(), parts=False)
-        if name is None:
-            hint = self.nearest_value(word)
-            raise self.fault(f"there is no value `{shortened(word)}` here", width=len(word), hint=hint)
-        self.position = match.end()
-        return name
+        return self._bare_name(match, match.start())
 
     def unknown_name(self, name: str, start: int, end: int) -> ExpressionError:
         """The error that no value has the name that was read from `start` to `end`."""
         self.position = start
         hint = self.path_hint(start, end) or self.nearest_value(name)
-        return self.fault(
-            f"there is no value `{shortened(spelled(name))}` here", width=end - start, hint=hint
-        )
+        written = shortened(self.text[start:end])
+        return self.fault(f"there is no value `{written}` here", width=end - start, hint=hint)
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:

@@ -162,8 +162,9 @@ def explanation(finding: WatchFinding, report: Report, watched: Watched) -> Iter
     visit = [f"@{visible(site.graph)}", *_called(finding.calls), *_loops(finding.iteration)]
     yield f"  in {', '.join(visit)}"
     yield from (f"  from {origin}" for origin in _origin(site))
-    yield from (f"  with {operand_line(operand)}" for operand in first(finding.inputs, OPERANDS))
-    yield from (f"  {words}" for words in left_out(finding.inputs, OPERANDS, "operands"))
+    operands = [*dict.fromkeys(map(operand_line, finding.inputs))]
+    yield from (f"  with {operand}" for operand in first(operands, OPERANDS))
+    yield from (f"  {words}" for words in left_out(operands, OPERANDS, "operands"))
     if finding.stats is not None and site.op:
         yield f"  gives {value_of(site)} {finding.stats}"
     if finding.cause or finding.evidence:
@@ -249,7 +250,7 @@ def verdict(report: Report) -> str:
         statements += ", interrupted"
     tripping = sum(1 for _ in report.tripping)
     if tripping:
-        failed = ", and the run did not reach its end" if report.error is not None else ""
+        failed = ", and the run did not finish" if report.error is not None else ""
         return f"tripped: {tripping} finding{'' if tripping == 1 else 's'} in {statements}{failed}"
     if report.status == FAILED:
         return f"failed after {statements}"

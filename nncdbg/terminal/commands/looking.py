@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.expression import evaluate_index, parse, resolve_name, spelled, split_target
+from nncdbg.engine.expression import evaluate_index, resolve_name, spelled, split_target
 from nncdbg.engine.search import declared_type
 from nncdbg.terminal.commands.settings import show_settings
 from nncdbg.terminal.commands.table import command, needs, whole_number
@@ -143,13 +142,10 @@ def _shown(session: Session, result: Any) -> Any:
 
 def _array(session: Session, text: str) -> tuple[str, Array]:
     """The tensor that a value's name or an expression stands for, and what to call it."""
-    scope = session.debugger.values
     result = session.debugger.evaluate(text)
     if not isinstance(result, (np.ndarray, np.generic, bool, int, float)):
         raise UsageError(f"`{text}` is not a tensor", hint="show it with `print`")
-    expression = parse(text, scope.has, scope.names)
-    whole = len(expression.names) == 1 and re.fullmatch(r'%?(?:"(?:[^"\\]|\\.)*"|[\w/.$]+)', text) is not None
-    return next(iter(expression.names)) if whole else text, np.asarray(result)
+    return _name_of(session, text) or text, np.asarray(result)
 
 
 @command("stats", group="looking", arguments="[%value | EXPR]", repeats=True, completes=("value", "function"))

@@ -97,6 +97,13 @@ def help_(session: Session, text: str) -> None:
         _explain(session, find(text))
 
 
+_FOOTER = (
+    "`help NAME` explains a command; `help all` lists every command.",
+    "See also `help keys` and `help expressions`.  Any unambiguous prefix works.",
+    "gdb, pdb and delve commands work too.  An empty line repeats the last step.",
+)
+
+
 def _overview(session: Session) -> None:
     """Print the names of all commands by group; `help all` has a line for each."""
     width = min(session.screen.look.width, _WIDTH)
@@ -105,9 +112,9 @@ def _overview(session: Session) -> None:
         names = [" ".join((entry.name, *entry.shorts)) for entry in TABLE.values() if entry.group == group]
         for line in wrap(", ".join(names).replace(" ", "\0").replace(",\0", ", "), width - 2):
             session.screen.put(f"  {line}".replace("\0", " "))
-    session.screen.put("`help NAME` explains a command; `help all` lists every command.")
-    session.screen.put("See also `help keys` and `help expressions`.  Any unambiguous prefix works.")
-    session.screen.put("gdb, pdb and delve commands work too.  An empty line repeats the last step.")
+    for paragraph in _FOOTER:
+        for line in wrap(paragraph, width):
+            session.screen.put(line)
 
 
 def _all(session: Session) -> None:

@@ -86,6 +86,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
 
 
 def _diff(options: Namespace, screen: Screen, arguments: Sequence[str]) -> int:
+    from nncdbg.engine.divergence.call import inputs_of_side
     from nncdbg.engine.divergence.golden import GoldenRun
     from nncdbg.engine.divergence.lockstep import compared
     from nncdbg.engine.divergence.tolerance import Tolerance
@@ -97,7 +98,8 @@ def _diff(options: Namespace, screen: Screen, arguments: Sequence[str]) -> int:
     if options.golden is not None:
         a, comparison, notes = _golden(options, program, tolerance)
     else:
-        a = make_debugger(options, program, statistics=False)
+        with inputs_of_side("A"):
+            a = make_debugger(options, program, statistics=False)
         b, notes = _side_b(options, program, a)
         comparison = compared(a, b, tolerance, same_places=True if options.other is None else None)
     say_notes(screen, a)
@@ -133,7 +135,7 @@ def _golden(
 
 def _side_b(options: Namespace, program: Program, a: Debugger) -> tuple[Debugger, list[str]]:
     """Side B with the inputs of side A, and notes on these."""
-    from nncdbg.engine.divergence.call import counterpart
+    from nncdbg.engine.divergence.call import counterpart, inputs_of_side
 
     other = program if options.other is None else chosen_program(options, options.other)
     other, inputs, notes = counterpart(other, a.inputs, options.dtype_b)
@@ -142,7 +144,8 @@ def _side_b(options: Namespace, program: Program, a: Debugger) -> tuple[Debugger
         "backend": options.backend_b or options.backend,
         "allocator": options.allocator_b or options.allocator,
     }
-    b = make_debugger_of(Namespace(**given), other, inputs, {}, statistics=False)
+    with inputs_of_side("B"):
+        b = make_debugger_of(Namespace(**given), other, inputs, {}, statistics=False)
     return b, [*notes, *(f"side B: {note}" for note in b.notes)]
 
 

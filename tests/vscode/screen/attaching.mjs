@@ -67,7 +67,7 @@ export const tests = {
     await screen.openFile("first_steps.nnc");
     await screen.click("%scores");
     await screen.breakHere();
-    await screen.pressUntil("F5", '.notification-toast:has-text("Waiting until a program listens")', "that the editor waits");
+    await screen.pressUntil("F5", '.notification-toast:has-text("Waiting for a program to listen")', "that the editor waits");
     const program = spawn(python, [late], { cwd: workspace, stdio: ["pipe", "pipe", "inherit"] });
     try {
       await screen.stoppedAt("%scores");

@@ -32,7 +32,7 @@ export const tests = {
     await open();
     await stepPastNaN(page, screen);
     const frame = await openGraph(page, screen);
-    await frame.getByRole("button", { name: "Open all layers" }).click();
+    await frame.getByRole("button", { name: "Expand all visible layers" }).click();
     await search(screen, frame, "Softmax", /^line 16: Softmax +· +%p +· +f32\[3,4\]$/);
     await frame.locator(".count", { hasText: "1 of 1" }).waitFor();
     await search(screen, frame, "%terms", /%terms.*contains NaN/);

@@ -56,7 +56,7 @@ export const tests = {
     const form = await pageOf(page, screen, "form .words");
     assert.match(await form.locator(".words").innerText(), /input %x has no known type/);
     assert.equal(await page.locator(".monaco-dialog-box").count(), 0);
-    assert.match(await form.locator(".words").innerText(), /Choose a file, or values with their sizes/);
+    assert.match(await form.locator(".words").innerText(), /Choose a file below, or generated values with sizes/);
     await screen.picture("run-with-refused");
     await form.getByLabel("Data for x").selectOption("normal");
     await form.getByLabel("Details for x").fill("2,3");

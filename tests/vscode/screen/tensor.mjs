@@ -91,9 +91,9 @@ export class TensorView {
 }
 
 const NEXT = "Go to the next NaN or Inf (N)";
-const CSV = "Save the rows and columns that are shown as a CSV file";
+const CSV = "Save the visible rows and columns as a CSV file";
 const PNG = "Save the picture as a PNG file";
-const FOLLOW = "Follow the program as it is stepped";
+const FOLLOW = "Update the view at each step";
 
 /** Steps over statements until the arrow is in the line with this text. */
 async function stepTo(page, screen, text) {
@@ -242,7 +242,7 @@ export const tests = {
     await view.choose("Compare with", "expression");
     await view.frame.getByLabel("Expression to compare with").fill("%x[650:714, 300:364] * 1e-30");
     await page.keyboard.press("Enter");
-    await view.says(".distance", /NaN on one side 1 · largest difference/);
+    await view.says(".distance", /NaN on one side: 1 · largest difference/);
     await view.says(".legend", /difference: NaN 1/);
     const heights = await view.frame.locator("figure canvas").evaluateAll((all) => all.map((each) => each.getBoundingClientRect().height));
     assert.equal(heights.length, 3);
@@ -296,7 +296,7 @@ export const tests = {
     await view.says(".table", /83/);
     await page.locator(".tab", { hasText: "tensors.nnc" }).click();
     await page.keyboard.press("F10");
-    await view.says(".when", /now at another moment/);
+    await view.says(".when", /from another stop/);
     await screen.picture("tensor-unpinned");
     await screen.stop();
   },
@@ -317,7 +317,7 @@ export const tests = {
     await view.open("%s");
     await view.choose("Compare with", "previous");
     await view.says(".distance", /6 of 6 elements differ · largest difference \d\.\d+ · relative 0\.3333/);
-    assert.deepEqual(await view.frame.locator("figcaption").allInnerTexts(), ["this", "the other", "difference"]);
+    assert.deepEqual(await view.frame.locator("figcaption").allInnerTexts(), ["this value", "other value", "difference"]);
     await screen.picture("tensor-previous");
     await view.choose("Compare with", "expression");
     await view.frame.getByLabel("Expression to compare with").fill("%s * 1");
@@ -347,16 +347,16 @@ export const tests = {
     await view.press(FOLLOW);
     await page.keyboard.press("Control+1");
     await stepTo(page, screen, "while");
-    await view.says(".when", /^Values at @main, line 11\. The program is now at another moment\.$/);
+    await view.says(".when", /^Values at @main, line 11\. These values are from another stop\.$/);
     await view.open("%x");
     await page.locator(".tab", { hasText: "%h" }).click();
     await view.says("h1", /^%h$/);
-    await view.says(".when", /^Values at @main, line 11\. The program is now at another moment\.$/);
+    await view.says(".when", /^Values at @main, line 11\. These values are from another stop\.$/);
     assert.equal(await view.says(".statistics", /8 elements/), statistics);
     await view.press(FOLLOW);
     await view.says(".when", /^Values at @main, line 12\.$/);
     await screen.stop();
-    await view.says(".when", /^Values at @main, line 12\. The session has ended\. The view follows the next session\.$/);
+    await view.says(".when", /^Values at @main, line 12\. The session has ended\. The view updates in the next session\.$/);
     await page.keyboard.press("Control+1");
     await screen.start();
     await view.says(".message", /%h/);

@@ -145,7 +145,7 @@ export const tests = {
     await only(page, "Timeline");
     await row("%h set").waitFor();
     // The branch that was left stays as it was opened.
-    await screen.until(async () => (await rows()).some((each) => /^Left here/.test(each)), "where it was left");
+    await screen.until(async () => (await rows()).some((each) => /^Branch left here/.test(each)), "where it was left");
     await pictures(page, screen, settings, "timeline");
     await row("after the layer").click();
     await screen.stoppedAt("%scores");

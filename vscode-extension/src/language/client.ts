@@ -129,7 +129,7 @@ export class Client {
 }
 
 function refuse(code: number | null): never {
-  throw new Error(`it has ended with ${code ?? "a signal"}; the output channel shows its last output`);
+  throw new Error(`the server exited with ${code === null ? "a signal" : `code ${code}`}; its output channel shows the last output`);
 }
 
 function folderOf(folder: vscode.WorkspaceFolder): { uri: string; name: string } {

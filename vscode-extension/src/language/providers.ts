@@ -269,7 +269,7 @@ function changes(selector: vscode.DocumentSelector, offered: Offered, ask: Ask):
         const params = at(document, position);
         const found = await ask<{ range: lsp.Range; placeholder: string }>("textDocument/prepareRename", params, token);
         if (!found) {
-          throw new Error("there is no name here");
+          throw new Error("there is no name at the cursor");
         }
         return { range: convert.editorRange(found.range), placeholder: found.placeholder };
       },

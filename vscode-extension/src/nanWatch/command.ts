@@ -54,7 +54,7 @@ const GRACE = 2000;
 /** Characters of one stream that are kept; a report is far below. */
 const LONGEST = 64 << 20;
 
-/** Runs the command; `said` receives its standard error.  Throws `WatchError`, or an `AbortError` if it is cancelled. */
+/** Runs the command; `said` receives its standard error.  Throws `WatchError`, or an `AbortError` if it is canceled. */
 export async function runWatch(command: Command, said: (text: string) => void, cancel: AbortSignal): Promise<Report> {
   cancel.throwIfAborted();
   const late = AbortSignal.timeout(command.limit * 1000);
@@ -62,7 +62,7 @@ export async function runWatch(command: Command, said: (text: string) => void, c
   const { code, out, error } = await run(command, said, ended);
   cancel.throwIfAborted();
   if (late.aborted) {
-    throw new WatchError(`the watch did not end within ${command.limit} s (setting nncdbg.watch.timeLimit)`);
+    throw new WatchError(`the watch did not finish within ${command.limit} s: increase nncdbg.watch.timeLimit`);
   }
   return reportOf(code, out, error);
 }
@@ -95,7 +95,7 @@ function run(command: Command, said: (text: string) => void, ended: AbortSignal)
     });
     child.once("error", (error) => {
       settle();
-      reject(new WatchError(`${python} cannot be started: ${error.message}`));
+      reject(new WatchError(`cannot start ${python}: ${error.message}`));
     });
     child.once("close", (code) => {
       settle();

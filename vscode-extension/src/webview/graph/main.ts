@@ -48,11 +48,11 @@ const follow = button("Follow", "Keep the current statement in view", () => {
   }
 });
 follow.setAttribute("aria-pressed", "true");
-const expand = button("Expand all", "Open all layers, loops and branches that are shown", () => {
+const expand = button("Expand all", "Expand all visible layers, loops and branches", () => {
   open = [...new Set([...open, ...all])];
   ask();
 });
-const collapse = button("Collapse all", "Close all layers, loops and branches", () => {
+const collapse = button("Collapse all", "Collapse all layers, loops and branches", () => {
   open = [];
   ask();
 });

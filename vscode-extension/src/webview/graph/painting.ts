@@ -111,7 +111,7 @@ function paintLines(context: CanvasRenderingContext2D, placing: Placing, looks: 
   const { of } = placing.cut.chunks[chunk]!;
   const corner = placing.corners[chunk]!;
   const flags = looks.state?.flags ?? {};
-  const labelled = new Set<number>();
+  const labeled = new Set<number>();
   laid.lines.forEach((points, index) => {
     const [from] = of[index]!;
     const node = placing.graph.nodes[from]!;
@@ -120,8 +120,8 @@ function paintLines(context: CanvasRenderingContext2D, placing: Placing, looks: 
     context.lineWidth = bad ? 2 * thin : thin;
     const moved = points.map(({ x, y }) => ({ x: x + corner.x, y: y + corner.y }));
     curve(context, moved);
-    if (zoom > READABLE && placing.cut.chunkOf[from] === chunk && node.type && !labelled.has(from)) {
-      labelled.add(from);
+    if (zoom > READABLE && placing.cut.chunkOf[from] === chunk && node.type && !labeled.has(from)) {
+      labeled.add(from);
       const start = moved[0] as Point;
       context.fillStyle = colors.dim;
       context.font = `10px ${colors.font}`;

@@ -14,7 +14,7 @@ const STEP = 1.25;
 const MARGIN = 18;
 
 /** Statistics that statements are colored by, as the server lists them. */
-export const STATISTICS = ["largest absolute value", "mean", "std", "part of zeros"];
+export const STATISTICS = ["largest absolute value", "mean", "std", "share of zeros"];
 
 export class View {
   readonly canvas = element("canvas", { tabIndex: 0, role: "application", label: "Graph: arrow keys choose a statement, Enter goes to its line" });

@@ -1,4 +1,4 @@
-// What the server tells of the neighbourhood of the current statement (`nncdbg/map`).
+// What the server tells of the neighborhood of the current statement (`nncdbg/map`).
 
 import type { Target } from "../../pageMessages";
 

@@ -73,7 +73,7 @@ function nodeOf({ of, x, y, width, height }: Box<MapNode>, actions: Actions): SV
   if (of.state === "current") {
     group.setAttribute("aria-current", "step");
   }
-  group.append(drawn("title", {}, opens ? `${words}\nSelect the arrow or press the right arrow key to open it.` : words));
+  group.append(drawn("title", {}, opens ? `${words}\nClick the triangle or press the right arrow key to open it.` : words));
   group.append(drawn("rect", { x, y, width, height, rx: of.kind === "op" ? 3 : 10 }));
   const middle = x + width / 2;
   const inner = width - 10 - (opens ? 14 : 0);
@@ -103,7 +103,7 @@ function nodeOf({ of, x, y, width, height }: Box<MapNode>, actions: Actions): SV
 
 function lineOf({ of, points }: Line): SVGGElement {
   const names = `edge${of.carried ? " carried" : ""}${of.flag ? " bad" : ""}`;
-  const words = of.value + (of.carried ? ", to the next iteration" : "") + (of.flag ? `, contains ${of.flag === "nan" ? "NaN" : "Inf"}` : "");
+  const words = of.value + (of.carried ? ", carried to the next iteration" : "") + (of.flag ? `, contains ${of.flag === "nan" ? "NaN" : "Inf"}` : "");
   const marker = `url(#${of.flag ? "arrow-bad" : "arrow"})`;
   return drawn("g", { class: names }, drawn("title", {}, words), drawn("path", { d: curve(points), "marker-end": marker }));
 }

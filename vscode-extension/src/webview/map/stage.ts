@@ -44,7 +44,7 @@ export class Stage {
     this.root.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
     document.addEventListener("keydown", (event) => this.key(event));
     this.dragging();
-    new ResizeObserver(() => this.centre()).observe(this.root);
+    new ResizeObserver(() => this.center()).observe(this.root);
   }
 
   /** Shows another drawing, with the current statement in the middle. */
@@ -54,10 +54,10 @@ export class Stage {
     this.height = layout.height;
     this.resize();
     this.middle = current && { x: current.x + current.width / 2, y: current.y + current.height / 2 };
-    this.centre();
+    this.center();
   }
 
-  private centre(): void {
+  private center(): void {
     if (this.middle) {
       this.root.scrollLeft = this.middle.x * this.zoom - this.root.clientWidth / 2;
       this.root.scrollTop = this.middle.y * this.zoom - this.root.clientHeight / 2;

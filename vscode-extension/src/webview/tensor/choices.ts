@@ -73,7 +73,7 @@ interface Axes {
   channels: number;
 }
 
-/** NCHW, else NHWC, else rows and columns of a single colour. */
+/** NCHW, else NHWC, else rows and columns of a single color. */
 export function imageAxes(shape: readonly number[]): Axes | undefined {
   const rank = shape.length;
   if (rank >= 3 && COLORS.includes(shape[rank - 3] as number)) {

@@ -1,4 +1,4 @@
-// The colours of a scale, with the numbers that they stand for.
+// The colors of a scale, with the numbers that they stand for.
 
 import { Scale, tableOf, valueAt } from "./colors";
 import { element } from "./elements";

@@ -1,4 +1,4 @@
-// Numbers as colours: a map that is even to the eye, one that parts at zero, and colours of their own for
+// Numbers as colors: a map that is even to the eye, one that parts at zero, and colors of their own for
 // what is not finite.
 
 import { NAN, NEGATIVE_INFINITY, POSITIVE_INFINITY } from "./numbers";
@@ -19,7 +19,7 @@ export interface Scale {
 /** Decades that a logarithmic scale has at most on each side of zero. */
 const DECADES = 8;
 
-/** `style` is the class of the same colour in the style sheet. */
+/** `style` is the class of the same color in the style sheet. */
 export const ODD: readonly { flag: number; name: string; color: string; style: string }[] = [
   { flag: NAN, name: "NaN", color: "#ff00ff", style: "nan" },
   { flag: POSITIVE_INFINITY, name: "+Inf", color: "#ff7b00", style: "posinf" },
@@ -28,7 +28,7 @@ export const ODD: readonly { flag: number; name: string; color: string; style: s
 
 const tables = new Map<MapName, Uint32Array>();
 
-/** The colours of a map as pixels, least byte red. */
+/** The colors of a map as pixels, least byte red. */
 export function tableOf(map: MapName): Uint32Array {
   let table = tables.get(map);
   if (!table) {

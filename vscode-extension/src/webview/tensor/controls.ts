@@ -9,8 +9,8 @@ import { rounded } from "./numbers";
 const REDUCTIONS = [
   ["absmax", "farthest from zero"],
   ["mean", "mean"],
-  ["min", "least"],
-  ["max", "greatest"],
+  ["min", "smallest"],
+  ["max", "largest"],
   ["stride", "every n-th element"],
 ] as const;
 
@@ -23,8 +23,8 @@ const AGAINST: readonly (readonly [Against, string])[] = [
 
 const PARTS: readonly (readonly [Part, string])[] = [
   ["all", "side by side"],
-  ["here", "this one"],
-  ["there", "the other one"],
+  ["here", "this value"],
+  ["there", "other value"],
   ["difference", "difference"],
 ];
 
@@ -32,7 +32,7 @@ const PARTS: readonly (readonly [Part, string])[] = [
 const BESIDE: readonly Mode[] = ["heat", "image", "line"];
 
 export class Controls {
-  readonly root = element("div", { className: "controls", role: "toolbar", label: "What is shown" });
+  readonly root = element("div", { className: "controls", role: "toolbar", label: "Display options" });
 
   constructor(private readonly changed: (choices: Choices) => void) {}
 
@@ -111,7 +111,7 @@ function slider(axis: number, size: number, place: number, moved: (place: number
 }
 
 function rangeControls(choices: Choices, scale: [number, number] | undefined, set: (some: Partial<Choices>) => void): Node[] {
-  const kinds = [["auto", "of the data"], ["fixed", "fixed"]] as const;
+  const kinds = [["auto", "automatic"], ["fixed", "fixed"]] as const;
   const parts: Node[] = [
     choice("Range", kinds, choices.range ? "fixed" : "auto", (kind) => set({ range: kind === "fixed" ? (scale ?? [0, 1]) : undefined })),
   ];

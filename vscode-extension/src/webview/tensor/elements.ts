@@ -36,7 +36,7 @@ export function button(label: string, title: string, pressed: () => void): HTMLB
   return made;
 }
 
-/** The colour that VS Code's theme has by this name. */
+/** The color that VS Code's theme has by this name. */
 export function themed(name: string, otherwise: string): string {
   return getComputedStyle(document.documentElement).getPropertyValue(`--vscode-${name}`).trim() || otherwise;
 }

@@ -17,7 +17,7 @@ export async function csvOf(loading: Loading, { dtype, shape }: Known, choices: 
   const [rowAxis, columnAxis] = along ? [choices.columns, -1] : [choices.rows, choices.columns];
   const [rows, columns] = [shape[rowAxis] ?? 1, shape[columnAxis] ?? 1];
   if (rows * columns > MOST) {
-    throw new Error(`the slice has ${(rows * columns).toLocaleString("en")} elements: a CSV file can have at most ${MOST.toLocaleString("en")}. Save the value as .npy instead.`);
+    throw new Error(`the slice has ${(rows * columns).toLocaleString("en")} elements: a CSV file can contain at most ${MOST.toLocaleString("en")}. Save the value as .npy instead.`);
   }
   const lines: string[] = [];
   const [wide, high] = [Math.min(columns, PAGE), Math.max(1, Math.floor(PAGE / columns))];

@@ -1,4 +1,4 @@
-// One, three or four channels as the colours that they stand for.
+// One, three or four channels as the colors that they stand for.
 
 import type { Choices } from "./choices";
 import { ODD, scaleOf } from "./colors";

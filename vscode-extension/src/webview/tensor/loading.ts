@@ -92,7 +92,7 @@ export class Loading {
     });
     const [found] = answer.statistics;
     if (!found?.stats) {
-      throw new Error(found?.error ?? "there are no statistics");
+      throw new Error(found?.error ?? "no statistics are available");
     }
     return found.stats;
   }
@@ -118,7 +118,7 @@ export class Loading {
     }
     const { expression } = this.against(choices);
     if (expression === undefined) {
-      throw new Error("a histogram of the other branch is not available");
+      throw new Error("cannot show a histogram of the other branch");
     }
     return part === "there" ? expression : `(${this.expression}) - (${expression})`;
   }

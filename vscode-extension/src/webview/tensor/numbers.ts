@@ -24,7 +24,7 @@ export const NEGATIVE_INFINITY = 4;
 /** The cells of an answer in C order. */
 export interface Cells {
   shape: number[];
-  /** For colours; complex cells by their absolute values. */
+  /** For colors; complex cells by their absolute values. */
   values: ArrayLike<number>;
   /** Of each cell the flags of what is not finite in it. */
   odd: Uint8Array;
@@ -93,7 +93,7 @@ function pairText(pairs: Numbers, index: number): string {
   return `${write(real)}${sign}${write(Math.abs(imaginary))}j`;
 }
 
-/** As few digits as tell an f32 from its neighbours. */
+/** As few digits as tell an f32 from its neighbors. */
 export function shortest(value: number): string {
   for (let digits = 1; digits < 9; digits++) {
     const text = Number(value.toPrecision(digits));

@@ -1,4 +1,4 @@
-// A grid of cells drawn as colours, with the numbers of rows and columns, and a cursor.
+// A grid of cells drawn as colors, with the numbers of rows and columns, and a cursor.
 
 import { element, themed } from "./elements";
 import { ODD } from "./colors";
@@ -39,7 +39,7 @@ export class Picture {
 
   constructor(
     title: string,
-    private readonly labelled: boolean,
+    private readonly labeled: boolean,
   ) {
     this.root = element("figure", { className: "picture" }, this.caption, this.canvas);
     this.caption.textContent = title;
@@ -56,9 +56,9 @@ export class Picture {
   /** Draws into so much room, in CSS pixels; larger, where the picture would be too small to read. */
   draw(drawing: Drawing, width: number, height: number): void {
     this.drawing = drawing;
-    const [left, bottom] = this.labelled ? [LEFT, BOTTOM] : [0, 0];
+    const [left, bottom] = this.labeled ? [LEFT, BOTTOM] : [0, 0];
     const [wide, high] = sized(drawing, width - left - EDGE, height - bottom - 2 * EDGE - 1);
-    this.place = { x: left || 1, y: this.labelled ? EDGE : 1, width: wide, height: high };
+    this.place = { x: left || 1, y: this.labeled ? EDGE : 1, width: wide, height: high };
     const ratio = window.devicePixelRatio || 1;
     this.canvas.width = Math.round((left + wide + EDGE) * ratio);
     this.canvas.height = Math.round((high + bottom + EDGE + 1) * ratio);
@@ -88,7 +88,7 @@ export class Picture {
     context.strokeRect(x - 0.5, y - 0.5, width + 1, height + 1);
     this.paintMarks(context);
     this.paintCursor(context);
-    if (this.labelled) {
+    if (this.labeled) {
       this.paintNumbers(context);
     }
   }
@@ -124,7 +124,7 @@ export class Picture {
     const [wide, high] = [width / grid.columns, height / grid.rows];
     const size = [Math.max(wide, 5), Math.max(high, 5)] as const;
     const corner = [x + (this.cursor[1] + 0.5) * wide - size[0] / 2, y + (this.cursor[0] + 0.5) * high - size[1] / 2] as const;
-    // Light in dark, so that it is seen on every colour.
+    // Light in dark, so that it is seen on every color.
     for (const [color, line] of [["#000", 4], ["#fff", 2]] as const) {
       context.strokeStyle = color;
       context.lineWidth = line;

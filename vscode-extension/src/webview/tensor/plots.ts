@@ -1,4 +1,4 @@
-// Lines and bars, drawn by uPlot in the colours of the theme.
+// Lines and bars, drawn by uPlot in the colors of the theme.
 
 import type uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
@@ -51,10 +51,10 @@ export class Plot {
     curves.forEach(({ name, values, high }, number) => {
       const stroke = themed(COLORS[number] as string, FALLBACK[number] as string);
       data.push(Array.from(values));
-      series.push({ label: high ? `${name}, least` : name, value, stroke, width: 1.5, points: { show: x.length <= 64 } });
+      series.push({ label: high ? `${name}, smallest` : name, value, stroke, width: 1.5, points: { show: x.length <= 64 } });
       if (high) {
         data.push(Array.from(high));
-        series.push({ label: `${name}, greatest`, value, stroke, width: 1.5, points: { show: false } });
+        series.push({ label: `${name}, largest`, value, stroke, width: 1.5, points: { show: false } });
         bands.push({ series: [series.length - 1, series.length - 2], fill: faded(stroke) });
       }
     });

@@ -5,7 +5,7 @@ import type { Loaded } from "./loading";
 import { gridOf, numberText } from "./numbers";
 import { Content, Shown, firstChannel } from "./stage";
 
-const NAMES: Record<string, string> = { here: "this", there: "the other", difference: "difference" };
+const NAMES: Record<string, string> = { here: "this value", there: "other value", difference: "difference" };
 
 /** `[0, 3]  1.5`; of a block `[0:8, 24:32]  1.5 and NaN`; of a comparison the values of all parts. */
 export function readOut(content: Content, { loaded }: Shown, channel: number, row: number, column: number): string {

@@ -32,7 +32,7 @@ export type Pointed = (shown: Shown, channel: number, row: number, column: numbe
 const GAP = 12;
 /** CSS pixels that each side of a comparison has at least, where the view is so wide. */
 const SIDE = 320;
-export const NAMES: Record<Part, string> = { all: "", here: "this", there: "the other", difference: "difference" };
+export const NAMES: Record<Part, string> = { all: "", here: "this value", there: "other value", difference: "difference" };
 
 export class Stage {
   readonly root = element("div", { className: "stage" });

@@ -31,11 +31,11 @@ interface Looked {
 export class View {
   private readonly title = element("h1");
   private readonly type = element("span", { className: "type" });
-  private readonly pin = button("Pin", "Follow the program as it is stepped", () => this.togglePin());
-  private readonly again = button("Refresh", "Read the values at this moment", () => void this.refresh());
+  private readonly pin = button("Pin", "Update the view at each step", () => this.togglePin());
+  private readonly again = button("Refresh", "Read the current values", () => void this.refresh());
   private readonly here = button("From here", "Resolve names in the selected frame", () => this.send({ kind: "here" }));
   private readonly next = button("Next NaN", "Go to the next NaN or Inf (N)", () => void this.goToNonfinite());
-  private readonly csv = button("CSV", "Save the rows and columns that are shown as a CSV file", () => void this.export("csv"));
+  private readonly csv = button("CSV", "Save the visible rows and columns as a CSV file", () => void this.export("csv"));
   private readonly png = button("PNG", "Save the picture as a PNG file", () => void this.export("png"));
   private readonly statistics = element("p", { className: "statistics" });
   private readonly distance = element("p", { className: "distance" });
@@ -109,8 +109,8 @@ export class View {
     const from = this.content && this.shownAt?.place ? `Values at ${this.shownAt.place}. ` : "";
     const over = standing === "over";
     const passed = this.shownAt !== undefined && this.shownAt.moment !== moment && !pinned;
-    const follows = pinned ? " The view follows the next session." : "";
-    this.when.textContent = from + (over ? `The session has ended.${follows}` : passed ? "The program is now at another moment." : "");
+    const follows = pinned ? " The view updates in the next session." : "";
+    this.when.textContent = from + (over ? `The session has ended.${follows}` : passed ? "These values are from another stop." : "");
     this.stage.root.classList.toggle("stale", over || passed);
     this.again.disabled = standing !== "still";
     this.here.disabled = over;
@@ -306,11 +306,11 @@ export class View {
     this.showControls();
     if (choices.mode === "table") {
       this.stage.lend(this.table.root);
-      this.words.textContent = "Double-click or press Enter to set an element; dependent values are computed again.";
+      this.words.textContent = "Double-click an element or press Enter to change it. nncdbg recomputes dependent values.";
     } else {
       this.stage.show(content);
       this.readAtCursor(content);
-      this.words.textContent = first ? sentenceOf(first.slice, choices) : `${choices.bins} bins over the finite elements.`;
+      this.words.textContent = first ? sentenceOf(first.slice, choices) : `The histogram has ${choices.bins} bins over the finite elements.`;
     }
     const odds: Odds | undefined = histogram ?? (first && oddsOf(first));
     const apart = shown.find(({ part }) => part === "difference");

@@ -30,10 +30,10 @@ export function sentenceOf(slice: Slice, { reduce }: Choices): string {
   const shown = slice.stride.filter((_, axis) => (slice.sourceShape[axis] as number) > 1);
   const block = shown.join(" × ");
   if (slice.reduce !== "stride") {
-    return `A cell is a block of ${block} elements: ${CELLS[slice.reduce]}. If the block contains NaN or infinity, the cell shows it.`;
+    return `Each cell shows ${CELLS[slice.reduce]} of a block of ${block} elements. If the block contains NaN or Inf, the cell shows the NaN or Inf.`;
   }
   const why = reduce === "stride" ? "" : " The tensor has too many elements to compute block values.";
-  return `A cell is one element of a block of ${block}; the other elements are not shown.${why} The statistics use all elements.`;
+  return `Each cell shows one element of a block of ${block} elements.${why} The statistics include all elements.`;
 }
 
 /** How many elements are not finite, as far as an answer says. */
@@ -45,7 +45,7 @@ export function oddsOf({ slice, cells }: Loaded): Odds {
   return { nan: count(NAN), posinf: count(POSITIVE_INFINITY), neginf: count(NEGATIVE_INFINITY) };
 }
 
-/** The colours of what is not finite, and how often that is there. */
+/** The colors of what is not finite, and how often that is there. */
 export function legendOf(counts: Odds, of = ""): HTMLElement[] {
   const found: Record<number, number | undefined> = {
     [NAN]: counts.nan,
@@ -76,8 +76,8 @@ export function distanceText(found: Comparison): string {
   const finite = found.mismatched > found.nan_mismatch + found.inf_mismatch;
   return [
     `${counted(found.mismatched)} of ${counted(found.count)} elements differ`,
-    ...(found.nan_mismatch ? [`NaN on one side ${counted(found.nan_mismatch)}`] : []),
-    ...(found.inf_mismatch ? [`Inf on one side, or with opposite signs ${counted(found.inf_mismatch)}`] : []),
+    ...(found.nan_mismatch ? [`NaN on one side: ${counted(found.nan_mismatch)}`] : []),
+    ...(found.inf_mismatch ? [`Inf on one side, or with opposite signs: ${counted(found.inf_mismatch)}`] : []),
     ...(finite ? [`largest difference ${rounded(found.max_abs)}`, `relative ${rounded(found.max_rel)}`] : []),
     ...(found.worst?.length ? [`worst at [${found.worst.join(", ")}]`] : []),
   ].join(" · ");
