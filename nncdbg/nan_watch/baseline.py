@@ -216,7 +216,7 @@ def _notes(accepted: int, gone: Sequence[Known], moved: Sequence[tuple[Known, Wa
     ]
     if gone:
         names = _listed([f"{each.key[3]} in %{each.key[1]}" for each in gone])
-        notes.append(f"no longer found ({len(gone)}): {names}; --write-baseline updates it")
+        notes.append(f"no longer found ({len(gone)}): {names}; --write-baseline updates the baseline")
     return notes
 
 

@@ -256,7 +256,7 @@ class Bisection:
         if alone.reason:
             detail = alone.detail
         else:
-            detail = f"alone in this type it is {_times(alone.factor)} off; without it {without.words}"
+            detail = f"alone, its error is {_times(alone.factor)}; if it is narrowed too, {without.words}"
         return Kept(place, self._sites[place], alone.reason or "error", detail, alone.hint, without.factor)
 
 
