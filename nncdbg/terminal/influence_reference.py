@@ -10,10 +10,10 @@ from nncdbg.engine.ops.influence import EVERYTHING, Influence
 HEAD = """# Influence of operand elements on results
 
 `nncdbg watch` uses this table to follow NaN and Inf. An output depends on a bad element if the influence
-reaches it through a chain of statements. The table is generated from the declarations of the ops
-(`Op.influence`) by `make docs`. `tests/engine/ops/test_influence.py` compares each row with an experiment
-that changes the element and checks which results change. A rough row may also list elements without
-influence. No row omits an element with influence.
+reaches it through a chain of statements. `make docs` generates the table from the declarations of the ops
+(`Op.influence`). `tests/engine/ops/test_influence.py` verifies each row: it changes an element and checks
+which results change. A rough row may also list elements without influence, but no row omits an element with
+influence.
 
 Some ops are not in the table. If such an op has a formula, influence follows the statements of the formula.
 If it has no formula, every operand element influences every result.
