@@ -63,7 +63,7 @@ def check_operands(node: Node, found: Schema) -> None:
         formal = ", ".join(parameter.name for parameter in found.inputs) or "none"
         raise GraphError(
             f"{node.op} takes {_count(needed, len(found.inputs), variadic)}, not {len(node.inputs)}",
-            hint=f"its operands are: {formal}",
+            hint=f"use these operands: {formal}",
         )
     for parameter, operand in zip(found.inputs, node.inputs, strict=False):
         if operand is None and not parameter.optional and not parameter.variadic:

@@ -83,7 +83,7 @@ class OnnxRuntime:
         return value
 
     def summarize(self, value: Any, row: Any) -> None:
-        raise AssertionError("results on the host are inspected by their allocator or an observer")
+        raise AssertionError("the allocator or an observer inspects results on the host")
 
     def session(self, call: Call, kinds: Kinds) -> Any:
         """The session for a statement and the kinds of its operands.

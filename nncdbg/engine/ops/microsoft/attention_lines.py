@@ -89,7 +89,7 @@ def mask_lines(types: Types, index: int, total: int, value: float | None, batch:
         return [*lines, *_range_lines(shape[0] == 2 * batch, total, batch)]
     axes = {2: "[1, 2]", 3: "[1]", 4: None}.get(len(shape), "")
     if axes == "":
-        raise GraphError(f"a mask of shape {list(shape)} is not supported for a batch of {batch}")
+        raise GraphError(f"a mask of shape {list(shape)} is not supported for batch size {batch}")
     source = "mask_index"
     if axes is not None:
         lines.append(f"%mask_spread = Unsqueeze(%mask_index, {axes})")
