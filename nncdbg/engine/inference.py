@@ -91,7 +91,7 @@ def literal_dtype(
     types: Sequence[Type | None],
     opsets: Mapping[str, int],
 ) -> str:
-    """The element type of a literal: that of its neighbours under the same type variable of the schema."""
+    """The element type of a literal: that of its neighbors under the same type variable of the schema."""
     kind = _kind(literal.data)
     found = schema(node.op, version_of(node.op, opsets)) if node and not node.op.startswith("@") else None
     if found is None or not found.inputs:

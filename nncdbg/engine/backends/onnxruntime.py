@@ -120,7 +120,7 @@ _SMALL = 1 << 16
 
 
 def _options(library: Any, threads: int) -> Any:
-    """One kernel is all there is: nothing to optimise, to plan or to run side by side."""
+    """One kernel is all there is: nothing to optimize, to plan or to run side by side."""
     options = library.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1

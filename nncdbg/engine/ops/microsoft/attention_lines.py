@@ -117,7 +117,7 @@ def _range_lines(starts: bool, total: int, batch: int) -> list[str]:
 def rotated(target: str, source: str, size: int, width: int, *, interleaved: bool) -> list[str]:
     """`%target` from `%source` [batch, sequence, heads, size]: its first `width` elements turned.
 
-    `%cos` and `%sin` are [batch, sequence, 1, width / 2].  Pairs are neighbours if `interleaved`, else
+    `%cos` and `%sin` are [batch, sequence, 1, width / 2].  Pairs are neighbors if `interleaved`, else
     the two halves.
     """
     half, head = width // 2, f"{target}_head"
