@@ -114,7 +114,8 @@ class Baseline:
         if own and theirs and not own & theirs:
             raise UsageError(
                 f"the baseline is for another {name or 'model'}: no input or output name matches",
-                hint=f"write a new one; the old one is for {_listed(self.inputs)} -> {_listed(self.outputs)}",
+                hint="write a new baseline; the old baseline is for "
+                f"{_listed(self.inputs)} -> {_listed(self.outputs)}",
             )
 
 
@@ -174,7 +175,7 @@ def _too_many(report: Report) -> UsageError | None:
         return None
     return UsageError(
         f"a baseline needs all findings, but {hidden} are not listed",
-        hint=f"list them with --max-findings {len(report.findings) + hidden}",
+        hint=f"list all findings with --max-findings {len(report.findings) + hidden}",
     )
 
 
@@ -215,7 +216,7 @@ def _notes(accepted: int, gone: Sequence[Known], moved: Sequence[tuple[Known, Wa
     ]
     if gone:
         names = _listed([f"{each.key[3]} in %{each.key[1]}" for each in gone])
-        notes.append(f"no longer found ({len(gone)}): {names}; --write-baseline updates it")
+        notes.append(f"no longer found ({len(gone)}): {names}; --write-baseline updates the baseline")
     return notes
 
 
@@ -244,7 +245,7 @@ def read_baseline(file: str | Path) -> Baseline:
             f"the baseline {path} does not exist", hint="write one with --write-baseline"
         ) from None
     except OSError as error:
-        raise LoadError(f"the baseline {path} cannot be read: {error.strerror}") from None
+        raise LoadError(f"cannot read the baseline {path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise LoadError(
             f"the baseline {path} is not JSON: {error}", hint="write one with --write-baseline"

@@ -182,8 +182,8 @@ class Bisection:
         bad = [name for name, content in self._wanted.items() if holds_any(content, "nan")]
         if bad:
             raise UsageError(
-                f"the output %{bad[0]} has NaN before any change",
-                hint="run `nncdbg watch` to find its origin; bisect needs an output without NaN",
+                f"the output %{bad[0]} already has NaN in the declared types",
+                hint="find the origin with `nncdbg watch`; bisect needs outputs without NaN",
             )
 
     def _note_types(self, frame: Frame) -> None:
@@ -256,7 +256,7 @@ class Bisection:
         if alone.reason:
             detail = alone.detail
         else:
-            detail = f"alone in this type it is {_times(alone.factor)} off; without it {without.words}"
+            detail = f"alone, its error is {_times(alone.factor)}; if it is narrowed too, {without.words}"
         return Kept(place, self._sites[place], alone.reason or "error", detail, alone.hint, without.factor)
 
 

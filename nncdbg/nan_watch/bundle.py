@@ -140,7 +140,7 @@ def check_folder(folder: Path) -> None:
     if held and DOCUMENT not in held or held - {*FILES}:
         raise UsageError(
             f"cannot write the bundle {folder}: the folder is not empty",
-            hint="use a new folder, or the folder of an older bundle",
+            hint="use a new folder, or the folder of an existing bundle",
         )
 
 

@@ -104,7 +104,8 @@ def _folder(path: Path, graph: Graph) -> dict[str, Any]:
     arrays = [entry for entry in entries if entry.suffix.lower() in (".npy", ".npz")]
     if not arrays:
         raise UsageError(
-            f"the folder {path.name} contains no inputs", hint="add a NAME.npy file per input, or input_0.pb"
+            f"the folder {path.name} contains no inputs",
+            hint="add one file per input: NAME.npy or input_0.pb",
         )
     spelled = _spelled(value.name for value in graph.inputs)
     found: dict[str, Any] = {}

@@ -70,7 +70,7 @@ MEASURES = {
     "subnormals": Measure(
         "share of a result's elements too small for full precision",
         0.1,
-        hint="scale the values up, as loss scaling does, or keep this op in f32",
+        hint="scale the values up (loss scaling), or keep this op in f32",
         percent=True,
     ),
     "headroom": Measure(
@@ -237,7 +237,7 @@ def table() -> list[tuple[str, str]]:
 
 def _expression(text: str, expression: str) -> str:
     if not expression:
-        raise UsageError(f"the gate {text!r} has no expression", hint="add one: range:max(abs(%h)) > 1e4")
+        raise UsageError(f"the gate {text!r} has no expression", hint="write range:max(abs(%h)) > 1e4")
     return expression
 
 
@@ -253,7 +253,7 @@ def _threshold(text: str) -> Threshold:
         raise UsageError(f"the gate {text!r} needs < or >", hint=f"write '{name}>1e4' or '{name}<1e4'")
     limit = measure.limit if written is None else _number(text, written)
     if limit is None:
-        raise UsageError(f"the gate {text!r} has no limit", hint=f"add one: '{name}>1e4'")
+        raise UsageError(f"the gate {text!r} has no limit", hint=f"add a limit: '{name}>1e4'")
     return Threshold(name, limit, above, found["pattern"])
 
 
@@ -273,7 +273,7 @@ def _unknown(text: str, name: str) -> UsageError:
     if name in KINDS:
         return UsageError(f"the gate {name!r} does not accept a limit: {text!r}", hint=f"write {name}")
     if name == RANGE:
-        return UsageError(f"the gate {text!r} has no expression", hint="add one: range:max(%h) > 1e4")
+        return UsageError(f"the gate {text!r} has no expression", hint="write range:max(%h) > 1e4")
     near = difflib.get_close_matches(name, gate_names(), 1)
     hint = f"did you mean {near[0]}?" if near else f"the gates are {', '.join(gate_names())}"
     return UsageError(f"there is no gate {text!r}", hint=hint)

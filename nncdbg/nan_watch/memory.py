@@ -93,7 +93,7 @@ def write_plan(plan: PlacedPlan, file: str | os.PathLike[str]) -> None:
     try:
         FilePath(file).write_text(plan_text(plan), encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"the plan {os.fspath(file)} cannot be written: {error.strerror}") from None
+        raise UsageError(f"cannot write the plan {os.fspath(file)}: {error.strerror}") from None
 
 
 @dataclass(slots=True, eq=False)

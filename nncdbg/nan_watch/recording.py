@@ -104,7 +104,7 @@ def read(path: str | os.PathLike[str]) -> Recording:
     """A recording from its file.  Raises LoadError for one that cannot be read or is none."""
     try:
         if os.path.getsize(path) > _LARGEST:
-            raise LoadError(f"{path} is too large for a recording")
+            raise LoadError(f"the recording {path} is larger than {_LARGEST:,} bytes")
         document = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise LoadError(f"cannot read the recording {path}: {error.strerror or error}") from error

@@ -157,7 +157,7 @@ class Job:
         if not probe(saved.case):
             raise RunError(
                 f"the program in {self.state} no longer reproduces the finding",
-                hint="use the old versions of nncdbg, NumPy and backend, or delete the file",
+                hint="use the same versions of nncdbg, NumPy and backend, or delete the state file",
             )
         return saved.done
 

@@ -6,6 +6,7 @@ import heapq
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 
 from nncdbg.engine.graph import Program, Value
 from nncdbg.engine.short_names import LONG, folder, folders
@@ -70,7 +71,9 @@ def _best(uses: Counter[str]) -> list[str]:
             below[shorter].extend(below.pop(prefix))
     saved = dict.fromkeys(inside, 0)
     last = {prefix: _last(prefix) for prefix in below}
-    same = Counter(name for name, _ in {(last[prefix], tuple(_words(prefix))) for prefix in below})
+    shared = Counter(last.values())
+    unlike = {(last[prefix], tuple(_words(prefix))) for prefix in below if shared[last[prefix]] > 1}
+    same = Counter(name for name, _ in unlike)
     columns = {p: len(p) - len(last[p]) - len("::") - _WORD * (same[last[p]] > 1) for p in below}
 
     def gain(prefix: str) -> int:
@@ -146,6 +149,7 @@ def _words(prefix: str) -> list[str]:
     return [_as_label(word) for word in _word.findall(prefix)] or ["p"]
 
 
+@lru_cache(maxsize=4096)
 def _as_label(text: str) -> str:
     """ASCII words and dots, not too long."""
     words = re.sub(r"[^A-Za-z0-9_]+", ".", text[:_LONGEST_LABEL]).strip("._").lstrip("0123456789._")

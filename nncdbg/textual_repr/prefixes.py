@@ -61,28 +61,26 @@ class Prefixes:
 
     def _find_full(self, spelled: str) -> str:
         label, _, rest = spelled.partition(PREFIX_END)
+        text = self.declared.get(label)
+        if text is not None and rest and rest[0] != '"':
+            return text + rest
         if not rest or spelled[0] == '"':
             return spelled
-        text = self.declared.get(label)
         if text is None:
             raise UndeclaredPrefix
-        return text + (unquote(rest) if rest[0] == '"' else rest)
+        return text + unquote(rest)
 
     def _find_spelling(self, name: str) -> str:
         return self._find_prefixed(name) or name_text(name)
 
     def _find_prefixed(self, name: str) -> str:
         """The name after its longest prefix that leaves a rest; empty if it has none."""
-        # The last text before a name in the order is its longest prefix, if it is one.
+        # The longest prefix is the last text before the name in the order, or a prefix of that text.
         near = bisect_left(self._texts, name) - 1
-        if near >= 0 and name.startswith(self._texts[near]):
-            length = len(self._texts[near])
-        else:
-            shorter = (each for each in self._lengths if each < len(name) and name[:each] in self._labels)
-            length = next(shorter, 0)
-        if not length:
-            return ""
-        return f"{self._labels[name[:length]]}{PREFIX_END}{name_text(name[length:])}"
+        text = self._texts[near] if near >= 0 else ""
+        while text and not name.startswith(text):
+            text = self._shorter[text]
+        return f"{self._labels[text]}{PREFIX_END}{name_text(name[len(text) :])}" if text else ""
 
     @cached_property
     def _labels(self) -> dict[str, str]:
@@ -93,9 +91,16 @@ class Prefixes:
         return sorted(self._labels)
 
     @cached_property
-    def _lengths(self) -> list[int]:
-        """The lengths of the prefixes, longest first."""
-        return sorted(set(map(len, self._labels)), reverse=True)
+    def _shorter(self) -> dict[str, str]:
+        """Per prefix the longest other one that it begins with; empty if there is none."""
+        found: dict[str, str] = {}
+        before = ""
+        for text in self._texts:
+            while before and not text.startswith(before):
+                before = found[before]
+            found[text] = before
+            before = text
+        return found
 
 
 NO_PREFIXES = Prefixes({})

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nncdbg.dap_server.handlers.map import MOST_INPUTS, MOST_TOGGLED
-from nncdbg.dap_server.presentation.neighbourhood import LEVELS, MOST_STATEMENTS
+from nncdbg.dap_server.presentation.neighbourhood import LEVELS, MOST_STATEMENTS, SLIDE
 from tests.dap_server.client import Client
 from tests.dap_server.conftest import EXAMPLES
 
@@ -143,11 +143,19 @@ def test_the_neighbourhood_is_bounded(client: Client, tmp_path: Path) -> None:
     statements = [each for each in body["nodes"] if each["kind"] != "input"]
     assert len(statements) == MOST_STATEMENTS
     assert len(body["nodes"]) - len(statements) == MOST_INPUTS
-    assert [each["state"] for each in statements].index("current") == MOST_STATEMENTS // 2
+    before_current = (MOST_STATEMENTS - SLIDE) // 2
+    assert [each["state"] for each in statements].index("current") == before_current
     [cluster] = body["clusters"]
-    assert (cluster["before"], cluster["after"]) == (170, 501 - 170 - MOST_STATEMENTS)
+    first = 200 - before_current
+    assert (cluster["before"], cluster["after"]) == (first, 501 - first - MOST_STATEMENTS)
     known = {each["id"] for each in body["nodes"]}
     assert all(each["from"] in known and each["to"] in known for each in body["edges"])
+    shown = [each["id"] for each in body["nodes"]]
+    for _ in range(SLIDE - 1):
+        client.move("next")
+        assert [each["id"] for each in client.request("nncdbg/map")["nodes"]] == shown
+    client.move("next")
+    assert [each["id"] for each in client.request("nncdbg/map")["nodes"]] != shown
     too_many = [str(number) for number in range(MOST_TOGGLED + 1)]
     assert f"at most {MOST_TOGGLED}" in client.refused("nncdbg/map", {"open": too_many})
     assert client.request("nncdbg/map", {"open": too_many[1:], "closed": []})["clusters"]

@@ -174,7 +174,7 @@ def test_a_new_finding_cannot_hide_among_those_that_are_not_listed(tmp_path: Pat
     assert compared.status == "failed"
     assert isinstance(compared.error, UsageError)
     assert compared.error.message == "a baseline needs all findings, but 29 are not listed"
-    assert compared.error.hint == "list them with --max-findings 30"
+    assert compared.error.hint == "list all findings with --max-findings 30"
     others = Baseline.of(plain(), program)
     assert compare(report, replace(others, model=""), program).gone == ()
     with pytest.raises(UsageError, match="29 are not listed"):

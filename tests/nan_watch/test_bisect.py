@@ -316,7 +316,7 @@ def test_json(command: Any) -> None:
         (["rms.nnc", "--rtol", "-1"], 2, "rtol cannot be -1"),
         (["rms.nnc", "--input", "q=zeros"], 2, 'has no input "q"'),
         (["int.nnc"], 2, "nothing to narrow"),
-        (["bad.nnc"], 2, "has NaN before any change"),
+        (["bad.nnc"], 2, "already has NaN in the declared types"),
         (["rms.nnc", "-o", "none/mixed.nnc"], 2, "cannot write"),
     ],
 )

@@ -38,7 +38,7 @@ export class Adapters implements vscode.DebugAdapterDescriptorFactory {
 
 /** A launched server has ended without having said so.  Breakpoints are the editor's. */
 async function offerRestart(session: vscode.DebugSession, how: string): Promise<void> {
-  const words = `nncdbg ended${how} during the session "${session.name}". The debug console shows its last output.`;
+  const words = `nncdbg ended${how} during the session "${session.name}". The debug console shows the last output of nncdbg.`;
   if ((await vscode.window.showErrorMessage(words, "Restart")) === "Restart") {
     await vscode.debug.startDebugging(session.workspaceFolder, session.configuration);
   }

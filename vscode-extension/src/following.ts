@@ -14,7 +14,7 @@ export interface FollowingView {
   say(words: string): void;
 }
 
-const RUNNING = "The program is running. The view updates when it stops.";
+const RUNNING = "The program is running. The view updates when the program stops.";
 const NO_SESSION = "No graph is being debugged. Open a model or graph text, and press F5.";
 
 /** Keeps one view at the place where the active session stands. */

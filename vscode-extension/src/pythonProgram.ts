@@ -43,7 +43,7 @@ export async function startPython(session: vscode.DebugSession): Promise<AbortSi
   const configuration = { type: TYPE, request: "launch", name: `${name}: Python`, console: "integratedTerminal", ...debugpy };
   if (!(await vscode.debug.startDebugging(session.workspaceFolder, configuration, { parentSession: session }))) {
     over.abort();
-    throw new Error(`debugpy did not start ${debugpy.program}: see the messages of the Python Debugger extension`);
+    throw new Error(`debugpy did not start ${debugpy.program}: read the error message of the Python Debugger extension`);
   }
   return over.signal;
 }

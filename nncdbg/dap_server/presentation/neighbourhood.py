@@ -31,6 +31,9 @@ MOST_OF_ALL = 20_000
 LEVELS = 8
 """Blocks of the stack that are shown, the innermost."""
 
+SLIDE = 8
+"""Steps in a row that keep the shown part of a long graph, so that a client seldom has to lay it out anew."""
+
 OUTWARDS = 3
 """How many statements further away one is for each block further out."""
 
@@ -121,8 +124,10 @@ def neighbourhood(session: Session, opened: Container[str], closed: Container[st
     """
     blocks = on_the_stack(session, closed, LEVELS)
     inner = len(blocks) - 1
+    centers = [block.here for block in blocks]
+    centers[inner] += SLIDE // 2 - centers[inner] % SLIDE
     candidates = (
-        (abs(pc - block.here) + OUTWARDS * (inner - level), -level, pc)
+        (abs(pc - centers[level]) + OUTWARDS * (inner - level), -level, pc)
         for level, block in enumerate(blocks)
         for pc in _around(block)
     )

@@ -1,6 +1,7 @@
 // The statements that a value was computed from, nearest first; where NaN or Inf originates, why.
 
 import "./style.css";
+import { Children } from "../page/children";
 import { follow, keep, kept, tell } from "../page/connection";
 import { statisticsText } from "../statistics/words";
 import { element } from "../tensor/elements";
@@ -10,6 +11,8 @@ import { thumbnail } from "./thumbnail";
 const NOTHING = "No value has been computed yet. Step over a statement (F10), or right-click a value and choose Explain Value.";
 const state = kept({ expression: undefined as string | undefined });
 const main = element("main", {});
+const list = element("ol", {});
+const statements = new Children<HTMLLIElement>(list);
 document.body.append(main);
 
 function show({ value, steps, more }: Answer): void {
@@ -17,12 +20,16 @@ function show({ value, steps, more }: Answer): void {
     say(NOTHING);
     return;
   }
-  const list = element("ol", { label: `Statements used to compute ${value}` }, ...steps.map(stepOf));
-  const parts: Node[] = [header(value), list];
-  if (more) {
-    parts.push(element("p", { className: "words" }, "Further statements are not shown."));
+  statements.show(steps, stepOf);
+  list.setAttribute("aria-label", `Statements used to compute ${value}`);
+  main.querySelectorAll(":scope > :not(ol)").forEach((each) => each.remove());
+  if (!list.isConnected) {
+    main.append(list);
   }
-  main.replaceChildren(...parts);
+  list.before(header(value));
+  if (more) {
+    list.after(element("p", { className: "words" }, "Further statements are not shown."));
+  }
 }
 
 function header(value: string): HTMLElement {

@@ -1,5 +1,6 @@
 // The layout as SVG.
 
+import { Children } from "../page/children";
 import type { Cluster, MapNode } from "./answer";
 import { Box, Layout, Line, TITLE } from "./layout";
 
@@ -24,16 +25,20 @@ function drawn<Tag extends keyof SVGElementTagNameMap>(
   return made;
 }
 
-/** What belongs to the page's coordinates; zoom and pan are the business of who holds it. */
-export function drawing(layout: Layout, actions: Actions): SVGGElement {
-  return drawn(
-    "g",
-    {},
-    arrows(),
-    ...layout.clusters.map((each) => clusterOf(each, actions)),
-    ...layout.lines.map(lineOf),
-    ...layout.nodes.map((each) => nodeOf(each, actions)),
-  );
+/** What belongs to the page's coordinates; zoom and pan are the business of the stage. */
+export class Drawing {
+  private readonly clusters = new Children<SVGGElement>(drawn("g", {}));
+  private readonly lines = new Children<SVGGElement>(drawn("g", {}));
+  private readonly nodes = new Children<SVGGElement>(drawn("g", {}));
+  readonly root = drawn("g", {}, arrows(), this.clusters.parent, this.lines.parent, this.nodes.parent);
+
+  constructor(private readonly actions: Actions) {}
+
+  show(layout: Layout): void {
+    this.clusters.show(layout.clusters, (each) => clusterOf(each, this.actions));
+    this.lines.show(layout.lines, lineOf);
+    this.nodes.show(layout.nodes, (each) => nodeOf(each, this.actions));
+  }
 }
 
 function arrows(): SVGDefsElement {

@@ -36,7 +36,36 @@ function sizeOf(node: MapNode): { width: number; height: number } {
   return { width, height: node.values.length ? 38 : 26 };
 }
 
-export function laidOut({ clusters, nodes, edges }: Answer): Layout {
+/** What a layout depends on.  Most steps change only the state of nodes. */
+function shapeOf({ clusters, nodes, edges }: Answer): string {
+  return JSON.stringify([
+    clusters.map(({ id, parent }) => [id, parent]),
+    nodes.map((node) => [node.id, node.cluster, sizeOf(node)]),
+    edges.map(({ from, to }) => [from, to]),
+  ]);
+}
+
+let last: { shape: string; layout: Layout } | undefined;
+
+/** The layout of an answer; of another answer with the same shape the positions are kept. */
+export function laidOut(answer: Answer): Layout {
+  const shape = shapeOf(answer);
+  const layout = last?.shape === shape ? placedAs(last.layout, answer) : computed(answer);
+  last = { shape, layout };
+  return layout;
+}
+
+function placedAs(layout: Layout, { clusters, nodes, edges }: Answer): Layout {
+  const byId = new Map(clusters.map((each) => [each.id, each]));
+  return {
+    ...layout,
+    clusters: layout.clusters.map((each) => ({ ...each, of: byId.get(each.of.id) ?? each.of })),
+    nodes: layout.nodes.map((each, index) => ({ ...each, of: nodes[index] })),
+    lines: layout.lines.map((each, index) => ({ ...each, of: edges[index] })),
+  };
+}
+
+function computed({ clusters, nodes, edges }: Answer): Layout {
   const graph = new graphlib.Graph({ compound: true, multigraph: true });
   graph.setGraph({ rankdir: "TB", nodesep: 18, ranksep: 26, marginx: 10, marginy: 10 });
   // A cluster in which nothing is shown has nothing that it could be drawn around.

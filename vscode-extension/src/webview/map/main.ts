@@ -4,7 +4,7 @@ import "./style.css";
 import { follow, keep, kept, tell } from "../page/connection";
 import { element } from "../tensor/elements";
 import type { Answer } from "./answer";
-import { drawing } from "./drawing";
+import { Drawing } from "./drawing";
 import { laidOut } from "./layout";
 import { Stage } from "./stage";
 
@@ -14,24 +14,27 @@ const state = kept({ open: [] as string[], closed: [] as string[], zoom: 1 });
 const main = element("main", {});
 document.body.append(main);
 
-const stage = new Stage(state.zoom, (zoom) => {
+let answer: Answer | undefined;
+const drawing = new Drawing({
+  open: (node) => answer && tell({ kind: "open", target: { source: answer.sources[node.source], line: node.line } }),
+  toggle: (statement, opens) => answer && toggle(answer, statement, opens),
+});
+const stage = new Stage(drawing.root, state.zoom, (zoom) => {
   state.zoom = zoom;
   keep(state);
 });
 
-function show(answer: Answer): void {
+function show(given: Answer): void {
+  answer = given;
   const focused = (document.activeElement as SVGElement | null)?.dataset.id;
   const layout = laidOut(answer);
-  const drawn = drawing(layout, {
-    open: (node) => tell({ kind: "open", target: { source: answer.sources[node.source], line: node.line } }),
-    toggle: (statement, opens) => toggle(answer, statement, opens),
-  });
+  drawing.show(layout);
   const current = layout.nodes.find(({ of }) => of.state === "current");
   if (stage.root.parentElement !== main) {
     main.replaceChildren(stage.root, stage.tools);
   }
-  stage.put(drawn, layout, current);
-  if (focused) {
+  stage.fits(layout, current);
+  if (focused && (document.activeElement as SVGElement | null)?.dataset.id !== focused) {
     stage.root.querySelector<SVGElement>(`[data-id="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
   }
 }

@@ -23,9 +23,11 @@ export class Stage {
   private middle: { x: number; y: number } | undefined;
 
   constructor(
+    drawn: SVGGElement,
     private zoom: number,
     private readonly zoomed: (zoom: number) => void,
   ) {
+    this.svg.append(drawn);
     this.svg.setAttribute("role", "group");
     this.svg.setAttribute("aria-label", "Graph around the current statement");
     this.root = element("div", { className: "stage", label: "Graph map. Arrow keys move the graph; plus and minus zoom." });
@@ -47,9 +49,8 @@ export class Stage {
     new ResizeObserver(() => this.center()).observe(this.root);
   }
 
-  /** Shows another drawing, with the current statement in the middle. */
-  put(drawn: SVGGElement, layout: Layout, current: { x: number; y: number; width: number; height: number } | undefined): void {
-    this.svg.replaceChildren(drawn);
+  /** Takes the size of a layout, and moves the current statement to the middle. */
+  fits(layout: Layout, current: { x: number; y: number; width: number; height: number } | undefined): void {
     this.width = layout.width;
     this.height = layout.height;
     this.resize();

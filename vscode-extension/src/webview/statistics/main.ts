@@ -2,6 +2,7 @@
 
 import "./style.css";
 import { element } from "../tensor/elements";
+import { Children } from "../page/children";
 import { follow, tell } from "../page/connection";
 import { Value, statisticsText, wordsOf } from "./words";
 import { sparkline } from "./sparkline";
@@ -19,11 +20,9 @@ interface Answer {
 }
 
 const NOTHING = "No value has been computed yet. Step over a statement (F10) to see its results here.";
-/** The rows that are shown, by what they say: a step changes few of them. */
-let rows = new Map<string, HTMLLIElement>();
-
 const main = element("main", {});
 const list = element("ul", { label: "Values near the current statement" });
+const rows = new Children<HTMLLIElement>(list);
 const summary = element("summary", {});
 const explanation = element("p", {});
 const details = element("details", {}, summary, explanation);
@@ -35,14 +34,10 @@ function show({ frames, values, considered, rule }: Answer): void {
     return;
   }
   const focused = (document.activeElement as HTMLElement | null)?.dataset.key;
-  const known = rows;
-  rows = new Map(
-    values.map((value) => {
-      const said = JSON.stringify([value, frames[value.frame]]);
-      return [said, known.get(said) ?? row(value, frames[value.frame])];
-    }),
+  rows.show(
+    values.map((value) => ({ value, frame: frames[value.frame] })),
+    ({ value, frame }) => row(value, frame),
   );
-  arrange(list, [...rows.values()]);
   const title = considered > values.length ? `${values.length} of the ${considered} nearest values` : "Sorted";
   write(summary, `${title}: abnormal values first`);
   write(explanation, rule);
@@ -59,18 +54,6 @@ function show({ frames, values, considered, rule }: Answer): void {
 function write(place: Element, words: string): void {
   if (place.textContent !== words) {
     place.textContent = words;
-  }
-}
-
-/** Makes these the children, in this order; what stands where it should is not touched. */
-function arrange(list: Element, children: readonly Element[]): void {
-  children.forEach((child, index) => {
-    if (list.children[index] !== child) {
-      list.insertBefore(child, list.children[index] ?? null);
-    }
-  });
-  while (list.children.length > children.length) {
-    list.lastElementChild?.remove();
   }
 }
 
