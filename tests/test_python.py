@@ -70,7 +70,7 @@ def test_a_source_that_is_no_program_is_explained(use: str) -> None:
         USES[use]("nowhere.onnx")
     with pytest.raises(nncdbg.UsageError, match="cannot load a program from an object of type int"):
         USES[use](3)
-    with pytest.raises(nncdbg.UsageError, match=r"program text, not the path(.|\n)*nncdbg\.parse"):
+    with pytest.raises(nncdbg.UsageError, match=r"program text, not a file path(.|\n)*nncdbg\.parse"):
         USES[use](TEXT)
 
 
@@ -250,7 +250,7 @@ def test_a_ragged_list_is_an_input_error_with_the_type_of_the_input() -> None:
     assert str(caught.value).splitlines() == [
         "input %x does not fit: a ragged list: [0] has 2 items, [1] has 1 item",
         "  with %x: f32[2,4] (the graph)",
-        "  hint: give rows of equal length",
+        "  hint: use rows of equal length",
     ]
 
 
@@ -275,11 +275,11 @@ def test_an_argument_of_a_wrong_type_is_an_error_of_nncdbg() -> None:
     calls: list[tuple[Callable[..., Any], Any, str]] = [
         (lambda data: nncdbg.run(nncdbg.parse(TEXT), data), [1.0], "a dict by name, not list"),
         (lambda data: nncdbg.run(nncdbg.parse(TEXT), data), "x.npy", "a dict by name, not str"),
-        (lambda name: debugger.value(name), 3, "the name of a value is text, not int"),
+        (lambda name: debugger.value(name), 3, "the name of a value must be a string, not int"),
         (lambda line: debugger.break_at(line=line), "x", "the line cannot be 'x'"),
-        (lambda op: debugger.break_at(op=op), 3, "op is text, not int"),
-        (lambda commands: nncdbg.execute(debugger, commands), 3, "commands are text, not int"),
-        (lambda source: nncdbg.execute(source, "why"), EXAMPLE, "commands run in a Debugger"),
+        (lambda op: debugger.break_at(op=op), 3, "op must be a string, not int"),
+        (lambda commands: nncdbg.execute(debugger, commands), 3, "commands must be a string, not int"),
+        (lambda source: nncdbg.execute(source, "why"), EXAMPLE, "needs a Debugger, not an object"),
     ]
     for call, argument, message in calls:
         with pytest.raises(nncdbg.NncdbgError, match=message):

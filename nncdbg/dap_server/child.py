@@ -73,7 +73,7 @@ def step_into_kernel(session: Session) -> None:
     """
     code = kernel_at(session.program.debugger)
     if code is None:
-        raise UsageError("this statement has no kernel in Python", hint="step over it")
+        raise UsageError("this statement has no Python kernel", hint="step over it")
     if session.client is None or not session.client.supports_start_debugging_request:
         raise UsageError("this client cannot start a second session for the Python debugger")
     _debugpy()
@@ -178,7 +178,7 @@ def _listen(debugpy: Any) -> tuple[str, int]:
         except RuntimeError as error:
             raise UsageError(
                 f"debugpy cannot listen: {error}",
-                hint="if debugpy already listens, attach a Python debugger there",
+                hint="if debugpy is already listening, attach a Python debugger to it",
             ) from None
     return _listening[0]
 

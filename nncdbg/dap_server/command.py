@@ -19,10 +19,10 @@ SWITCH = 0.0005
 
 def main(arguments: Sequence[str]) -> int:
     """Serve clients; the exit code."""
-    parser = Parser("nncdbg dap", "Serve the Debug Adapter Protocol, over stdio if no place is given.")
+    parser = Parser("nncdbg dap", "Serve the Debug Adapter Protocol, over stdio by default.")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--listen", metavar="HOST:PORT", help="serve TCP clients, one at a time")
-    where.add_argument("--socket", metavar="PATH", help="serve clients of a Unix socket, one at a time")
+    where.add_argument("--socket", metavar="PATH", help="serve clients on a Unix socket, one at a time")
     words = f"token that clients must send as `connect.token` (default: the variable {TOKEN})"
     parser.add_argument("--token", help=words)
     options = parser.parse_args(arguments)
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
 def _serve_stdio(token: str | None) -> int:
     if token is not None:
         raise UsageError(
-            "--token is for --listen and --socket", hint="omit --token: stdio has a single client"
+            "--token requires --listen or --socket", hint="omit --token: stdio has only one client"
         )
     from nncdbg.dap_server.transport.stdio import serve_stdio
 

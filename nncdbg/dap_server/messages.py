@@ -73,7 +73,7 @@ def parse_message(body: bytes) -> Request | Answer:
         return Answer(envelope.request_seq, envelope.success, envelope.message, envelope.body, envelope.seq)
     if envelope.type != "request":
         raise MessageError(
-            f"a message of type {quoted(envelope.type)} is neither request nor response", envelope.seq
+            f"a message of type {quoted(envelope.type)} is neither a request nor a response", envelope.seq
         )
     if envelope.command is None:
         raise MessageError("a request has no `command`", envelope.seq)

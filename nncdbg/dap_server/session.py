@@ -113,7 +113,7 @@ class Session:
     def program(self) -> Debuggee:
         """What is debugged.  Raises UsageError where an attached process runs no graph just now."""
         if self.debuggee is None:
-            raise UsageError("no graph is running", hint="wait until a graph runs, or pause")
+            raise UsageError("no graph is running", hint="wait until a graph runs, or pause the program")
         return self.debuggee
 
     def adopt(self, debuggee: Debuggee) -> None:
@@ -354,8 +354,8 @@ class Session:
         """Raise UsageError while the program goes to another moment: its values are not of one moment."""
         if self.state is State.RUNNING and not self.program.debugger.settled:
             raise UsageError(
-                "the program is moving to another moment: its values cannot be read or set",
-                hint="wait until it stops, or pause it",
+                "values cannot be read or set while the program moves to another step",
+                hint="wait until the program stops, or pause it",
             )
 
     # -- answering ---------------------------------------------------------------------------

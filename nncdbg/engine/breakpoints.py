@@ -115,7 +115,8 @@ def hit_rule(text: str) -> Hits:
     match = _HITS.match(text)
     if match is None:
         raise UsageError(
-            f"hit count {text!r} is not a number", hint="write a number, optionally after == >= > <= < or %"
+            f"hit count {text!r} is not a number",
+            hint="write a number, optionally after an operator: == >= > <= < %",
         )
     sign, number = match[1] or "==", int(match[2])
     if sign == "%" and number == 0:

@@ -331,7 +331,7 @@ def literal_array(literal: Literal, dtype: str) -> Array:
         with np.errstate(all="ignore"):
             return np.array(literal.data, dtype=NUMPY[dtype])
     except (OverflowError, ValueError, TypeError) as error:
-        raise GraphError(f"an operand in place is not of type {dtype}: {error}") from error
+        raise GraphError(f"an inline operand is not a valid {dtype}: {error}") from error
 
 
 def type_of_array(array: Array) -> TensorType:
@@ -396,8 +396,8 @@ def initial_data(constant: Constant, program: Program) -> Array:
     reference = constant.data
     if reference.store >= len(program.readers):
         raise GraphError(
-            f'%{constant.value.name} is data("{reference.key}") of a store that is not open',
-            hint="load the program from its file, or give a `store` line with a path that exists",
+            f'%{constant.value.name} = data("{reference.key}") reads a store that is not open',
+            hint="load the program from its file, or correct the path in its `store` line",
         )
     array: Array = program.readers[reference.store].read(reference.key)
     return array

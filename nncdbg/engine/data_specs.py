@@ -122,15 +122,15 @@ class _NoValues:
         return ()
 
     def value(self, name: str) -> Array:
-        raise UsageError(f"%{name} has no value here")
+        raise UsageError(f"an input cannot refer to %{name}")
 
     previous = value
 
     def variable(self, name: str) -> object:
-        raise UsageError(f"${name} has no value: an input cannot refer to values")
+        raise UsageError(f"an input cannot refer to ${name}")
 
     def variables(self) -> tuple[str, ...]:
         return ()
 
     def summary(self, array: Array) -> Any:
-        raise UsageError("stats() needs a value, and an input cannot refer to values")
+        raise UsageError("an input cannot use stats()")

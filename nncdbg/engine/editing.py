@@ -90,7 +90,7 @@ def edited(name: str, before: Array, value: Any, index: Any) -> Array:
         # `[()]` makes a text of an array of one, as text goes into the tensor as it is.
         after[... if index is None else index] = _fitting(given, after.dtype)[()]
         if after.dtype.kind == "O" and not _is_text(after):
-            raise TypeError("an element takes a single string")
+            raise TypeError("an element must be a single string")
         note_change(after, ... if index is None else index)
     except (IndexError, ValueError, TypeError, OverflowError) as error:
         raise UsageError(
@@ -122,7 +122,7 @@ def _fitting(given: Array, dtype: np.dtype[Any]) -> Array:
     if dtype.kind == "O":
         return given.astype(object)
     if given.dtype.kind == "c" and dtype.kind != "c":
-        raise TypeError("a complex number is not a real one")
+        raise TypeError("expected a real number, got a complex number")
     wide = np.complex128 if dtype.kind == "c" else np.float64
     with np.errstate(all="ignore"):
         cast, before = given.astype(dtype), given.astype(wide)

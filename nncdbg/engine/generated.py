@@ -31,7 +31,7 @@ def generate(
         if kind not in (None, "zeros"):
             raise UsageError(
                 f"input %{name} has type str and cannot be filled with {kind}",
-                hint="give an array of strings",
+                hint="use an array of strings",
             )
         return np.full(shape, "", object)
     dtype = dtypes.NUMPY[type_.dtype]

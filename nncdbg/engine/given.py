@@ -40,7 +40,7 @@ def _name_of(array: Array, value: Value) -> str:
     except KeyError:
         raise InputError(
             f"input %{value.name} cannot be an array of {array.dtype}",
-            hint=f"use an array for {value.type}" if value.type else "use a plain numeric array",
+            hint=f"use an array of type {value.type}" if value.type else "use a plain numeric array",
         ) from None
 
 
@@ -109,7 +109,7 @@ def _sequence(
         data = load_archive(path, lambda header: _check_header(element, header))
     if not isinstance(data, (list, tuple)):
         raise InputError(
-            f"input %{value.name} {type_} needs a list of arrays", hint="use FILE.npz to give all its arrays"
+            f"input %{value.name} {type_} needs a list of arrays", hint="put all its arrays in FILE.npz"
         )
     return [
         given_array(Value(f"{value.name}[{index}]", type_.element), item, folder, notes)
@@ -164,9 +164,7 @@ def _strings(value: Value, array: Array) -> Array:
     ]
     for item in flat:
         if not isinstance(item, str):
-            raise InputError(
-                f"input %{value.name} holds a {type(item).__name__}, which a tensor cannot contain"
-            )
+            raise InputError(f"input %{value.name} must contain only strings, not {type(item).__name__}")
     out = np.empty(len(flat), object)
     out[:] = flat
     return out.reshape(array.shape)
@@ -202,7 +200,7 @@ def _converted(value: Value, data: Any) -> Array:
             kept = np.array_equal(array.astype(plain.dtype), plain)
     if not kept:
         raise InputError(
-            f"input %{value.name} {value.type} cannot hold {data!r}", hint=f"give {wanted} values"
+            f"input %{value.name} {value.type} cannot represent {data!r}", hint=f"use {wanted} values"
         )
     return array
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # Pillow has readers that start other programs (EPS); none of these do.
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP")
-_CHANNEL_NAMES = {"L": "grey", "RGB": "RGB", "RGBA": "RGBA"}
+_CHANNEL_NAMES = {"L": "gray", "RGB": "RGB", "RGBA": "RGBA"}
 _MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Of the channels R, G and B in 0..1: those of torchvision's pretrained models."""
 
@@ -60,7 +60,7 @@ def _opened_image(file: ImageFile) -> Iterator[Image]:
     except ImportError:
         raise UsageError(
             f"{file.path.name} needs Pillow, which is not installed",
-            hint=f"{sys.executable} -m pip install pillow",
+            hint=f"run {sys.executable} -m pip install pillow",
         ) from None
     with opened(file.path, "an image", ".png or .jpg") as stream, warnings.catch_warnings():
         # Pillow warns of what is an error here: large and damaged files.
@@ -99,7 +99,7 @@ def _pixels(plan: Plan, words: list[str]) -> Array:
     if pixels.ndim == 3:
         return pixels
     if plan.channels == 4:
-        raise header.refused("it has no alpha channel", "give a .npy file")
+        raise header.refused("it has no alpha channel", "use a .npy file")
     if plan.channels == 3:
         words.append("repeated in 3 channels")
     return np.repeat(pixels[..., None], plan.channels, axis=-1)
@@ -116,7 +116,7 @@ def _converted(image: Image, plan: Plan, words: list[str]) -> Image:
             words.append("opaque alpha removed")
             image = image.convert("RGB")
     elif plan.channels == 4:
-        raise plan.header.refused("it has no alpha channel", "give a .npy file")
+        raise plan.header.refused("it has no alpha channel", "use a .npy file")
     if image.mode != mode:
         words.append(f"converted to {_CHANNEL_NAMES[mode]}")
         image = image.convert(mode)
@@ -141,7 +141,7 @@ def _scaled(pixels: Array, plan: Plan) -> Array:
     with np.errstate(over="ignore"):
         scaled: Array = values.astype(dtypes.NUMPY[plan.dtype])
     if plan.dtype in dtypes.FLOATS and not np.isfinite(scaled).all():
-        raise header.refused(f"{plan.dtype} cannot hold all its values", f"use /{header.greatest}")
+        raise header.refused(f"{plan.dtype} cannot represent all its values", f"use /{header.greatest}")
     return scaled
 
 

@@ -20,7 +20,7 @@ MOST_PIXELS = 1 << 26
 CHANNELS = {1: "L", 3: "RGB", 4: "RGBA"}
 """Pillow's modes by number of channels."""
 
-_KINDS = {"1": "black and white", "L": "grey", "LA": "grey with alpha", "P": "palette", "I;16": "16-bit grey"}
+_KINDS = {"1": "black and white", "L": "gray", "LA": "gray with alpha", "P": "palette", "I;16": "16-bit gray"}
 _SIXTEEN_BITS = re.compile(r";16[BLN]")
 """In Pillow's name of the stored layout; BGR;16 has 16 bits for all three channels."""
 _ORIENTATION = 0x0112
@@ -75,10 +75,10 @@ class Header:
 
     def _dtype(self) -> str:
         if self.type_ is None:
-            raise self.refused("its type is not known", "give a .npy file")
+            raise self.refused("its type is not known", "use a .npy file")
         dtype = self.type_.dtype
         if dtype not in dtypes.FLOATS | dtypes.INTEGERS:
-            raise self.refused(f"pixels cannot be {dtype}", "give a .npy file")
+            raise self.refused(f"pixels cannot be {dtype}", "use a .npy file")
         return dtype
 
     def _shape(self) -> tuple[Dim, ...] | None:
@@ -90,7 +90,7 @@ class Header:
         ranked = [layout for layout in LAYOUTS if shape is None or len(layout) == len(shape)]
         if not ranked:
             raise self.refused(
-                f"an image has 2 to 4 axes, not {len(shape or ())}", "give a .npy file of that shape"
+                f"an image has 2 to 4 axes, not {len(shape or ())}", "use a .npy file of that shape"
             )
         if wanted is not None:
             if wanted not in ranked:
@@ -110,7 +110,7 @@ class Header:
         batch, channels = axes.get("n"), axes.get("c", 1)
         if isinstance(batch, int) and batch != 1:
             raise self.refused(
-                f"one image is a batch of 1, not {batch}", f"give a .npy file with {batch} images"
+                f"one image is a batch of 1, not {batch}", f"use a .npy file with {batch} images"
             )
         if not isinstance(channels, int):
             return 1 if self.image.mode in ("1", "L", "I;16") else 3
@@ -129,7 +129,7 @@ class Header:
         tiles = getattr(self.image, "tile", None)
         raw = str(tiles[0].args) if tiles else ""
         if _SIXTEEN_BITS.search(raw) and not self.deep:
-            raise self.refused("it has 16-bit colours", "convert it to 8 bits, or to .npy with numpy.save")
+            raise self.refused("it has 16-bit colors", "convert it to 8 bits, or to .npy with numpy.save")
         return _KINDS.get("I;16" if self.deep else mode, mode)
 
     @property
@@ -196,7 +196,7 @@ class Header:
                 raise self.refused(f"{dtype} takes pixel values as they are, without {scale}", "use raw")
             if high < white:
                 raise self.refused(
-                    f"pixels are 0..{white}, but {dtype} represents {low}..{high}", "give a .npy file"
+                    f"pixels are 0..{white}, but {dtype} represents {low}..{high}", "use a .npy file"
                 )
         elif scale is None:
             choices = [(f"/{white}", "0..1"), (f"/{white / 2:g}-1", "-1..1"), ("raw", f"0..{white}")]

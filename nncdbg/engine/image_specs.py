@@ -74,11 +74,11 @@ def image_file(text: str, folder: Path | None = None) -> ImageFile | None:
     for step in steps:
         parsed = _parsed(step.lower())
         if parsed is None:
-            raise UsageError(f'"{text}": "{step}" is not a step', hint=_suggestion(step))
+            raise UsageError(f'"{text}": "{step}" is not a valid step', hint=_suggestion(step))
         for name in parsed:
             if name in fields:
                 raise UsageError(
-                    f'"{text}" has two steps of one kind', hint=f"use at most one of each: {STEPS}"
+                    f'"{text}" has two steps of the same kind', hint=f"use at most one of each: {STEPS}"
                 )
         fields.update(parsed)
     return ImageFile(path, steps, **fields)

@@ -68,7 +68,7 @@ def parse_dim(text: str) -> tuple[str, int]:
     """``N=4`` of the command line; UsageError unless it is a name and a size."""
     name, _, size = text.rpartition("=")
     if not name or not (size.isascii() and size.isdigit()):
-        raise UsageError(f'"{text}" is not NAME=SIZE', hint="write for example --dim N=4")
+        raise UsageError(f'"{text}" is not NAME=SIZE', hint="write, for example, --dim N=4")
     return name, int(size)
 
 

@@ -54,7 +54,7 @@ class Instrumentation:
         Raises UsageError for a check that is not "micro".
         """
         if name != "micro":
-            raise UsageError(f"there is no check {name!r}", hint="use micro")
+            raise UsageError(f"unknown check {name!r}", hint="use micro")
         from nncdbg.engine.oracle import MicroCheck
 
         self.micro = MicroCheck(program, text, self.report, self.linker.backend.to_host, quiet)
@@ -137,7 +137,7 @@ def allocation_on(backend: Backend, allocator: str | Allocation | None) -> Alloc
     chosen = allocation(usual if allocator is None else allocator)
     if not backend.on_host and chosen.inspects:
         raise UsageError(
-            f"the allocator {chosen.name} manages host memory, but {backend.name} has its own",
+            f"the allocator {chosen.name} manages host memory, but {backend.name} uses device memory",
             hint="use --allocator plain, or --backend numpy or onnxruntime",
         )
     return chosen

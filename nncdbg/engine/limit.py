@@ -21,7 +21,7 @@ class Limit:
 
     def __post_init__(self) -> None:
         if self.count < 1:
-            raise UsageError(f"max_ops cannot be {self.count}", hint="use a number of 1 or more")
+            raise UsageError(f"max_ops cannot be {self.count}", hint="use 1 or more")
         self.renew()
 
     def renew(self) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-EQUAL_ROWS = "give rows of equal length"
+EQUAL_ROWS = "use rows of equal length"
 
 _DEEPEST = 64
 """Axes of an array at most."""

@@ -43,7 +43,7 @@ def from_text(
             complete = known_type(type_)
             shape = sizes if sizes is not None else complete.shape if complete is not None else None
             if shape is None:
-                raise UsageError(f"the sizes of %{name} are not known", hint=f"give them: {kind}[2,3]")
+                raise UsageError(f"the sizes of %{name} are not known", hint=f"write the sizes: {kind}[2,3]")
             return generate(name, TensorType(known.dtype if known is not None else "f32", shape), kind, 0)
 
 

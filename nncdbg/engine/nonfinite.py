@@ -57,7 +57,7 @@ def influenced(
         found = application.op.influence.find(given)
         return [_fitting(marks, result) for marks, result in zip(found, results, strict=False)]
     except Exception as error:  # noqa: BLE001 - a kernel over marks may raise anything, and must not stop the run
-        complain(f"cannot determine the influence on the results of {application.op.name}: {error}")
+        complain(f"cannot determine how operands influence the results of {application.op.name}: {error}")
         return everything_in(results)
 
 

@@ -35,9 +35,7 @@ def load_array(path: Path) -> Array:
         loaded = np.load(file, allow_pickle=False)
         if isinstance(loaded, np.ndarray):
             return loaded
-    raise LoadError(
-        f"{path} is an archive of arrays", hint="give it the suffix .npz, and a key: FILE.npz:KEY"
-    )
+    raise LoadError(f"{path} is an archive of arrays", hint="rename it to .npz, and add a key: FILE.npz:KEY")
 
 
 def read_part(part: Array) -> Array:
@@ -103,7 +101,7 @@ def _archive(path: Path) -> Iterator[NpzFile]:
         if isinstance(archive, np.ndarray):
             raise LoadError(
                 f"{path} is one array, not an archive of named arrays",
-                hint="save it with numpy.savez(path, name=array)",
+                hint="save the array with numpy.savez(path, name=array)",
             )
         yield archive
 
@@ -150,7 +148,7 @@ def opened(path: Path, kind: str = "a NumPy file", suffixes: str = ".npy or .npz
         # To open a pipe or a device might wait for ever.
         mode = path.stat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-            raise LoadError(f"{path} is not a regular file", hint=f"give a {suffixes} file")
+            raise LoadError(f"{path} is not a regular file", hint=f"use a {suffixes} file")
         with path.open("rb") as file:
             yield file
     except NncdbgError:

@@ -146,7 +146,7 @@ class Placement:
     def _nothing_there(self, found: Breakpoint) -> UsageError:
         if found.expression is not None:
             words = f"`{found.target}` reads no value that the program computes"
-            return UsageError(words, hint="write for example max(abs(%h)) < 6e4")
+            return UsageError(words, hint="write, for example, max(abs(%h)) < 6e4")
         sigil = {"op": "", "graph": "@"}.get(found.kind, "%")
         near = difflib.get_close_matches(found.target, candidates(self.program, found.kind), 1)
         kind = "value" if found.kind == "data" else found.kind

@@ -519,8 +519,8 @@ class Debugger(RichOutput):
             if stop.reason == "end":
                 self.control.go_to(before)
                 raise UsageError(
-                    "the program would end before it reaches that place",
-                    hint="choose an earlier place; the program has not moved",
+                    "the program ends before it reaches this statement",
+                    hint="choose an earlier statement; the program has not moved",
                 )
             return stop
 
@@ -569,7 +569,7 @@ class Debugger(RichOutput):
         if isinstance(place, Mark):
             return self._moved(lambda: self.control.return_to(place))
         if place < 0:
-            raise UsageError("a moment is a number of statements, 0 or more")
+            raise UsageError("the number of statements must be 0 or more")
         return self._moved(lambda: self.control.go_to(place))
 
     def pause(self) -> None:

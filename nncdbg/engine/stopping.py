@@ -54,7 +54,7 @@ class Stopping:
         if len(chosen) != 1:
             raise UsageError(
                 "a breakpoint needs exactly one of line, op, graph, value, source or site",
-                hint="break_at(line=12)",
+                hint="use break_at(line=12)",
             )
         kind, place = chosen[0]
         _check_kind(kind, place)
@@ -213,9 +213,11 @@ def _check_kind(kind: str, place: Any) -> None:
         try:
             int(place)
         except (TypeError, ValueError):
-            raise UsageError(f"the line cannot be {place!r}", hint="break_at(line=12)") from None
+            raise UsageError(f"the line cannot be {place!r}", hint="use break_at(line=12)") from None
     elif kind not in ("source", "site") and not isinstance(place, str):
-        raise UsageError(f"{kind} is text, not {type(place).__name__}", hint='break_at(op="Softmax")')
+        raise UsageError(
+            f"{kind} must be a string, not {type(place).__name__}", hint='use break_at(op="Softmax")'
+        )
 
 
 def _site_words(site: Place) -> str:

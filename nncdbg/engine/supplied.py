@@ -49,7 +49,7 @@ class SuppliedResults:
                 names = " and ".join(f"%{name}" for name in missing)
                 raise UnsupportedOp(
                     f"{call.node.op} has no kernel, and {names} is not set yet",
-                    hint=f"set %{missing[0]} = zeros[SIZES], or = FILE.npy",
+                    hint=f"set %{missing[0]} = zeros[SIZES], or set it to FILE.npy",
                 )
             results = [None if result is UNSET else result for result in self._given[code, pc]]
             return results if call.several else results[0]

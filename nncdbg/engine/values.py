@@ -145,7 +145,9 @@ class Values:
     def find(self, name: str) -> str | None:
         """Return the name as `resolve` does, or None if there is none.  Raises ExpressionError as it does."""
         if not isinstance(name, str):
-            raise UsageError(f"the name of a value is text, not {type(name).__name__}", hint='value("%h")')
+            raise UsageError(
+                f"the name of a value must be a string, not {type(name).__name__}", hint='use value("%h")'
+            )
         if self.has(name):
             return name
         text = name.removeprefix("%")
@@ -227,7 +229,7 @@ class Values:
         if gone is not None:
             raise NotComputed(
                 f"%{name} is no longer valid: {gone}",
-                hint="go back to an earlier moment, or use --allocator debug",
+                hint="go back to an earlier step, or use --allocator debug",
             )
         return content
 

@@ -67,7 +67,7 @@ def heading(text: str) -> str:
 
 
 def note(text: str) -> str:
-    """A line in grey."""
+    """A line in gray."""
     return f'<div class="note">{escape(text)}</div>'
 
 

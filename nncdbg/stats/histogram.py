@@ -70,10 +70,10 @@ def _check(bins: int | Sequence[float], limits: tuple[float, float] | None) -> N
     else:
         edges = np.asarray(bins, np.float64)
         if edges.ndim != 1 or edges.size < 2 or not np.all(np.diff(edges) > 0):
-            raise UsageError("the bin edges do not increase", hint="give two or more increasing edges")
+            raise UsageError("the bin edges do not increase", hint="use two or more increasing edges")
     if limits is not None and not (np.all(np.isfinite(limits)) and limits[0] <= limits[1]):
         raise UsageError(
-            f"a histogram cannot have the range {limits}", hint="give a finite range, low end first"
+            f"a histogram cannot have the range {limits}", hint="use a finite range, lower end first"
         )
 
 

@@ -174,6 +174,6 @@ def _bytes_of(array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     if array.dtype.hasobject or not array.flags.forc or not array.flags.writeable:
         raise UsageError(
             f"an array of {array.dtype} with strides {array.strides} cannot be filled in place",
-            hint="pass a contiguous, writeable array of numbers",
+            hint="pass a contiguous, writable array of numbers",
         )
     return array.reshape(-1, order="A").view(np.uint8)

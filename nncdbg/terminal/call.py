@@ -19,11 +19,13 @@ def execute(debugger: Debugger, commands: str) -> str:
     """
     if not isinstance(debugger, Debugger):
         raise UsageError(
-            f"commands run in a Debugger, not in an object of type {type(debugger).__name__}",
-            hint='nncdbg.execute(nncdbg.Debugger("model.onnx"), "why")',
+            f"`execute` needs a Debugger, not an object of type {type(debugger).__name__}",
+            hint='use nncdbg.execute(nncdbg.Debugger("model.onnx"), "why")',
         )
     if not isinstance(commands, str):
-        raise UsageError(f"commands are text, not {type(commands).__name__}", hint="one command per line")
+        raise UsageError(
+            f"commands must be a string, not {type(commands).__name__}", hint="write one command per line"
+        )
     written = StringIO()
     session = Session(debugger, debugger.program.source or "the program", Screen(written, written))
     session.reads_terminal = False

@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
     """Read lines until the user or the session leaves; the exit code."""
     description = "The terminal of a debug session. Editors start it; `nncdbg MODEL` is a session of its own."
     parser = Parser("nncdbg repl", description)
-    parser.add_argument("--connect", metavar="SOCKET", required=True, help="the socket of the session")
+    parser.add_argument("--connect", metavar="SOCKET", required=True, help="path of the session's socket")
     path = parser.parse_args(arguments).connect
     if not sys.stdin.isatty():
         raise UsageError("nncdbg repl needs a terminal", hint="pipe commands to `nncdbg MODEL` instead")
@@ -38,7 +38,9 @@ def main(arguments: Sequence[str]) -> int:
         connection.connect(path)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise LoadError(f"no session listens at {path}: {reason}", hint="start the session again") from None
+        raise LoadError(
+            f"no session is listening on {path}: {reason}", hint="start the session again"
+        ) from None
     with connection:
         _Prompt(connection).read()
     return 0

@@ -18,7 +18,7 @@ def new_file(path: Path) -> Iterator[IO[bytes]]:
     Raises UsageError for a folder, and if the file cannot be written.
     """
     if os.path.isdir(path):
-        raise UsageError(f"cannot write {path}: it is a folder", hint="use the path of a file in it")
+        raise UsageError(f"cannot write {path}: it is a folder", hint="use the path of a file in that folder")
     draft = path.with_name(path.name + ".part")
     try:
         with draft.open("wb") as file:

@@ -82,8 +82,8 @@ def add_machine(parser: Parser) -> None:
     add = parser.add_argument
     add("--input", action="append", default=[], metavar="NAME=DATA", help=f"{INPUT_FORMS} (repeatable)")
     add("--dim", action="append", default=[], metavar="NAME=SIZE", help="set a symbolic size (repeatable)")
-    add("--seed", type=int, default=0, help="seed of random inputs and random ops (0)")
-    add("--backend", default="numpy", help="numpy, onnxruntime or cupy (numpy)")
+    add("--seed", type=int, default=0, help="seed for random inputs and random ops (default: 0)")
+    add("--backend", default="numpy", help="numpy, onnxruntime or cupy (default: numpy)")
     add("--fallback", action="store_true", help="use NumPy for ops without a kernel in the backend")
     add(
         "--op-library",
@@ -92,8 +92,8 @@ def add_machine(parser: Parser) -> None:
         metavar="FILE.py",
         help="Python file with custom kernels (repeatable)",
     )
-    add("--allocator", help="debug, arena, poison or plain (debug, or plain on a device)")
-    add("--history", metavar="BYTES", help="memory for old values, such as 500MB or 4GiB (a quarter of RAM)")
+    add("--allocator", help="debug, arena, poison or plain (default: debug; plain on a device)")
+    add("--history", metavar="BYTES", help="memory for old values, such as 4GiB (default: a quarter of RAM)")
     add("--max-ops", type=int, metavar="N", help="stop after N statements")
 
 
@@ -140,7 +140,7 @@ def add_prompt(parser: Parser) -> None:
     add("--record", metavar="FILE", help="record the setup and the typed commands in FILE")
     add("--force", action="store_true", help="overwrite an existing recording")
     add("--replay", metavar="FILE", help="replay a recorded session with its inputs, then exit")
-    add("--allow-python", action="store_true", help="let recordings run Python (`py`)")
+    add("--allow-python", action="store_true", help="allow recordings to run Python (`py`)")
 
 
 class _Script(argparse.Action):

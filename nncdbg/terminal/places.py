@@ -81,7 +81,9 @@ def split_watched(text: str) -> tuple[str, str | None, str | None]:
     hits, rest = (found["rule"], text[: found.start()]) if found is not None else (None, text)
     expression, mark, when = re.sub(r"\sif(?=[\s(]|$)", "\0", rest, count=1).partition("\0")
     if mark and not when.strip():
-        raise UsageError("there is no condition after `if`", hint="watch %h if max(%h) > 100")
+        raise UsageError(
+            "there is no condition after `if`", hint="add a condition: `watch %h if max(%h) > 100`"
+        )
     return expression.strip(), when.strip() or None, hits
 
 
@@ -122,7 +124,7 @@ def _conditions(rest: str) -> tuple[str | None, str | None]:
         return None, hits
     match = _IF.fullmatch(rest)
     if match is None:
-        raise UsageError(f'"{rest.strip()}" cannot follow the place', hint=FORMS)
+        raise UsageError(f'unexpected "{rest.strip()}" after the place', hint=FORMS)
     when = match["condition"].strip()
     if not when:
         raise UsageError("there is no condition after `if`", hint=FORMS)

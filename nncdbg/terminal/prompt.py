@@ -102,7 +102,7 @@ class _TolerantHistory(FileHistory):
             super().store_string(string)
         except OSError as error:
             self.writable = False
-            self.screen.note(f"the history is not saved: {error.strerror}")
+            self.screen.note(f"the command history is not saved: {error.strerror}")
 
 
 def history(screen: Screen) -> History:

@@ -70,7 +70,7 @@ class Namespace(dict[str, Any]):
         found = self._short.get(key, [])
         if len(found) > 1:
             names = ", ".join(f"debugger.value({name!r})" for name in found[:3])
-            raise UsageError(f"{key} is the end of {len(found)} value names", hint=f"choose: {names}")
+            raise UsageError(f"{key} matches {len(found)} value names", hint=f"use one of: {names}")
         if not found:
             raise KeyError(key)
         return scope.value(found[0])

@@ -100,7 +100,7 @@ def value_in_question(debugger: Debugger, screen: Screen) -> str:
         return node.outputs[finding.output or 0].name
     names = _names_here(debugger, node if debugger.stop.error is not None else None)
     if not names:
-        raise UsageError("nothing has been computed here yet", hint="run `next`, or give a value: `why %h`")
+        raise UsageError("nothing has been computed here yet", hint="run `next`, or add a value: `why %h`")
     found = abnormal(debugger, screen, names)
     return names[0] if found is None else found[0]
 
@@ -138,7 +138,7 @@ def _show_origins(screen: Screen, debugger: Debugger, origins: Sequence[Origin],
     if len(found) > _ORIGINS:
         screen.put(f"and {len(found) - _ORIGINS} more statements: `why -v`")
     if not found and origins and origins[-1].pc < 0:
-        screen.put(f"it comes from the input %{origins[-1].name}")
+        screen.put(f"the value comes from the input %{origins[-1].name}")
 
 
 def _operands_and_result(debugger: Debugger, origin: Origin, showing: InLines) -> Iterator[Text]:
@@ -179,7 +179,7 @@ def _show_suspicions(screen: Screen, debugger: Debugger, origins: Sequence[Origi
         if words:
             found.append((origin, words))
     if found:
-        screen.put("no NaN, no Inf, not all zeros; suspicious statements:")
+        screen.put("no NaN or Inf, and not all zeros; suspicious statements:")
     for origin, words in found[:_SUSPICIOUS]:
         screen.put_wrapped(statement_line(debugger, origin.visit, origin.pc, showing))
         screen.put_line(Text(f"    {words}", "bold"))

@@ -52,7 +52,7 @@ def _check_free(path: Path, force: bool, confirm: Confirm | None) -> None:
         raise UsageError(f"{path} is not a recorded session, and was not changed", hint="choose another name")
     if not force and (confirm is None or not confirm(f"overwrite the recording {path}?")):
         raise UsageError(
-            f"the recording {path} exists, and was not changed",
+            f"the recording {path} already exists, and was not changed",
             hint="choose another name, or overwrite it with --force",
         )
 

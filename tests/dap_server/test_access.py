@@ -130,9 +130,10 @@ def messages(text: str) -> list[dict[str, Any]]:
 
 def is_refusal(message: dict[str, Any]) -> bool:
     if message["type"] == "response":
-        return not message["success"] and "cannot accept a client of another user" in message["message"]
+        return not message["success"] and "cannot accept a client from another user" in message["message"]
     return (
-        message["event"] == "output" and "cannot accept a client of another user" in message["body"]["output"]
+        message["event"] == "output"
+        and "cannot accept a client from another user" in message["body"]["output"]
     )
 
 
@@ -269,7 +270,7 @@ def test_a_token_is_made_where_users_cannot_be_named(nameless: Path) -> None:
         assert len(token) >= 40
         with client_of(listener) as client:
             client.request("initialize", INITIALIZE)
-            assert "requires its token first" in client.refused("launch", {"program": str(PROGRAM)})
+            assert "requires a token" in client.refused("launch", {"program": str(PROGRAM)})
         with connect(listener) as connected:
             assert token_for(connected) == token
         with client_of(listener) as client:

@@ -171,7 +171,7 @@ MOVES = (
 WAYS_ON = (
     "step over",
     "request",
-    "only values and their elements can",
+    "set a value or one of its",
     "names start with",
     "write inside the value",
 )

@@ -465,5 +465,5 @@ def test_what_cannot_be_is_refused() -> None:
     """
     command = [sys.executable, "-c", textwrap.dedent(script)]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert told[0] == "this process does not accept clients"
-    assert re.match(r"this process already listens at 127.0.0.1:\d+$", told[1])
+    assert told[0] == "this process is not listening"
+    assert re.match(r"this process is already listening on 127.0.0.1:\d+$", told[1])

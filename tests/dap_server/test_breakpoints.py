@@ -79,7 +79,7 @@ def test_lines_bind_move_and_are_refused_with_a_reason(client: Client) -> None:
     assert told[2]["message"].startswith("no statement at or after line 10000")
     (elsewhere,) = set_lines(client, "/nowhere/other.py", 3)
     assert not elsewhere["verified"]
-    assert elsewhere["message"].startswith("no statement of the program comes from other.py")
+    assert elsewhere["message"].startswith("no statement in the program comes from other.py")
     assert str(STEPS) in elsewhere["message"]
     stop = go_on(client)
     assert stop["hitBreakpointIds"] == [told[0]["id"]]
@@ -206,7 +206,7 @@ def test_functions_are_ops_graphs_loops_and_values(client: Client) -> None:
     assert told[2]["message"] == "2 statements: lines 13 and 28"
     assert "did you mean Softmax?" in told[4]["message"]
     assert "did you mean @layer?" in told[5]["message"]
-    assert "is not a name" in told[6]["message"]
+    assert "is not a valid name" in told[6]["message"]
     hits = [go_on(client, "function breakpoint") for _ in range(3)]
     assert hits[0]["hitBreakpointIds"] == [told[0]["id"]]
     # The first statement of the loop is a Softmax.
@@ -337,7 +337,7 @@ def test_an_instruction_of_a_micro_program_and_addresses_that_are_none(client: C
 def test_a_text_of_a_number_that_there_cannot_be(client: Client, number: int) -> None:
     client.request("initialize", {"adapterID": "nncdbg"})
     asked = {"source": {"sourceReference": number}, "breakpoints": [{"line": 1}]}
-    assert f"there is no text with reference {number}" in client.refused("setBreakpoints", asked)
+    assert f"there is no source with reference {number}" in client.refused("setBreakpoints", asked)
 
 
 def test_a_thousand_breakpoints_in_a_long_listing(tmp_path: Path) -> None:

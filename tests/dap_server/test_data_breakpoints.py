@@ -69,7 +69,7 @@ def test_each_statement_that_writes_a_value_stops(client: Client) -> None:
     assert [each["verified"] for each in told] == [True, True, False, False]
     assert told[0]["line"] == 11
     assert "the program has no value %nothing" in told[2]["message"]
-    assert "is not the dataId of a value" in told[3]["message"]
+    assert "is not a valid dataId" in told[3]["message"]
     stop = client.move("continue", "data breakpoint")
     assert stop["hitBreakpointIds"] == [told[0]["id"]]
     assert client.top_frame()["line"] == 11
@@ -104,7 +104,7 @@ def test_reads_are_not_watched_and_odd_names_are(client: Client, tmp_path: Any) 
         client, {"dataId": "%out", "accessType": "read"}, {"dataId": "%out", "accessType": "readWrite"}
     )
     assert not read["verified"]
-    assert "where a value is read" in read["message"]
+    assert "when a value is read" in read["message"]
     assert not both["verified"]
     odd = ask(client, 'max(%"a: b") >= 0')["dataId"]
     assert odd == '%"a: b": max(%"a: b") >= 0'

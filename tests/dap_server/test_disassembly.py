@@ -87,9 +87,9 @@ def test_blocks_of_loops_and_micro_programs_have_addresses_of_their_own(client: 
     [
         ({"memoryReference": "main", "instructionCount": 3}, "'main' is not an address"),
         ({"memoryReference": "-1", "instructionCount": 3}, "'-1' is not an address"),
-        ({"memoryReference": "0x10", "instructionCount": -3}, "`instructionCount` must be between"),
-        ({"memoryReference": "0x10", "instructionCount": 10**9}, "`instructionCount` must be between"),
-        ({"memoryReference": "0x10", "instructionCount": 3, "offset": -17}, "no addresses below 0"),
+        ({"memoryReference": "0x10", "instructionCount": -3}, "`instructionCount` must be 0 to"),
+        ({"memoryReference": "0x10", "instructionCount": 10**9}, "`instructionCount` must be 0 to"),
+        ({"memoryReference": "0x10", "instructionCount": 3, "offset": -17}, "the address -1 is below 0"),
         ({"memoryReference": "0x10"}, "`instructionCount`"),
     ],
 )

@@ -95,10 +95,10 @@ def test_elements_whose_displayed_text_is_kept_keep_their_exact_value(client: Cl
 
 
 NOT_A_DISPLAY = [
-    ("%x[0]", "f32[3] [1 2 3]", "the value is f32[4], but the text has f32[3]"),
-    ("%x[0]", "f64[4] [1 2 3 4]", "the text has f64[4]"),
+    ("%x[0]", "f32[3] [1 2 3]", "the value is f32[4], but the text is f32[3]"),
+    ("%x[0]", "f64[4] [1 2 3 4]", "the text is f64[4]"),
     ("%x[0]", "f32[4] [1 2 3]", "f32[4] has 4 elements, but the text has 3"),
-    ("%x[0]", "f32[4] [1 2 3 normal]", "normal is not an element"),
+    ("%x[0]", "f32[4] [1 2 3 normal]", "normal is not a valid element"),
 ]
 
 
@@ -289,9 +289,9 @@ def test_a_value_is_not_set_while_the_program_goes_back(client: Client, tmp_path
     client.start("long.nnc", inputs={"x": "zeros"}, allocator="arena")
     client.evaluate("goto 300000", "repl")
     given = {"expression": "%x", "value": "1"}
-    assert "moving to another moment" in client.refused("setExpression", given)
-    assert "moving to another moment" in client.refused("evaluate", {"expression": "%a"})
-    assert "moving to another moment" in client.refused("evaluate", {"expression": "p %a", "context": "repl"})
+    assert "moves to another step" in client.refused("setExpression", given)
+    assert "moves to another step" in client.refused("evaluate", {"expression": "%a"})
+    assert "moves to another step" in client.refused("evaluate", {"expression": "p %a", "context": "repl"})
     client.request("setBreakpoints", {"source": {"path": str(tmp_path / "long.nnc")}, "breakpoints": []})
     client.request("pause", {"threadId": 1})
     client.expect_stop("pause")

@@ -83,7 +83,7 @@ def test_a_nan_is_told_at_its_birth_with_what_it_came_from(client: Client) -> No
     assert [each["verified"] for each in told] == [True, False, False, False]
     assert "one stream" in told[1]["message"]
     assert "no op of the program asserts" in told[2]["message"]
-    assert "there is no filter 'fire'" in told[3]["message"]
+    assert "unknown exception filter 'fire'" in told[3]["message"]
     assert "has not stopped at an exception" in client.refused("exceptionInfo", {"threadId": 1})
     stop = client.move("continue", "exception")
     assert stop["hitBreakpointIds"] == [told[0]["id"]]

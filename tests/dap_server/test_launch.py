@@ -58,17 +58,17 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"inputs": {"x": "none.png:/255"}}, "none.png"),
     ({"inputs": {"x": "text.png:/255"}}, "is not an image"),
     ({"inputs": {"x": "grey.png"}}, "the scale from 0..255 to f32 is missing"),
-    ({"inputs": {"x": "grey.png:/25x"}}, '"/25x" is not a step'),
+    ({"inputs": {"x": "grey.png:/25x"}}, '"/25x" is not a valid step'),
     ({"dims": {"M": 3}}, 'has the size "M"'),
     ({"dims": {"N": -1}}, "cannot be -1"),
     ({"dims": {"N": "3"}}, "arguments.dims"),
     ({"seed": 1.5}, "arguments.seed"),
     ({"stopOnEntry": "yes"}, "arguments.stopOnEntry"),
-    ({"backend": "abacus"}, "there is no backend 'abacus'"),
+    ({"backend": "abacus"}, "unknown backend 'abacus'"),
     ({"allocator": "heap"}, "heap"),
     ({"history": "plenty"}, "'plenty' is not a size"),
     ({"history": [1]}, "arguments.history"),
-    ({"check": "all"}, "there is no check 'all'"),
+    ({"check": "all"}, "unknown check 'all'"),
     ({"seed": -1}, "the seed cannot be -1"),
     ({"maxOps": 0}, "max_ops cannot be 0"),
     ({"opLibrary": ["none.py"]}, "does not exist"),
@@ -182,13 +182,13 @@ def test_an_image_is_an_input_and_its_conversion_is_reported(client: Client, fol
     client.start("graph.nnc", inputs={"x": "grey.png:/255", "k": 1})
     assert client.evaluate("max(abs(%x - 0.2)) < 1e-7") == "true"
     note = client.expect_event("output", category="console")["output"]
-    assert note == "input %x: grey.png, 2x3 grey, /255, HW\n"
+    assert note == "input %x: grey.png, 2x3 gray, /255, HW\n"
     client.request("next", {"threadId": 1})
     client.expect_stop("step")
     client.request("setExpression", {"expression": "%r", "value": "grey.png:/127.5-1"})
     assert (
         client.expect_event("output", category="console")["output"]
-        == "%r: grey.png, 2x3 grey, /127.5-1, HW\n"
+        == "%r: grey.png, 2x3 gray, /127.5-1, HW\n"
     )
     assert client.evaluate("max(abs(%r + 0.6)) < 1e-6") == "true"
 

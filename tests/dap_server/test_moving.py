@@ -182,7 +182,7 @@ def test_a_run_without_end_is_paused_and_goes_on(client: Client, tmp_path: Path)
 def test_the_end_of_its_one_thread_is_the_end_of_the_program(client: Client, tmp_path: Path) -> None:
     client.start(forever(tmp_path))
     client.request("continue", {"threadId": 1})
-    assert "the request has no thread" in client.refused("terminateThreads", {})
+    assert "`threadIds` is empty" in client.refused("terminateThreads", {})
     assert "there is no thread 2" in client.refused("terminateThreads", {"threadIds": [1, 2]})
     client.request("terminateThreads", {"threadIds": [1]})
     client.expect_event("thread", reason="started")
@@ -270,7 +270,9 @@ def test_targets_to_step_into(client: Client, allocator: str) -> None:
     assert line(client) == 33
     assert client.request("stepInTargets", {"frameId": entry})["targets"] == []
     assert client.request("stepInTargets", {"frameId": 424242})["targets"] == []
-    assert "no such target here" in client.refused("stepIn", {"threadId": 1, "targetId": layer["@layer"]})
+    assert "unknown or expired target" in client.refused(
+        "stepIn", {"threadId": 1, "targetId": layer["@layer"]}
+    )
     client.move("stepOut")
     client.move("next")
     assert list(targets()) == ["loop @sharpen"]

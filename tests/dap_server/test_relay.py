@@ -191,9 +191,9 @@ def test_what_goes_wrong_is_told_and_the_next_try_works(client: Client, program:
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         closed = nobody.getsockname()[1]
     wrong = [
-        ({}, "`connect` needs a port, or the path of a socket"),
-        ({"port": 1, "socket": "s"}, "`connect` needs a port, or the path of a socket"),
-        ({"port": 65536}, "there is no port 65536"),
+        ({}, "`connect` needs either a port or a socket path"),
+        ({"port": 1, "socket": "s"}, "`connect` needs either a port or a socket path"),
+        ({"port": 65536}, "port 65536 is out of range"),
         ({"port": "x"}, "arguments.connect.port"),
         (
             {"port": closed},
@@ -202,7 +202,7 @@ def test_what_goes_wrong_is_told_and_the_next_try_works(client: Client, program:
         ({"host": "no.such.host.invalid", "port": 1}, "cannot attach to no.such.host.invalid:1: "),
         ({"socket": "nowhere"}, "cannot attach to unix:nowhere: No such file or directory"),
         ({"socket": "n" * 200}, "cannot attach to unix:nnn"),
-        ({"port": port}, "refuses: this server requires its token first (give `connect.token`"),
+        ({"port": port}, "refuses: this server requires a token (set `connect.token`"),
         (
             {"port": port, "token": "x"},
             "refuses: the token is wrong (see how nncdbg.listen was called there)",
@@ -225,7 +225,7 @@ def test_a_server_that_launches_is_not_attached_to(client: Client) -> None:
         begin(client)
         port = int(server.address.rpartition(":")[2])
         refused = client.refused("attach", {"connect": {"port": port}})
-        assert "refuses: this server launches programs" in refused
+        assert "refuses: `attach` needs the address" in refused
 
 
 @contextlib.contextmanager
@@ -255,10 +255,10 @@ def answering(with_bytes: bytes) -> Iterator[tuple[int, threading.Event]]:
     [
         (
             b"HTTP/1.1 400 Bad Request\r\n\r\n",
-            "is not a server of the Debug Adapter Protocol: a line is not a header",
+            "is not a Debug Adapter Protocol server: malformed header line",
         ),
-        (b"Content-Length: 4\r\n\r\nnull", "a message has no type"),
-        (b"Content-Length: 4\r\n\r\n[[[[", "a message is malformed"),
+        (b"Content-Length: 4\r\n\r\nnull", "a message has no `type`"),
+        (b"Content-Length: 4\r\n\r\n[[[[", "malformed message"),
     ],
 )
 def test_what_is_no_server_of_the_protocol(client: Client, said: bytes, words: str) -> None:
@@ -398,7 +398,7 @@ def test_numbers_capabilities_and_requests_of_the_other_side(client: Client) -> 
     gone = client.expect_response(second)
     assert not gone["success"]
     assert (
-        "has closed the connection: the stream ends within a message (attach again, or disconnect)"
+        "closed the connection: the stream ends within a message (attach again, or disconnect)"
         in gone["message"]
     )
     assert "has ended: the stream ends" in client.expect_event("output", category="important")["output"]

@@ -60,7 +60,7 @@ def test_the_text_of_the_program_and_of_micro_programs(client: Client, tmp_path:
         {"sourceReference": 0, "source": {"name": "main"}},
         {"sourceReference": 0, "source": {}},
     ):
-        assert "not a text of this program" in client.refused("source", wrong)
+        assert "not part of this program" in client.refused("source", wrong)
     old = client.request("source", {"sourceReference": micro["sourceReference"]})["content"]
     assert "Softmax" in old
 

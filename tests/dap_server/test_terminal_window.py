@@ -214,7 +214,7 @@ def test_the_command_without_a_session(arguments: tuple[str, ...], code: int, wo
 def test_the_command_when_the_session_is_over(tmp_path: Path) -> None:
     arguments = ["-m", "nncdbg.terminal.main", "repl", "--connect", str(tmp_path / "gone")]
     process = pexpect.spawn(sys.executable, arguments, timeout=20, encoding="utf-8")
-    process.expect_exact("no session listens")
+    process.expect_exact("no session is listening")
     process.expect(pexpect.EOF)
     process.close()
     assert process.exitstatus == 3

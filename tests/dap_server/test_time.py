@@ -81,7 +81,7 @@ def test_a_line_that_is_not_come_to_leaves_the_program_where_it_was(client: Clie
     client.request("goto", {"threadId": 1, "targetId": forward["id"]})
     client.wait_for(lambda m: m.get("event") == "stopped")
     said = client.wait_for(lambda m: m.get("event") == "output" and m["body"]["category"] == "important")
-    assert "the program would end before it reaches that place" in said["body"]["output"]
+    assert "the program ends before it reaches this statement" in said["body"]["output"]
     assert line(client) == 28
 
 
@@ -107,16 +107,16 @@ def test_in_a_micro_program(client: Client) -> None:
 def test_what_is_wrong_is_told(client: Client, tmp_path: Path) -> None:
     client.start(FIRST_STEPS)
     assert targets(client, 4000) == []
-    assert "not a text of the program" in client.refused(
+    assert "not part of the program" in client.refused(
         "gotoTargets", {"source": {"path": str(tmp_path / "other.py")}, "line": 3}
     )
-    assert "there is no such target" in client.refused("goto", {"threadId": 1, "targetId": 424242})
+    assert "unknown or expired target" in client.refused("goto", {"threadId": 1, "targetId": 424242})
     (target,) = targets(client, 28)
     go(client, target)
     assert "there is no thread 2" in client.refused("goto", {"threadId": 2, "targetId": target["id"]})
     back = targets(client, 10)[0]
     go(client, back)
-    assert "has not run before" in client.refused("goto", {"threadId": 1, "targetId": back["id"]})
+    assert "has not run yet" in client.refused("goto", {"threadId": 1, "targetId": back["id"]})
 
 
 def test_lines_from_zero(client: Client) -> None:

@@ -79,7 +79,7 @@ def test_steps_are_parsed(text, fields):
 )
 def test_other_texts_are_no_images(text):
     if text.startswith("a.png:"):
-        with pytest.raises(UsageError, match="is not a step"):
+        with pytest.raises(UsageError, match="is not a valid step"):
             image_file(text)
     else:
         assert image_file(text) is None
@@ -89,13 +89,13 @@ def test_other_texts_are_no_images(text):
     ("steps", "message"),
     [
         ("rezise", "did you mean resize?"),
-        ("/0", '"/0" is not a step'),
-        ("resize=0x4", "is not a step"),
-        ("resize=4", "is not a step"),
-        ("", "is not a step"),
-        ("/255,", "is not a step"),
-        ("raw,/255", "two steps of one kind"),
-        ("nchw,hw", "two steps of one kind"),
+        ("/0", '"/0" is not a valid step'),
+        ("resize=0x4", "is not a valid step"),
+        ("resize=4", "is not a valid step"),
+        ("", "is not a valid step"),
+        ("/255,", "is not a valid step"),
+        ("raw,/255", "two steps of the same kind"),
+        ("nchw,hw", "two steps of the same kind"),
     ],
 )
 def test_wrong_steps_are_usage_errors(steps, message):
@@ -246,7 +246,7 @@ SEEN_THROUGH = np.dstack([COLOURS, np.arange(48, dtype=np.uint8).reshape(6, 8)])
 @pytest.mark.parametrize(
     ("make", "suffix", "words"),
     [
-        (lambda: Image.fromarray(GREY), "png", "8x6 grey, converted to RGB"),
+        (lambda: Image.fromarray(GREY), "png", "8x6 gray, converted to RGB"),
         (lambda: Image.fromarray(GREY > 128), "png", "8x6 black and white, converted to RGB"),
         (lambda: palette(COLOURS), "png", "8x6 palette, converted to RGB"),
         (lambda: palette(COLOURS), "gif", "8x6 palette, converted to RGB"),
@@ -278,7 +278,7 @@ def test_one_channel_takes_grey_and_converts_colours(tmp_path, shape):
     photo = saved(tmp_path / "photo.png", COLOURS)
     colours, note = read(photo, "", "u8", *shape)
     np.testing.assert_array_equal(colours.reshape(6, 8), np.asarray(Image.open(photo).convert("L")))
-    assert "8x6 RGB, converted to grey" in note
+    assert "8x6 RGB, converted to gray" in note
 
 
 def test_four_channels_take_alpha(tmp_path):
@@ -296,14 +296,14 @@ def test_sixteen_bit_grey_keeps_its_values(tmp_path):
     path = saved(tmp_path / "depth.png", DEEP)
     array, note = read(path, "", "u16", 1, 1, 6, 8)
     np.testing.assert_array_equal(array[0, 0], DEEP)
-    assert note == "input %x: depth.png, 8x6 16-bit grey, raw 0..65535, NCHW"
+    assert note == "input %x: depth.png, 8x6 16-bit gray, raw 0..65535, NCHW"
     scaled, note = read(path, ":/65535", "f32", 1, 3, 6, 8)
     for channel in scaled[0]:
         np.testing.assert_array_equal(channel, DEEP.astype(np.float32) / np.float32(65535))
     assert "repeated in 3 channels" in note
     assert "use /65535" in refusal(path, ":/255", "f32", 6, 8)
     assert "pixels are 0..65535, but u8 represents 0..255" in refusal(path, "", "u8", 6, 8)
-    assert "f16 cannot hold all its values" in refusal(
+    assert "f16 cannot represent all its values" in refusal(
         saved(tmp_path / "white.png", np.full((6, 8), 65535, np.uint16)), ":raw", "f16", 6, 8
     )
 
@@ -321,7 +321,7 @@ def sixteen_bit_colours(path: Path) -> Path:
 
 
 def test_colours_that_pillow_would_reduce_are_refused(tmp_path):
-    assert "it has 16-bit colours" in refusal(sixteen_bit_colours(tmp_path / "a.png"), "", "u8", 2, 2, 3)
+    assert "it has 16-bit colors" in refusal(sixteen_bit_colours(tmp_path / "a.png"), "", "u8", 2, 2, 3)
     wide = saved(tmp_path / "f.tif", Image.fromarray(GREY.astype(np.float32)))
     assert "it has 32-bit pixels" in refusal(wide, ":raw", "f32", 6, 8)
 
@@ -419,7 +419,7 @@ def test_without_pillow_the_error_names_the_command(photo, monkeypatch):
     with pytest.raises(UsageError) as caught:
         read(photo, "", "u8", 6, 8, 3)
     assert caught.value.message == "photo.png needs Pillow, which is not installed"
-    assert caught.value.hint == f"{sys.executable} -m pip install pillow"
+    assert caught.value.hint == f"run {sys.executable} -m pip install pillow"
 
 
 def test_a_name_of_hidden_characters_is_shown_escaped(tmp_path):
@@ -437,7 +437,7 @@ def test_paths_relative_to_the_folder_and_path_objects(photo):
     np.testing.assert_array_equal(bind(graph, {"x": photo.with_suffix(".npy")}).arrays["x"], COLOURS)
     with pytest.raises(InputError, match="is not a data file"):
         bind(graph, {"x": Path("zeros")})
-    with pytest.raises(InputError, match="is not a step"):
+    with pytest.raises(InputError, match="is not a valid step"):
         bind(graph, {"x": Path("a.png:rezise")})
 
 

@@ -396,7 +396,7 @@ graph @main(%x: f32[2]) -> (%y) {
         ("%y = Add(%x)", "Add takes 2 operands, not 1"),
         ("%y = Relu(%x, alpha=1)", "Relu has no attribute 'alpha'"),
         ("%y: f32[3] = Relu(%x)", "declared f32"),
-        ("%y = MatMul(%x, %w)", "a has 4 columns, b has 3 rows"),
+        ("%y = MatMul(%x, %w)", "a has 4 columns, but b has 3 rows"),
         ("%y, %z = Relu(%x)", "Relu has 1 output"),
         ("%y = Cast(%x)", "Cast needs the attribute 'to'"),
     ],

@@ -125,7 +125,7 @@ def test_files(tmp_path):
         ("b", "zeros[2,4]", "the new value has shape [2, 4]"),
         ("b", [1, 2], "the new value has shape [2]"),
         ("b", [[1], [2, 3]], "cannot be set"),
-        ("b", 1j, "a complex number is not a real one"),
+        ("b", 1j, "expected a real number, got a complex number"),
         ("b", 1e300, "does not fit"),
         ("c", "zeros", "the sizes of %c are not known"),
         ("b", "nonsense", "is not valid data"),
@@ -164,7 +164,7 @@ graph @main(%x: f32[2,3]) -> (%y) {
   return %y
 }
 """
-    assert "run it with --backend onnxruntime; or supply its results" in stopped(text).stop.error.hint
+    assert "run the model with --backend onnxruntime; or supply the results" in stopped(text).stop.error.hint
     hint = stopped().stop.error.hint
     assert "--op-library FILE.py" in hint
     assert "`set %b = zeros[2,3]` or `= FILE.npy`" in hint

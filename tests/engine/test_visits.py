@@ -90,7 +90,7 @@ def test_moving_where_nothing_leads_changes_nothing() -> None:
     debugger = debugger_of("first_steps.nnc")
     debugger.step_over()
     before = debugger.machine.tick, here(debugger), debugger.value("%h").tobytes()
-    with pytest.raises(nncdbg.NncdbgError, match="would end before it reaches that place"):
+    with pytest.raises(nncdbg.NncdbgError, match="ends before it reaches this statement"):
         debugger.move_to(on(("layer",)), 0)
     assert (debugger.machine.tick, here(debugger), debugger.value("%h").tobytes()) == before
     assert debugger.run().reason == "end"

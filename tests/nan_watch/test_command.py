@@ -71,7 +71,7 @@ def test_the_examples(tmp_path: Path) -> None:
         ((EXAMPLES / "first_steps.nnc", "--fail-on", "range:max(%nope) > 1"), 2, "%nope"),
         ((EXAMPLES / "first_steps.nnc", "--plan", "p.json"), 2, "--plan needs --memory"),
         ((EXAMPLES / "first_steps.nnc", "--memory", "--runs", "2"), 2, "--memory cannot be combined with"),
-        ((EXAMPLES / "first_steps.nnc", "--budget", "0"), 2, "give seconds"),
+        ((EXAMPLES / "first_steps.nnc", "--budget", "0"), 2, "use seconds"),
         ((EXAMPLES / "first_steps.nnc", "--max-findings", "0"), 2, "list at least one"),
         ((EXAMPLES / "first_steps.nnc", "--runs", "0"), 2, "use 1 or more; --runs 1 runs the program once"),
         ((EXAMPLES / "first_steps.nnc", "--baseline", "none.json"), 3, "none.json does not exist"),

@@ -110,9 +110,9 @@ UNREADABLE: dict[str, tuple[Any, str]] = {
         model([node("Relu", "x", "h"), hiding("h"), node("Neg", "h", "y")], initializer=[TRUTH]),
         "%h is defined in graph @then and in an enclosing graph",
     ),
-    "output never computed": (model(outputs=[Y, typed("z", [2])]), "returns %z, which nothing defines"),
-    "output without a name": (model(outputs=[typed("", [2])]), "which nothing defines"),
-    "operand never computed": (model([node("Add", "x h", "y")]), "reads %h, which nothing defines"),
+    "output never computed": (model(outputs=[Y, typed("z", [2])]), "returns %z, which is not defined"),
+    "output without a name": (model(outputs=[typed("", [2])]), "which is not defined"),
+    "operand never computed": (model([node("Add", "x h", "y")]), "reads %h, which is not defined"),
     "cycle": (
         model([node("Add", "x b", "a"), node("Relu", "a", "b"), node("Neg", "b", "y")]),
         "has a cycle of 2 nodes",

@@ -92,8 +92,8 @@ def test_what_agrees_is_0_and_what_diverges_is_1(model: Callable[..., str], caps
     [
         ([], 2, "both sides are the same"),
         (["--dtype-b", "i8"], 2, "cannot be cast to 'i8'"),
-        (["--backend-b", "abacus"], 2, "no backend 'abacus'"),
-        (["--allocator-b", "heap"], 2, "no allocator 'heap'"),
+        (["--backend-b", "abacus"], 2, "unknown backend 'abacus'"),
+        (["--allocator-b", "heap"], 2, "unknown allocator 'heap'"),
         (["--dtype-b", "f16", "--rtol", "-1"], 2, "rtol cannot be -1.0"),
         (["--dtype-b", "f16", "--stop", "--json"], 2, "choose one"),
         (["--dtype-b", "f16", "--replay", "x"], 2, "--stop opens"),
@@ -101,7 +101,7 @@ def test_what_agrees_is_0_and_what_diverges_is_1(model: Callable[..., str], caps
         (["--golden", "missing.npz"], 3, "missing.npz does not exist"),
         (["--golden", "x.npz", "--dtype-b", "f16"], 2, "use one of the two"),
         (["--golden", "x.npz", "--stop"], 2, "which --golden replaces"),
-        (["--names", "x"], 2, "give --golden too"),
+        (["--names", "x"], 2, "add --golden"),
     ],
 )
 def test_wrong_usage(

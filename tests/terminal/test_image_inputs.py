@@ -83,7 +83,7 @@ def test_without_pillow_commands_end_with_a_hint(
     spec = f"image={picture(tmp_path, 'red')}:/255"
     monkeypatch.setitem(sys.modules, "PIL", None)
     assert main(["run", str(classifier), "--input", spec]) == 2
-    assert f"hint: {sys.executable} -m pip install pillow" in capsys.readouterr().err
+    assert f"hint: run {sys.executable} -m pip install pillow" in capsys.readouterr().err
 
 
 def test_python_takes_paths(classifier: Path, tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_a_recording_is_not_overwritten_without_asking(
     before = Path("r.cmd").read_text()
     code, _, err = call("--record", "r.cmd", typed="next\n")
     assert code == 2
-    assert "the recording r.cmd exists, and was not changed" in err
+    assert "the recording r.cmd already exists, and was not changed" in err
     _, _, err = call(typed="record r.cmd\nnext\n")
     assert "--force" in err
     assert Path("r.cmd").read_text() == before

@@ -51,7 +51,9 @@ def listen(address: Address, token: str | None = None) -> Address:
     """
     global _attachment, _listener, _entry
     if _listener is not None:
-        raise UsageError(f"this process already listens at {_listener}", hint="call nncdbg.listen once")
+        raise UsageError(
+            f"this process is already listening on {_listener}", hint="call nncdbg.listen only once"
+        )
     from nncdbg.dap_server import handlers  # noqa: F401  enters the handlers into the table
     from nncdbg.dap_server.attach.entries import enter
     from nncdbg.dap_server.attach.process import Attachment
@@ -86,7 +88,7 @@ def wait_for_client(timeout: float | None = None) -> bool:
     Ctrl-C ends the waiting.  Raises UsageError before `listen`.
     """
     if _attachment is None:
-        raise UsageError("this process does not accept clients", hint="call nncdbg.listen first")
+        raise UsageError("this process is not listening", hint="call nncdbg.listen first")
     return _attachment.wait(timeout)
 
 

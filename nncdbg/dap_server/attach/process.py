@@ -251,8 +251,8 @@ class Attachment:
     def go_to_start(self, session: Session) -> None:
         """Answer the request at hand, and go back to the first statement of the graph that stands."""
         if session.state is not State.STOPPED:
-            hint = "pause inside a graph first; restart then goes back to its start"
-            raise UsageError("the debugger did not start this program, so it cannot restart it", hint=hint)
+            hint = "pause inside a graph, then restart to go to the start of that graph"
+            raise UsageError("cannot restart a program that the debugger did not start", hint=hint)
         session.program.move(session, session.program.debugger.restart)
 
     def interrupt(self) -> None:

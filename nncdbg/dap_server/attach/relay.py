@@ -52,11 +52,13 @@ class Connect(msgspec.Struct, frozen=True, kw_only=True):
     def address(self) -> Address:
         """As `nncdbg.listen` has it.  Raises UsageError."""
         if (self.port is None) == (self.socket is None):
-            raise UsageError("`connect` needs a port, or the path of a socket", hint='{"port": 5679}, say')
+            raise UsageError(
+                "`connect` needs either a port or a socket path", hint='write, for example, {"port": 5679}'
+            )
         if self.port is None:
             return os.path.expanduser(self.socket or "")
         if not 0 < self.port < 1 << 16:
-            raise UsageError(f"there is no port {self.port}", hint="use a number from 1 to 65535")
+            raise UsageError(f"port {self.port} is out of range", hint="use a number from 1 to 65535")
         return self.host, self.port
 
 
@@ -220,12 +222,12 @@ class Relay:
                 message = _read(far)
             except NncdbgError as error:
                 raise UsageError(
-                    f"{self.place} is not a server of the Debug Adapter Protocol: {error.message}",
+                    f"{self.place} is not a Debug Adapter Protocol server: {error.message}",
                     hint="use the port of a process that called nncdbg.listen",
                 ) from None
             if message is None:
                 raise UsageError(
-                    f"{self.place} has closed the connection", hint="check whether the process has ended"
+                    f"{self.place} closed the connection", hint="check whether the process has ended"
                 )
             if message["type"] != "response":
                 self._early.append(message)
@@ -264,7 +266,7 @@ class Relay:
                 session.submit(request)
             else:
                 hint = "attach again, or disconnect"
-                session.fail(request, UsageError(f"{self.place} has closed the connection{why}", hint=hint))
+                session.fail(request, UsageError(f"{self.place} closed the connection{why}", hint=hint))
         if not self._terminated:
             session.say(f"the connection to {self.place} has ended{why}", "important")
             session.send_event("terminated")
@@ -303,9 +305,9 @@ def _read(far: Connection) -> Message | None:
     try:
         message = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise FrameError(f"a message is malformed: {error}") from None
+        raise FrameError(f"malformed message: {error}") from None
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
-        raise FrameError("a message has no type")
+        raise FrameError("a message has no `type`")
     return message
 
 

@@ -145,7 +145,9 @@ def _refusal(debugger: Debugger, wish: FilterWish) -> str | None:
     """Why a filter cannot be, None if it can: it is tried."""
     try:
         if wish.kind not in LABELS:
-            raise UsageError(f"there is no filter {wish.kind!r}", hint=f"use one of: {', '.join(LABELS)}")
+            raise UsageError(
+                f"unknown exception filter {wish.kind!r}", hint=f"use one of: {', '.join(LABELS)}"
+            )
         if wish.kind in NEVER:
             return NEVER[wish.kind]
         debugger.catch(wish.kind, when=wish.condition)

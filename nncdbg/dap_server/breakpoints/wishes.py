@@ -58,7 +58,7 @@ class LineWish:
             return self._in_micro_program(session, listing)
         if self.path is None:
             raise UsageError(
-                "this source is not a text of the program", hint="request the sources with `loadedSources`"
+                "this source is not part of the program", hint="request the sources with `loadedSources`"
             )
         return self._in_model(session)
 
@@ -89,7 +89,7 @@ class LineWish:
         if not program.debugger.origin(path):
             name = os.path.basename(path)
             raise UsageError(
-                f"no statement of the program comes from {name}",
+                f"no statement in the program comes from {name}",
                 hint=f"set the breakpoint in {text.path or text.name}",
             )
         found = break_at(program.debugger, self.terms, source=(path, self.line))
@@ -142,7 +142,7 @@ class DataWish:
     def put(self, session: Session, before: engine.Breakpoint | None) -> Placed:
         if self.access not in (None, "write"):
             raise UsageError(
-                f"the program cannot stop where a value is {_ACCESSES.get(self.access, self.access)}",
+                f"cannot stop when a value is {_ACCESSES.get(self.access, self.access)}",
                 hint="set breakpoints on the statements that read it, or use the access type `write`",
             )
         name, when = _parse_data_id(self.data_id)
@@ -177,9 +177,7 @@ def data_id(value: str, when: str | None = None) -> str:
 def _parse_data_id(text: str) -> tuple[str, str | None]:
     match = _DATA_ID.fullmatch(text)
     if match is None:
-        raise UsageError(
-            f"{text!r} is not the dataId of a value", hint="request the dataId with dataBreakpointInfo"
-        )
+        raise UsageError(f"{text!r} is not a valid dataId", hint="request the dataId with dataBreakpointInfo")
     return split_place(match["value"])[1], match["when"]
 
 
@@ -231,7 +229,7 @@ def _function(debugger: Debugger, text: str) -> tuple[str, str]:
     kind, name, rest = split_place(text)
     if rest:
         raise UsageError(
-            f"{text!r} is not a name", hint="use an op (Softmax), a graph (@layer1) or a value (%h)"
+            f"{text!r} is not a valid name", hint="use an op (Softmax), a graph (@layer1) or a value (%h)"
         )
     if text.strip()[:1] in ("@", "%"):
         return kind, name

@@ -63,7 +63,8 @@ def set_breakpoints(session: Session, arguments: SetBreakpointsArguments) -> Set
     reference = source.source_reference or 0
     if not 0 <= reference <= MAX_REFERENCE:
         raise UsageError(
-            f"there is no text with reference {reference}", hint=f"use a reference from 1 to {MAX_REFERENCE}"
+            f"there is no source with reference {reference}",
+            hint=f"use a reference from 1 to {MAX_REFERENCE}",
         )
     wishes = [
         LineWish(

@@ -37,10 +37,10 @@ def disassemble(session: Session, arguments: DisassembleArguments) -> Disassembl
             f"{arguments.memory_reference!r} is not an address", hint="use an address from a stack frame"
         )
     if not 0 <= arguments.instruction_count <= MOST:
-        raise UsageError(f"`instructionCount` must be between 0 and {MOST}")
+        raise UsageError(f"`instructionCount` must be 0 to {MOST}, not {arguments.instruction_count}")
     start += (arguments.offset or 0) + (arguments.instruction_offset or 0)
     if start < 0:
-        raise UsageError("there are no addresses below 0", hint="use a larger offset")
+        raise UsageError(f"the address {start} is below 0", hint="use a larger offset")
     found = []
     for address in range(start, start + arguments.instruction_count):
         session.check_cancelled()

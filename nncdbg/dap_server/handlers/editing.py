@@ -44,7 +44,7 @@ def set_variable(session: Session, arguments: SetVariableArguments) -> SetVariab
     if place is None:
         raise UsageError(
             f"{arguments.name} cannot be set",
-            hint="only values and their elements can be set",
+            hint="set a value or one of its elements",
         )
     scope = values_from(session, session.handles.number(place.frame))
     name, index = _target(scope, place)
@@ -73,7 +73,7 @@ def _target(scope: Values, place: ContentPlace) -> tuple[str, Any]:
         if index is None:
             return name, place.index or None
     raise UsageError(
-        f"{evaluate_name(place) or 'this value'} cannot be set by itself",
+        f"{evaluate_name(place) or 'this value'} cannot be set",
         hint="set an element of a value, as in %h[0, 2]",
     )
 

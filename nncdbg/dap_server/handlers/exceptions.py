@@ -43,7 +43,7 @@ def exception_info(session: Session, arguments: ExceptionInfoArguments) -> Excep
         return _failure_info(session, stop, stop.error)
     raise UsageError(
         "the program has not stopped at an exception",
-        hint="request it after a stop with the reason `exception`",
+        hint="request `exceptionInfo` after a stop with the reason `exception`",
     )
 
 

@@ -60,7 +60,7 @@ def explain(session: Session, arguments: ExplainArguments) -> dict[str, Any]:
     """What a value was computed from, the nearest statement first; of NaN or Inf the path to its origin."""
     if not 1 <= arguments.count <= MOST_STATEMENTS:
         raise UsageError(
-            f"{arguments.count} statements do not fit into one answer",
+            f"cannot return {arguments.count} statements in one response",
             hint=f"request 1 to {MOST_STATEMENTS} statements",
         )
     debugger, slicing = session.program.debugger, slicing_of(session.program.debugger)

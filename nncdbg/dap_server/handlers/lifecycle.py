@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 @request("initialize", when=ALWAYS)
 def initialize(session: Session, arguments: InitializeRequestArguments) -> dict[str, Any]:
     if session.state is not State.NEW:
-        raise UsageError("`initialize` is allowed once, as the first request", hint="start another session")
+        raise UsageError(
+            "`initialize` is allowed only once, as the first request", hint="start another session"
+        )
     session.client = arguments
     session.state = State.INITIALIZED
     return capabilities()
@@ -62,7 +64,7 @@ def attach(session: Session, arguments: AttachArguments) -> None:
 def _attach_elsewhere(session: Session, there: Connect | None) -> None:
     if there is None:
         raise UsageError(
-            "this server launches programs; to attach, connect to the process that called nncdbg.listen",
+            "`attach` needs the address of the process that called nncdbg.listen",
             hint='set `connect` to the address that nncdbg.listen returned, such as {"port": 5679}',
         )
     relay = Relay(session, there.address, there.token)

@@ -51,7 +51,8 @@ def lines(session: Session, arguments: LinesArguments) -> dict[str, Any]:
     first, last = (line_of_client(session, each) for each in (arguments.start, arguments.end))
     if last - first >= MAX_LINES:
         raise UsageError(
-            f"{last - first + 1} lines are too many for one answer", hint=f"request at most {MAX_LINES} lines"
+            f"{last - first + 1} lines are too many for one response",
+            hint=f"request at most {MAX_LINES} lines",
         )
     depth = _depth(session, arguments.frame_id)
     debugger, view = session.program.debugger, View(session)

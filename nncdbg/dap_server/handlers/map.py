@@ -178,8 +178,8 @@ def map_(session: Session, arguments: MapArguments) -> dict[str, Any]:
     """The nearest statements of the innermost blocks on the stack, and the values that go between them."""
     if len(arguments.open) + len(arguments.closed) > MOST_TOGGLED:
         raise UsageError(
-            f"{len(arguments.open) + len(arguments.closed)} nodes cannot be opened and closed at once",
-            hint=f"request at most {MOST_TOGGLED} nodes",
+            f"{len(arguments.open) + len(arguments.closed)} nodes are too many for one request",
+            hint=f"open or close at most {MOST_TOGGLED} nodes",
         )
     blocks = neighbourhood(session, frozenset(arguments.open), frozenset(arguments.closed))
     drawing = Drawing(session, Glance(session.program.shown, False, session.check_cancelled), blocks)

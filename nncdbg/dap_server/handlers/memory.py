@@ -46,7 +46,7 @@ def _tensor(scope: Values, name: str) -> Any:
 def read_memory(session: Session, arguments: ReadMemoryArguments) -> ReadMemoryBody:
     place, offset = resolved(session, arguments.memory_reference, arguments.offset)
     if arguments.count < 0:
-        raise UsageError(f"{arguments.count} bytes cannot be read", hint="use a count of 0 or more")
+        raise UsageError(f"cannot read {arguments.count} bytes", hint="use a count of 0 or more")
     scope = values_from(session, place.frame)
     array = _tensor(scope, place.name)
     session.read_memory[arguments.memory_reference] = array.nbytes

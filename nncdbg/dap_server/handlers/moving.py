@@ -52,7 +52,7 @@ def threads(session: Session, arguments: object) -> ThreadsBody:
 def terminate_threads(session: Session, arguments: TerminateThreadsArguments) -> None:
     """There is one stream of statements: without it nothing is left, so the program ends."""
     if not arguments.thread_ids:
-        raise UsageError("the request has no thread", hint=f"use thread {MAIN_THREAD}")
+        raise UsageError("`threadIds` is empty", hint=f"use thread {MAIN_THREAD}")
     for number in arguments.thread_ids:
         _check_thread(number)
     session.defer(lambda: session.program.terminate(session))

@@ -44,9 +44,10 @@ def sources(session: Session, arguments: LoadedSourcesArguments) -> LoadedSource
 def listed_modules(session: Session, arguments: ModulesArguments) -> ModulesBody:
     found = modules(session)
     start = arguments.start_module or 0
-    if start < 0 or (arguments.module_count or 0) < 0:
-        raise UsageError("`startModule` and `moduleCount` must be 0 or more")
-    end = start + arguments.module_count if arguments.module_count else len(found)
+    count = arguments.module_count or 0
+    if start < 0 or count < 0:
+        raise UsageError(f"`startModule` and `moduleCount` must be 0 or more, not {start} and {count}")
+    end = start + count if count else len(found)
     return ModulesBody(modules=found[start:end], total_modules=len(found))
 
 

@@ -49,7 +49,7 @@ def stack_trace(session: Session, arguments: StackTraceArguments) -> StackTraceB
         )
     first, levels = arguments.start_frame or 0, arguments.levels or FRAMES
     if first < 0 or levels < 0:
-        raise UsageError("`startFrame` and `levels` must be 0 or more")
+        raise UsageError(f"`startFrame` and `levels` must be 0 or more, not {first} and {levels}")
     entries = list(_entries(session))
     frames = session.program.debugger.frames
     shown = [

@@ -70,7 +70,8 @@ def nearby(session: Session, arguments: NearbyArguments) -> dict[str, Any]:
     """
     if not 1 <= arguments.count <= MOST_VALUES:
         raise UsageError(
-            f"{arguments.count} values do not fit into one answer", hint=f"request 1 to {MOST_VALUES} values"
+            f"cannot return {arguments.count} values in one response",
+            hint=f"request 1 to {MOST_VALUES} values",
         )
     glance = Glance(session.program.shown, False, session.check_cancelled)
     found = _ranked(session, glance)

@@ -83,7 +83,7 @@ def step_into_target(session: Session, number: int) -> None:
         or place.address != address_of(session, frame.code, frame.pc)
         or place.what not in dict(_ways_in(session))
     ):
-        raise UsageError("there is no such target here", hint="request stepInTargets again")
+        raise UsageError("unknown or expired target", hint="request stepInTargets again")
     if place.what == "kernel":
         step_into_kernel(session)
         return
@@ -108,7 +108,7 @@ def goto_targets(session: Session, arguments: GotoTargetsArguments) -> GotoTarge
     listing = session.program.sources.listing(arguments.source)
     if listing is None:
         raise UsageError(
-            "this source is not a text of the program", hint="request the sources with `loadedSources`"
+            "this source is not part of the program", hint="request the sources with `loadedSources`"
         )
     found = listing.next_site(line_of_client(session, arguments.line))
     if found is None:
@@ -169,11 +169,11 @@ def goto(session: Session, arguments: GotoArguments) -> None:
         raise UsageError(f"there is no thread {arguments.thread_id}", hint=f"use thread {MAIN_THREAD}")
     place = session.handles.place(arguments.target_id)
     if not isinstance(place, ToPlace):
-        raise UsageError("there is no such target", hint="request gotoTargets again")
+        raise UsageError("unknown or expired target", hint="request gotoTargets again")
     debugger = session.program.debugger
     listing = session.program.sources.numbered(place.source_reference)
     if listing is None:
-        raise UsageError("there is no such target", hint="request gotoTargets again")
+        raise UsageError("unknown or expired target", hint="request gotoTargets again")
 
     def there(code: Code) -> bool:
         return _is_of(session, code, listing, place.site)
@@ -183,7 +183,7 @@ def goto(session: Session, arguments: GotoArguments) -> None:
         return
     tick = debugger.last_visit(there, place.site.pc)
     if tick is None:
-        raise UsageError("this statement has not run before", hint="request gotoTargets again")
+        raise UsageError("this statement has not run yet", hint="request gotoTargets again")
     session.program.move(session, lambda: _went(debugger.go_to(tick)))
 
 

@@ -266,7 +266,9 @@ def _against(session: Session, scope: Values, text: str, against: Against) -> Ar
     debugger = session.program.debugger
     name, index = split_target(text, scope.has, scope.names)
     if index is not None:
-        raise UsageError(f"`{text}` is part of a value", hint="compare the whole value")
+        raise UsageError(
+            f"cannot compare `{text}` across branches: it is part of a value", hint="compare the whole value"
+        )
     branch = other_branch(debugger) if against.branch == "other" else known_branch(debugger, against.branch)
     return _tensor(value_on_branch(debugger, name, branch), text)
 

@@ -86,7 +86,7 @@ def marks(session: Session, arguments: MarksArguments) -> dict[str, Any]:
 
 def _mark_name(name: str | None, key: str) -> str:
     if not name:
-        raise UsageError("a mark needs a name", hint=f"give `{key}`")
+        raise UsageError("a mark needs a name", hint=f"set `{key}`")
     return name
 
 
@@ -109,7 +109,7 @@ def moment(session: Session, arguments: MomentArguments) -> None:
         known = ", ".join(map(str, sorted(timeline.branches)[-10:]))
         raise UsageError(f"there is no branch {branch}", hint=f"use one of: {known}")
     if arguments.statements < 0:
-        raise UsageError("a moment is a number of statements, 0 or more")
+        raise UsageError(f"`statements` cannot be {arguments.statements}", hint="use 0 or more")
     _go_to(session, Mark("", branch, arguments.statements))
 
 

@@ -76,7 +76,7 @@ def variables(session: Session, arguments: VariablesArguments) -> VariablesBody:
         count = min(count, left)
         if count > MOST:
             raise UsageError(
-                f"{count} variables are too many for one answer", hint=f"request at most {MOST} variables"
+                f"{count} variables are too many for one response", hint=f"request at most {MOST} variables"
             )
         return _body(list(_watched(session, make(start, start + count))))
     return _body(_bounded(view, place, arguments.filter, start, left, make))

@@ -36,7 +36,7 @@ def from_display(text: str, before: Array, glance: Glance) -> Array:
     before = np.asarray(before)
     known, given = type_text(before), f"{found[1]}[{found[2].replace(' ', '')}]"
     if given != known:
-        raise UsageError(f"the value is {known}, but the text has {given}", hint="keep the type and shape")
+        raise UsageError(f"the value is {known}, but the text is {given}", hint="keep the type and shape")
     shown = _ELEMENT.findall(glance.text(before).removeprefix(f"{known} "))
     elements = _ELEMENT.findall(found[3])
     if len(shown) != before.size:
@@ -55,5 +55,5 @@ def _element(text: str) -> Any:
     """The number, bool or string that a text spells.  Raises UsageError."""
     spec = read_spec(text)
     if not isinstance(spec, Plain):
-        raise UsageError(f"{text} is not an element", hint="use a number, true, false, nan or inf")
+        raise UsageError(f"{text} is not a valid element", hint="use a number, true, false, nan or inf")
     return spec.data

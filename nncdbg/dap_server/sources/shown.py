@@ -135,7 +135,7 @@ class Sources:
         if listing is None:
             what = f"source {source.source_reference}" if source.source_reference else repr(source.path)
             raise UsageError(
-                f"{what} is not a text of this program", hint="request the sources with `loadedSources`"
+                f"{what} is not part of this program", hint="request the sources with `loadedSources`"
             )
         text = "\n".join(listing.lines)
         return text if text.endswith("\n") else text + "\n"
@@ -150,7 +150,7 @@ def path_in(text: str) -> str:
     try:
         path = unquote(urlsplit(text).path) if text.startswith("file:") else text
     except ValueError as error:  # such as file://[x
-        raise UsageError(f"{text!r} is not the address of a file: {error}") from None
+        raise UsageError(f"{text!r} is not a valid file URI: {error}") from None
     if "\0" in path:
         raise UsageError(f"{path!r} is not a path: it contains a NUL character")
     return path

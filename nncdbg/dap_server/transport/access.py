@@ -46,8 +46,8 @@ class Access:
             # Without credentials of the peer, the mode of the Unix socket keeps other users out.
             return None
         which = "another" if user is not None else "an unknown"
-        hint = "start the server with a token (--token, NNCDBG_DAP_TOKEN) and send it"
-        return NncdbgError(f"cannot accept a client of {which} user: this server has no token", hint=hint)
+        hint = "start the server with --token or NNCDBG_DAP_TOKEN, and send that token"
+        return NncdbgError(f"cannot accept a client from {which} user: this server has no token", hint=hint)
 
     def close(self) -> None:
         """Remove the file with the token."""

@@ -84,7 +84,7 @@ def _bind_tcp(host: str, port: int, guarded: bool) -> Place:
     family, _, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     if not guarded and not ipaddress.ip_address(str(target[0]).partition("%")[0]).is_loopback:
         raise UsageError(
-            f"{words((host, port))} can be reached from other machines, but no token is set",
+            f"{words((host, port))} is reachable from other machines, but no token is set",
             hint="set --token or NNCDBG_DAP_TOKEN, or listen on 127.0.0.1",
         )
     listening = socket.create_server(target[:2], family=family, backlog=_WAITING)
@@ -105,8 +105,8 @@ def _bind_unix(path: str) -> Place:
         listening.close()
         if error.errno is None or "too long" in str(error):
             raise UsageError(
-                f"the path of the socket is too long, with {len(os.fsencode(path))} bytes: {path}",
-                hint="the limit is about 100 bytes; use a shorter path, such as one in /tmp",
+                f"the socket path is too long ({len(os.fsencode(path))} bytes): {path}",
+                hint="use a path of at most 100 bytes, for example in /tmp",
             ) from None
         raise
     finally:
@@ -131,7 +131,7 @@ def _clear(path: str) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise UsageError(f"{path} exists and is not a socket", hint="choose another path, or remove it")
+        raise UsageError(f"{path} exists and is not a socket", hint="choose another path, or remove the file")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(_PROBE)
         try:
@@ -141,4 +141,4 @@ def _clear(path: str) -> None:
             return
         except TimeoutError:
             pass  # it lives, and has much to do
-    raise UsageError(f"another server already listens on {words(path)}", hint="choose another path")
+    raise UsageError(f"another server is already listening on {words(path)}", hint="choose another path")

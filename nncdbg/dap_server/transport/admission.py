@@ -73,8 +73,8 @@ class Admission:
     def _shows(self, session: Session, request: Request, token: str) -> bool:
         shown = _token(request) if request.command in _SHOWING else None
         if shown is None:
-            hint = "give `connect.token` in the configuration of attach or launch"
-            session.fail(request, UsageError("this server requires its token first", hint=hint))
+            hint = "set `connect.token` in the attach or launch configuration"
+            session.fail(request, UsageError("this server requires a token", hint=hint))
             return False
         # In a time that does not depend on how much of it is right.
         if not hmac.compare_digest(shown.encode(), token.encode()):

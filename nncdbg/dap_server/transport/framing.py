@@ -79,15 +79,13 @@ def _header(line: bytes, length: int | None) -> int | None:
         ends = len(line) < _MAX_LINE
         raise FrameError("the stream ends within a header" if ends else "a header is too long")
     if line.startswith(_VERBS):
-        raise FrameError(
-            "this is not a web server", hint="connect with a client of the Debug Adapter Protocol"
-        )
+        raise FrameError("this is not a web server", hint="connect with a Debug Adapter Protocol client")
     name, colon, value = line.partition(b":")
     key = name.strip().lower()
     if not colon or not _NAME.fullmatch(key):
-        raise FrameError("a line is not a header; a frame starts with Content-Length")
+        raise FrameError("malformed header line; a frame starts with Content-Length")
     if key == b"origin":
-        raise FrameError("a frame with an Origin header is refused: it comes from a web page")
+        raise FrameError("frames with an Origin header are refused: they come from web pages")
     if key != b"content-length":
         return length
     if length is not None:
@@ -95,7 +93,7 @@ def _header(line: bytes, length: int | None) -> int | None:
     digits = value.strip()
     # `int` would take signs, spaces and underscores too.
     if not digits.isdigit() or len(digits) > 12:
-        raise FrameError("the Content-Length is not a number of bytes")
+        raise FrameError("Content-Length is not a number of bytes")
     return int(digits)
 
 

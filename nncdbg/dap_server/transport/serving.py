@@ -129,7 +129,9 @@ class Listener:
 
     def _unable(self, error: Exception) -> UsageError:
         self.access.close()
-        return UsageError(f"cannot serve {self}: {error}", hint="close files or threads of this process")
+        return UsageError(
+            f"cannot serve {self}: {error}", hint="close open files or end threads in this process"
+        )
 
     def __str__(self) -> str:
         return words(self.address)

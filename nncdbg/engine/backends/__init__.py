@@ -90,7 +90,7 @@ def backend(chosen: str | Backend) -> Backend:
     if not isinstance(chosen, str):
         return chosen
     if chosen not in _MODULES:
-        raise UsageError(f"there is no backend {chosen!r}", hint=f"use one of {', '.join(BACKENDS)}")
+        raise UsageError(f"unknown backend {chosen!r}", hint=f"use one of: {', '.join(BACKENDS)}")
     module, name = _MODULES[chosen]
     made: Backend = getattr(import_module(module), name)()
     return made
@@ -115,4 +115,4 @@ def way_past(node: Node, first: str) -> str:
     if known is not None and known.shape is not None:
         sizes = ",".join(str(size) if isinstance(size, int) else "N" for size in known.shape)
     set_it = f"set %{results[0].name} = zeros[{sizes}]"
-    return f"{first}; or supply its results in the debugger: `{set_it}` or `= FILE.npy`"
+    return f"{first}; or supply the results in the debugger: `{set_it}` or `= FILE.npy`"

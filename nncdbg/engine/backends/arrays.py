@@ -44,7 +44,7 @@ def _way_out(op: str, version: int) -> str:
     from nncdbg.engine.backends.onnxruntime import has_kernel
 
     if has_kernel(op, version):
-        return "run it with --backend onnxruntime"
+        return "run the model with --backend onnxruntime"
     later = [since for since in versions_of(op) if since > version]
     if later:
         return f"import opset {later[0]}, or export the model for it"

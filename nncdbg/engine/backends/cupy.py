@@ -139,7 +139,7 @@ def _lacking(xp: Any, call: Call, error: AttributeError) -> Execute:
 def _missing(xp: Any, call: Call, error: AttributeError) -> UnsupportedOp:
     return UnsupportedOp(
         f"{call.node.op} has no kernel on {xp.__name__}: there is no {xp.__name__}.{error.name}",
-        hint="use --fallback to run it on NumPy",
+        hint="use --fallback to run this op on NumPy",
     )
 
 
@@ -169,6 +169,6 @@ def _placed(backend: CuPy, xp: Any, value: Any, steers: bool, constant: bool) ->
         return value
     if value.dtype.hasobject:
         raise UnsupportedOp(
-            f"{xp.__name__} does not support strings", hint="use --fallback to run it on NumPy"
+            f"{xp.__name__} does not support strings", hint="use --fallback to run this op on NumPy"
         )
     return backend.constant(value) if constant else backend.to_device(value)

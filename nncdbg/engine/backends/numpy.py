@@ -29,4 +29,4 @@ class NumPy:
         return value
 
     def summarize(self, value: Any, row: Any) -> None:
-        raise AssertionError("results on the host are inspected by their allocator or an observer")
+        raise AssertionError("the allocator or an observer inspects results on the host")

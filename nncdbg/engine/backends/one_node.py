@@ -96,7 +96,7 @@ def refuse_packed(dtype_name: str, call: Call) -> None:
     if dtype_name in _PACKED:
         raise UnsupportedOp(
             f"{call.node.op} has no kernel on onnxruntime for {dtype_name}: onnxruntime packs its elements",
-            hint="use --fallback to run it on NumPy",
+            hint="use --fallback to run this op on NumPy",
         )
 
 

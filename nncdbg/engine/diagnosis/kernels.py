@@ -52,4 +52,4 @@ def _by_definition(birth: Birth, statement: Statement) -> Any:
 
 
 def _no_generator() -> Any:
-    raise AssertionError("ops that draw random numbers are not computed again")
+    raise AssertionError("random ops are not recomputed")

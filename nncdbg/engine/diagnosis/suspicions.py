@@ -132,7 +132,7 @@ def _constant(op: str, attributes: Mapping[str, Any], operands: Sequence[Array],
     floats = [each for each in operands if each.size > 1 and name_of(each.dtype) in FLOATS]
     if all(map(_all_equal, floats)):
         return ""
-    return f"gives {result.flat[0]:.6g} for all {result.size} elements although the operands vary"
+    return f"returns {result.flat[0]:.6g} for all {result.size} elements although the operands vary"
 
 
 def _all_equal(array: Array) -> bool:

@@ -113,7 +113,7 @@ def _suspect(birth: Birth, result: Finite) -> Cause:
     index = spot(birth)
     given, expected = shown(float(birth.output[index])), shown(result.number)
     evidence = f"the kernel of {birth.op} computed {given}{at(index)}, and its micro program {expected}"
-    hint = f"run it with another backend, and report the bug in the kernel of {birth.op}"
+    hint = f"run the model with another backend, and report the bug in the kernel of {birth.op}"
     return Cause("kernel", evidence, hint)
 
 

@@ -72,7 +72,9 @@ def diff(
     tolerance = Tolerance(rtol, atol, ulp)
     if golden is not None:
         if b is not None or backend_b or allocator_b or dtype_b:
-            raise UsageError("golden values replace side B", hint="omit side B or the golden values")
+            raise UsageError(
+                "golden values and side B cannot be combined", hint="omit side B or the golden values"
+            )
         arrays = golden if isinstance(golden, Mapping) else load_golden(Path(golden))
         mapped = names if isinstance(names, Mapping) else load_names(Path(names)) if names else {}
         given = {**golden_inputs(a.graphs[a.entry], arrays, mapped), **(inputs or {})}

@@ -32,7 +32,7 @@ class Companion:
         place = debugger.values.place(name)
         if place.depth is None:
             raise NotComputed(
-                f"{spelled(name)} belongs to a block that has ended", hint="stop while the block is running"
+                f"{spelled(name)} belongs to a block that has ended", hint="stop inside the block"
             )
         frames, slot = _home(debugger.machine.frames[: place.depth + 1], place.slot)
         code = frames[-1].code

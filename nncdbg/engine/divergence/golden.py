@@ -32,7 +32,7 @@ def load_golden(path: Path) -> dict[str, Array]:
     """The arrays of a `.npz` file by name.  Raises LoadError for what cannot be read."""
     names = archive_names(path)
     if not names:
-        raise LoadError(f"{path} contains no arrays", hint="save them with numpy.savez(path, name=array)")
+        raise LoadError(f"{path} contains no arrays", hint="save arrays with numpy.savez(path, name=array)")
     return {name: load_from_archive(path, name) for name in names}
 
 
@@ -52,7 +52,7 @@ def load_names(path: Path) -> dict[str, str]:
             raise LoadError(f"{path} is not JSON: {error}") from error
         if not all(isinstance(value, str) for value in found.values()):
             raise LoadError(
-                f"{path}: each name must map to one other name", hint='{"golden name": "value name"}'
+                f"{path}: each name must map to one other name", hint='write {"golden name": "value name"}'
             )
         return {name: value.removeprefix("%") for name, value in found.items()}
     names: dict[str, str] = {}

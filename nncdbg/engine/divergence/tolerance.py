@@ -48,7 +48,7 @@ class Tolerance:
         for name in ("rtol", "atol", "ulp"):
             given = getattr(self, name)
             if given is not None and not (0 <= given < float("inf")):
-                raise UsageError(f"{name} cannot be {given}", hint="use a number of 0 or more")
+                raise UsageError(f"{name} cannot be {given}", hint="use 0 or more")
 
     @property
     def explicit(self) -> bool:

@@ -151,7 +151,7 @@ def broadcast(*operands: Any) -> None:
 
 def _check_integer(value: Any) -> Any:
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
-        raise Fact("the integer does not fit 64 bits", "make one operand a float: 2.0")
+        raise Fact("the integer does not fit in 64 bits", "make one operand a float: 2.0")
     return value
 
 
@@ -169,7 +169,7 @@ def _power(a: Any, b: Any) -> Any:
     if isinstance(a, float) or isinstance(b, float) or b < 0:
         return float(np.float64(a) ** np.float64(b))
     if abs(a) > 1 and abs(a).bit_length() * b > 192:
-        raise Fact("the integer does not fit 64 bits", "make one operand a float: 2.0")
+        raise Fact("the integer does not fit in 64 bits", "make one operand a float: 2.0")
     return a**b
 
 

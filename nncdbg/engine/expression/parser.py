@@ -305,7 +305,7 @@ class Parser(Tokens):
             unlike = FUNCTIONS[function].torch if library == "torch" and word not in SPELLINGS else ""
             if unlike:
                 self.position = start
-                raise self.fault(f"{library}.{word} gives other numbers", width=end - start, hint=unlike)
+                raise self.fault(f"{library}.{word} computes other values", width=end - start, hint=unlike)
             return read_call(self, function, start, start, ())
         if word in _CONSTANTS:
             return nodes.Literal(start, end, _WORDS[word])

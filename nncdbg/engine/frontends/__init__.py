@@ -75,7 +75,7 @@ def load(
 def _path_of(source: str | os.PathLike[str]) -> Path:
     text = os.fsdecode(source)
     if "\n" in text:
-        raise UsageError("this is program text, not the path of a file", hint="use nncdbg.parse(text)")
+        raise UsageError("this is program text, not a file path", hint="use nncdbg.parse(text)")
     return Path(text)
 
 
@@ -87,7 +87,7 @@ def _type_name(source: object) -> str:
 def _hint_for(source: object) -> str:
     if any(each.__module__.startswith("torch.nn.") for each in type(source).__mro__):
         return _EXPORT
-    return f"give a path to a file ({', '.join(_FRONTENDS)}) or an onnx.ModelProto"
+    return f"pass a path to a file ({', '.join(_FRONTENDS)}) or an onnx.ModelProto"
 
 
 def open_stores(names: Sequence[str], folder: Path, allowed: Sequence[Path] = ()) -> tuple[Store, ...]:
@@ -115,12 +115,12 @@ def confined(name: str, folder: Path, allowed: Sequence[Path], kind: str = "stor
         path = (folder / name).resolve()
         inside = path_inside(name, folder) or path.is_relative_to(folder.resolve())
     except (OSError, ValueError, RuntimeError) as error:
-        raise LoadError(f"the {kind} {name!r} has a bad file name: {error}") from error
+        raise LoadError(f"the {kind} {name!r} has an invalid file name: {error}") from error
     if not inside and not any(path.is_relative_to(each.resolve()) for each in allowed):
         flag = f"--allow-store {shlex.quote(str(path.parent))}"
         raise LoadError(
-            f'the {kind} "{name}" is outside the folder of the text, {folder.resolve()}',
-            hint=f'if you trust the text, give {flag} ("allowStores" in a launch, `stores` in Python)',
+            f'the {kind} "{name}" is outside the folder of the text: {folder.resolve()}',
+            hint=f"if you trust the text, use {flag} (DAP: `allowStores`; Python: `stores`)",
         )
     # As the user wrote it, for errors.
     return folder / name
@@ -134,7 +134,9 @@ def _open(path: Path) -> Store:
 def _find(table: dict[str, str], path: Path, kind: str) -> Callable[..., Any]:
     target = table.get(path.suffix.lower())
     if target is None and path.is_dir():
-        raise LoadError(f"{path} is a directory", hint=f"give a file in it: {', '.join(table)}")
+        raise LoadError(
+            f"{path} is a directory", hint=f"use a file in it with one of these suffixes: {', '.join(table)}"
+        )
     if target is None:
         known = ", ".join(table)
         raise LoadError(

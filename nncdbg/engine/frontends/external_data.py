@@ -54,7 +54,7 @@ class ExternalData:
             try:
                 self._maps[path] = np.memmap(path, np.uint8, mode="r").view(np.ndarray)
             except (OSError, ValueError) as error:
-                raise LoadError(f'cannot map {path} for tensor "{key}": {error}') from error
+                raise LoadError(f'cannot memory-map {path} for tensor "{key}": {error}') from error
         return self._maps[path][offset : offset + count]
 
     def _file(self, location: str, key: str) -> tuple[Path, int]:
@@ -77,13 +77,13 @@ class ExternalData:
     def _resolve(self, location: str, key: str) -> Path:
         if self.folder is None:
             raise LoadError(
-                f'tensor "{key}" is stored in the file "{location}", but a model in memory has no folder',
+                f'tensor "{key}" is stored in "{location}", but a model loaded from memory has no folder',
                 hint="load the model by its path",
             )
         try:
             path = path_inside(location, self.folder)
         except (OSError, ValueError, RuntimeError) as error:
-            raise LoadError(f'tensor "{key}" has the bad file name "{location!r}": {error}') from error
+            raise LoadError(f'tensor "{key}" has the invalid file name "{location!r}": {error}') from error
         if path is None:
             raise _outside(key, location, self.folder)
         return path
@@ -92,7 +92,7 @@ class ExternalData:
 def _outside(key: str, location: str, folder: Path) -> LoadError:
     return LoadError(
         f'tensor "{key}" is stored in "{location}", outside the model\'s folder {folder}',
-        hint="move it into the model's folder; a path to other places may be an attack",
+        hint="move the file into the model's folder; a path outside the folder may be an attack",
     )
 
 

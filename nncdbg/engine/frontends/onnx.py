@@ -50,7 +50,7 @@ def program_of(model: Any, path: Path | None, *, flat: bool) -> Program:
         entry = conversion.entry(model.graph)
     except RecursionError:
         raise GraphError(
-            f"{path or 'the model'} has functions and branches that are nested too deeply",
+            f"functions and branches in {path or 'the model'} are nested too deeply",
             hint="inline its functions: onnx.inliner.inline_local_functions(model)",
         ) from None
     refers = conversion.references > 0
@@ -82,7 +82,7 @@ def with_blocks_inlined(model: Any) -> Any:
         return inline_selected_functions(model, sorted(_BLOCKS), inline_schema_functions=True)
     except (ValueError, RuntimeError) as error:
         names = " or ".join(sorted(local for _, local in _BLOCKS))
-        raise GraphError(f"ONNX cannot expand a {names} of the model: {error}") from error
+        raise GraphError(f"ONNX cannot expand a {names} in the model: {error}") from error
 
 
 def _has_blocks(graph: Any) -> bool:

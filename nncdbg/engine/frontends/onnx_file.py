@@ -19,11 +19,11 @@ _STRANGERS: tuple[tuple[bytes, str, str], ...] = (
     (b"\x1f\x8b", "is a gzip file", "unpack it with gunzip"),
     (b"\x80\x02", "is a Python pickle", "export the model with torch.onnx.export; nncdbg never unpickles"),
     (b"\x89HDF", "is an HDF5 file", "convert it with tf2onnx"),
-    (b"#nncdbg", "is graph text", "give it the suffix .nnc"),
+    (b"#nncdbg", "is graph text", "rename it to .nnc"),
 )
 """First bytes of what is often saved as .onnx by mistake."""
 
-_TEXT = "give graph text the suffix .nnc; an ONNX model is binary"
+_TEXT = "rename graph text to .nnc; an ONNX model is binary"
 
 _BROKEN = "the file is truncated, damaged or not an ONNX model: download or export it again"
 
@@ -96,7 +96,7 @@ def check_model(model: Any, where: str) -> None:
     if not 0 <= model.ir_version <= onnx.IR_VERSION:
         raise LoadError(
             f"{where} has IR version {model.ir_version}; nncdbg reads versions 1 to {onnx.IR_VERSION}",
-            hint=f"install a newer onnx than {onnx.__version__}, or export the model for an older one",
+            hint=f"install an onnx newer than {onnx.__version__}, or export with an older IR version",
         )
     if not model.HasField("graph"):
         raise LoadError(f"{where} contains no graph, so it is not an ONNX model", hint=_BROKEN)

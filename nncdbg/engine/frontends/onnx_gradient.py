@@ -57,7 +57,7 @@ def request_of(node: Node) -> Request:
     operands = node.inputs[: len(names)]
     if len(operands) != len(names) or None in operands or len(node.outputs) > len(xs):
         raise GraphError(
-            f"{title(node)} names {len(names)} values in xs and zs, but has {len(node.inputs)} operands and"
+            f"{title(node)} lists {len(names)} values in xs and zs, but has {len(node.inputs)} operands and"
             f" {len(node.outputs)} outputs",
             hint="use one operand for each value in xs and zs, and at most one output for each value in xs",
         )

@@ -40,7 +40,7 @@ def loop_node(
         raise GraphError(
             f"{title} carries {carried} values; its body has {len(body.inputs)} inputs"
             f" and {len(body.outputs)} outputs",
-            hint="give the body a counter, a condition and the carried values; return the last two",
+            hint="use a counter, a condition and the carried values as inputs; return all but the counter",
         )
     if len(outputs) > len(body.outputs) - 1:
         raise GraphError(f"{title} has {len(outputs)} outputs, but its body returns {len(body.outputs) - 1}")

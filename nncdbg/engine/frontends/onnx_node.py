@@ -44,7 +44,7 @@ def node_title(node: Any) -> str:
     if node.name:
         return f'node "{node.name}" ({node.op_type})'
     first = next((output for output in node.output if output), None)
-    return f"the {node.op_type} node" + (f" that gives %{first}" if first else "")
+    return f"the {node.op_type} node" + (f" that returns %{first}" if first else "")
 
 
 def need_names(title: str, carried: Iterable[Value]) -> None:

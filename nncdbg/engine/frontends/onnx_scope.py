@@ -78,7 +78,7 @@ def check_outputs(outputs: Sequence[Value], names: frozenset[str], graph: str) -
     for value in outputs:
         if value.name not in names:
             raise GraphError(
-                f"graph @{graph} returns %{value.name}, which nothing defines",
+                f"graph @{graph} returns %{value.name}, which is not defined",
                 hint="the model is incomplete: export it again",
             )
 

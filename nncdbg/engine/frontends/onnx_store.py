@@ -139,7 +139,7 @@ class OnnxStore:
         except KeyError:
             raise LoadError(
                 f'the model has no tensor "{key}"',
-                hint="open the model from which the program text was made",
+                hint="open the model from which the text was printed",
             ) from None
 
     def _check(self, key: str, proto: Any) -> None:
@@ -160,7 +160,7 @@ def element_type(number: int, key: str) -> str:
         return dtypes.FROM_ONNX[number]
     except KeyError:
         raise LoadError(
-            f'tensor "{key}" has the unknown element type number {number}',
+            f'tensor "{key}" has unknown element type {number}',
             hint="export it again, or install a newer onnx package",
         ) from None
 
@@ -210,7 +210,9 @@ def _from_bytes(raw: Array, tensor: Any, name: str, key: str) -> Array:
     if name in _PACKED_BITS:
         return _through_onnx(_with_raw_data(tensor, raw), key)
     if name == "str":
-        raise LoadError(f'string tensor "{key}" has raw data', hint="the file is damaged: export it again")
+        raise LoadError(
+            f'string tensor "{key}" must not have raw data', hint="the file is damaged: export it again"
+        )
     dtype = dtypes.NUMPY[name]
     # Little-endian in the file; every platform that NumPy and numba support is little-endian too.
     array = raw.view(dtype).reshape(tuple(tensor.dims))

@@ -81,7 +81,7 @@ def _producers(nodes: Sequence[Node], own: Collection[str], graph: str) -> dict[
 def _undefined(node: Node, name: str, names: Collection[str], graph: str) -> GraphError:
     near = difflib.get_close_matches(name, names, n=1)
     return GraphError(
-        f"{title(node)} in graph @{graph} reads %{name}, which nothing defines",
+        f"{title(node)} in graph @{graph} reads %{name}, which is not defined",
         source=str(node.location) if node.location else None,
         hint=f"did you mean %{near[0]}?" if near else "the model is incomplete: export it again",
     )
@@ -118,7 +118,7 @@ def _cycle(nodes: Sequence[Node], needs: list[set[int]], missing: list[int], gra
         path.append(current)
         current = min(index for index in needs[current] if missing[index])
     cycle = path[seen[current] :][::-1]
-    shown = [f"{title(nodes[index])} gives {_outputs(nodes[index])}" for index in cycle[:8]]
+    shown = [f"{title(nodes[index])} returns {_outputs(nodes[index])}" for index in cycle[:8]]
     more = f"and {len(cycle) - 8} more" if len(cycle) > 8 else ""
     return GraphError(
         f"graph @{graph} has a cycle of {len(cycle)} node{'s' if len(cycle) > 1 else ''}",

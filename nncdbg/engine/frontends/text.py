@@ -31,8 +31,8 @@ def load(path: Path, *, flat: bool = False, stores: Sequence[Path] = ()) -> Prog
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise LoadError(
-            f"{path} is not UTF-8 text: byte {error.start} cannot be read",
-            hint="save graph text as UTF-8, or give an ONNX model the suffix .onnx",
+            f"{path} is not UTF-8 text: byte {error.start} is invalid",
+            hint="save graph text as UTF-8, or rename an ONNX model to .onnx",
         ) from error
     except OSError as error:
         raise LoadError(f"cannot read {path}: {error.strerror or error}") from error

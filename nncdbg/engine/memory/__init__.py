@@ -24,4 +24,4 @@ def allocation(name: str | Allocation) -> Allocation:
         from nncdbg.engine.memory.arena import ArenaAllocation
 
         return ArenaAllocation(poison=name == "poison")
-    raise UsageError(f"there is no allocator {name!r}", hint=f"use one of: {', '.join(ALLOCATORS)}")
+    raise UsageError(f"unknown allocator {name!r}", hint=f"use one of: {', '.join(ALLOCATORS)}")

@@ -102,7 +102,7 @@ def read_plan(file: str | os.PathLike[str], program: Program) -> PlacedPlan:
         content = FilePath(file).read_bytes()
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise UsageError(f"the plan {name} cannot be read: {reason}", hint="give a JSON file") from None
+        raise UsageError(f"cannot read the plan {name}: {reason}", hint="use a JSON file") from None
     return parse_plan(content, program, name)
 
 
@@ -117,11 +117,11 @@ def parse_plan(content: bytes | str, program: Program, source: str = "the plan")
         ) from None
     if document.nncdbg_plan != VERSION:
         raise UsageError(
-            f"{source} is a memory plan of version {document.nncdbg_plan}",
+            f"{source} has memory plan version {document.nncdbg_plan}",
             hint=f"use version {VERSION}",
         )
     if document.alignment < 1:
-        raise UsageError(f"{source}: the alignment is {document.alignment}", hint="use a number of bytes")
+        raise UsageError(f"{source}: the alignment cannot be {document.alignment}", hint="use 1 byte or more")
     entries = _Names(program, source).resolve(document.graphs)
     places = {site: _place(site, entries, source) for site in entries}
     return PlacedPlan(places, document.alignment, source)
@@ -190,14 +190,16 @@ class _Names:
             entry = msgspec.json.decode(raw, type=Entry)
         except msgspec.MsgspecError as error:
             raise UsageError(
-                f"{where}: {error}", hint='write for example {"offset": 0, "size": 64}'
+                f"{where}: {error}", hint='write, for example, {"offset": 0, "size": 64}'
             ) from None
         for word in ("offset", "size"):
             number = getattr(entry, word)
             if number is None and entry.alias is None:
-                raise UsageError(f"{where} has no {word}", hint="give `offset` and `size`, or `alias`")
+                raise UsageError(f"{where} has no {word}", hint="set `offset` and `size`, or `alias`")
             if number is not None and not 0 <= number < 1 << 48:
-                raise UsageError(f"{where}: its {word} is {number}", hint="use a number of bytes, 0 or more")
+                raise UsageError(
+                    f"{where}: its {word} cannot be {number}", hint="use a number of bytes, 0 or more"
+                )
         return entry
 
     def _path(self, key: str) -> Path:
@@ -219,11 +221,11 @@ class _Names:
         if having:
             keys = ", ".join(sorted(map(key_of, having)))
             raise UsageError(
-                f"{self.source} has %{bare} of {key_of(path)}, which occurs in several of its blocks",
-                hint=f"use one of its blocks as the graph: {keys}",
+                f"{self.source}: %{bare} occurs in several blocks of {key_of(path)}",
+                hint=f"use one of these blocks as the graph: {keys}",
             )
         raise UsageError(
-            f"{self.source} has %{bare} of {key_of(path)}, which does not exist",
+            f"{self.source}: %{bare} does not exist in {key_of(path)}",
             hint=_near(bare, elsewhere or self.values[path], "%") or "list the names with `nncdbg print`",
         )
 
@@ -246,7 +248,8 @@ def _place(site: Site, entries: Mapping[Site, Entry], source: str) -> Place:
             )
         if following in seen:
             raise UsageError(
-                f"{where}, and these aliases form a cycle", hint="give `offset` and `size` for one of them"
+                f"{where}, and these aliases form a cycle",
+                hint="set `offset` and `size` for one of these values",
             )
         seen.add(following)
         root = following

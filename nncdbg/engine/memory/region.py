@@ -120,7 +120,7 @@ class Region:
             except (OSError, ValueError) as error:
                 if size == least:
                     raise RunError(
-                        f"out of memory: {_sized(least)} of address space cannot be reserved",
+                        f"out of memory: cannot reserve {_sized(least)} of address space",
                         hint="use smaller inputs, or use --allocator arena, which reuses memory",
                     ) from error
                 # A limit on address space (ulimit -v) asks for less at a time.
@@ -150,7 +150,7 @@ def _check_memory(size: int) -> None:
     available = available_memory()
     if size > available:
         raise RunError(
-            f"out of memory: a buffer needs {_sized(size)}, and {_sized(available)} are available",
+            f"out of memory: a buffer needs {_sized(size)}, but only {_sized(available)} is available",
             hint="use smaller inputs (--dim), or reduce --history",
         )
 

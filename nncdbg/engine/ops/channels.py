@@ -20,7 +20,7 @@ def need_channels(inputs: Types, names: Sequence[str]) -> Dim:
         given = shape_at(inputs, index)
         if given is not None:
             channels = agree(
-                channels, given[0], f"{name} has {given[0]} elements, input has {channels} channels"
+                channels, given[0], f"{name} has {given[0]} elements, but input has {channels} channels"
             )
     return channels
 

@@ -31,12 +31,12 @@ def _constant_array(attributes: Attributes) -> Any:
     if value is not None:
         return value
     if attributes.get("sparse_value") is not None:
-        raise UnsupportedOp("Constant with a sparse_value is not supported", hint="give a dense `value`")
+        raise UnsupportedOp("Constant with a sparse_value is not supported", hint="use a dense `value`")
     for key, name in _FORMS.items():
         given = attributes.get(key)
         if given is not None:
             return np.array(given, NUMPY[name])
-    raise GraphError("Constant has no value", hint="give `value`, `value_float` or another value attribute")
+    raise GraphError("Constant has no value", hint="set `value`, `value_float` or another value attribute")
 
 
 def _constant_types(attributes: Attributes, types: Types) -> Types:

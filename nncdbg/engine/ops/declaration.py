@@ -159,7 +159,7 @@ def declare(declared: Op) -> Op:
     if any(other.since == declared.since for other in versions):
         raise UsageError(
             f"{declared.name} since opset {declared.since} is declared twice",
-            hint="give another name, or another `since`",
+            hint="use another name, or another `since`",
         )
     versions.append(declared)
     versions.sort(key=lambda entry: entry.since)

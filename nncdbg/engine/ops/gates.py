@@ -89,7 +89,7 @@ def gates_of(attributes: Attributes, defaults: Sequence[str], directions: int) -
     if len(names) != len(defaults) * directions:
         # The default of the schema of RNN names both directions.
         if tuple(names[: len(defaults)]) != tuple(names[len(defaults) :]):
-            raise GraphError(f"{len(names)} activations are given, expected {len(defaults) * directions}")
+            raise GraphError(f"expected {len(defaults) * directions} activations, got {len(names)}")
         names = [*names[: len(defaults)]] * directions
     alphas, betas = iter(attributes["activation_alpha"] or ()), iter(attributes["activation_beta"] or ())
     gates = [_gate(name, alphas, betas, attributes["clip"]) for name in names]
@@ -102,7 +102,7 @@ def _gate(name: str, alphas: Iterator[float], betas: Iterator[float], clip: floa
     known = {key.lower(): key for key in _DEFAULTS}
     found = known.get(name.lower())
     if found is None:
-        raise GraphError(f"there is no activation {name!r}", hint=f"use one of {', '.join(_DEFAULTS)}")
+        raise GraphError(f"unknown activation {name!r}", hint=f"use one of: {', '.join(_DEFAULTS)}")
     alpha, beta = _DEFAULTS[found]
     return Gate(
         found,

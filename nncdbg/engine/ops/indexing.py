@@ -86,7 +86,7 @@ def _gather_nd_shape(attributes: Attributes, types: Types) -> Shape | None:
         return None
     if batch + indices[-1] > len(data):
         raise GraphError(
-            f"{batch} batch axes and indices of {indices[-1]} numbers do not fit {len(data)} axes"
+            f"{batch} batch axes plus indices of {indices[-1]} numbers exceed the {len(data)} axes"
         )
     return indices[:-1] + data[batch + indices[-1] :]
 

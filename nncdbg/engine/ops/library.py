@@ -35,7 +35,7 @@ def load_op_library(path: str | os.PathLike[str]) -> tuple[str, ...]:
         raise LoadError(f"{os.fspath(path)!r} is not a path: {error}") from None
     if file not in _LOADED:
         if not os.path.isfile(file):  # False for a name that is too long, too
-            raise LoadError(f"the op library {path} does not exist", hint="give the path of a Python file")
+            raise LoadError(f"the op library {path} does not exist", hint="use the path of a Python file")
         with declared_together() as found:
             _execute(file)
             _check(file, found)
@@ -80,5 +80,5 @@ def _check(file: Path, found: list[Op]) -> None:
         if domain in ("", "ai.onnx", "nncdbg") or not local:
             raise LoadError(
                 f"the op library {file} declares {entry.name}, which has no domain",
-                hint='name it "your.domain.Name", as the model does',
+                hint='name it "your.domain.Name", as in the model',
             )

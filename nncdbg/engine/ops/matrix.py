@@ -26,7 +26,7 @@ def matmul_shape(a: Sequence[Dim] | None, b: Sequence[Dim] | None) -> tuple[Dim,
     if not a or not b:
         raise GraphError("a scalar is not a matrix", hint="use Mul")
     inner = b[-2] if len(b) > 1 else b[0]
-    agree(a[-1], inner, f"a has {a[-1]} columns, b has {inner} rows")
+    agree(a[-1], inner, f"a has {a[-1]} columns, but b has {inner} rows")
     batch = broadcast_shapes([tuple(a[:-2]), tuple(b[:-2])])
     assert batch is not None
     return (*batch, *a[-2:-1], *(b[-1:] if len(b) > 1 else ()))
@@ -257,7 +257,7 @@ def einsum_terms(equation: str, count: int) -> tuple[list[str], str]:
     left, arrow, right = equation.replace(" ", "").replace("...", ".").partition("->")
     terms = left.split(",")
     if len(terms) != count:
-        raise GraphError(f"the equation {equation!r} has {len(terms)} terms, the op has {count} inputs")
+        raise GraphError(f"the equation {equation!r} has {len(terms)} terms, but the op has {count} inputs")
     letters = left.replace(",", "").replace(".", "")
     if not all(c.isascii() and c.isalpha() for c in letters):
         raise GraphError(f"the equation {equation!r} contains a character that is not a letter")
@@ -267,7 +267,7 @@ def einsum_terms(equation: str, count: int) -> tuple[list[str], str]:
         right = ("." if "." in left else "") + single
     unknown = [c for c in right if c != "." and c not in letters]
     if unknown:
-        raise GraphError(f"the output letter {unknown[0]!r} of {equation!r} is in no input")
+        raise GraphError(f"the output letter {unknown[0]!r} of {equation!r} is not in any input")
     return terms, right
 
 

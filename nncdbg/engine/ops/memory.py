@@ -27,7 +27,7 @@ def _empty_types(attributes: Attributes, types: Types) -> Types:
     if dtype not in NUMPY:
         raise GraphError(f"{dtype!r} is not an element type", hint="use a type such as f32, i64 or bool")
     if init not in _INITS:
-        raise GraphError(f"init cannot be {init!r}", hint=f"use one of {', '.join(_INITS)}")
+        raise GraphError(f"init cannot be {init!r}", hint=f"use one of: {', '.join(_INITS)}")
     return (TensorType(dtype, sizes_of(attributes["shape"])),)
 
 

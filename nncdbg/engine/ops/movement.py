@@ -33,7 +33,9 @@ def _agreed(dims: Sequence[Dim]) -> Dim:
     """The size that several inputs share; a number says more than a symbol."""
     numbers = {d for d in dims if isinstance(d, int)}
     if len(numbers) > 1:
-        raise GraphError(f"the inputs have different sizes {sorted(numbers)} on an axis that is not joined")
+        raise GraphError(
+            f"the inputs have different sizes {sorted(numbers)} on an axis that is not concatenated"
+        )
     return numbers.pop() if numbers else dims[0] if len(set(dims)) == 1 else None
 
 
@@ -44,7 +46,7 @@ def _concat_types(attributes: Attributes, types: Types) -> Types:
         return (typed(element, None),)
     rank = len(shapes[0])
     if any(len(shape) != rank for shape in shapes):
-        raise GraphError(f"inputs have {sorted({len(s) for s in shapes})} axes, but need the same number")
+        raise GraphError(f"inputs must have the same number of axes, got {sorted({len(s) for s in shapes})}")
     axis = normal_axis(1 if attributes["axis"] is None else attributes["axis"], rank)
     joined = total(s[axis] for s in shapes) if len(shapes) == len(types) else None
     columns = enumerate(zip(*shapes, strict=True))
@@ -216,7 +218,7 @@ def _pad_shape(attributes: Attributes, types: Types) -> Shape | None:
     if shape is None:
         return (None,) * half
     if len(shape) != half:
-        raise GraphError(f"{len(pads)} pads do not fit {len(shape)} axes, which need two each")
+        raise GraphError(f"{len(shape)} axes need {2 * len(shape)} pads, got {len(pads)}")
     return tuple(total((d, pads[i] + pads[i + half])) for i, d in enumerate(shape))
 
 

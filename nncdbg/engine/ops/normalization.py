@@ -76,7 +76,7 @@ def group_types(attributes: Attributes, inputs: Types) -> Types:
     need_rank(at(inputs, 0), "input", 2)
     x, groups = shape_at(inputs, 0), attributes["num_groups"]
     if x is not None and isinstance(x[1], int) and x[1] % groups:
-        raise GraphError(f"{x[1]} channels do not divide into {groups} groups")
+        raise GraphError(f"{x[1]} channels cannot be split evenly into {groups} groups")
     return [at(inputs, 0)]
 
 
@@ -174,9 +174,9 @@ def need_last(inputs: Types, axis: int, names: Sequence[str]) -> None:
         try:
             shape = broadcast_shapes([x, given])
         except GraphError as error:
-            raise GraphError(f"{name} does not fit the input: {error.message}") from None
+            raise GraphError(f"cannot broadcast {name} to the input: {error.message}") from None
         if shape is not None and len(shape) > len(x):
-            raise GraphError(f"{name} has {len(given)} axes, input has {len(x)}")
+            raise GraphError(f"{name} has {len(given)} axes, but input has {len(x)}")
 
 
 def layer_formula(attributes: Attributes, inputs: Types) -> str:

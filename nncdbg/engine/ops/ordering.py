@@ -121,7 +121,7 @@ def _top(xp: Any, x: Any, k: int, axis: int, largest: int) -> Any:
     if not 0 <= k <= x.shape[axis]:
         raise RunError(
             f"TopK needs {k} elements, but the axis has {x.shape[axis]}",
-            hint="use a k from 0 to the size of the axis",
+            hint=f"use a k from 0 to {x.shape[axis]}",
         )
     rows = xp.moveaxis(x, axis, -1)
     indices = _candidates(xp, rows, k, largest)

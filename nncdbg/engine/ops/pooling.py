@@ -36,7 +36,7 @@ def pool_shape(attributes: Attributes, inputs: Types) -> tuple[Any, ...] | None:
         return None
     if len(x) != len(kernel) + 2:
         raise GraphError(
-            f"input has {len(x)} axes, a kernel of {len(kernel)} sizes expects {len(kernel) + 2}"
+            f"input has {len(x)} axes, but a kernel of {len(kernel)} sizes expects {len(kernel) + 2}"
         )
     axes = axes_of(attributes, kernel)
     return (*x[:2], *(axis.output(size) for axis, size in zip(axes, x[2:], strict=True)))

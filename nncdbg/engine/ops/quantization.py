@@ -29,7 +29,7 @@ def _spread(xp: Any, value: Any, shape: tuple[int, ...], axis: int, block_size: 
         cut = repeated[(slice(None),) * number + (slice(shape[number]),)]
         if cut.shape != shape:
             raise RunError(
-                f"blocks of {block_size} with shape {list(value.shape)} do not cover {list(shape)}"
+                f"a scale of shape {list(value.shape)} in blocks of {block_size} does not cover {list(shape)}"
             )
         return cut
     if value.ndim != 1 or value.size != shape[number]:

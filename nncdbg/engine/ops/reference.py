@@ -214,7 +214,7 @@ def _infer(name: str, version: int, attributes: Mapping[str, Any], types: Sequen
     try:
         found = shape_inference.infer_node_outputs(schema, node, given, opset_imports=opsets)
     except (shape_inference.InferenceError, ValidationError, RuntimeError) as error:
-        raise GraphError(f"{name} does not fit its operands: {_fact(error)}") from error
+        raise GraphError(f"the operands of {name} are invalid: {_fact(error)}") from error
     return [type_of_proto(found[output]) if output in found else None for output in node.output]
 
 

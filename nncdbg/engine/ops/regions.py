@@ -22,7 +22,7 @@ def _region_types(attributes: Attributes, types: Types) -> Types:
     need_rank(at(types, 1), "rois", 2, 2)
     pooled = tuple(attributes["pooled_shape"])
     if len(pooled) != 2 or min(pooled) < 1:
-        raise GraphError(f"pooled_shape cannot be {list(pooled)}", hint="give two sizes of 1 or more")
+        raise GraphError(f"pooled_shape cannot be {list(pooled)}", hint="use two sizes of 1 or more")
     image, regions = shape_at(types, 0), shape_at(types, 1)
     if regions is not None and isinstance(regions[1], int) and regions[1] != 5:
         raise GraphError(f"rois has {regions[1]} numbers per region, expected batch, x1, y1, x2, y2")
@@ -54,7 +54,7 @@ def _bins(first: Any, last: Any, count: int, size: int) -> list[list[tuple[int, 
 def _images(numbers: Sequence[float], count: int) -> list[int]:
     for number in numbers:
         if not 0 <= number < count:
-            raise RunError(f"a region refers to image {number:g} of a batch of {count}")
+            raise RunError(f"a region refers to image {number:g}, but the batch size is {count}")
     return [int(number) for number in numbers]
 
 

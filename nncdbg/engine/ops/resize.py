@@ -157,7 +157,7 @@ def _resized(xp: Any, x: Any, axes: Sequence[Axis], method: Method) -> Any:
     cropped = method.coordinate_transformation_mode == "tf_crop_and_resize"
     wanted = [axis for axis in axes if cropped or axis.length != axis.size or axis.scale != 1]
     if any(axis.size == 0 and axis.length for axis in wanted):
-        raise RunError("Resize cannot make elements out of an empty axis")
+        raise RunError("Resize cannot enlarge an empty axis")
     if (method.mode == "nearest" and not cropped) or x.dtype in (np.float32, np.float64):
         working = x
     else:
@@ -234,9 +234,11 @@ def resize(
     """
     method = Method(**attributes)
     if method.mode not in ("nearest", *_KERNELS) or method.coordinate_transformation_mode not in _COORDINATES:
-        raise GraphError(f"Resize has no mode {method.mode!r} with {method.coordinate_transformation_mode!r}")
+        raise GraphError(
+            f"Resize does not support mode {method.mode!r} with {method.coordinate_transformation_mode!r}"
+        )
     if method.antialias and method.mode == "nearest":
-        raise RunError("Resize cannot antialias in mode nearest")
+        raise RunError("Resize cannot antialias in mode 'nearest'")
     numbers = range(x.ndim) if axes is None else normal_axes(axes, x.ndim)
     factors = None if scales is None or not scales.size else [float(scale) for scale in scales]
     lengths = None if sizes is None or not sizes.size else [int(size) for size in sizes]
@@ -261,7 +263,7 @@ def _upsample_types(attributes: Attributes, types: Types) -> Types:
     if shape is None:
         return (typed(at(types, 0), None),)
     if len(shape) != len(scales):
-        raise GraphError(f"{len(scales)} scales for {len(shape)} axes")
+        raise GraphError(f"expected {len(shape)} scales, one per axis, got {len(scales)}")
     result: Shape = tuple(
         math.floor(dim * scale) if isinstance(dim, int) else dim if scale == 1 else None
         for dim, scale in zip(shape, scales, strict=True)

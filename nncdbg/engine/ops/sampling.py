@@ -85,7 +85,7 @@ def grid_sample(xp: Any, image: Any, grid: Any, *, align_corners: int, mode: str
     """
     mode, align = _MODES.get(mode, mode), bool(align_corners)
     if mode not in ("nearest", "linear", "cubic") or padding_mode not in ("zeros", "border", "reflection"):
-        raise GraphError(f"GridSample has no mode {mode!r} with padding {padding_mode!r}")
+        raise GraphError(f"GridSample does not support mode {mode!r} with padding {padding_mode!r}")
     sizes, wide, points = image.shape[2:], widened(xp, image), widened(xp, grid)
     flat = wide.reshape(*wide.shape[:2], -1)
     count, shape = len(sizes), (*image.shape[:2], *grid.shape[1:-1])

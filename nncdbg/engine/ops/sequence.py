@@ -35,7 +35,7 @@ def _common(types: AnyTypes) -> Type | None:
         return first
     loose = {without_sizes(other) for other in types if other is not None}
     if len(loose) > 1:
-        raise GraphError(f"a sequence cannot hold {' and '.join(sorted(map(str, loose)))}")
+        raise GraphError(f"a sequence cannot mix {' and '.join(sorted(map(str, loose)))}")
     return loose.pop()
 
 
@@ -48,7 +48,7 @@ def _position(sequence: list[Any], position: Any, most: int, what: str) -> int:
     index = int(np.asarray(position).reshape(()).item())
     if not -len(sequence) <= index <= most:
         raise RunError(
-            f"{what} {index} of a sequence of {len(sequence)}",
+            f"{what} {index} is out of range for a sequence of length {len(sequence)}",
             hint="use 0 for the first element, or -1 for the last",
         )
     return index + len(sequence) if index < 0 else index
@@ -92,7 +92,7 @@ def sequence_empty(xp: Any, *, dtype: int | None) -> Any:
 def sequence_at(xp: Any, sequence: Any, position: Any) -> Any:
     """The element at `position`, from the end if negative.  ONNX SequenceAt since 11."""
     items = _listed(sequence, "SequenceAt")
-    return items[_position(items, position, len(items) - 1, "there is no element")]
+    return items[_position(items, position, len(items) - 1, "index")]
 
 
 def _insert_types(attributes: Attributes, types: AnyTypes) -> AnyTypes:
@@ -110,7 +110,7 @@ def _insert_types(attributes: Attributes, types: AnyTypes) -> AnyTypes:
 def sequence_insert(xp: Any, sequence: Any, tensor: Any, position: Any = None) -> Any:
     """The sequence with `tensor` before `position`, or at its end.  ONNX SequenceInsert since 11."""
     items = _listed(sequence, "SequenceInsert")
-    at = len(items) if position is None else _position(items, position, len(items), "cannot insert at")
+    at = len(items) if position is None else _position(items, position, len(items), "insert position")
     return [*items[:at], tensor, *items[at:]]
 
 
@@ -124,7 +124,7 @@ def sequence_insert(xp: Any, sequence: Any, tensor: Any, position: Any = None) -
 def sequence_erase(xp: Any, sequence: Any, position: Any = None) -> Any:
     """The sequence without the element at `position`, or its last.  ONNX SequenceErase since 11."""
     items = _listed(sequence, "SequenceErase")
-    at = _position(items, -1 if position is None else position, len(items) - 1, "there is no element")
+    at = _position(items, -1 if position is None else position, len(items) - 1, "index")
     return [*items[:at], *items[at + 1 :]]
 
 
@@ -211,5 +211,5 @@ def _get_types(attributes: Attributes, types: AnyTypes) -> AnyTypes:
 def optional_get_element(xp: Any, x: Any) -> Any:
     """The value that is there; RunError if it is absent.  ONNX OptionalGetElement since 15."""
     if x is None:
-        raise RunError("OptionalGetElement of an absent value", hint="test it with OptionalHasElement")
+        raise RunError("the operand of OptionalGetElement is absent", hint="test it with OptionalHasElement")
     return x

@@ -161,4 +161,4 @@ def element_type(number: int) -> str:
         return FROM_ONNX[number]
     except KeyError:
         message = f"{number} is not an ONNX element type"
-        raise GraphError(message, hint="use for example 1 for f32, 7 for i64 or 9 for bool") from None
+        raise GraphError(message, hint="use a number such as 1 (f32), 7 (i64) or 9 (bool)") from None

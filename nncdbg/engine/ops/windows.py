@@ -51,7 +51,9 @@ class Axis:
         begin, end = self.declared(size)
         room = size + begin + end - self.extent
         if room < 0:
-            raise GraphError(f"a window of {self.extent} does not fit into {size} with padding {begin + end}")
+            raise GraphError(
+                f"a window of {self.extent} does not fit into size {size} with padding {begin + end}"
+            )
         if not self.ceil:
             return room // self.stride + 1
         windows = -(-room // self.stride) + 1
@@ -155,7 +157,7 @@ def windows_types(attributes: Attributes, inputs: Types) -> Types:
     if shape is None:
         return [typed(at(inputs, 0), None)]
     if len(shape) < len(kernel):
-        raise GraphError(f"x has {len(shape)} axes, the kernel has {len(kernel)}")
+        raise GraphError(f"x has {len(shape)} axes, but the kernel has {len(kernel)}")
     lead = len(shape) - len(kernel)
     axes = axes_of(attributes, kernel)
     counts = [axis.output(size) for axis, size in zip(axes, shape[lead:], strict=True)]

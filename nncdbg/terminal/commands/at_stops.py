@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @command("display", group="looking", arguments="[EXPR]", completes=("value", "function"))
 def display(session: Session, text: str) -> None:
-    """Print an expression now and at each stop; without EXPR, print all displayed ones.
+    """Print an expression now and at each stop; without EXPR, print all displays.
 
       display max(abs(%h))
     `undisplay NUMBER` removes a display; `info display` lists them.
@@ -41,7 +41,7 @@ def undisplay(session: Session, text: str) -> None:
 
 @command("commands", group="stopping", arguments="[NUMBER]", completes=("breakpoint",))
 def commands(session: Session, text: str) -> None:
-    """Give a breakpoint commands to run when it stops the program.
+    """Set the commands to run when a breakpoint stops the program.
 
     Without NUMBER, use the latest breakpoint.  Write one command per line, and `end` after the last:
       commands 1

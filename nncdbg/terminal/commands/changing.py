@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @command("set", group="changing", arguments="%value[INDEX] = EXPR", completes=("value", "function"))
 def set_(session: Session, text: str) -> None:
-    """Change a value, or a part of it, and compute again what depends on it.
+    """Change a value or a part of it, and recompute dependent values.
 
       set %h[0, 3] = 0        set %h += 1            set %h[isnan(%h)] = 0
       set %h = zeros          set %h = normal[2,3]   set %h = FILE.npy

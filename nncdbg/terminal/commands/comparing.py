@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 def diff(session: Session, text: str) -> None:
     """Compare a value with the same value at this step of another branch.
 
-    Without BRANCH, use the parent branch or the latest other branch.  After `nncdbg diff --stop`, compare
-    the value with side B.  At a stop of `--check micro`, compare the kernel with the micro program.
-    With an index (`diff %h[0, :4]`), show the elements of both.
+    Without BRANCH, use the parent branch, or the latest branch if there is no parent.  After
+    `nncdbg diff --stop`, compare the value with side B.  At a stop of `--check micro`, compare the
+    kernel with the micro program.  With an index (`diff %h[0, :4]`), show the elements of both values.
     """
     debugger = session.debugger
     scope = debugger.values

@@ -25,7 +25,7 @@ def dump(session: Session, text: str) -> None:
       dump %h h.npy             dump mean(%h, axis=0) means.csv
       dump %h, %w both.npz      dump %h.png (to h.png)
     A .png file shows the last two axes as a picture, and the other axes side by side.  NaN, Inf and
-    -Inf have their own colours.  A .csv file needs one or two axes.
+    -Inf have their own colors.  A .csv file needs one or two axes.
     """
     expressions, path = _split(session, needs("dump", text))
     scope = session.debugger.values

@@ -31,8 +31,9 @@ def list_(session: Session, text: str) -> None:
     """List program text around the current statement, a line or a graph's start.
 
     A second `list` shows the next lines; `list .` returns to the current statement.  `list net.py:11`
-    shows a line of the model's source and its statements.  Statements: `->` next, `>>` reported by the
-    stop, `=>` current in an outer frame.  Breakpoints: `*` enabled, `o` disabled.
+    shows a line of the model's source and its statements.  `->` marks the next statement, `>>` the
+    statement that the stop reports, and `=>` the current statement of an outer frame.  `*` marks an
+    enabled breakpoint, and `o` a disabled breakpoint.
     """
     if source := split_source(text):
         list_source(session, *source)

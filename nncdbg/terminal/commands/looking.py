@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 def print_(session: Session, text: str) -> None:
     """Print expressions: `p mean(%h, axis=0)[3] / 2`, `p %x, %h`.
 
-    `$out` is the result of the current statement, `$in0` its first operand.  `$_` is the last printed
-    value; `$x = EXPR` defines a name.  `help expressions` lists syntax and functions.
+    `$out` is the result of the current statement, and `$in0` is its first operand.  `$_` is the last
+    printed value; `$x = EXPR` defines a name.  `help expressions` lists syntax and functions.
     `print` is optional: `%h[0] * 2`.
     """
     for expression in separated(needs("print", text)):
@@ -243,11 +243,11 @@ def show(session: Session, text: str) -> None:
 def why(session: Session, text: str) -> None:
     """Show where NaN, Inf or zeros in a value originate, and why.
 
-    Without %value, explain the value that caused the stop or, after the end, an output.  Then show the
-    path from the origin.  For a value without NaN, Inf and zeros, show suspicious statements and the
-    values used to compute it.  Suspicious: a Softmax not over the last axis, a broadcast of both
-    operands, a constant result.  `why -v` shows all values on the path, at most DEPTH statements
-    back (20).
+    Without %value, explain the value that caused the stop; after the end, explain an output.  Then show
+    the path from the origin.  For a value without NaN, Inf or zeros, show suspicious statements and the
+    values used to compute it.  A Softmax not over the last axis, a broadcast of both operands and a
+    constant result are suspicious.  `why -v` shows all values on the path, at most DEPTH statements
+    back (default: 20).
     """
     from nncdbg.terminal.reasons import explain, value_in_question
 

@@ -23,7 +23,7 @@ def _times(name: str, text: str) -> int:
 def run(session: Session, text: str) -> None:
     """Run from the start until a breakpoint, a finding, a failure or the end.
 
-    At a terminal, `run` needs confirmation if the program has started.  `finish` runs to the end of
+    At a terminal, `run` needs confirmation after the program has started.  `finish` runs to the end of
     the graph or loop.
     """
     no_arguments("run", text)
@@ -70,7 +70,8 @@ def step(session: Session, text: str) -> None:
 def stepi(session: Session, text: str) -> None:
     """Like `step`, but also enter the micro program of an op.
 
-    A micro program computes an op from simpler ops: for Softmax, ReduceMax, Sub, Exp, ReduceSum and Div.
+    A micro program computes an op from simpler ops.  For Softmax, the simpler ops are ReduceMax, Sub,
+    Exp, ReduceSum and Div.
     """
     session.move(lambda: session.debugger.step_into(micro=True), _times("stepi", text))
 

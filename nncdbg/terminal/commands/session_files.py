@@ -57,7 +57,7 @@ def record(session: Session, text: str) -> None:
 def replay(session: Session, text: str) -> None:
     """Run the commands of a recorded session, and show each.
 
-    First report differences from the recorded model, inputs, options and versions.
+    First, report differences from the recorded model, inputs, options and versions.
     """
     failed = session.replay(needs("replay", text))
     if failed:
@@ -99,8 +99,8 @@ def help_(session: Session, text: str) -> None:
 
 _FOOTER = (
     "`help NAME` explains a command; `help all` lists every command.",
-    "`help keys`, `help expressions`.  Any unambiguous prefix works, and so do the command names of gdb, "
-    "pdb and delve.  An empty line repeats the last step.",
+    "See also `help keys` and `help expressions`.  Any unambiguous prefix works.",
+    "gdb, pdb and delve commands work too.  An empty line repeats the last step.",
 )
 
 

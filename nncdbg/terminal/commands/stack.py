@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def where(session: Session, text: str) -> None:
     """Show the stack, innermost frame first: layers, branches, loops with their iteration.
 
-    COUNT shows that number of innermost frames; -COUNT shows outermost frames.
+    COUNT shows only the COUNT innermost frames; -COUNT shows only the outermost frames.
     """
     debugger = session.debugger
     chosen = max(0, debugger.selected)
@@ -39,9 +39,9 @@ def where(session: Session, text: str) -> None:
 
 @command("frame", "f", group="looking", arguments="[NUMBER]")
 def frame_(session: Session, text: str) -> None:
-    """Select a frame of the stack by its number in `where`, or show the selected one.
+    """Select a frame of the stack by its number in `where`, or show the selected frame.
 
-    Names of values, `list`, `break` and `info` refer to the selected frame until the program moves.
+    Value names, `list`, `break` and `info` refer to the selected frame until the program moves.
     """
     debugger = session.debugger
     number = whole_number("frame", text) if text else max(0, debugger.selected)

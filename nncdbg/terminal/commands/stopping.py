@@ -56,7 +56,7 @@ def assert_(session: Session, text: str) -> None:
     """Stop when an expression is false after a value in it is written.
 
       assert max(abs(%h)) < 6e4      assert all(isfinite($out))
-    `$out` is every result of every statement.  `nncdbg watch --assert EXPR` checks an assertion in CI.
+    In EXPR, `$out` is each result of each statement.  `nncdbg watch --assert EXPR` checks an assertion in CI.
     """
     expression, when, hits = split_watched(needs("assert", text))
     _say(session, session.debugger.assert_true(expression, when, hits), "Assertion")
@@ -119,7 +119,7 @@ def catch(session: Session, text: str) -> None:
     if not words.split():
         raise UsageError("`catch` needs a kind before `if`", hint="add a kind: `catch nan if $iter > 3`")
     if mark and not condition.strip():
-        raise UsageError("there is no condition after `if`", hint="add one: `catch nan if $iter > 3`")
+        raise UsageError("there is no condition after `if`", hint="add a condition: `catch nan if $iter > 3`")
     session.debugger.catch(*words.replace(",", " ").split(), when=condition.strip() or None)
     _say_caught(session)
 
@@ -179,7 +179,9 @@ def clear(session: Session, text: str) -> None:
     debugger = session.debugger
     there = [found for found in debugger.breakpoints if line in found.lines and not found.after_writes]
     if not there:
-        raise UsageError(f"there is no breakpoint at line {line}", hint="`info breakpoints` lists them")
+        raise UsageError(
+            f"there is no breakpoint at line {line}", hint="list the breakpoints with `info breakpoints`"
+        )
     for found in there:
         debugger.delete(found.number)
         session.screen.put(f"Deleted breakpoint {found.number}: {found}")

@@ -113,7 +113,7 @@ def resolve(word: str, arguments: str) -> tuple[Command, str]:
         return matches[0], arguments
     if matches:
         names = ", ".join(entry.name for entry in matches)
-        raise UsageError(f'"{word}" is a prefix of several commands', hint=f"one of: {names}")
+        raise UsageError(f'"{word}" is a prefix of several commands', hint=f"use one of: {names}")
     raise UsageError(f'there is no command "{word}"', hint=_suggestion(word, arguments))
 
 

@@ -41,8 +41,8 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add_machine(parser)
     add = parser.add_argument
     add("--dtype", choices=["f16", "bf16"], default="f16", help="the narrow type (f16)")
-    add("--rtol", type=float, help="relative tolerance of the outputs (f16 2e-2, bf16 1e-1)")
-    add("--atol", type=float, help="absolute tolerance of the outputs (f16 5e-3, bf16 3e-2)")
+    add("--rtol", type=float, help="relative tolerance for outputs (default: f16 2e-2, bf16 1e-1)")
+    add("--atol", type=float, help="absolute tolerance for outputs (default: f16 5e-3, bf16 3e-2)")
     add("-o", "--output", metavar="FILE.nnc", help="write the mixed program")
     add("--json", action="store_true", help="print one JSON document on standard output")
     return parser.parse_args(arguments)

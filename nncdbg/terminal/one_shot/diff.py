@@ -54,17 +54,17 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add = parser.add_argument
     add("model", metavar="A", help="a graph: FILE.onnx or FILE.nnc (graph text)")
     add("other", metavar="B", nargs="?", help="another graph (default: A with the --...-b options)")
-    add("--golden", metavar="FILE.npz", help="compare with recorded values instead of a side B")
+    add("--golden", metavar="FILE.npz", help="compare with recorded values instead of side B")
     add("--names", metavar="FILE", help="map golden names to value names: JSON, or lines `GOLDEN VALUE`")
     add_opening(parser)
     add_machine(parser)
     add("--backend-b", metavar="BACKEND", help="side B's backend (default: side A's)")
     add("--allocator-b", metavar="ALLOCATOR", help="side B's allocator (default: side A's)")
-    add("--dtype-b", metavar="DTYPE", help="f16, bf16, f32 or f64: cast side B's float weights and inputs")
+    add("--dtype-b", metavar="DTYPE", help="cast side B's float weights and inputs to f16, bf16, f32 or f64")
     add("--rtol", type=float, help="relative tolerance (f32 1e-4, f64 1e-7, f16 2e-2, bf16 1e-1)")
     add("--atol", type=float, help="absolute tolerance (f32 1e-5 x largest element, f64 1e-9, f16 5e-3, ...)")
     add("--ulp", type=int, help="tolerance in ULPs; alone, it replaces the other tolerances")
-    add("--strict", action="store_true", help="also return 1 if only intermediate values differ")
+    add("--strict", action="store_true", help="also exit with 1 if only intermediate values differ")
     add("--json", action="store_true", help="print one JSON document on standard output")
     add("--stop", action="store_true", help="open the prompt on side A, after the first divergence")
     add_prompt(parser)
@@ -73,11 +73,11 @@ def _options(arguments: Sequence[str]) -> Namespace:
     if options.golden is not None and another:
         parser.error("--golden takes the place of side B: use one of the two")
     if options.names is not None and options.golden is None:
-        parser.error("--names maps the names of a golden file: give --golden too")
+        parser.error("--names maps the names of a golden file: add --golden")
     if options.golden is not None and options.stop:
         parser.error("--stop needs a side B, which --golden replaces")
     if options.golden is None and not another:
-        parser.error("both sides are the same: give a second model, --backend-b, --allocator-b or --dtype-b")
+        parser.error("both sides are the same: add a second model, --backend-b, --allocator-b or --dtype-b")
     if options.stop and options.json:
         parser.error("--stop opens a prompt, --json prints one document: choose one of them")
     if not options.stop and (options.source or options.record or options.replay):

@@ -82,21 +82,23 @@ def _options(arguments: Sequence[str]) -> Namespace:
         "--assert", action="append", default=[], dest="asserted", metavar="EXPR", help="fail if EXPR is false"
     )
     add("--strict", action="store_true", help="also fail on findings without effect on an output")
-    add("--max-findings", type=int, default=20, metavar="N", help="list at most N findings (20)")
+    add("--max-findings", type=int, default=20, metavar="N", help="list at most N findings (default: 20)")
     add("--inputs-dir", metavar="DIR", help="run each file or folder in DIR as a case")
-    add("--runs", type=int, default=1, metavar="N", help="run with N seeds, starting at --seed (1)")
-    add("--jobs", type=int, metavar="N", help="processes for cases and runs (one per core)")
+    add("--runs", type=int, default=1, metavar="N", help="run with N seeds, starting at --seed (default: 1)")
+    add("--jobs", type=int, metavar="N", help="number of parallel processes (default: one per core)")
     add(
         "--budget",
         type=float,
         metavar="SECONDS",
         help="stop after SECONDS and report the findings so far",
     )
-    add("--memory", action="store_true", help="find memory errors: compare runs with and without reuse")
+    add(
+        "--memory", action="store_true", help="find memory errors: compare runs with and without memory reuse"
+    )
     add("--plan", metavar="FILE", help="with --memory: check the offsets planned by another framework")
     add("--write-plan", metavar="FILE", help="with --memory: write nncdbg's own plan of offsets")
-    add("--record", metavar="FILE", help="write the statistics of this good run")
-    add("--against", metavar="FILE", help="compare with a recorded good run (gate: change)")
+    add("--record", metavar="FILE", help="write the statistics of this run, for --against")
+    add("--against", metavar="FILE", help="compare with the good run recorded in FILE (gate: change)")
     add(
         "--baseline",
         metavar="FILE",
@@ -118,7 +120,7 @@ def _check(parser: Parser, options: Namespace) -> None:
     if options.max_findings < 1:
         parser.error(f"--max-findings {options.max_findings}: list at least one")
     if options.budget is not None and not options.budget > 0:
-        parser.error(f"--budget {options.budget}: give seconds, such as --budget 60")
+        parser.error(f"--budget {options.budget}: use seconds, such as --budget 60")
     if options.runs < 1:
         parser.error(f"--runs {options.runs}: use 1 or more; --runs 1 runs the program once")
     for name in ("plan", "write_plan"):

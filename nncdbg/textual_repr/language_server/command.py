@@ -13,7 +13,7 @@ def main(arguments: Sequence[str]) -> int:
     """Serve one client; the exit code."""
     parser = Parser("nncdbg lsp", "Serve the Language Server Protocol for graph text (.nnc), over stdio.")
     parser.add_argument(
-        "--stdio", action="store_true", help="over stdio, the default; some editors pass this option"
+        "--stdio", action="store_true", help="serve over stdio (the default); some editors pass this option"
     )
     parser.parse_args(arguments)
     # pygls logs failures of handlers with their traces; a client has them in the answer.

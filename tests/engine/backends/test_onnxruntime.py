@@ -294,7 +294,7 @@ def test_without_the_library_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_an_unknown_backend_is_told() -> None:
-    with pytest.raises(UsageError, match="use one of numpy, onnxruntime, cupy"):
+    with pytest.raises(UsageError, match="use one of: numpy, onnxruntime, cupy"):
         backend_of("torch")
 
 

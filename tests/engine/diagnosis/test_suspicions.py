@@ -36,7 +36,7 @@ def softmax(array: np.ndarray, axis: int) -> np.ndarray:
             *(np.array([[-128, 127, 127], [0, 1, -128]], np.int8), "saturates: 67% of the elements"),
         ),
         ("QuantizeLinear", {}, [SQUARE], np.arange(6, dtype=np.int8), ""),
-        ("Clip", {}, [SQUARE], np.full((2, 3), 9, np.float32), "gives 9 for all 6 elements"),
+        ("Clip", {}, [SQUARE], np.full((2, 3), 9, np.float32), "returns 9 for all 6 elements"),
         ("Add", {}, [np.ones(6, np.float32)], np.full(6, 2, np.float32), ""),
         ("Shape", {}, [[SQUARE]], np.array([2, 3]), ""),
     ],

@@ -162,7 +162,7 @@ MISPLACED = {
     "folder": ({"location": "."}, "which is not a file"),
     "link": ({"location": "link.bin"}, "outside the model's folder"),
     "linked folder": ({"location": "way/secret.bin"}, "outside the model's folder"),
-    "nul": ({"location": "a\0b"}, "bad file name"),
+    "nul": ({"location": "a\0b"}, "invalid file name"),
     "short": ({"offset": "8"}, "needs bytes 8 to 168"),
     "beyond": ({"offset": str(2**70)}, "needs bytes"),
     "negative": ({"offset": "-1"}, 'invalid external data: offset is "-1"'),
@@ -195,7 +195,7 @@ def test_a_link_that_stays_in_the_folder_is_fine(tmp_path):
 
 def test_a_model_in_memory_has_no_external_data(tmp_path):
     made = read_model(external(tmp_path))
-    with pytest.raises(LoadError, match="a model in memory has no folder"):
+    with pytest.raises(LoadError, match="a model loaded from memory has no folder"):
         load(made)
 
 

@@ -212,9 +212,9 @@ def test_a_value_of_the_graph_around_is_out_of_reach():
 @pytest.mark.parametrize(
     ("made", "message"),
     [
-        (gradient(["x"], ["dx"], "y", ["x", "w"]), "names 2 values in xs and zs, but has 1 operands"),
+        (gradient(["x"], ["dx"], "y", ["x", "w"]), "lists 2 values in xs and zs, but has 1 operands"),
         (gradient(["x"], ["dx", "dw"], "y", ["x"]), "1 operands and 2 outputs"),
-        (gradient(["x"], ["dx"], "q", ["x"]), "reads %q, which nothing defines"),
+        (gradient(["x"], ["dx"], "q", ["x"]), "reads %q, which is not defined"),
         (gradient(["x"], ["dx"], "dx", ["x"]), "cycle"),
         (helper.make_node("Gradient", ["x"], ["dx"], domain=DOMAIN, xs=["x"]), "must have one value in y"),
     ],

@@ -197,7 +197,7 @@ def test_an_if_that_does_not_fit(change):
         del node.attribute[0]
     else:
         node.attribute[0].g.output.append(node.attribute[0].g.output[0])
-    with pytest.raises(GraphError, match=r"the If node that gives %y"):
+    with pytest.raises(GraphError, match=r"the If node that returns %y"):
         load(made)
 
 
@@ -546,12 +546,12 @@ def test_what_a_branch_reads_orders_the_node_that_has_it():
 WRONG = {
     "cycle": (
         [helper.make_node("Add", ["x", "b"], ["a"], name="one"), helper.make_node("Relu", ["a"], ["b"])],
-        ["has a cycle of 2 nodes", 'node "one" (Add) gives %a', "Relu -> %b gives %b"],
+        ["has a cycle of 2 nodes", 'node "one" (Add) returns %a', "Relu -> %b returns %b"],
     ),
     "itself": ([helper.make_node("Relu", ["y"], ["y"])], ["has a cycle of 1 node\n"]),
     "undefined": (
         [helper.make_node("Relu", ["X"], ["y"], name="act")],
-        ['node "act" (Relu) in graph @main reads %X, which nothing defines'],
+        ['node "act" (Relu) in graph @main reads %X, which is not defined'],
     ),
     "near": ([helper.make_node("Relu", ["xy"], ["y"])], ["did you mean %"]),
     "twice": (
@@ -562,7 +562,7 @@ WRONG = {
         [helper.make_node("Relu", ["x"], ["x"])],
         ["%x is defined twice", "an input or constant"],
     ),
-    "no output": ([helper.make_node("Relu", ["x"], ["z"])], ["returns %y, which nothing defines"]),
+    "no output": ([helper.make_node("Relu", ["x"], ["z"])], ["returns %y, which is not defined"]),
     "two data": (
         [helper.make_node("Constant", [], ["y"], value_int=1, value_float=1.0)],
         ["must have one attribute and one output"],

@@ -279,7 +279,7 @@ def test_the_allocation_can_be_given() -> None:
     debugger = started(CHAIN, given)
     assert debugger.allocation is given
     assert given.name == "poison"
-    with pytest.raises(nncdbg.UsageError, match="no allocator 'heap'"):
+    with pytest.raises(nncdbg.UsageError, match="unknown allocator 'heap'"):
         started(CHAIN, "heap")
 
 

@@ -80,18 +80,18 @@ WRONG = {
         "unknown field `offsets`",
         "write JSON",
     ),
-    "another version": ('{"nncdbg_plan": 2, "graphs": {}}', "of version 2", "use version 1"),
+    "another version": ('{"nncdbg_plan": 2, "graphs": {}}', "memory plan version 2", "use version 1"),
     "no alignment": (
         '{"nncdbg_plan": 1, "graphs": {}, "alignment": 0}',
-        "the alignment is 0",
-        "number of bytes",
+        "the alignment cannot be 0",
+        "1 byte or more",
     ),
     "an unknown graph": (document(layre={}), "has the graph 'layre'", "did you mean layer?"),
     "an unknown block": (document(**{"main/3/2": {}}), "has the graph 'main/3/2'", "did you mean main/3/"),
-    "an unknown value": (document(main={"hh": AT}), "%hh of main, which does not exist", "did you mean %h?"),
+    "an unknown value": (document(main={"hh": AT}), "%hh does not exist in main", "did you mean %h?"),
     "a value of two blocks": (
         document(main={"r": AT}),
-        "which occurs in several of its blocks",
+        "occurs in several blocks of",
         "main/3/0, main/3/1",
     ),
     "two places": (
@@ -102,23 +102,23 @@ WRONG = {
     "no size": (document(main={"h": {"offset": 0}}), "%h of main has no size", "`offset` and `size`"),
     "a negative offset": (
         document(main={"h": {"offset": -4, "size": 12}}),
-        "its offset is -4",
+        "its offset cannot be -4",
         "0 or more",
     ),
     "a size beyond all memory": (
         document(main={"h": {"offset": 0, "size": 1 << 60}}),
-        "its size is",
+        "its size cannot be",
         "number of bytes",
     ),
     "text for a number": (
         document(main={"h": {"offset": "0", "size": 12}}),
         "%h of main: Expected `int",
-        "write for example",
+        "write, for example,",
     ),
     "a field of a value too many": (
         document(main={"h": AT | {"at": 1}}),
         "unknown field `at`",
-        "write for example",
+        "write, for example,",
     ),
     "an alias of nothing": (
         document(main={"h": {"alias": "q"}}),
@@ -128,7 +128,7 @@ WRONG = {
     "aliases in a ring": (
         document(main={"h": {"alias": "m"}, "m": {"alias": "h"}}),
         "is an alias of %",
-        "give `offset` and `size`",
+        "set `offset` and `size`",
     ),
 }
 
@@ -148,7 +148,7 @@ def test_a_wrong_plan_is_a_wrong_use(text: str, message: str, hint: str | None, 
 @pytest.mark.parametrize("name", ["missing.json", "folder", "nul\0"])
 def test_a_file_that_cannot_be_read_is_a_wrong_use(name: str, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
-    with pytest.raises(nncdbg.UsageError, match="cannot be read"):
+    with pytest.raises(nncdbg.UsageError, match="cannot read the plan"):
         read_plan(f"{tmp_path}/{name}", MODEL)
 
 

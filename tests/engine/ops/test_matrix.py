@@ -187,13 +187,13 @@ def test_types_flow(name: str, shapes: list[Any], attributes: dict[str, Any], ex
 @pytest.mark.parametrize(
     ("name", "shapes", "attributes", "fact"),
     [
-        ("MatMul", [(2, 3), (4, 5)], {}, "a has 3 columns, b has 4 rows"),
+        ("MatMul", [(2, 3), (4, 5)], {}, "a has 3 columns, but b has 4 rows"),
         ("MatMul", [(2, 2, 3), (3, 3, 5)], {}, "do not broadcast"),
         ("MatMul", [(), (3, 5)], {}, "a scalar is not a matrix"),
         ("Gemm", [(2, 3), (4, 5)], {}, "A has 3 columns, B has 4 rows"),
         ("Gemm", [(2, 3, 1), (3, 5)], {}, "A has 3 axes, expected 2"),
         ("Gemm", [(2, 3), (3, 5), (4,)], {}, "C has 4 columns, the product has 5"),
-        ("Einsum", [(2, 3)], {"equation": "ij,jk->ik"}, "has 2 terms, the op has 1 inputs"),
+        ("Einsum", [(2, 3)], {"equation": "ij,jk->ik"}, "has 2 terms, but the op has 1 inputs"),
         ("Einsum", [(2, 3), (4, 5)], {"equation": "ij,jk->ik"}, "3 and 4 do not broadcast"),
         ("Einsum", [(2, 3, 4)], {"equation": "ij->i"}, "does not fit an input of 3 axes"),
         ("Einsum", [(2, 3)], {"equation": "ij->k"}, "the output letter 'k'"),

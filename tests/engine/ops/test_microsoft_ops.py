@@ -129,7 +129,7 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
     op = lookup("com.microsoft.BiasSplitGelu", 1)
     assert op is not None
     assert op.infer is not None
-    with pytest.raises(nncdbg.NncdbgError, match="do not split into two halves"):
+    with pytest.raises(nncdbg.NncdbgError, match="cannot be split into two halves"):
         op.infer({}, [TensorType("f32", (2, 3)), TensorType("f32", (3,))])
 
 

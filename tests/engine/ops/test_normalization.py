@@ -198,11 +198,16 @@ def test_types_flow() -> None:
 @pytest.mark.parametrize(
     ("name", "shapes", "attributes", "fact"),
     [
-        ("BatchNormalization", [(1, 3, 2), (4,)], {}, "scale has 4 elements, input has 3 channels"),
+        ("BatchNormalization", [(1, 3, 2), (4,)], {}, "scale has 4 elements, but input has 3 channels"),
         ("BatchNormalization", [(1, 3, 2), (3,), (3,), (3,), (5,)], {}, "var has 5 elements"),
         ("InstanceNormalization", [(1, 3), (3,), (3,)], {}, "input has 2 axes, expected at least 3"),
-        ("GroupNormalization", [(1, 3, 2), (3,), (3,)], {"num_groups": 2}, "3 channels do not divide into 2"),
-        ("LayerNormalization", [(2, 3), (4,)], {}, "scale does not fit the input"),
+        (
+            "GroupNormalization",
+            [(1, 3, 2), (3,), (3,)],
+            {"num_groups": 2},
+            "3 channels cannot be split evenly into 2",
+        ),
+        ("LayerNormalization", [(2, 3), (4,)], {}, "cannot broadcast scale to the input"),
         ("LayerNormalization", [(2, 3), (3,)], {"axis": 2}, "axis 2 is out of range for 2 axes"),
         ("LpNormalization", [(2, 3)], {"axis": -3}, "axis -3 is out of range for 2 axes"),
     ],

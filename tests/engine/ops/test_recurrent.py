@@ -244,9 +244,9 @@ def test_types_refuse(name: str, x: Any, weight: Any, again: Any, fact: str) -> 
 @every
 def test_an_unknown_activation_is_refused(name: str) -> None:
     attributes = {"hidden_size": HIDDEN, "activations": ["Sinus"] * ACTIVATIONS[name]}
-    with pytest.raises(GraphError, match="there is no activation 'Sinus'"):
+    with pytest.raises(GraphError, match="unknown activation 'Sinus'"):
         by_kernel(name, inputs_of(name), attributes)
-    with pytest.raises(GraphError, match="4 activations are given"):
+    with pytest.raises(GraphError, match="got 4"):
         by_kernel(
             name, inputs_of(name), {"hidden_size": HIDDEN, "activations": ["Relu", "Tanh", "Elu", "Tanh"]}
         )

@@ -106,7 +106,7 @@ def test_sizes_that_are_symbols() -> None:
 @pytest.mark.parametrize(
     ("roi", "says"),
     [
-        ([2, 0, 0, 1, 1], "image 2 of a batch of 2"),
+        ([2, 0, 0, 1, 1], "image 2, but the batch size is 2"),
         ([-1, 0, 0, 1, 1], "image -1"),
         ([0, np.nan, 0, 1, 1], "NaN or infinite"),
         ([0, 0, 0, np.inf, 1], "NaN or infinite"),

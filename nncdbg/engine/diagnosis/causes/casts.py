@@ -60,7 +60,7 @@ def quantize(birth: Birth) -> Cause | None:
     x, scale = float(birth.inputs[0][index]), _parameter(birth, 1, index)
     if scale == 0 and x == 0:
         evidence = f"{spelled(birth, 0)}{at(index)} and its scale {spelled(birth, 1)} are 0"
-        return Cause("zero divided by zero", evidence, "give each scale a minimum above 0")
+        return Cause("zero divided by zero", evidence, "limit each scale to a minimum above 0")
     if math.isinf(x) and math.isinf(scale):
         evidence = f"{spelled(birth, 0)}{at(index)} and its scale {spelled(birth, 1)} are infinite"
         return Cause("infinity divided by infinity", evidence, INFINITE)

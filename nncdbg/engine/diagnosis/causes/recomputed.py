@@ -87,7 +87,7 @@ def narrowed(birth: Birth, index: Index) -> tuple[Birth, Index]:
 def _suspect(birth: Birth, index: Index, expected: str) -> Cause:
     given = shown(float(birth.output[index]))
     evidence = f"the kernel of {birth.op} computed {given}; NumPy computes {expected}"
-    hint = f"run it with another backend, and report the bug in the kernel of {birth.op}"
+    hint = f"run the model with another backend, and report the bug in the kernel of {birth.op}"
     return Cause("kernel", evidence, hint)
 
 

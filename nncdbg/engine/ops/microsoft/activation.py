@@ -48,7 +48,7 @@ def _half(attributes: Attributes, types: Types) -> tuple[Dim, ...] | None:
         return None
     last = shape[-1]
     if isinstance(last, int) and last % 2:
-        raise GraphError(f"the last axis has {last} elements, which do not split into two halves")
+        raise GraphError(f"the last axis has {last} elements, which cannot be split into two halves")
     return (*shape[:-1], last // 2 if isinstance(last, int) else None)
 
 

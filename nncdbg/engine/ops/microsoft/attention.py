@@ -28,7 +28,9 @@ def _widths(attributes: Attributes, columns: int) -> list[int]:
     if stated:
         return [int(size) for size in stated]
     if columns % 3:
-        raise GraphError(f"weights has {columns} columns, which do not divide into query, key and value")
+        raise GraphError(
+            f"weights has {columns} columns, which cannot be split evenly into query, key and value"
+        )
     return [columns // 3] * 3
 
 
@@ -111,7 +113,7 @@ def _attended(
 def _refuse_rotation(attributes: Attributes) -> None:
     for name in ("do_rotary", "past_present_share_buffer"):
         if attributes.get(name):
-            raise GraphError(f"{name}=1 is not supported", hint="onnxruntime has it on CUDA only")
+            raise GraphError(f"{name}=1 is not supported", hint=f"export the model with {name}=0")
 
 
 @composite("com.microsoft.Attention", infer=lambda a, types: _attention_types(a, types, 4, 0))

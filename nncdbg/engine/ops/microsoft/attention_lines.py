@@ -20,7 +20,7 @@ def split_heads(target: str, source: str, sizes: Sequence[int], heads: int) -> l
     """`%target` [batch, heads, sequence, size] from `%source` [batch, sequence, heads * size]."""
     batch, length, hidden = sizes
     if hidden % heads:
-        raise GraphError(f"{hidden} hidden elements do not divide into {heads} heads")
+        raise GraphError(f"{hidden} hidden elements cannot be split evenly into {heads} heads")
     return [
         f"%{target}_split = Reshape(%{source}, {[batch, length, heads, hidden // heads]})",
         f"%{target} = Transpose(%{target}_split, perm=[0, 2, 1, 3])",
@@ -171,4 +171,4 @@ def angle_lines(cos: str, sin: str, places: str) -> list[str]:
 def refuse(types: Types, index: int, what: str) -> None:
     """GraphError if an operand is given that no formula covers."""
     if at(types, index) is not None:
-        raise GraphError(f"{what} is not supported", hint="run it with --backend onnxruntime")
+        raise GraphError(f"{what} is not supported", hint="run the model with --backend onnxruntime")

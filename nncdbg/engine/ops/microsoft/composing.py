@@ -100,9 +100,7 @@ def activation_lines(name: str | None, x: str, y: str, parameters: Sequence[floa
     if not name:
         return [f"{y} = Identity({x})"]
     if name not in _ACTIVATIONS:
-        raise GraphError(
-            f"there is no fused activation {name!r}", hint=f"use one of: {', '.join(_ACTIVATIONS)}"
-        )
+        raise GraphError(f"unknown fused activation {name!r}", hint=f"use one of: {', '.join(_ACTIVATIONS)}")
     given = [*parameters, None, None][:2]
     alpha, beta = (
         default if stated is None else stated

@@ -59,7 +59,7 @@ def _sizes(attributes: Attributes, types: Types) -> _Sizes:
     batch, length, hidden = sizes_at(types, 0)
     heads, groups = attributes["num_heads"], attributes["kv_num_heads"]
     if heads % groups:
-        raise GraphError(f"{heads} query heads do not divide into {groups} groups")
+        raise GraphError(f"{heads} query heads cannot be split evenly into {groups} groups")
     size = hidden // (heads if at(types, 1) is not None else heads + 2 * groups)
     past = sizes_at(types, 3)[2] if at(types, 3) is not None else 0
     return _Sizes(batch, length, heads, groups, size, past)
@@ -86,7 +86,7 @@ def _refuse_unsupported(attributes: Attributes, types: Types) -> None:
     for name in ("kv_cache_bit_width", "sliding_window_cache", "qk_output"):
         if attributes[name]:
             fact = f"{name}={attributes[name]} is not supported"
-            raise GraphError(fact, hint="run it with --backend onnxruntime")
+            raise GraphError(fact, hint="run the model with --backend onnxruntime")
 
 
 def _head_lines(attributes: Attributes, types: Types, sizes: _Sizes) -> list[str]:

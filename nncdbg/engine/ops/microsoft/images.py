@@ -57,14 +57,14 @@ def crop_and_resize(
     outside an image get `extrapolation_value`.
     """
     if mode not in ("bilinear", "nearest"):
-        raise GraphError(f"there is no mode {mode!r}", hint="use bilinear or nearest")
+        raise GraphError(f"unknown mode {mode!r}", hint="use bilinear or nearest")
     height, width = (int(size) for size in crop_size.reshape(-1))
     result = xp.full((len(rois), x.shape[1], height, width), extrapolation_value, widened(xp, x).dtype)
     for number, (image, (top, left, bottom, right)) in enumerate(
         zip(images.tolist(), rois.tolist(), strict=True)
     ):
         if not 0 <= image < x.shape[0]:
-            raise RunError(f"a region refers to image {image} of a batch of {x.shape[0]}")
+            raise RunError(f"a region refers to image {image}, but the batch size is {x.shape[0]}")
         rows = _places(xp, top, bottom, height, x.shape[2], x.dtype)
         columns = _places(xp, left, right, width, x.shape[3], x.dtype)
         inside = ((rows >= 0) & (rows <= x.shape[2] - 1))[:, None] & (

@@ -180,7 +180,7 @@ def _step_cache(attributes: Attributes, types: Types) -> list[str]:
             for line in (f"%{name} = Identity(%own_{name})", f"%{cache}_places = Identity(%own_{name})")
         ]
     if not attributes["past_present_share_buffer"]:
-        hint = "set past_present_share_buffer=1, which onnxruntime needs too"
+        hint = "set past_present_share_buffer=1, as onnxruntime also requires"
         raise GraphError("past_key is not a buffer shared with present_key", hint=hint)
     lines = [
         cast("taken_wide", "past_length", "i64"),

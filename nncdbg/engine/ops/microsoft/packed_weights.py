@@ -18,7 +18,7 @@ _BITS = (2, 4, 8)
 def unpacked(target: str, source: str, bits: int, shape: Sequence[int]) -> list[str]:
     """`%target` in f32, of `shape`, from the bytes of `%source`; the low bits of a byte come first."""
     if bits not in _BITS:
-        raise GraphError(f"weights of {bits} bits are not supported", hint="use bits=2, 4 or 8")
+        raise GraphError(f"{bits}-bit weights are not supported", hint="use bits=2, 4 or 8")
     whole = f"{target}_bytes"
     lines, parts = [f"%{whole} = Unsqueeze(%{source}, [-1])"], []
     for number in range(8 // bits):
@@ -50,7 +50,9 @@ def matmul_nbits(attributes: Attributes, types: Types) -> str:
     """
     names = ["a", "b", "scales", "zero_points", "g_idx", "bias"]
     if attributes["weight_prepacked"]:
-        raise GraphError("weight_prepacked=1 is not supported", hint="save the model without packing weights")
+        raise GraphError(
+            "weight_prepacked=1 is not supported", hint="save the model without prepacked weights"
+        )
     rows, depth, block, bits = (attributes[key] for key in ("N", "K", "block_size", "bits"))
     blocks = -(-depth // block)
     lines = [
@@ -178,7 +180,9 @@ def gather_block_quantized(attributes: Attributes, types: Types) -> str:
     shape, scales = list(sizes_at(types, 0)), sizes_at(types, 2)
     bits, block, kind = attributes["bits"], attributes["block_size"], type_at(types, 0).dtype
     if kind not in ("u8", "i4", "u4"):
-        raise GraphError(f"a table in {kind} is not supported", hint="run it with --backend onnxruntime")
+        raise GraphError(
+            f"a table of type {kind} is not supported", hint="run the model with --backend onnxruntime"
+        )
     packed = kind == "u8"
     if packed:
         shape[-1] *= 8 // bits

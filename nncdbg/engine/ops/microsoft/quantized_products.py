@@ -228,7 +228,7 @@ def _axis(attributes: Attributes, types: Types) -> str:
     if len(sizes_at(types, 1)) == 0:
         return ""
     if attributes["axis"] is None and math.prod(sizes_at(types, 1)) != 1:
-        raise GraphError("scales along an axis need the attribute 'axis'", hint="write axis=... in the call")
+        raise GraphError("per-axis scales need the attribute 'axis'", hint="write axis=... in the call")
     return f", axis={attributes['axis'] or 0}"
 
 

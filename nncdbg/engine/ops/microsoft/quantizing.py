@@ -17,7 +17,7 @@ from nncdbg.engine.ops.types import Types, at
 def scalar(target: str, types: Types, index: int, source: str) -> str:
     """`%target`: the one element of operand `index`, without axes."""
     if math.prod(sizes_at(types, index)) != 1:
-        raise GraphError(f"{source} has {list(sizes_at(types, index))} elements, expected one")
+        raise GraphError(f"{source} has shape {list(sizes_at(types, index))}, expected one element")
     return f"%{target} = Squeeze(%{source})" if sizes_at(types, index) else f"%{target} = Identity(%{source})"
 
 

@@ -98,7 +98,7 @@ def inverse(xp: ModuleType, x: Any) -> Any:
     try:
         return settled(xp, xp.linalg.inv(widened(xp, x)), x.dtype)
     except xp.linalg.LinAlgError as error:
-        raise RunError(f"the input contains a matrix without an inverse: {error}") from None
+        raise RunError(f"the input contains a singular matrix: {error}") from None
 
 
 def _distances(attributes: Attributes, types: Types) -> Types:
@@ -111,7 +111,7 @@ def distances(attributes: Attributes, types: Types) -> str:
     """The distance of each row of a to each row of b: euclidean, or its square (`sqeuclidean`)."""
     metric = attributes["metric"]
     if metric not in ("euclidean", "sqeuclidean"):
-        raise GraphError(f"there is no metric {metric!r}", hint="use euclidean or sqeuclidean")
+        raise GraphError(f"unknown metric {metric!r}", hint="use euclidean or sqeuclidean")
     root = metric == "euclidean"
     lines = [
         "%rows = Unsqueeze(%a.wide, [1])",
