@@ -94,7 +94,7 @@ _DIFFERENCES = """
 ## Limits
 
 An expression has at most 10,000 characters and 100 levels. A result may be at most 64 MiB larger than its
-largest operand. Larger results, such as `zeros(100000, 100000)`, are errors and are not computed.
+largest operand. A larger result, such as `zeros(100000, 100000)`, is an error.
 """
 
 

@@ -113,13 +113,26 @@ class Stopping:
 
     def _bind(self, found: Breakpoint) -> None:
         """Bind a breakpoint to its statements.  Raises UsageError where `$out` has no value there."""
-        self.placement.bind(found, self.traps.codes)
+        try:
+            self.placement.bind(found, self.traps.codes)
+        except UsageError as error:
+            if found.kind == "op" and error.hint is None:
+                error.hint = self._value_hint(found.target)
+            raise
         before = found.sites and not any(after for _, _, after in found.sites)
         if found.reads_out and (found.kind == "graph" or before):
             raise UsageError(
                 f"`$out` has no value at {found.kind} {found.target}: no result is computed there",
                 hint="break at an op, a value or a statement with results",
             )
+
+    def _value_hint(self, written: str) -> str | None:
+        """A hint that an op's name that does not exist means a value, if it does."""
+        try:
+            name = self.scope.find(written)
+        except ExpressionError as error:
+            return error.hint
+        return f"did you mean the value {spelled(name)}?" if name is not None else None
 
     def _target(self, kind: str, place: Any) -> str:
         match kind:

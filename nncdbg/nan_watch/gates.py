@@ -90,12 +90,12 @@ MEASURES = {
         hint="try a normalization between the layers, or smaller initial weights",
     ),
     "update": Measure(
-        "norm of the change of a carried value divided by its norm, per iteration",
+        "norm of a carried value's change in an iteration divided by the norm of the value",
         1.0,
         hint="reduce the learning rate or weight decay, or clip the gradient",
     ),
     "runaway": Measure(
-        "norm of a carried value divided by its first norm",
+        "norm of a carried value divided by the norm of its first value",
         100.0,
         hint="reduce the learning rate, or clip the gradient",
     ),
@@ -225,10 +225,12 @@ def gate_names() -> list[str]:
 def table() -> list[tuple[str, str]]:
     """Each gate as it is written, with its meaning: for help texts and documentation."""
     rows = list(KINDS.items())
-    rows.append(("range:EXPR", "an expression over values is true when one of these values is written"))
+    rows.append(("range:EXPR", "the expression is true after a statement writes one of its values"))
     for name, measure in MEASURES.items():
         written = f"{name}>X, {name}<X" if measure.above is None else f"{name}:{measure.limit:g}"
-        side = {True: "; fails at or above", False: "; fails at or below", None: ""}[measure.above]
+        side = {True: "; fails at or above the limit", False: "; fails at or below the limit", None: ""}[
+            measure.above
+        ]
         rows.append((written, measure.meaning + side))
     return rows
 

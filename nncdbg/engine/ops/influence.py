@@ -140,10 +140,10 @@ def _checked(application: Application) -> Sequence[Marked]:
 
 
 EVERYTHING = Influence("every element influences every result", _everything, exact=False)
-RESIZED = Influence("every element influences every result, and their sizes", _resized, exact=False)
-NOTHING = Influence("only the shape is read", _nothing)
+RESIZED = Influence("all results and their sizes", _resized, exact=False)
+NOTHING = Influence("none: the op reads only the shape", _nothing)
 CHECK = Influence(
-    "none: the op tests for such values",
+    "none: the op tests for NaN and Inf",
     _checked,
     discards="NaN and Inf, which the op tests for",
     infinities=Infinities.ABSORBED,
@@ -180,7 +180,7 @@ def of_first(row: Influence) -> Influence:
     def find(application: Application) -> Sequence[Marked]:
         return row.find(replace(application, marked=application.marked[:1]))
 
-    return replace(row, words=f"the first operand: {row.words}", find=find)
+    return replace(row, words=f"for the first operand, {row.words}", find=find)
 
 
 # -- elements moved ----------------------------------------------------------------------------
@@ -202,7 +202,7 @@ def moved(*data: int, every: bool = False) -> Influence:
         return [as_marks(found) for found in application.run(operands)]
 
     return Influence(
-        "each element: its new place; a shape, size or index: everything",
+        "the new place of the element; for a shape, size or index, all results",
         find,
         infinities=Infinities.KEPT,
     )
@@ -245,7 +245,7 @@ def probed(*data: int, every: bool = False) -> Influence:
             _probed_marks(each, found[0], own) for each, own in zip(found, application.results, strict=False)
         ]
 
-    return Influence("all results computed from the element, found by putting a NaN there", find, exact=False)
+    return Influence("all results that are NaN if the element is NaN, in a separate run", find, exact=False)
 
 
 def _is_number(value: Any) -> bool:

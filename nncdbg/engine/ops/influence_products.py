@@ -57,7 +57,7 @@ def _gathered_tuples(application: Application) -> Sequence[Marked]:
     return _indexed(application, places)
 
 
-_WORDS = "each element: its new place; an index: all elements that it selects"
+_WORDS = "the new place of the element; for an index, all elements that it selects"
 GATHERED = Influence(_WORDS, _gathered, infinities=Infinities.KEPT)
 GATHERED_ELEMENTS = Influence(_WORDS, _gathered_elements, infinities=Infinities.KEPT)
 GATHERED_TUPLES = Influence(_WORDS, _gathered_tuples, infinities=Infinities.KEPT)
@@ -77,7 +77,7 @@ def _scattered(application: Application) -> Sequence[Marked]:
 
 
 SCATTERED = Influence(
-    "data and updates: their places; an index: everything",
+    "for data and updates, their places in the result; for an index, all results",
     _scattered,
     discards="overwritten data",
     infinities=Infinities.MIXED,
@@ -99,7 +99,7 @@ def _one_hot(application: Application) -> Sequence[Marked]:
 
 
 ONE_HOT = Influence(
-    "an index: its new axis; values: the places that they are written to", _one_hot, exact=False
+    "for an index, its new axis; for a value, all places with this value", _one_hot, exact=False
 )
 
 
@@ -126,7 +126,9 @@ def _multiplied(application: Application) -> Sequence[Marked]:
 
 
 PRODUCT = Influence(
-    "rows of the first operand, columns of the second", _multiplied, infinities=Infinities.SUMMED
+    "for the first operand, a result row; for the second, a result column",
+    _multiplied,
+    infinities=Infinities.SUMMED,
 )
 
 
@@ -141,7 +143,7 @@ def _multiplied_and_added(application: Application) -> Sequence[Marked]:
     return [np.broadcast_to(found, np.shape(application.results[0]))]
 
 
-PRODUCT_AND_SUM = Influence("rows and columns; the third operand with broadcasting", _multiplied_and_added)
+PRODUCT_AND_SUM = Influence("as for MatMul; for the third operand, element by element", _multiplied_and_added)
 
 
 def counted(*data: int) -> Influence:
@@ -159,4 +161,4 @@ def counted(*data: int) -> Influence:
                 found |= np.asarray(application.run(operands)[0]) != 0
         return [found]
 
-    return Influence("an element: all its products; a zero point: everything", find, exact=False)
+    return Influence("all products of the element; for a zero point, all results", find, exact=False)

@@ -11,7 +11,7 @@ import numpy as np
 from nncdbg.engine.graph import Array
 from nncdbg.engine.ops.influence import Application, Infinities, Influence, Marked, aligned, resized
 
-LOSING = "an infinity that is not selected"
+LOSING = "an infinity that is not the result"
 
 
 def _none(marks: Marked) -> Any:
@@ -29,9 +29,9 @@ def _where(application: Application) -> Sequence[Marked]:
 
 
 WHERE = Influence(
-    "the condition, and the branch that is taken",
+    "element by element: the condition, and the operand that it selects",
     _where,
-    discards="the branch not taken",
+    discards="elements that the condition does not select",
     infinities=Infinities.MIXED,
 )
 
@@ -48,7 +48,7 @@ EQUAL = Influence(
     "element by element, with broadcasting",
     _equal,
     exact=False,
-    discards="NaN in `x == x`, which is a check",
+    discards="NaN in `x == x`, which tests for NaN",
     infinities=Infinities.ABSORBED,
 )
 
@@ -84,7 +84,7 @@ def _multiplied(application: Application) -> Sequence[Marked]:
 MULTIPLIED = Influence(
     "element by element, with broadcasting",
     _multiplied,
-    discards="a finite number times an exact 0",
+    discards="finite elements multiplied by an exact 0",
     infinities=Infinities.SCALED,
 )
 
@@ -127,7 +127,7 @@ def _clipped(application: Application) -> Sequence[Marked]:
 
 
 CLIPPED = Influence(
-    "element by element; a bound: all elements", _clipped, discards=LOSING, infinities=Infinities.MIXED
+    "element by element; for a bound, all elements", _clipped, discards=LOSING, infinities=Infinities.MIXED
 )
 
 
@@ -158,7 +158,9 @@ def _reduced(application: Application) -> Sequence[Marked]:
     return [_any(application, application.marked[0], reduced_axes(application))]
 
 
-REDUCED = Influence("all elements of the reduced axes", _reduced, infinities=Infinities.SUMMED)
+REDUCED = Influence(
+    "the result of the reduction that reads the element", _reduced, infinities=Infinities.SUMMED
+)
 
 
 REDUCED_TO_LEAST = REDUCED.roughly.taking(Infinities.ABSORBED)
@@ -177,7 +179,7 @@ def along(axis: int | None = None, *, rest: bool = False) -> Influence:
         found = marks.any(axis=axes, keepdims=True)
         return [np.broadcast_to(found, np.shape(result)) for result in application.results]
 
-    return Influence("all elements along the axis", find)
+    return Influence("all result elements along the axis", find)
 
 
 BEST = replace(along().roughly.taking(Infinities.ABSORBED), greatest=True)

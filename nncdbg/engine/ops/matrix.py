@@ -328,7 +328,7 @@ def _matrix_influence(application: Application) -> Sequence[Marked]:
     return [application.marked[0].any(axis=(-2, -1))]
 
 
-_MATRIX = Influence("all elements of the matrix", _matrix_influence)
+_MATRIX = Influence("the result of the matrix that contains the element", _matrix_influence)
 
 
 def det_types(attributes: Attributes, inputs: Types) -> Types:

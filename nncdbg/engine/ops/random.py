@@ -136,7 +136,7 @@ def _dropout_influence(application: Application) -> Sequence[Marked]:
     return [application.marked[0], *[None] * (len(application.results) - 1)]
 
 
-_DROPOUT = Influence("element by element; ratio and mode: everything", _dropout_influence, exact=False)
+_DROPOUT = Influence("element by element; for ratio and mode, all results", _dropout_influence, exact=False)
 
 
 def _dropped(

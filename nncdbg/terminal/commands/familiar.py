@@ -33,17 +33,17 @@ LETTERS = (
     Letter("f", "frame", "frame", "", ""),
     Letter("h", "help", "help", "help", "help"),
     Letter("i", "info", "info", "", ""),
-    Letter("j", "neither: the answer names `goto` and `set`", "jump", "jump", ""),
+    Letter("j", "neither: use `goto` or `set`", "jump", "jump", ""),
     Letter("l", "list", "list", "list", "list"),
     Letter("n", "next", "next", "next", "next"),
     Letter("p", "print", "print", "print", "print"),
     Letter("q", "quit", "quit", "quit", "quit"),
     Letter("r", "run; needs confirmation if the program has started", "run", "return", "restart"),
     Letter("s", "step", "step", "step", "step"),
-    Letter("t", "neither: the answer names `log`", "thread", "", "trace"),
+    Letter("t", "neither: use `log`", "thread", "", "trace"),
     Letter("u", "up", "until", "up", ""),
     Letter("w", "where", "", "where", ""),
-    Letter("x", "neither: the answer names `show`", "x", "", "examinemem"),
+    Letter("x", "neither: use `show`", "x", "", "examinemem"),
 )
 """The choice per letter: the common meaning, else the harmless one, else the question."""
 
@@ -109,73 +109,67 @@ ALIASES = {
 """Name in another debugger to the command line that it begins here."""
 
 _NO_MACHINE = "a graph has values, not registers and instructions"
-_NO_JUMP = "the statements of a graph run in order"
+_NO_JUMP = "a graph runs its statements in order"
 _NO_THREADS = "the program has one thread"
 _NO_PROCESS = "the program runs in this process"
-_NO_TRACE = "a trace is a logpoint here"
-_NO_LOOPS = "loops and conditions are written in Python"
-_FOLDER = "`py import os; print(os.getcwd())` is Python"
-_PYTHON = "`py`, the lines, then `end`; `interact` opens a Python prompt"
-_SHOW = "`show %h[0:8]` shows elements, `stats %h` the statistics"
+_NO_TRACE = "nncdbg has logpoints instead of traces"
+_NO_LOOPS = "the prompt has no loops or conditions"
+_FOLDER = "use Python: `py import os; print(os.getcwd())`"
+_PYTHON = "use `py`, the lines, then `end`, or open a Python prompt with `interact`"
+_SHOW = "use `show %h[0:8]` for elements, `stats %h` for statistics"
 
 ANSWERS = {
     "d": Answer("`delete` in gdb, `down` in pdb", "type `delete` or `down`"),
-    "j": Answer(_NO_JUMP, "`goto NUMBER` goes to another moment, `set %h = EXPR` changes a value"),
-    "jump": Answer(_NO_JUMP, "`goto NUMBER` goes to another moment, `set %h = EXPR` changes a value"),
-    "x": Answer("memory is shown by value", _SHOW),
-    "examinemem": Answer("memory is shown by value", _SHOW),
-    "regs": Answer(_NO_MACHINE, "`info locals` lists the values of this frame"),
-    "disassemble": Answer(_NO_MACHINE, "`stepi` enters the micro program of an op, `ll` lists the graph"),
-    "disass": Answer(_NO_MACHINE, "`stepi` enters the micro program of an op, `ll` lists the graph"),
-    "thread": Answer(_NO_THREADS, "`where` shows its stack"),
-    "threads": Answer(_NO_THREADS, "`where` shows its stack"),
-    "t": Answer(_NO_TRACE, "`log PLACE MESSAGE` prints a message at a place"),
-    "trace": Answer(_NO_TRACE, "`log PLACE MESSAGE` prints a message at a place"),
+    "j": Answer(_NO_JUMP, "use `goto NUMBER`, or change a value with `set %h = EXPR`"),
+    "jump": Answer(_NO_JUMP, "use `goto NUMBER`, or change a value with `set %h = EXPR`"),
+    "x": Answer("nncdbg shows memory by value", _SHOW),
+    "examinemem": Answer("nncdbg shows memory by value", _SHOW),
+    "regs": Answer(_NO_MACHINE, "list the values of this frame with `info locals`"),
+    "disassemble": Answer(_NO_MACHINE, "enter a micro program with `stepi`, or list the graph with `ll`"),
+    "disass": Answer(_NO_MACHINE, "enter a micro program with `stepi`, or list the graph with `ll`"),
+    "thread": Answer(_NO_THREADS, "show its stack with `where`"),
+    "threads": Answer(_NO_THREADS, "show its stack with `where`"),
+    "t": Answer(_NO_TRACE, "print a message at a place with `log PLACE MESSAGE`"),
+    "trace": Answer(_NO_TRACE, "print a message at a place with `log PLACE MESSAGE`"),
     "dprintf": Answer(
-        "a message takes values in braces", "`log PLACE MESSAGE`, such as `log 14 mean {mean(%s)}`"
+        "format strings are not supported", "use `log PLACE MESSAGE`: `log 14 mean {mean(%s)}`"
     ),
-    "printf": Answer(
-        "formats are not supported", "`print EXPR` shows values, `log PLACE MESSAGE` prints text"
-    ),
-    "echo": Answer("formats are not supported", "`print EXPR` shows values, `log PLACE MESSAGE` prints text"),
-    "rbreak": Answer("a breakpoint can be at an op", "`break OP` stops before each statement with the op"),
-    "rwatch": Answer(
-        "reads are not watched", "`watch %h` stops after each write, `break OP` before a statement"
-    ),
-    "awatch": Answer(
-        "reads are not watched", "`watch %h` stops after each write, `break OP` before a statement"
-    ),
-    "on": Answer("a breakpoint has a list of commands", "`commands NUMBER`, the commands, then `end`"),
-    "goroutines": Answer(_NO_THREADS, "`where` shows its stack"),
-    "toggle": Answer("a number is needed", "`disable NUMBER` or `enable NUMBER`"),
-    "rev": Answer("each step back is a command", "`back`, `rback`, `rfinish` or `rcontinue`"),
+    "printf": Answer("format strings are not supported", "use `print EXPR`, or `log PLACE MESSAGE` for text"),
+    "echo": Answer("format strings are not supported", "use `print EXPR`, or `log PLACE MESSAGE` for text"),
+    "rbreak": Answer("patterns are not supported", "use `break OP` to stop before each statement with an op"),
+    "rwatch": Answer("nncdbg does not watch reads", "use `watch %h` to stop after each write, or `break OP`"),
+    "awatch": Answer("nncdbg does not watch reads", "use `watch %h` to stop after each write, or `break OP`"),
+    "on": Answer("a breakpoint has a list of commands", "use `commands NUMBER`, the commands, then `end`"),
+    "goroutines": Answer(_NO_THREADS, "show its stack with `where`"),
+    "toggle": Answer("there is no toggle", "use `disable NUMBER` or `enable NUMBER`"),
+    "rev": Answer("each step back is a command", "use `back`, `rback`, `rfinish` or `rcontinue`"),
     "clear-checkpoint": Answer(
-        "marks cannot be deleted here", "`marks` lists them, `mark NAME` sets one again"
+        "the prompt cannot delete marks", "move it with `mark NAME`; list all marks with `marks`"
     ),
-    "handle": Answer("there are no signals", "`catch nan`, `catch inf` stop at findings"),
-    "signal": Answer("there are no signals", "`catch nan`, `catch inf` stop at findings"),
-    "exceptions": Answer(
-        "a failure stops the program", "`where` shows the stack, `catch nan` stops at findings"
+    "handle": Answer("there are no signals", "use `catch nan inf` to stop at findings"),
+    "signal": Answer("there are no signals", "use `catch nan inf` to stop at findings"),
+    "exceptions": Answer("a failure always stops the program", "use `catch nan` to stop at findings too"),
+    "attach": Answer(_NO_PROCESS, "type `quit`, then `nncdbg MODEL`"),
+    "detach": Answer(_NO_PROCESS, "use `continue` to run to the end, or `quit`"),
+    "kill": Answer(_NO_PROCESS, "use `restart` to go back to the start, or `quit`"),
+    "file": Answer("a session has one model", "type `quit`, then `nncdbg MODEL`"),
+    "rebuild": Answer("a session has one model", "type `quit`, then `nncdbg MODEL`"),
+    "edit": Answer("the program cannot change during a session", "change a value with `set %h = EXPR`"),
+    "shell": Answer(
+        "nncdbg runs no shell commands", "use `quit`, or `source FILE` to run commands from a file"
     ),
-    "attach": Answer(_NO_PROCESS, "`quit`, then `nncdbg MODEL`"),
-    "detach": Answer(_NO_PROCESS, "`continue` runs to the end, `quit` leaves"),
-    "kill": Answer(_NO_PROCESS, "`restart` goes back to the start, `quit` leaves"),
-    "file": Answer("a session has one model", "`quit`, then `nncdbg MODEL`"),
-    "rebuild": Answer("a session has one model", "`quit`, then `nncdbg MODEL`"),
-    "edit": Answer("the text of the program is fixed", "`set %h = EXPR` changes a value"),
-    "shell": Answer("there is no shell here", "`quit` leaves, `source FILE` runs commands from a file"),
-    "define": Answer("commands are not defined here", "`source FILE` runs commands from a file"),
-    "alias": Answer("commands are not defined here", "`source FILE` runs commands from a file"),
+    "define": Answer("you cannot define commands", "use `source FILE` to run commands from a file"),
+    "alias": Answer("you cannot define commands", "use `source FILE` to run commands from a file"),
     "while": Answer(_NO_LOOPS, _PYTHON),
     "for": Answer(_NO_LOOPS, _PYTHON),
     "if": Answer(_NO_LOOPS, _PYTHON),
-    "import": Answer("modules are imported in Python", _PYTHON),
-    "from": Answer("modules are imported in Python", _PYTHON),
-    "pwd": Answer("there is no shell here", _FOLDER),
-    "cd": Answer("there is no shell here", _FOLDER),
-    "interrupt": Answer("Ctrl-C does this", "it stops the running program within one op, see `help keys`"),
-    "layout": Answer("there are no windows", "`list` shows the text; editors show more, see `nncdbg dap`"),
-    "tui": Answer("there are no windows", "`list` shows the text; editors show more, see `nncdbg dap`"),
+    "import": Answer("the prompt cannot import modules", _PYTHON),
+    "from": Answer("the prompt cannot import modules", _PYTHON),
+    "pwd": Answer("nncdbg runs no shell commands", _FOLDER),
+    "cd": Answer("nncdbg runs no shell commands", _FOLDER),
+    "interrupt": Answer("interrupt is a key", "press Ctrl-C to stop the running program; see `help keys`"),
+    "layout": Answer("there are no windows", "use `list`, or an editor with `nncdbg dap`"),
+    "tui": Answer("there are no windows", "use `list`, or an editor with `nncdbg dap`"),
 }
 """Name in another debugger to the answer that it gets."""
 
