@@ -322,7 +322,7 @@ class Compiler:
             return code.new_slot("", literal_array(operand, dtype), -1)
         slot = code.find(operand)
         if slot is None:
-            raise GraphError(f"%{operand} is not defined", hint="define it before this statement")
+            raise GraphError(f"%{operand} is not defined", hint="define the value before this statement")
         return slot
 
 

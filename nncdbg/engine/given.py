@@ -109,7 +109,7 @@ def _sequence(
         data = load_archive(path, lambda header: _check_header(element, header))
     if not isinstance(data, (list, tuple)):
         raise InputError(
-            f"input %{value.name} {type_} needs a list of arrays", hint="put all its arrays in FILE.npz"
+            f"input %{value.name} {type_} needs a list of arrays", hint="put all the arrays in FILE.npz"
         )
     return [
         given_array(Value(f"{value.name}[{index}]", type_.element), item, folder, notes)

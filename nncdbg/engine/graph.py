@@ -1,4 +1,4 @@
-"""The records that hold a program: plain, frozen, without behaviour beyond equality.
+"""The records that hold a program: plain, frozen, without behavior beyond equality.
 
 SSA: a value is defined once per frame.  Names are never changed.  Data of any size is either
 `Inline` or a `Reference` into a store, so a graph of gigabytes is a few kilobytes here.

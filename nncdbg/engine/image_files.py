@@ -1,7 +1,7 @@
 """Image files as tensors: what the pixels become is given by the input's type and by explicit steps.
 
 Everything that the header decides (pixel count, layout, size) is checked before the pixels are decoded.
-Colour conversions and scaling filters are Pillow's.
+Color conversions and scaling filters are Pillow's.
 """
 
 from __future__ import annotations

@@ -78,7 +78,8 @@ def image_file(text: str, folder: Path | None = None) -> ImageFile | None:
         for name in parsed:
             if name in fields:
                 raise UsageError(
-                    f'"{text}" has two steps of the same kind', hint=f"use at most one of each: {STEPS}"
+                    f'"{text}" has two steps of the same kind',
+                    hint=f"use at most one step of each kind: {STEPS}",
                 )
         fields.update(parsed)
     return ImageFile(path, steps, **fields)

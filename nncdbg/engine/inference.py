@@ -63,7 +63,7 @@ def check_operands(node: Node, found: Schema) -> None:
         formal = ", ".join(parameter.name for parameter in found.inputs) or "none"
         raise GraphError(
             f"{node.op} takes {_count(needed, len(found.inputs), variadic)}, not {len(node.inputs)}",
-            hint=f"its operands are: {formal}",
+            hint=f"use these operands: {formal}",
         )
     for parameter, operand in zip(found.inputs, node.inputs, strict=False):
         if operand is None and not parameter.optional and not parameter.variadic:
@@ -91,7 +91,7 @@ def literal_dtype(
     types: Sequence[Type | None],
     opsets: Mapping[str, int],
 ) -> str:
-    """The element type of a literal: that of its neighbours under the same type variable of the schema."""
+    """The element type of a literal: that of its neighbors under the same type variable of the schema."""
     kind = _kind(literal.data)
     found = schema(node.op, version_of(node.op, opsets)) if node and not node.op.startswith("@") else None
     if found is None or not found.inputs:

@@ -162,11 +162,11 @@ class _Missing:
         if isinstance(self.value.type, SequenceType):
             raise InputError(
                 f"input %{name} {self.value.type} is a sequence, which cannot be generated",
-                hint=f"supply it: --input {name}=FILE.npz",
+                hint=f"supply the input: --input {name}=FILE.npz",
             )
         raise InputError(
             f"input %{name} has no known {'shape' if self.value.type else 'type'}, so it cannot be generated",
-            hint=f"supply it: --input {name}=FILE.npy, or its sizes: {name}=normal[1,512]",
+            hint=f"supply the input: --input {name}=FILE.npy, or sizes: {name}=normal[1,512]",
         )
 
 

@@ -60,7 +60,7 @@ def _same_dtype(name: str, known: TensorType | None, array: Array) -> Array:
             held = str(TensorType(dtypes.name_of(array.dtype), array.shape))
         raise UsageError(
             f"%{name} is {known}, but the file contains {held}",
-            hint=f"convert it before numpy.save: x.astype({wanted.name!r})",
+            hint=f"convert the array before numpy.save: x.astype({wanted.name!r})",
         )
     return array
 

@@ -35,7 +35,9 @@ def load_array(path: Path) -> Array:
         loaded = np.load(file, allow_pickle=False)
         if isinstance(loaded, np.ndarray):
             return loaded
-    raise LoadError(f"{path} is an archive of arrays", hint="rename it to .npz, and add a key: FILE.npz:KEY")
+    raise LoadError(
+        f"{path} is an archive of arrays", hint="rename the file to .npz, and add a key: FILE.npz:KEY"
+    )
 
 
 def read_part(part: Array) -> Array:

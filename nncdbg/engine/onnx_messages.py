@@ -82,7 +82,7 @@ def _attribute(schema: Any, name: str, value: Any) -> Any:
 
     if name not in schema.attributes:
         known = ", ".join(sorted(schema.attributes)) or "none"
-        raise UsageError(f'{schema.name} has no attribute "{name}"', hint=f"its attributes are: {known}")
+        raise UsageError(f'{schema.name} has no attribute "{name}"', hint=f"use these attributes: {known}")
     kind = schema.attributes[name].type.value
     return helper.make_attribute(name, attribute_data(value), attr_type=kind)
 

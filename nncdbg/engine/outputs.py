@@ -60,13 +60,14 @@ def failure_of(stop: Stop, model: str) -> NncdbgError | None:
         )
     if stop.finding is not None and stop.finding.kind == "micro":
         return RunError(
-            f"{stop.detail} (line {stop.line})", hint=f"stop there with `nncdbg {model} --check micro`"
+            f"{stop.detail} (line {stop.line})",
+            hint=f"stop at the statement with `nncdbg {model} --check micro`",
         )
     if stop.finding is not None:
         kind = stop.finding.kind
         return MemoryFault(
             f"{stop.detail} (line {stop.line})",
             kind=kind,
-            hint=f"stop there with `nncdbg {model}`, then `continue`",
+            hint=f"stop at the statement with `nncdbg {model}`, then `continue`",
         )
     return RunError(stop.detail or f"the run stopped: {stop.reason}")

@@ -97,7 +97,7 @@ def _again(binding: Binding, inputs: Sequence[Any]) -> Any:
 
 
 def _no_generator() -> Any:
-    raise AssertionError("an op that draws random numbers cannot declare squares")
+    raise AssertionError("random ops cannot declare squares")
 
 
 def _differs(result: Array, expected: Any) -> Array | None:

@@ -782,7 +782,7 @@ class Debugger(RichOutput):
         """Call a mark `to`.  Raises UsageError if there is none, or if another one is called so."""
         mark = self.known_mark(name)
         if to != name and to in self.timeline.marks:
-            raise UsageError(f"the mark {to!r} already exists", hint="delete it, or use another name")
+            raise UsageError(f"the mark {to!r} already exists", hint="delete the mark, or use another name")
         self.timeline.rename_mark(mark, to)
 
     @property

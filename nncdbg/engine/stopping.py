@@ -195,7 +195,7 @@ class Stopping:
         """The breakpoint with a number.  Raises UsageError if there is none."""
         found = self.traps.breakpoints.get(number)
         if found is None:
-            raise UsageError(f"no breakpoint {number}", hint="list them with `info breakpoints`")
+            raise UsageError(f"no breakpoint {number}", hint="list the breakpoints with `info breakpoints`")
         return found
 
     def reach(self, code: Code) -> None:

@@ -111,7 +111,7 @@ class Values:
         if waiting is not None:
             raise NotComputed(
                 f"%{name} is not computed yet",
-                hint=f"step over the statement that defines it{self._where(waiting)}",
+                hint=f"step over the statement that defines the value{self._where(waiting)}",
             )
         if self.has(name):
             inner = self.inner_frame(name)
@@ -122,7 +122,7 @@ class Values:
                 )
             raise NotComputed(
                 f"%{name} is not available in this frame",
-                hint="run its block: it has not run since the last edit, or its history was dropped",
+                hint="run the block again: it has not run since the last edit, or its history was dropped",
             )
         raise self._unknown(name)
 
@@ -219,7 +219,7 @@ class Values:
             if content is UNSET:
                 raise NotComputed(
                     f"%{name} was dropped to keep within the history budget",
-                    hint="go back to its statement, or increase --history",
+                    hint="step back to the statement, or increase --history",
                 )
         return self._standing(name, content)
 
@@ -248,7 +248,7 @@ class Values:
         here = next(self.places(name), None)
         if here is None:
             self.place(name)
-            raise AssertionError("a name without a place is an error")
+            raise AssertionError("a known name has no place")
         for _, kind, dropped in reversed(self.machine.journal):
             if kind == "next":
                 code, slots = dropped
@@ -326,7 +326,9 @@ class Values:
         if slot == 0:
             raise NotComputed(f"{shown} is an optional operand that is not given")
         if frame.slots[slot] is UNSET:
-            raise NotComputed(f"{shown} is not computed yet", hint="step over the statement that defines it")
+            raise NotComputed(
+                f"{shown} is not computed yet", hint="step over the statement that defines the value"
+            )
         self.between()
         depth = self.machine.frames.index(frame) if frame in self.machine.frames else None
         place = Place(frame.slots, slot, frame.code, depth, True)

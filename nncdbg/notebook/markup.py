@@ -1,7 +1,7 @@
 """The pieces of HTML that all renderings share.
 
-Text out of models is escaped here and nowhere else.  Colours are readable on light and dark pages:
-text has the page's own colour, and what is coloured is neither light nor dark.
+Text out of models is escaped here and nowhere else.  Colors are readable on light and dark pages:
+text has the page's own color, and what is colored is neither light nor dark.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _THEME = TerminalTheme(
         _MIDDLE,
     ],
 )
-"""Colours of terminal output; foreground and background are met only where `dim` mixes the two."""
+"""Colors of terminal output; foreground and background are met only where `dim` mixes the two."""
 
 
 def document(*parts: str) -> str:
@@ -72,7 +72,7 @@ def note(text: str) -> str:
 
 
 def printed(show: Callable[[Screen], None]) -> str:
-    """What `show` prints to a screen, errors included, with its colours."""
+    """What `show` prints to a screen, errors included, with its colors."""
     screen = Screen(StringIO(), StringIO(), width=WIDTH, color=True)
     screen.err = screen.out
     screen.out.record = True

@@ -22,7 +22,7 @@ _CHANNELS = 6
 def picture(array: Array, height: int) -> str:
     """HTML of a picture `height` pixels high; "" where there is nothing to draw.
 
-    Each cell is the mean of the finite elements of its block.  A block with a NaN or Inf has the colour
+    Each cell is the mean of the finite elements of its block.  A block with a NaN or Inf has the color
     of that, however few there are.
     """
     blocks = [_blocks(part) for part in _parts(array)]
@@ -75,7 +75,7 @@ def _scale(parts: list[Array]) -> tuple[float, float]:
 
 
 def _painted(blocks: Blocks, low: float, high: float) -> Colors:
-    """The colours (u8[rows, columns, 3]) of an image between the ends of a scale."""
+    """The colors (u8[rows, columns, 3]) of an image between the ends of a scale."""
     colors = painted(blocks.data, low, high)
     for bit, color in zip((NEGATIVE_INFINITY, POSITIVE_INFINITY, NAN), reversed(MARK_COLORS), strict=True):
         colors[(blocks.flags & bit) > 0] = color
@@ -114,7 +114,7 @@ def _line(blocks: Blocks, height: int) -> str:
 
 
 def _name(flags: int) -> str:
-    """The colour of a block with such flags; a NaN comes before an Inf."""
+    """The color of a block with such flags; a NaN comes before an Inf."""
     bits = (NAN, POSITIVE_INFINITY, NEGATIVE_INFINITY)
     color = next(color for bit, color in zip(bits, MARK_COLORS, strict=True) if flags & bit)
     return "rgb({},{},{})".format(*color)

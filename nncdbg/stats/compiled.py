@@ -209,7 +209,7 @@ def _number(bits: Any, sample: Any, kind: Any) -> Any:
     word = np.uint32(bits)
     if kind == _BRAIN:
         return _reinterpret(sample, word << np.uint32(16))
-    # The product rebiases the exponent, and normalises sub-normals on the way.
+    # The product rebiases the exponent, and normalizes sub-normals on the way.
     magnitude = _reinterpret(sample, (word & np.uint32(0x7FFF)) << np.uint32(13)) * _like(sample, 2.0**112)
     return magnitude if word < 0x8000 else -magnitude
 
@@ -404,7 +404,7 @@ def integers(
 
 @_jit()
 def _tally(held: Any) -> Any:
-    """How often each byte occurs; four tallies, since equal neighbours would wait for each other."""
+    """How often each byte occurs; four tallies, since equal neighbors would wait for each other."""
     tally = np.zeros((4, 256), np.int64)
     whole = held.size - held.size % 4
     for i in range(0, whole, 4):

@@ -11,7 +11,7 @@ from nncdbg.terminal.session import Session
 
 
 def execute(debugger: Debugger, commands: str) -> str:
-    """Run commands of the prompt, one a line, and return what they print, without colour and uncut.
+    """Run commands of the prompt, one a line, and return what they print, without color and uncut.
 
     A line that is no command is an expression, as at the prompt.  What a command does to the debugger
     stays (breakpoints, edits, the position); the settings of the prompt and `display` end with the call.

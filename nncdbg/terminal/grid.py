@@ -94,7 +94,7 @@ def _cell(value: Any, width: int, look: Look) -> Text:
 
 
 def _vector(vector: Array, positions: range, look: Look, rows: int) -> list[Text]:
-    """`[0] 1 2 3` / `[3] 4 5 6`: as many as fit a line, labelled with the first position."""
+    """`[0] 1 2 3` / `[3] 4 5 6`: as many as fit a line, labeled with the first position."""
     ends = edges(vector.shape[0], rows * look.width)
     values = [vector[i] for i in ends if i is not None]
     width = max(cells(element(value, look.precision)) for value in values)

@@ -1,4 +1,4 @@
-"""Tensors as pictures of one pixel per element, with NaN and infinities in colours of their own."""
+"""Tensors as pictures of one pixel per element, with NaN and infinities in colors of their own."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _SIDE = 256
 _MOST = 1 << 26
 """Pixels of a picture at most."""
 _GAP = (255, 255, 255)
-"""The colour between the matrices of a tensor with more than two axes."""
+"""The color between the matrices of a tensor with more than two axes."""
 
 
 def painted(values: Array, low: float, high: float) -> Colors:
-    """The colours (u8[..., 3]) of real numbers between the ends of a scale, dark to light."""
+    """The colors (u8[..., 3]) of real numbers between the ends of a scale, dark to light."""
     wide = values.astype(np.float64)
     span = high / 2 - low / 2
     with np.errstate(invalid="ignore"):

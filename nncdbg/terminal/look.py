@@ -1,6 +1,6 @@
 """What a terminal can show, and the spelling of single elements that all views share.
 
-Views are `rich.text.Text`: the same characters with and without colour, no line wider than
+Views are `rich.text.Text`: the same characters with and without color, no line wider than
 `Look.width` cells.
 """
 
@@ -49,7 +49,7 @@ class Look:
 
     @classmethod
     def of(cls, console: Console) -> Look:
-        """What `console` can show: no colour in a pipe, with NO_COLOR, or on a dumb terminal."""
+        """What `console` can show: no color in a pipe, with NO_COLOR, or on a dumb terminal."""
         color = console.color_system is not None and not console.no_color
         return cls(console.width, color, console.encoding.lower().startswith("utf"))
 

@@ -64,7 +64,7 @@ def check_libraries(bundle: Bundle, given: Sequence[str]) -> None:
         names = ", ".join(bundle.settings.op_libraries)
         raise UsageError(
             f"the bundle {bundle.folder} needs custom kernels: {names}",
-            hint="review that Python file, then pass it with --op-library FILE.py",
+            hint="review the Python file, then pass it with --op-library FILE.py",
         )
 
 

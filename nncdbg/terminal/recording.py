@@ -53,7 +53,7 @@ def _check_free(path: Path, force: bool, confirm: Confirm | None) -> None:
     if not force and (confirm is None or not confirm(f"overwrite the recording {path}?")):
         raise UsageError(
             f"the recording {path} already exists, and was not changed",
-            hint="choose another name, or overwrite it with --force",
+            hint="choose another name, or overwrite the recording with --force",
         )
 
 

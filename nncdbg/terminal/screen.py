@@ -40,7 +40,7 @@ class _Escaping(RenderHook):
 
 
 class Screen:
-    """Standard output and standard error, in colour only on a terminal that shows it.
+    """Standard output and standard error, in color only on a terminal that shows it.
 
     Nothing but text goes to a pipe or a dumb terminal.  Where somebody else shows what is written, as
     an editor does, `color` says what that can, and `width` how wide pictures are to be.
@@ -106,7 +106,7 @@ class Screen:
             return
         import pydoc
 
-        # What `less` needs to keep colours, and to leave the text on the screen.
+        # What `less` needs to keep colors, and to leave the text on the screen.
         os.environ.setdefault("LESS", "-RX")
         pydoc.pager(text)
 

@@ -202,7 +202,7 @@ class Session:
                 before = self.debugger.stop
                 failed += not self.execute(line)
                 if self.debugger.stop is not before and self._paused():
-                    raise UsageError(f"interrupted: the rest of {title} is skipped")
+                    raise UsageError(f"interrupted: skipped the rest of {title}")
             if self.collecting and not collecting:
                 failed += 1
                 self.end_of_lines()

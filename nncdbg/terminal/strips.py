@@ -1,4 +1,4 @@
-"""Tensors as pictures: half blocks in colour, characters of growing weight without.
+"""Tensors as pictures: half blocks in color, characters of growing weight without.
 
 What is drawn are means over areas, of their finite elements.  An area with a NaN is always
 marked, however small the NaN's share: finding it is what the picture is for.
@@ -26,9 +26,9 @@ _BARS = "▁▂▃▄▅▆▇█"
 _MARKS = "?!^v"
 """By kind of area: (a mean), NaN, only +inf, only -inf."""
 MARK_COLORS = ((255, 0, 255), (255, 40, 40), (40, 80, 255))
-"""Colours of areas with a NaN, with only +inf, with only -inf."""
+"""Colors of areas with a NaN, with only +inf, with only -inf."""
 VIRIDIS = ((68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37))
-"""Anchors of matplotlib's colour map of that name, dark to light."""
+"""Anchors of matplotlib's color map of that name, dark to light."""
 
 _LINES = 20
 """Lines that a picture takes at most, without caption."""
@@ -207,7 +207,7 @@ def _colors(areas: Areas, scale: tuple[float, float] | None) -> list[list[str]]:
 
 
 def _color(level: int) -> str:
-    """The colour of a level 0..255 between the anchors of the map."""
+    """The color of a level 0..255 between the anchors of the map."""
     at = level / 255 * (len(VIRIDIS) - 1)
     left = min(int(at), len(VIRIDIS) - 2)
     mixed = (round(a + (b - a) * (at - left)) for a, b in zip(VIRIDIS[left], VIRIDIS[left + 1], strict=True))

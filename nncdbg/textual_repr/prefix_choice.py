@@ -1,4 +1,4 @@
-"""Prefixes for a program that declares none: those that save the most columns, labelled by their words."""
+"""Prefixes for a program that declares none: those that save the most columns, labeled by their words."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def chosen_prefixes(program: Program) -> dict[str, str]:
     They depend on the names alone, so that a model has the same text in every run.
     """
     uses = Counter(name for name in _names(program) if len(name) > LONG)
-    return _labelled(_best(uses))
+    return _labeled(_best(uses))
 
 
 def _names(program: Program) -> Iterator[str]:
@@ -101,7 +101,7 @@ def _best(uses: Counter[str]) -> list[str]:
 # -- labels ----------------------------------------------------------------------------------------
 
 
-def _labelled(prefixes: Sequence[str]) -> dict[str, str]:
+def _labeled(prefixes: Sequence[str]) -> dict[str, str]:
     """The prefixes by their labels: the last component, after a word that tells equal ones apart.
 
     Of those that remain equal, the first has no number.

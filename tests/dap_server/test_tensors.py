@@ -82,7 +82,7 @@ def test_parts_by_index_and_by_axes(client: Client, tmp_path: Path) -> None:
         ({"name": "x", "index": "0, 0, 0"}, "does not fit"),
         ({"name": "x", "index": "("}, "expected"),
         ({"name": "x", "axes": [{"step": 0}]}, "does not fit"),
-        ({"name": "x", "index": "0", "axes": []}, "use only one of them"),
+        ({"name": "x", "index": "0", "axes": []}, "use only one of `index` and `axes`"),
         ({"name": "x", "expression": "%x"}, "either `name` or `expression`"),
         ({}, "either `name` or `expression`"),
         ({"name": "nope"}, "nope"),

@@ -143,7 +143,7 @@ class DataWish:
         if self.access not in (None, "write"):
             raise UsageError(
                 f"cannot stop when a value is {_ACCESSES.get(self.access, self.access)}",
-                hint="set breakpoints on the statements that read it, or use the access type `write`",
+                hint="set breakpoints on the statements that read the value, or use the access type `write`",
             )
         name, when = _parse_data_id(self.data_id)
         conditions = [each for each in (when, self.terms.when) if each]

@@ -77,7 +77,9 @@ def _attach_elsewhere(session: Session, there: Connect | None) -> None:
 
 def _begins_once(session: Session) -> None:
     if session.state is not State.INITIALIZED:
-        raise UsageError("a program is already being debugged", hint="restart it, or start another session")
+        raise UsageError(
+            "a program is already being debugged", hint="restart the program, or start another session"
+        )
 
 
 def _load(session: Session, arguments: LaunchArguments) -> None:

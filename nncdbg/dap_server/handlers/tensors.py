@@ -310,7 +310,7 @@ def _tensor(content: Any, text: str) -> Array:
 def _part(scope: Values, whole: Any, arguments: SliceArguments) -> Any:
     index: tuple[Any, ...] = ()
     if arguments.index is not None and arguments.axes is not None:
-        raise UsageError("`index` and `axes` cannot be combined", hint="use only one of them")
+        raise UsageError("`index` and `axes` cannot be combined", hint="use only one of `index` and `axes`")
     if arguments.index is not None:
         index = evaluate_index(parse_index(arguments.index, scope.has, scope.names), scope)
     elif arguments.axes is not None:

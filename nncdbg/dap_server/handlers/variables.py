@@ -66,7 +66,7 @@ def variables(session: Session, arguments: VariablesArguments) -> VariablesBody:
     for name in ("start", "count"):
         number = getattr(arguments, name)
         if number is not None and number < 0:
-            raise UsageError(f"`{name}` cannot be {number}", hint="use 0 or more, or omit it")
+            raise UsageError(f"`{name}` cannot be {number}", hint="use 0 or more, or omit the argument")
     place = session.handles.place(arguments.variables_reference)
     view = View(session, arguments.format)
     total, make = _chosen(view, place, arguments.filter)

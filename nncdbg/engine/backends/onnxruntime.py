@@ -83,7 +83,7 @@ class OnnxRuntime:
         return value
 
     def summarize(self, value: Any, row: Any) -> None:
-        raise AssertionError("results on the host are inspected by their allocator or an observer")
+        raise AssertionError("the allocator or an observer inspects results on the host")
 
     def session(self, call: Call, kinds: Kinds) -> Any:
         """The session for a statement and the kinds of its operands.
@@ -120,7 +120,7 @@ _SMALL = 1 << 16
 
 
 def _options(library: Any, threads: int) -> Any:
-    """One kernel is all there is: nothing to optimise, to plan or to run side by side."""
+    """One kernel is all there is: nothing to optimize, to plan or to run side by side."""
     options = library.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1

@@ -158,7 +158,9 @@ class Tokens:
             if value >= 2**64:
                 self.position = start
                 raise self.fault(
-                    "the integer does not fit in 64 bits", width=end - start, hint="write it as a float: 1e30"
+                    "the integer does not fit in 64 bits",
+                    width=end - start,
+                    hint="write the integer as a float: 1e30",
                 )
             return nodes.Literal(start, end, value)
         return nodes.Literal(start, end, float(digits))

@@ -135,7 +135,8 @@ def _find(table: dict[str, str], path: Path, kind: str) -> Callable[..., Any]:
     target = table.get(path.suffix.lower())
     if target is None and path.is_dir():
         raise LoadError(
-            f"{path} is a directory", hint=f"use a file in it with one of these suffixes: {', '.join(table)}"
+            f"{path} is a directory",
+            hint=f"use a file in the directory with one of these suffixes: {', '.join(table)}",
         )
     if target is None:
         known = ", ".join(table)

@@ -28,7 +28,7 @@ class ExternalData:
         if not location:
             raise LoadError(
                 f'tensor "{key}" has external data, but no file name',
-                hint="the model is damaged: export it again",
+                hint="export the model again: it is damaged",
             )
         path, size = self._file(location, key)
         offset = _number(entries, "offset", 0, key)
@@ -36,7 +36,7 @@ class ExternalData:
         if length != count:
             raise LoadError(
                 f'tensor "{key}" needs {count} bytes, but the model assigns it {length} bytes of {location}',
-                hint="the model is damaged: export it again",
+                hint="export the model again: it is damaged",
             )
         if offset + length > size:
             raise LoadError(
@@ -64,7 +64,7 @@ class ExternalData:
             if path.exists() and not path.is_file():
                 raise LoadError(
                     f'tensor "{key}" is stored in {path}, which is not a file',
-                    hint="the model is damaged: export it again",
+                    hint="export the model again: it is damaged",
                 )
             if not path.exists():
                 raise LoadError(
@@ -78,7 +78,7 @@ class ExternalData:
         if self.folder is None:
             raise LoadError(
                 f'tensor "{key}" is stored in "{location}", but a model loaded from memory has no folder',
-                hint="load the model by its path",
+                hint="load the model from its file",
             )
         try:
             path = path_inside(location, self.folder)
@@ -101,6 +101,6 @@ def _number(entries: dict[str, str], name: str, otherwise: int, key: str) -> int
     if not (text.isascii() and text.isdigit()):
         raise LoadError(
             f'tensor "{key}" has invalid external data: {name} is "{text}"',
-            hint="the model is damaged: export it again",
+            hint="export the model again: it is damaged",
         )
     return int(text)

@@ -33,7 +33,7 @@ class _Run:
 
 
 def all_known(scopes: Sequence[Sequence[str] | None]) -> list[Scope]:
-    """The scopes with those that are None filled in: what both known neighbours are inside of.
+    """The scopes with those that are None filled in: what both known neighbors are inside of.
 
     Exporters put a Cast or a Reshape of their own between the nodes of a module, and say nothing.
     """

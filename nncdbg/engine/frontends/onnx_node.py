@@ -107,7 +107,7 @@ def attribute_value(attribute: Any, where: str, external: ExternalData) -> Attri
         case "TYPE_PROTOS":
             return tuple(_type_attribute(proto, key) for proto in attribute.type_protos)
     raise GraphError(
-        f'attribute "{attribute.name}" of {where} has no type', hint="the file is damaged: export it again"
+        f'attribute "{attribute.name}" of {where} has no type', hint="export the model again: it is damaged"
     )
 
 

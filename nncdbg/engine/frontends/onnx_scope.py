@@ -79,7 +79,7 @@ def check_outputs(outputs: Sequence[Value], names: frozenset[str], graph: str) -
         if value.name not in names:
             raise GraphError(
                 f"graph @{graph} returns %{value.name}, which is not defined",
-                hint="the model is incomplete: export it again",
+                hint="export the model again: it is incomplete",
             )
 
 
@@ -90,7 +90,7 @@ def defined_once(names: Sequence[str], graph: str) -> set[str]:
         if name in seen:
             raise GraphError(
                 f"%{name} is defined twice as an input or constant of graph @{graph}",
-                hint="rename one of the two: every value of a graph has one definition",
+                hint="rename one of the values: each value of a graph has one definition",
             )
         seen.add(name)
     return seen
@@ -105,7 +105,7 @@ def check_hiding(graph: Graph, around: Set[str] = frozenset()) -> None:
             if value.name in around:
                 raise GraphError(
                     f"%{value.name} is defined in graph @{graph.name} and in an enclosing graph",
-                    hint="rename one of the two: ONNX names are unique in a model",
+                    hint="rename one of the values: ONNX names are unique in a model",
                 )
             if value.name:
                 visible.add(value.name)

@@ -161,7 +161,7 @@ def element_type(number: int, key: str) -> str:
     except KeyError:
         raise LoadError(
             f'tensor "{key}" has unknown element type {number}',
-            hint="export it again, or install a newer onnx package",
+            hint="export the model again, or install a newer onnx package",
         ) from None
 
 
@@ -196,7 +196,7 @@ def tensor_array(tensor: Any, key: str, external: ExternalData) -> Array:
         if raw.size != expected:
             raise LoadError(
                 f'tensor "{key}" {_type_of(tensor, name)} needs {expected} bytes, but has {raw.size}',
-                hint="the file is damaged: export it again",
+                hint="export the model again: it is damaged",
             )
         return _from_bytes(raw, tensor, name, key)
     return _from_fields(tensor, name, key)
@@ -211,7 +211,7 @@ def _from_bytes(raw: Array, tensor: Any, name: str, key: str) -> Array:
         return _through_onnx(_with_raw_data(tensor, raw), key)
     if name == "str":
         raise LoadError(
-            f'string tensor "{key}" must not have raw data', hint="the file is damaged: export it again"
+            f'string tensor "{key}" must not have raw data', hint="export the model again: it is damaged"
         )
     dtype = dtypes.NUMPY[name]
     # Little-endian in the file; every platform that NumPy and numba support is little-endian too.
@@ -249,7 +249,7 @@ def _through_onnx(tensor: Any, key: str) -> Array:
         array: Array = np.asarray(numpy_helper.to_array(tensor))
     except (ValueError, TypeError) as error:
         raise LoadError(
-            f'tensor "{key}" cannot be read: {error}', hint="the file is damaged: export it again"
+            f'tensor "{key}" cannot be read: {error}', hint="export the model again: it is damaged"
         ) from error
     array.flags.writeable = False
     return array

@@ -97,5 +97,5 @@ def open_store(path: Path) -> SafetensorsStore:
         return SafetensorsStore(path, safetensors.safe_open(path, framework="np"))
     except (safetensors.SafetensorError, OSError) as error:
         raise LoadError(
-            f"cannot read {path}: {error}", hint="the file is truncated or damaged: download it again"
+            f"cannot read {path}: {error}", hint="download the file again: it is truncated or damaged"
         ) from error

@@ -1,6 +1,6 @@
 """Blocks of an arena: who owns which bytes, who freed them, and who got them next.
 
-Best fit over a sorted list of holes; neighbouring holes grow together.  A hole remembers the
+Best fit over a sorted list of holes; neighboring holes grow together.  A hole remembers the
 blocks that were freed into it until somebody else gets their bytes, so that a stale read can
 be told with both sites.
 """

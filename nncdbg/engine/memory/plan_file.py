@@ -198,7 +198,7 @@ class _Names:
                 raise UsageError(f"{where} has no {word}", hint="set `offset` and `size`, or `alias`")
             if number is not None and not 0 <= number < 1 << 48:
                 raise UsageError(
-                    f"{where}: its {word} cannot be {number}", hint="use a number of bytes, 0 or more"
+                    f"{where}: {word} cannot be {number}", hint="use a number of bytes, 0 or more"
                 )
         return entry
 
@@ -244,7 +244,7 @@ def _place(site: Site, entries: Mapping[Site, Entry], source: str) -> Place:
         following = _visible(root[0], name.removeprefix("%"), entries)
         if following is None:
             raise UsageError(
-                f"{where}, which is not in the plan", hint="add that value to the plan, or omit `alias`"
+                f"{where}, which is not in the plan", hint="add the value to the plan, or omit `alias`"
             )
         if following in seen:
             raise UsageError(

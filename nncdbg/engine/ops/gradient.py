@@ -114,7 +114,7 @@ def indicator(emit: Emit, condition: str, operand: Operand) -> str:
 
 
 def number(value: float) -> Literal:
-    """A number in place; it takes the element type of its neighbours."""
+    """A number in place; it takes the element type of its neighbors."""
     return Literal(float(value))
 
 

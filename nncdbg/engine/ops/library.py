@@ -80,5 +80,5 @@ def _check(file: Path, found: list[Op]) -> None:
         if domain in ("", "ai.onnx", "nncdbg") or not local:
             raise LoadError(
                 f"the op library {file} declares {entry.name}, which has no domain",
-                hint='name it "your.domain.Name", as in the model',
+                hint='name the op "your.domain.Name", as in the model',
             )

@@ -283,7 +283,7 @@ def global_lp_pool(xp: ModuleType, x: Any, *, p: int) -> Any:
 
 
 def lrn_formula(attributes: Attributes, inputs: Types) -> str:
-    """Squares, summed over neighbouring channels."""
+    """Squares, summed over neighboring channels."""
     given, sizes = type_at(inputs, 0), sizes_at(inputs, 0)
     size, rank = attributes["size"], len(sizes)
     pads = [0] * (2 * rank)

@@ -39,7 +39,7 @@ def _rounded(numbers: Any) -> Any:
 def _bins(first: Any, last: Any, count: int, size: int) -> list[list[tuple[int, int]]]:
     """Per region, `count` ranges that cover `first` to `last`, cut to an axis of `size` elements.
 
-    Neighbours share an element where a border falls inside it; a range outside the axis is empty.
+    Neighbors share an element where a border falls inside it; a range outside the axis is empty.
     """
     length = np.maximum(last - first + 1, 1)[:, None] / first.dtype.type(count)
     places = np.arange(count + 1, dtype=first.dtype)

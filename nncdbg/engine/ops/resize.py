@@ -39,7 +39,7 @@ def _pytorch_half_pixel(axis: Axis, y: Array) -> Array:
 
 
 def _symmetric(axis: Axis, y: Array) -> Array:
-    # The centre of the whole canvas stays where it is, though the length was rounded down.
+    # The center of the whole canvas stays where it is, though the length was rounded down.
     adjustment = axis.length / (axis.scale * axis.size)
     return axis.size / 2 * (1 - adjustment) + _half_pixel(axis, y)
 
@@ -110,11 +110,11 @@ class Method:
         )
 
     def weights(self, axis: Axis, x: Array) -> tuple[Array, Array]:
-        """Indices and weights of the elements that make each new one; both [length, neighbours]."""
+        """Indices and weights of the elements that make each new one; both [length, neighbors]."""
         kernel, reach = _KERNELS[self.mode]
         squeeze = min(axis.scale, 1.0) if self.antialias else 1.0
         first = math.floor(-reach / squeeze) + 1
-        # The left neighbour of a whole number is the one before it, as in ONNX's own implementation.
+        # The left neighbor of a whole number is the one before it, as in ONNX's own implementation.
         left = np.ceil(x) - 1
         offsets = np.arange(first, 2 - first)
         indices = left[:, None] + offsets

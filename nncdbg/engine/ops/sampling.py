@@ -108,7 +108,7 @@ def grid_sample(xp: Any, image: Any, grid: Any, *, align_corners: int, mode: str
 
 
 def _corner(xp: Any, flat: Any, sizes: tuple[int, ...], corner: tuple[tuple[Any, Any, Any], ...]) -> Any:
-    """One neighbour of every point, weighted; [N, C, points]."""
+    """One neighbor of every point, weighted; [N, C, points]."""
     place, inside, weight = 0, True, 1.0
     for size, (index, exists, share) in zip(sizes, corner, strict=True):
         place, inside, weight = place * size + index, inside & exists, weight * share

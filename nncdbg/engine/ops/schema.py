@@ -96,7 +96,7 @@ def check_opsets(opsets: Mapping[str, int], domains: Iterable[str]) -> None:
             raise GraphError(
                 f"opset {opsets[domain]} of {domain or 'ONNX'} is unknown: "
                 f"nncdbg supports versions 1 to {newest}",
-                hint=newer if opsets[domain] > newest else "the model is damaged: export it again",
+                hint=newer if opsets[domain] > newest else "export the model again: it is damaged",
             )
 
 
@@ -233,7 +233,8 @@ def complete(name: str, version: int, attributes: Mapping[str, Any]) -> dict[str
     if unknown:
         known = ", ".join(found.attributes) or "none"
         raise GraphError(
-            f"{name} has no attribute {unknown[0]!r} in opset {version}", hint=f"its attributes are: {known}"
+            f"{name} has no attribute {unknown[0]!r} in opset {version}",
+            hint=f"use these attributes: {known}",
         )
     for key, value in given.items():
         check_kind(name, key, value, found.kinds.get(key, ""))

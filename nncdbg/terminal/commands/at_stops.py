@@ -53,7 +53,7 @@ def commands(session: Session, text: str) -> None:
     """
     debugger = session.debugger
     if not text and not debugger.breakpoints:
-        raise UsageError("there are no breakpoints", hint="set one with `break PLACE`")
+        raise UsageError("there are no breakpoints", hint="set a breakpoint with `break PLACE`")
     number = whole_number("commands", text) if text else debugger.breakpoints[-1].number
     debugger.breakpoint(number)
 

@@ -91,7 +91,8 @@ def watch(session: Session, text: str) -> None:
         raise UsageError("`watch` needs a value, not a line", hint="use a value: `watch %h if max(%h) > 100`")
     if expression.startswith("@"):
         raise UsageError(
-            "`watch` needs a value, not a graph", hint=f"use `break {expression}` to stop at its start"
+            "`watch` needs a value, not a graph",
+            hint=f"use `break {expression}` to stop at the start of the graph",
         )
     debugger = session.debugger
     named = plain_name(expression)

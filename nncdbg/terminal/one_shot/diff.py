@@ -165,7 +165,7 @@ def _converse(
 
     def greet() -> None:
         stop = debugger.go_to(first.a.tick if first is not None else comparison.report.ops[0])
-        screen.put("side A has stopped after that statement; `diff %value` compares a value with side B")
+        screen.put("side A has stopped after this statement; `diff %value` compares a value with side B")
         session.arrived(stop, written=stop.reason != "end")
 
     converse(session, options, greet)

@@ -52,7 +52,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
         help="save progress in FILE, to resume after an interruption",
     )
     add("--fail-on", metavar="GATES", default=",".join(USUAL), help="the gates (%(default)s)")
-    add("--strict", action="store_true", help="also count findings without effect on an output")
+    add("--strict", action="store_true", help="also count findings that do not affect an output")
     add("--json", action="store_true", help="print one JSON document on standard output")
     return parser.parse_args(arguments)
 

@@ -81,7 +81,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add(
         "--assert", action="append", default=[], dest="asserted", metavar="EXPR", help="fail if EXPR is false"
     )
-    add("--strict", action="store_true", help="also fail on findings without effect on an output")
+    add("--strict", action="store_true", help="also fail on findings that do not affect an output")
     add("--max-findings", type=int, default=20, metavar="N", help="list at most N findings (default: 20)")
     add("--inputs-dir", metavar="DIR", help="run each file or folder in DIR as a case")
     add("--runs", type=int, default=1, metavar="N", help="run with N seeds, starting at --seed (default: 1)")

@@ -86,7 +86,7 @@ class _Check:
                 known = ", ".join(found.attributes) or "none"
                 near = nearest(key, found.attributes)
                 message = f"{found.name} has no attribute {key!r} in opset {version}"
-                hint = near or f"its attributes are: {known}"
+                hint = near or f"use these attributes: {known}"
                 self.problems.append(Problem(self.name_of(key), message, "attribute", "error", hint))
                 continue
             try:

@@ -1,4 +1,4 @@
-"""Stretches: neighbouring statements of a block that are read, and given their types, all at once.
+"""Stretches: neighboring statements of a block that are read, and given their types, all at once.
 
 From one key to the next nearly all of a long graph stays as it is.  A stretch whose lines are the same, whose
 operands are there and whose names are free says what it said before; where its operands have types that they

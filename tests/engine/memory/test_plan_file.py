@@ -102,12 +102,12 @@ WRONG = {
     "no size": (document(main={"h": {"offset": 0}}), "%h of main has no size", "`offset` and `size`"),
     "a negative offset": (
         document(main={"h": {"offset": -4, "size": 12}}),
-        "its offset cannot be -4",
+        "offset cannot be -4",
         "0 or more",
     ),
     "a size beyond all memory": (
         document(main={"h": {"offset": 0, "size": 1 << 60}}),
-        "its size cannot be",
+        "size cannot be",
         "number of bytes",
     ),
     "text for a number": (
@@ -123,7 +123,7 @@ WRONG = {
     "an alias of nothing": (
         document(main={"h": {"alias": "q"}}),
         "is an alias of %q, which is not in the plan",
-        "add that value",
+        "add the value",
     ),
     "aliases in a ring": (
         document(main={"h": {"alias": "m"}, "m": {"alias": "h"}}),

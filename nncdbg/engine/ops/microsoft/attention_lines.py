@@ -89,7 +89,7 @@ def mask_lines(types: Types, index: int, total: int, value: float | None, batch:
         return [*lines, *_range_lines(shape[0] == 2 * batch, total, batch)]
     axes = {2: "[1, 2]", 3: "[1]", 4: None}.get(len(shape), "")
     if axes == "":
-        raise GraphError(f"a mask of shape {list(shape)} is not supported for a batch of {batch}")
+        raise GraphError(f"a mask of shape {list(shape)} is not supported for batch size {batch}")
     source = "mask_index"
     if axes is not None:
         lines.append(f"%mask_spread = Unsqueeze(%mask_index, {axes})")
@@ -117,7 +117,7 @@ def _range_lines(starts: bool, total: int, batch: int) -> list[str]:
 def rotated(target: str, source: str, size: int, width: int, *, interleaved: bool) -> list[str]:
     """`%target` from `%source` [batch, sequence, heads, size]: its first `width` elements turned.
 
-    `%cos` and `%sin` are [batch, sequence, 1, width / 2].  Pairs are neighbours if `interleaved`, else
+    `%cos` and `%sin` are [batch, sequence, 1, width / 2].  Pairs are neighbors if `interleaved`, else
     the two halves.
     """
     half, head = width // 2, f"{target}_head"
