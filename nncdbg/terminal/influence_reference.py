@@ -15,8 +15,8 @@ reaches it through a chain of statements. `make docs` generates the table from t
 which results change. A rough row may also list elements without influence, but no row omits an element with
 influence.
 
-Some ops are not in the table. If such an op has a formula, influence follows the statements of the formula.
-If it has no formula, every operand element influences every result.
+For an op that is not in the table, influence follows the statements of the op's formula. If the op has no
+formula, every operand element influences every result.
 
 | influenced elements | operand elements without influence | intentional infinities are | rough | ops |
 |---|---|---|---|---|

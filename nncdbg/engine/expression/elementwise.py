@@ -128,7 +128,7 @@ ELEMENTWISE: dict[str, Function] = {
     "mod": Function(("a", "b"), 2, remainder, "the remainder of a // b, with the sign of b"),
     "maximum": Function(("a", "b"), 2, _pairwise("maximum"), "the larger of a and b; NaN if either is NaN"),
     "minimum": Function(("a", "b"), 2, _pairwise("minimum"), "the smaller of a and b; NaN if either is NaN"),
-    "where": Function(("condition", "a", "b"), 3, _where, "a where the condition is true, else b"),
+    "where": Function(("condition", "a", "b"), 3, _where, "a where the condition is true, otherwise b"),
     "clip": Function(("x", "min", "max"), 1, _clip, "x limited to min and max; None means no limit"),
     "isclose": Function(_CLOSE, 2, _isclose, "whether |a - b| <= atol + rtol * |b|"),
     "allclose": Function(_CLOSE, 2, _allclose, "whether all elements are close; rtol 1e-5, atol 1e-8"),

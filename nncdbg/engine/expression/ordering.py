@@ -76,7 +76,7 @@ _SORTED = ("x", "axis", "descending")
 
 ORDERING: dict[str, Function] = {
     "sort": Function(_SORTED, 1, _sort, "the elements sorted along the axis (-1); NaN last"),
-    "argsort": Function(_SORTED, 1, _argsort, "the positions that sort x along the axis (-1)"),
+    "argsort": Function(_SORTED, 1, _argsort, "the indices that sort x along the axis (-1)"),
     "topk": Function(
         ("x", "k", "axis", "largest"),
         2,
@@ -84,7 +84,7 @@ ORDERING: dict[str, Function] = {
         "the k largest elements along the axis (-1): `.values`, `.indices`",
     ),
     "unique": Function(
-        ("x", "return_counts"), 1, _unique, "the distinct elements; with counts `.values`, `.counts`"
+        ("x", "return_counts"), 1, _unique, "the distinct elements; with counts: `.values`, `.counts`"
     ),
     "argwhere": Function(("x",), 1, _argwhere, "the indices of the true or nonzero elements"),
     "cumsum": Function(

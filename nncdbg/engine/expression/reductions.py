@@ -153,19 +153,19 @@ REDUCTIONS: dict[str, Function] = {
     ),
     "sum": _declared(_reduction("sum", widened=True), "the sum; floats in f64"),
     "prod": _declared(_reduction("prod", widened=True), "the product; floats in f64"),
-    "norm": _declared(_norm, "the root of the sum of squares, in f64"),
+    "norm": _declared(_norm, "the square root of the sum of squares, in f64"),
     "any": _declared(_reduction("any", widened=False), "whether any element is true"),
     "all": _declared(_reduction("all", widened=False), "whether all elements are true"),
     "count": _declared(_reduction("count_nonzero", widened=False), "the number of true or nonzero elements"),
     "argmin": _declared(_position("argmin"), "the position of the smallest element"),
     "argmax": _declared(_position("argmax"), "the position of the largest element"),
     "quantile": Function(
-        ("x", "q", "axis", "keepdims"), 2, _quantile, "the quantile q (0 to 1), or one per item of a list"
+        ("x", "q", "axis", "keepdims"), 2, _quantile, "the quantile q (0 to 1), or one for each q of a list"
     ),
     "percentile": Function(
         ("x", "q", "axis", "keepdims"),
         2,
         _percentile,
-        "the percentile q (0 to 100), or one per item of a list",
+        "the percentile q (0 to 100), or one for each q of a list",
     ),
 }

@@ -191,7 +191,7 @@ def _arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None) -> A
 SHAPES: dict[str, Function] = {
     "shape": Function(("x",), 1, _shape, "the sizes, as a tuple"),
     "dtype": Function(("x",), 1, _dtype, 'the element type as text: "f32"'),
-    "size": Function(("x", "axis"), 1, _size, "the number of elements, in all or along an axis"),
+    "size": Function(("x", "axis"), 1, _size, "the number of elements, in total or along an axis"),
     "ndim": Function(("x",), 1, lambda x: _tensor(x).ndim, "the number of axes"),
     "nbytes": Function(("x",), 1, _nbytes, "the size of the elements in bytes"),
     "len": Function(("x",), 1, _len, "the size of the first axis"),
@@ -210,11 +210,9 @@ SHAPES: dict[str, Function] = {
         torch="PyTorch's transpose exchanges two axes: write swapaxes(x, 0, 1)",
     ),
     "swapaxes": Function(("x", "a", "b"), 3, _swapaxes, "x with two axes exchanged"),
-    "squeeze": Function(
-        ("x", "axis"), 1, _squeeze, "the tensor without its axes of size 1, or the given one"
-    ),
+    "squeeze": Function(("x", "axis"), 1, _squeeze, "the tensor without all axes of size 1, or without one"),
     "unsqueeze": Function(("x", "axis"), 2, _unsqueeze, "the tensor with a new axis of size 1"),
-    "flip": Function(("x", "axis"), 1, _flip, "the elements in reverse order along axes"),
+    "flip": Function(("x", "axis"), 1, _flip, "the elements in reverse order along the axes"),
     "astype": Function(("x", "dtype"), 2, _astype, 'the tensor converted to another type: %h.astype("f16")'),
     "zeros": Function(("shape", "dtype"), 1, _zeros, "a tensor of zeros, of type f32", spread="shape"),
     "ones": Function(("shape", "dtype"), 1, _ones, "a tensor of ones, of type f32", spread="shape"),
