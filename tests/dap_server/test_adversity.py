@@ -172,7 +172,7 @@ WAYS_ON = (
     "step over",
     "request",
     "set a value or one of its",
-    "names start with",
+    "before the name of a value",
     "write inside the value",
 )
 

@@ -50,6 +50,8 @@ _LONGEST_NAME = 1000
 _GUESSES = 4
 """How many beginnings of a name that is not known are looked for as parts of known ones."""
 
+_MARKED = "write `%` before the name of a value: %x"
+
 _SPACE = re.compile(r"\s*")
 _OPERATOR = re.compile(r"\*\*|//|==|!=|<=|>=|&&|\|\||<<|>>|:=|(?:if|else|and|or|in|is|for|not)\b|[^\w\s]")
 NUMBER = re.compile(r"0[xX][0-9a-fA-F]+|(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
@@ -241,13 +243,15 @@ class Tokens:
             return written
         match = _BARE_NAME.match(self.text, self.position)
         if match is None:
-            raise self.fault("expected the name of a value", hint="names start with `%`: %x")
+            raise self.fault("expected the name of a value", hint=_MARKED)
         return self._bare_name(match, match.start())
 
     def unknown_name(self, name: str, start: int, end: int) -> ExpressionError:
         """The error that no value has the name that was read from `start` to `end`."""
         self.position = start
         hint = self.path_hint(start, end) or self.nearest_value(name)
+        if hint is None and self.text[start] != "%" and WORD.fullmatch(name) is None:
+            hint = _MARKED
         written = shortened(self.text[start:end])
         return self.fault(f"there is no value `{written}` here", width=end - start, hint=hint)
 
