@@ -273,8 +273,8 @@ def test_variables_of_the_statement_are_names_of_values() -> None:
 def test_an_argument_of_a_wrong_type_is_an_error_of_nncdbg() -> None:
     debugger = nncdbg.Debugger(nncdbg.parse(TEXT))
     calls: list[tuple[Callable[..., Any], Any, str]] = [
-        (lambda data: nncdbg.run(nncdbg.parse(TEXT), data), [1.0], "a dict by name, not list"),
-        (lambda data: nncdbg.run(nncdbg.parse(TEXT), data), "x.npy", "a dict by name, not str"),
+        (lambda data: nncdbg.run(nncdbg.parse(TEXT), data), [1.0], "a dict keyed by name, not list"),
+        (lambda data: nncdbg.run(nncdbg.parse(TEXT), data), "x.npy", "a dict keyed by name, not str"),
         (lambda name: debugger.value(name), 3, "the name of a value must be a string, not int"),
         (lambda line: debugger.break_at(line=line), "x", "the line cannot be 'x'"),
         (lambda op: debugger.break_at(op=op), 3, "op must be a string, not int"),

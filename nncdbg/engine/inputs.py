@@ -98,7 +98,7 @@ def bind(
         raise InputError(f"the seed cannot be {seed!r}", hint="use an integer of 0 or more")
     if specs is not None and not isinstance(specs, Mapping):
         raise InputError(
-            f"inputs must be a dict by name, not {type(specs).__name__}",
+            f"inputs must be a dict keyed by name, not {type(specs).__name__}",
             hint=f'{{"{graph.inputs[0].name}": ...}}' if graph.inputs else f"@{graph.name} has no inputs",
         )
     inputs = {value.name: value for value in graph.inputs}

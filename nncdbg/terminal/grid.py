@@ -55,7 +55,7 @@ def choose_slice(array: Array, index: Any = None, axes: int = 2) -> tuple[Array,
         full = _full(items, array.ndim)
         positions = [range(size)[item] for item, size in zip(full, array.shape, strict=True)]
     except (IndexError, ValueError, TypeError) as error:
-        raise UsageError(f"the index does not fit {type_of(array)}: {error}") from None
+        raise UsageError(f"the index is invalid for {type_of(array)}: {error}") from None
     kept = [axis for axis, item in enumerate(full) if isinstance(item, slice)]
     for axis in kept[: max(0, len(kept) - axes)]:
         full[axis] = positions[axis][0] if len(positions[axis]) else slice(0, 0)

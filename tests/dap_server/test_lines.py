@@ -130,6 +130,6 @@ def test_a_second_model_of_one_name_is_told_of(capsys: pytest.CaptureFixture[str
 def test_a_listing_that_cannot_be_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = model(tmp_path / "m.onnx", ["Relu"])
     assert main(["listing", str(file), "--workspace", str(tmp_path / "nowhere")]) == 2
-    assert "cannot be written" in capsys.readouterr().err
+    assert "cannot write the listing" in capsys.readouterr().err
     assert main(["listing", str(tmp_path / "none.onnx")]) == 3
     assert "no file" in capsys.readouterr().err

@@ -173,7 +173,7 @@ def test_where_no_file_can_be_written_the_text_has_a_number(client: Client, tmp_
     (tmp_path / ".nncdbg").write_text("in the way", encoding="utf-8")
     client.start(path)
     said = client.wait_for(
-        lambda m: m.get("event") == "output" and "cannot be written" in m["body"]["output"]
+        lambda m: m.get("event") == "output" and "cannot write the listing" in m["body"]["output"]
     )
     assert "shown without a file" in said["body"]["output"]
     source = client.top_frame()["source"]

@@ -78,10 +78,10 @@ def test_parts_by_index_and_by_axes(client: Client, tmp_path: Path) -> None:
         assert body["data"] == np.ravel(expected).tolist()
         assert body["shape"] == list(np.shape(expected))
     wrong: list[tuple[dict[str, Any], str]] = [
-        ({"name": "x", "index": "5"}, "does not fit"),
-        ({"name": "x", "index": "0, 0, 0"}, "does not fit"),
+        ({"name": "x", "index": "5"}, "the index is invalid"),
+        ({"name": "x", "index": "0, 0, 0"}, "the index is invalid"),
         ({"name": "x", "index": "("}, "expected"),
-        ({"name": "x", "axes": [{"step": 0}]}, "does not fit"),
+        ({"name": "x", "axes": [{"step": 0}]}, "the index is invalid"),
         ({"name": "x", "index": "0", "axes": []}, "use only one of `index` and `axes`"),
         ({"name": "x", "expression": "%x"}, "either `name` or `expression`"),
         ({}, "either `name` or `expression`"),

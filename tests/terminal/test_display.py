@@ -114,7 +114,7 @@ def test_grid_of_a_vector_wraps() -> None:
 
 @pytest.mark.parametrize("index", [(5,), (0, 0, 0), (..., ...), ("a",), (1.5,)])
 def test_grid_refuses_an_index(index: Any) -> None:
-    with pytest.raises(UsageError, match="the index does not fit"):
+    with pytest.raises(UsageError, match="the index is invalid for"):
         grid(MATRIX, index)
 
 

@@ -63,7 +63,9 @@ def set_variable(session: Session, arguments: SetVariableArguments) -> SetVariab
 def _target(scope: Values, place: ContentPlace) -> tuple[str, Any]:
     """(name, index) of what stands at a place; UsageError for what cannot be set."""
     if place.kind == "previous":
-        raise UsageError("the value of a completed iteration cannot be set", hint="go back to that iteration")
+        raise UsageError(
+            "the value of a completed iteration cannot be set", hint="step back to the iteration"
+        )
     if place.sequence:
         raise UsageError("an item of a sequence cannot be set", hint="set the tensor before it is inserted")
     if place.kind == "value":

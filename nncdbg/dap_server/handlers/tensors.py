@@ -319,7 +319,7 @@ def _part(scope: Values, whole: Any, arguments: SliceArguments) -> Any:
         # One element of a tensor of strings is a str, no array.
         return np.asarray(whole[index], whole.dtype) if isinstance(whole, np.ndarray) else whole[index]
     except (IndexError, ValueError, TypeError) as error:
-        raise UsageError(f"the index does not fit {type_text(whole)}: {error}") from None
+        raise UsageError(f"the index is invalid for {type_text(whole)}: {error}") from None
 
 
 @request("nncdbg/histogram", when=LIVE, values=True, arguments=HistogramArguments, reads=True)

@@ -206,7 +206,7 @@ class _Names:
         if key in self.paths:
             return self.paths[key]
         raise UsageError(
-            f"{self.source} has the graph {key!r}, but the program does not",
+            f"{self.source}: the program has no graph {key!r}",
             hint=_near(key, self.paths, "") or f"use one of: {', '.join(list(self.paths)[:5])}",
         )
 

@@ -61,8 +61,8 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add("--backend-b", metavar="BACKEND", help="side B's backend (default: side A's)")
     add("--allocator-b", metavar="ALLOCATOR", help="side B's allocator (default: side A's)")
     add("--dtype-b", metavar="DTYPE", help="cast side B's float weights and inputs to f16, bf16, f32 or f64")
-    add("--rtol", type=float, help="relative tolerance (f32 1e-4, f64 1e-7, f16 2e-2, bf16 1e-1)")
-    add("--atol", type=float, help="absolute tolerance (f32 1e-5 x largest element, f64 1e-9, f16 5e-3, ...)")
+    add("--rtol", type=float, help="relative tolerance (default: f32 1e-4, f64 1e-7, f16 2e-2, bf16 1e-1)")
+    add("--atol", type=float, help="absolute tolerance (default: f32 1e-5 x largest element, f64 1e-9, ...)")
     add("--ulp", type=int, help="tolerance in ULPs; alone, it replaces the other tolerances")
     add("--strict", action="store_true", help="also exit with 1 if only intermediate values differ")
     add("--json", action="store_true", help="print one JSON document on standard output")
@@ -71,7 +71,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     options = parser.parse_args(arguments)
     another = options.other or options.backend_b or options.allocator_b or options.dtype_b
     if options.golden is not None and another:
-        parser.error("--golden takes the place of side B: use one of the two")
+        parser.error("--golden and side B cannot be combined: use one of them")
     if options.names is not None and options.golden is None:
         parser.error("--names maps the names of a golden file: add --golden")
     if options.golden is not None and options.stop:

@@ -86,8 +86,12 @@ WRONG = {
         "the alignment cannot be 0",
         "1 byte or more",
     ),
-    "an unknown graph": (document(layre={}), "has the graph 'layre'", "did you mean layer?"),
-    "an unknown block": (document(**{"main/3/2": {}}), "has the graph 'main/3/2'", "did you mean main/3/"),
+    "an unknown graph": (document(layre={}), "the program has no graph 'layre'", "did you mean layer?"),
+    "an unknown block": (
+        document(**{"main/3/2": {}}),
+        "the program has no graph 'main/3/2'",
+        "did you mean main/3/",
+    ),
     "an unknown value": (document(main={"hh": AT}), "%hh does not exist in main", "did you mean %h?"),
     "a value of two blocks": (
         document(main={"r": AT}),

@@ -28,9 +28,7 @@ def _widths(attributes: Attributes, columns: int) -> list[int]:
     if stated:
         return [int(size) for size in stated]
     if columns % 3:
-        raise GraphError(
-            f"weights has {columns} columns, which cannot be split evenly into query, key and value"
-        )
+        raise GraphError(f"the weights have {columns} columns, which is not a multiple of 3")
     return [columns // 3] * 3
 
 

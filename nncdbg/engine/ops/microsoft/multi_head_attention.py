@@ -181,7 +181,7 @@ def _step_cache(attributes: Attributes, types: Types) -> list[str]:
         ]
     if not attributes["past_present_share_buffer"]:
         hint = "set past_present_share_buffer=1, as onnxruntime also requires"
-        raise GraphError("past_key is not a buffer shared with present_key", hint=hint)
+        raise GraphError("past_key and present_key must share a buffer", hint=hint)
     lines = [
         cast("taken_wide", "past_length", "i64"),
         "%taken = Reshape(%taken_wide, [1])",
