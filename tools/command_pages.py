@@ -48,7 +48,7 @@ _EXIT_CODES = """
 | 2 | wrong usage |
 | 3 | the model or a file could not be read, or needs an unsupported op |
 | 4 | the graph failed while running |
-| 70 | a bug in nncdbg; the message names the report |
+| 70 | a bug in nncdbg; the message contains the path of the report |
 | 130 | interrupted |
 
 With `--json`, standard output contains exactly one JSON document; messages go to standard error.

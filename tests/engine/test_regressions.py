@@ -242,7 +242,7 @@ def test_a_graph_that_calls_itself_without_end_fails() -> None:
 
 def test_a_number_in_place_that_does_not_fit_is_a_graph_error() -> None:
     text = "graph @main(%x: u8[2]) -> (%y) {\n  %y = Add(%x, 300)\n  return %y\n}\n"
-    with pytest.raises(nncdbg.GraphError, match="not of type u8"):
+    with pytest.raises(nncdbg.GraphError, match="not a valid u8"):
         started(text, {"x": "zeros"})
 
 

@@ -77,7 +77,7 @@ def test_help_fits_the_width_at_words(session: Session, width: int) -> None:
     text = said(session, f"set width {width}", "help")
     assert max(map(len, text.splitlines())) <= width
     footer = " ".join(text[text.index("`help NAME`") :].split())
-    assert footer.endswith("pdb and delve. An empty line repeats the last step.")
+    assert footer.endswith("An empty line repeats the last step.")
 
 
 @pytest.mark.parametrize(
