@@ -1,6 +1,8 @@
 // Breakpoints and steps, with the keys and buttons of VS Code, and what stands in the text while stopped.
 
 import assert from "node:assert/strict";
+import fs from "node:fs";
+import path from "node:path";
 
 export const tests = {
   async "F9, F5: values at the ends of lines, in the dark theme"({ screen, open, settings }) {
@@ -31,6 +33,24 @@ export const tests = {
       return (await hover.isVisible()) && /f32\[2,4\]/.test(await hover.innerText());
     }, "the value of %h under the pointer");
     await screen.picture("stopped-light");
+    await screen.stop();
+  },
+
+  async "values with a prefix: at the ends of lines, in the variables and in the debug console"({ page, screen, open, workspace }) {
+    const head = ["#nncdbg 1", "opset 18", "", 'prefix rnn "/model/decoder/rnn/"', ""];
+    const lines = ["graph @main(%x: f32[2]) -> (%rnn::out: f32[2]) {", "  %rnn::hidden: f32[2] = Tanh(%x)", "  %rnn::twice: f32[2] = Add(%rnn::hidden, %rnn::hidden)", "  %rnn::out: f32[2] = Relu(%rnn::twice)", "  return %rnn::out", "}", ""];
+    fs.writeFileSync(path.join(workspace, "prefixed.nnc"), [...head, ...lines].join("\n"));
+    await open();
+    await screen.debug("prefixed.nnc", "Relu");
+    await screen.stoppedAt("%rnn::hidden:");
+    await page.keyboard.press("F10");
+    await screen.line(/%rnn::hidden: .*Tanh.*\[/);
+    await page.keyboard.press("F10");
+    await screen.line(/%rnn::twice: .*Add.*\[/);
+    await screen.row("debug-variables", /twice/);
+    await screen.enter("%rnn::twice / %rnn::hidden");
+    await screen.said(/f32\[2\].*2/);
+    await screen.picture("prefixes");
     await screen.stop();
   },
 

@@ -159,6 +159,7 @@ export const tests = {
     await stepPastNaN(page, screen);
     await only(page, "Statistics");
     const frame = await pageOf(page, screen, "li.rank0");
+    assert.equal(await frame.evaluate(() => typeof globalThis.dagre), "undefined", "only pages with a graph load dagre");
     const rows = frame.locator("li");
     const abnormal = async () => (await screen.texts(frame.locator("li.rank0"))).join("; ");
     await screen.until(async () => /^%terms [^;]*5 NaN[^;]*; %logq [^;]*5 -Inf[^;]*$/.test(await abnormal()), "both abnormal values");
@@ -213,6 +214,7 @@ export const tests = {
     await stepPastNaN(page, screen);
     await only(page, "Graph Map");
     const frame = await pageOf(page, screen, ".node.current");
+    assert.equal(await frame.evaluate(() => typeof globalThis.dagre), "object");
     await frame.locator('.node.current[aria-label^="ReduceSum, writes %sum, line 23"]').waitFor();
     await frame.locator('.node.bad[aria-label^="Mul, writes %terms"][aria-label*="contains NaN"]').waitFor();
     await frame.locator(".edge.bad").first().waitFor({ state: "attached" });
