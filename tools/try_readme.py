@@ -56,8 +56,8 @@ def commands(readme: str) -> list[str]:
 
 def installations(readme: str) -> list[str]:
     """The commands of the table of ways to install that work before nncdbg is in the package index."""
-    rows = readme.split("| to install | run |")[1].split("\n\n")[0].splitlines()
-    return [span for row in rows if "published there" not in row for span in re.findall(r"`([^`]+)`", row)]
+    rows = readme.split("| install | run |")[1].split("\n\n")[0].splitlines()
+    return [span for row in rows if "published" not in row for span in re.findall(r"`([^`]+)`", row)]
 
 
 def environment(home: Path) -> dict[str, str]:

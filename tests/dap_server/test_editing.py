@@ -132,14 +132,24 @@ def test_an_edit_names_the_decision_that_has_already_used_the_value(client: Clie
     client.start(program, inputs={"x": "ones"})
     client.move("next")
     client.move("next")
-    client.request("setExpression", {"expression": "%positive", "value": "bool[] false"})
-    client.none_of("output")
-    client.request("setExpression", {"expression": "%positive", "value": "true"})
     client.move("stepIn")
     client.request("setExpression", {"expression": "%total", "value": "-1"})
     said = client.expect_event("output", category="important")["output"]
     assert "line 7: `if` has already used %total, and keeps its decision" in said
     assert "step back to line 7" in said
+
+
+def test_an_edit_names_the_dependent_value_that_was_set(client: Client, tmp_path: Path) -> None:
+    program = tmp_path / "decision.nnc"
+    program.write_text(DECISION)
+    client.start(program, inputs={"x": "ones"})
+    client.move("next")
+    client.move("next")
+    client.request("setExpression", {"expression": "%positive", "value": "bool[] false"})
+    client.none_of("output")
+    client.request("setExpression", {"expression": "%total", "value": "-1"})
+    said = client.expect_event("output", category="important")["output"]
+    assert "%positive depends on %total, and keeps the value that was set" in said
 
 
 REFUSED: list[tuple[str, str, str]] = [

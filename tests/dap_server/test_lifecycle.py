@@ -153,7 +153,7 @@ def test_attach_is_for_processes_that_listen(client: Client) -> None:
 def test_what_comes_twice_or_too_early_is_refused(client: Client) -> None:
     assert "send initialize first" in client.refused("launch", {"program": str(FIRST)})
     client.request("initialize", {"adapterID": "nncdbg"})
-    assert "is allowed once" in client.refused("initialize", {"adapterID": "nncdbg"})
+    assert "is allowed only once" in client.refused("initialize", {"adapterID": "nncdbg"})
     assert "send launch or attach first" in client.refused("configurationDone")
     assert "send launch or attach first" in client.refused("restart")
     client.request("launch", {"program": str(FIRST), "stopOnEntry": True})

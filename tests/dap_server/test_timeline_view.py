@@ -44,7 +44,7 @@ def test_a_mark_gets_another_name(client: Client) -> None:
     taken = client.refused("nncdbg/marks", {"action": "rename", "name": "two", "to": "first of all"})
     assert "the mark 'first of all' already exists" in taken
     assert "no mark 'one'" in client.refused("nncdbg/marks", {"action": "rename", "name": "one", "to": "x"})
-    assert "give `to`" in client.refused("nncdbg/marks", {"action": "rename", "name": "two"})
+    assert "pass it as `to`" in client.refused("nncdbg/marks", {"action": "rename", "name": "two"})
     client.move("next")
     client.request("nncdbg/marks", {"action": "goto", "name": "first of all"})
     client.expect_stop("entry")

@@ -27,6 +27,7 @@ DIFFERENT = {
         "attention",
         "info program",
     ): "the server knows a program by its file, not by the words of a command line",
+    ("long_names", "until 10"): "a console always has short names, a pipe has names in full",
 }
 """What a command answers otherwise by nature, and why."""
 

@@ -86,7 +86,7 @@ def marks(session: Session, arguments: MarksArguments) -> dict[str, Any]:
 
 def _mark_name(name: str | None, key: str) -> str:
     if not name:
-        raise UsageError("a mark needs a name", hint=f"set `{key}`")
+        raise UsageError("a mark needs a name", hint=f"pass it as `{key}`")
     return name
 
 
