@@ -18,6 +18,7 @@ FOLDER = Path(__file__).parents[1] / "transcripts"
 
 NO_SESSION = {
     "diff_f16": "it is `nncdbg diff`, which debugs two programs side by side",
+    "long_names": "the console shortens names; a pipe has them in full",
     "python": "it is allowed on the command line; test_evaluate.py runs Python in the console",
     "without_kernel": "its failures are output events too; test_editing.py has this session",
 }
@@ -27,7 +28,6 @@ DIFFERENT = {
         "attention",
         "info program",
     ): "the server knows a program by its file, not by the words of a command line",
-    ("long_names", "until 10"): "a console always has short names, a pipe has names in full",
 }
 """What a command answers otherwise by nature, and why."""
 
