@@ -177,7 +177,10 @@ def _finding_in(program: Program, case: Case, probe: Probe) -> WatchFinding:
     """The finding as a watch of the program tells it, with the lines of its text."""
     found = probe.finding_in(program, case.inputs)
     if found is None:
-        raise RunError("the finding did not occur again while writing the bundle")
+        raise RunError(
+            "the finding did not occur again when nncdbg wrote the bundle",
+            hint="check whether a kernel uses random numbers or the time",
+        )
     return found
 
 

@@ -114,7 +114,8 @@ def read(path: str | os.PathLike[str]) -> Recording:
         raise LoadError(f"{path} is not a recording of a run", hint="record a run with --record FILE")
     if document["nncdbg_recording"] != VERSION:
         raise LoadError(
-            f"the recording {path} has version {document['nncdbg_recording']!r}, not {VERSION}",
+            f"the recording {path} has version {document['nncdbg_recording']!r}, "
+            f"but this nncdbg reads version {VERSION}",
             hint="record the good run again with this nncdbg",
         )
     try:

@@ -118,7 +118,7 @@ def _unpacked(name: str, entry: Entry, store: Any, path: Path) -> Any:
         if entry.bytes:
             array = np.frombuffer(array.tobytes(), dtype)
         if array.dtype != dtype:
-            raise ValueError(f"the type is {name_of(array.dtype)}, not {entry.dtype}")
+            raise ValueError(f"the data has type {name_of(array.dtype)}, not {entry.dtype}")
         return array.reshape(shape)
     except ValueError as error:
         raise LoadError(f"%{name} of {path} is damaged: {error}") from None

@@ -102,7 +102,9 @@ def _causes(screen: Screen, report: DiffReport, names: _Names) -> None:
     if cause is None:
         if first is not None:
             _divergence(screen, names, "first", first)
-            screen.put("  no statement is the cause: each returns equal results for equal operands")
+            screen.put(
+                "  no statement is the cause: with equal operands, each statement returns equal results"
+            )
         return
     if cause.a is not None and cause.a == cause.match.a:
         _divergence(screen, names, "first", cause.match, cause.text)

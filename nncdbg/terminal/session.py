@@ -349,7 +349,9 @@ class Session:
         frame = self.debugger.frames[max(0, self.debugger.selected)]
         line = self.debugger.line_of(frame, frame.pc)
         if line is None or frame.code.formula is not None or self.debugger.machine.ended:
-            raise UsageError("there is no current line here", hint="add a line number")
+            raise UsageError(
+                "no current line: the program ended or is in a micro program", hint="add a line number"
+            )
         return line
 
     @property

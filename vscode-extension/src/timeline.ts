@@ -141,7 +141,7 @@ export class Timeline implements FollowingView, vscode.TreeDataProvider<Row>, vs
   async setMark(): Promise<void> {
     const taken = this.marks();
     const value = [...taken, ""].map((_, index) => `m${index + 1}`).find((each) => !taken.includes(each));
-    const name = await askName("Name of the mark for this moment", value, taken);
+    const name = await askName("Name of the new mark", value, taken);
     if (name) {
       await this.ask("nncdbg/marks", { action: "set", name });
       this.follower.again();
@@ -201,7 +201,7 @@ function itemOfBranch({ branch, id }: Row): vscode.TreeItem {
   item.iconPath = new vscode.ThemeIcon("git-branch");
   item.contextValue = branch.current ? "branch" : "otherBranch";
   const from = branch.parent === null ? "" : `, from ${branch.parent}`;
-  const older = branch.leftOut ? `, ${branch.leftOut} older moments not shown` : "";
+  const older = branch.leftOut ? `, ${branch.leftOut} older entries not shown` : "";
   item.description = `branch ${branch.number}${from}${older}`;
   const now = branch.current ? ", the current one" : "";
   item.accessibilityInformation = { label: `Branch ${branch.number}: ${branch.title}${now}${older}` };

@@ -48,7 +48,8 @@ def commands(session: Session, text: str) -> None:
       p max(%h)
       continue
       end
-    A command that moves the program ends the list.  `silent` as the first command hides the stop.
+    A command that moves the program ends the list.  If the first command is `silent`, the
+    prompt prints no stop message.
     An empty list removes the commands.
     """
     debugger = session.debugger

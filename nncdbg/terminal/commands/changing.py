@@ -36,8 +36,8 @@ def set_(session: Session, text: str) -> None:
       set $limit = 3          defines a name for expressions, and prints nothing
       set names full          shows long names whole; `show settings` lists the settings
     The run without the change remains as a branch (see `branches`, `diff`).  After `back` or
-    `restart`, the run repeats the change at this point.  At an op without a kernel, set its results;
-    the run continues with them.
+    `restart`, the run repeats the change at this point.  If the current op has no kernel,
+    set its results to continue the run.
     """
     debugger = session.debugger
     scope = debugger.values
@@ -90,12 +90,13 @@ def _unquoted(path: str) -> str:
 
 @command("mark", group="changing", arguments="[NAME]")
 def mark(session: Session, text: str) -> None:
-    """Name this moment, so that `goto NAME` returns to it."""
+    """Set a mark at this point of the run, for `goto NAME`."""
     known = session.debugger.timeline.marks
     name = text or next(f"m{number}" for number in range(1, len(known) + 2) if f"m{number}" not in known)
     if name.lstrip("+-").isdigit():
         raise UsageError(
-            "a number cannot be the name of a mark", hint="choose another name; `goto NUMBER` needs no mark"
+            f"the name of a mark cannot be a number: {name}",
+            hint="choose another name; `goto NUMBER` needs no mark",
         )
     made = session.debugger.mark(name)
     session.screen.put(f"mark {made.name}: after {made.tick} statements, branch {made.branch}")
@@ -113,7 +114,7 @@ def marks(session: Session, text: str) -> None:
 
 @command("goto", group="changing", arguments="NAME | NUMBER", completes=("mark",))
 def goto(session: Session, text: str) -> None:
-    """Go to a mark, or to the moment after NUMBER statements, forward or back; breakpoints are passed."""
+    """Go to a mark, or to the point after NUMBER statements, and ignore breakpoints."""
     place = needs("goto", text)
     session.move(
         lambda: session.debugger.go_to(int(place) if place.lstrip("+-").isdigit() else place), forward=False
@@ -132,9 +133,11 @@ def branches(session: Session, text: str) -> None:
             "" if branch.parent is None else f", from branch {branch.parent} after {branch.tick} statements"
         )
         ahead = "".join(
-            f"; %{edit.name} is set again after {edit.tick}" for edit in timeline.ahead_on(branch)
+            f"; %{edit.name} is set again after {edit.tick} statements" for edit in timeline.ahead_on(branch)
         )
-        session.screen.put(f"{star}{branch.number}: {branch.title}{source}; now after {tick}{ahead}")
+        session.screen.put(
+            f"{star}{branch.number}: {branch.title}{source}; now after {tick} statements{ahead}"
+        )
 
 
 @command("branch", group="changing", arguments="NUMBER", completes=("branch",))

@@ -134,7 +134,7 @@ def _show_comparison(session: Session, name: str, pair: tuple[Any, Any], titles:
         session.screen.put(f"  {fact}")
     if found.worst is not None:
         left, right = (array[found.worst] for array in pair)
-        session.screen.put(f"  worst at {list(found.worst)}: {left} here, {right} there")
+        session.screen.put(f"  worst at {list(found.worst)}: {left} ({titles[0]}), {right} ({titles[1]})")
 
 
 def _distances(found: Comparison) -> Iterator[str]:

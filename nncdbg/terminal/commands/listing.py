@@ -31,9 +31,9 @@ def list_(session: Session, text: str) -> None:
     """List program text around the current statement, a line or a graph's start.
 
     A second `list` shows the next lines; `list .` returns to the current statement.  `list net.py:11`
-    shows a line of the model's source and its statements.  `->` marks the next statement, `>>` the
-    statement that the stop reports, and `=>` the current statement of an outer frame.  `*` marks an
-    enabled breakpoint, and `o` a disabled breakpoint.
+    shows a line of the model's source and its statements.  `->` marks the next statement.  `>>` marks
+    the statement that the stop reports.  `=>` marks the current statement of an outer frame.  `*` marks
+    an enabled breakpoint, and `o` marks a disabled breakpoint.
     """
     if source := split_source(text):
         list_source(session, *source)
@@ -42,7 +42,7 @@ def list_(session: Session, text: str) -> None:
     lines = _wanted(session, text, last)
     if not lines:
         what = f"the listing has no lines {text}" if text else "this is the end of the listing"
-        raise UsageError(what, hint=f"the listing has {last} lines")
+        raise UsageError(what, hint=f"choose lines from 1 to {last}")
     _show(session, lines)
 
 

@@ -23,7 +23,7 @@ def _times(name: str, text: str) -> int:
 def run(session: Session, text: str) -> None:
     """Run from the start until a breakpoint, a finding, a failure or the end.
 
-    At a terminal, `run` needs confirmation after the program has started.  `finish` runs to the end of
+    If the program has started, `run` at a terminal asks for confirmation.  `finish` runs to the end of
     the graph or loop.
     """
     no_arguments("run", text)

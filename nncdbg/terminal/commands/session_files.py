@@ -32,8 +32,8 @@ def source(session: Session, text: str) -> None:
 def record(session: Session, text: str) -> None:
     """Record the typed commands in a file; `record off` ends it.
 
-    The file includes the model, inputs, seed, sizes, backend, allocator and versions.  An existing
-    recording is overwritten only with --force, or after confirmation.
+    The file includes the model, inputs, seed, sizes, backend, allocator and versions.  `record`
+    overwrites a recording only with --force or after confirmation.
     """
     from nncdbg.terminal.recording import close_recording, start_recording
 

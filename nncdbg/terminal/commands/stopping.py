@@ -38,7 +38,7 @@ def break_(session: Session, text: str) -> None:
       break 12                       break Softmax hits 3
       break @layer1                  break %h if std(%h) > 10
       break net.py:11                stops at the statements that come from that line
-    A condition that reads a result of the statement is tested after the statement.
+    If EXPR reads a result of the statement, `break` tests EXPR after the statement.
     N is a count or a comparison: `hits 3`, `hits >=3`; `hits %10` stops at every tenth hit.
     """
     _say(session, parse_stop(text or str(session.current_line())).add_to(session.debugger))
@@ -66,9 +66,9 @@ def assert_(session: Session, text: str) -> None:
 def log(session: Session, text: str) -> None:
     """Print a message each time a place is reached, and continue.
 
-    Expressions in braces are replaced by their values:
+    `log` replaces each expression in braces with its value:
       log 14 iteration {$iter}: mean {mean(%s)}
-    A message that reads a result of the statement is printed after the statement.
+    If MESSAGE reads a result of the statement, `log` prints it after the statement.
     """
     kind, name, message = split_place(needs("log", text))
     if not message:
@@ -84,7 +84,7 @@ def watch(session: Session, text: str) -> None:
 
       watch %h                       watch %h if max(%h) > 100
       watch %h[0, 3]                 watch max(%h) > 1
-    The first result of an expression counts as a change, unless it is false.
+    `watch` also stops after it first computes the expression, unless the result is false.
     """
     expression, when, hits = split_watched(needs("watch", text))
     if expression.isdecimal():
@@ -192,7 +192,7 @@ def clear(session: Session, text: str) -> None:
     "condition", group="stopping", arguments="NUMBER [EXPR]", completes=("breakpoint", "value", "function")
 )
 def condition(session: Session, text: str) -> None:
-    """Set the condition of a breakpoint; without EXPR, remove it.
+    """Set the condition of a breakpoint, or remove it without EXPR.
 
     condition 1 max(abs(%h)) > 6e4
     """

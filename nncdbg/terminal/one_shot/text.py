@@ -68,7 +68,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     chosen = parser.parse_args(arguments)
     if chosen.json and chosen.output:
         raise UsageError(
-            "--json and --output cannot be combined", hint="--json prints types, --output writes program text"
+            "--json and --output cannot be combined", hint="use --json for types, --output for program text"
         )
     return chosen
 
@@ -95,10 +95,10 @@ def _note_outside(stores: Sequence[str], target: Path, screen: Screen) -> None:
     if not outside:
         forget_printed(target)
         return
-    when = "for other users or after a move" if note_printed(target, outside) else "to open the text"
+    moved = " as another user or after moving it" if note_printed(target, outside) else ""
     for path in outside:
         option = f"--allow-store {shlex.quote(str(path.parent))}"
-        screen.note(f"the data stays in {path}; {when}, use {option}")
+        screen.note(f"the data stays in {path}; to open the text{moved}, use {option}")
 
 
 def _file_of_output() -> Path | None:
