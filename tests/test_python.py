@@ -248,7 +248,7 @@ def test_a_ragged_list_is_an_input_error_with_the_type_of_the_input() -> None:
     with pytest.raises(nncdbg.InputError) as caught:
         nncdbg.run(EXAMPLE, {"x": [[1, 2], [3]]})
     assert str(caught.value).splitlines() == [
-        "input %x does not fit: a ragged list: [0] has 2 items, [1] has 1 item",
+        "input %x is a ragged list: [0] has 2 items, [1] has 1 item",
         "  with %x: f32[2,4] (the graph)",
         "  hint: use rows of equal length",
     ]
@@ -276,7 +276,7 @@ def test_an_argument_of_a_wrong_type_is_an_error_of_nncdbg() -> None:
         (lambda data: nncdbg.run(nncdbg.parse(TEXT), data), [1.0], "a dict keyed by name, not list"),
         (lambda data: nncdbg.run(nncdbg.parse(TEXT), data), "x.npy", "a dict keyed by name, not str"),
         (lambda name: debugger.value(name), 3, "the name of a value must be a string, not int"),
-        (lambda line: debugger.break_at(line=line), "x", "the line cannot be 'x'"),
+        (lambda line: debugger.break_at(line=line), "x", "the line must be a number, not 'x'"),
         (lambda op: debugger.break_at(op=op), 3, "op must be a string, not int"),
         (lambda commands: nncdbg.execute(debugger, commands), 3, "commands must be a string, not int"),
         (lambda source: nncdbg.execute(source, "why"), EXAMPLE, "needs a Debugger, not an object"),

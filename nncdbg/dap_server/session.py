@@ -309,7 +309,9 @@ class Session:
         except NncdbgError as error:
             self.fail(request, error)
         except MemoryError:
-            self.fail(request, NncdbgError(f"out of memory in {request.command}", hint="request a part"))
+            self.fail(
+                request, NncdbgError(f"out of memory in {request.command}", hint="request less data at once")
+            )
         except Exception as error:  # noqa: BLE001  a bug of ours must not take the user's session with it
             self.fail(request, NncdbgError(report_crash(error)))
         for each in deferred:

@@ -255,7 +255,7 @@ class Compiler:
         first = len(code.template)
         for value, inferred in zip(node.outputs, results, strict=True):
             if value.name in code.slot_of:
-                raise GraphError(f"%{value.name} is defined twice", hint="define every value only once")
+                raise GraphError(f"%{value.name} is defined twice", hint="rename one of the two values")
             code.new_slot(value.name, UNSET, pc)
             code.know(value.name, self.declarations.agreed(code.path, value.name, value.type, inferred))
         last = len(code.template)

@@ -78,7 +78,7 @@ def edited(name: str, before: Array, value: Any, index: Any) -> Array:
     Raises UsageError where shape, type or a number do not fit; the type of the tensor never changes.
     """
     if not isinstance(before, (np.ndarray, np.generic)):
-        raise UsageError(f"%{name} is not a tensor, and only tensors can be set")
+        raise UsageError(f"cannot set %{name}: it is not a tensor")
     given = given_value(name, value)
     if index is None and given.shape not in ((), before.shape):
         raise UsageError(
@@ -131,7 +131,7 @@ def _fitting(given: Array, dtype: np.dtype[Any]) -> Array:
     same = (after == before) | (np.isnan(after) & np.isnan(before))
     kept = same if exact else np.where(np.isfinite(before), np.isfinite(after), same)
     if not kept.all():
-        raise ValueError(f"{given[~kept].flat[0]} does not fit {name_of(dtype)}")
+        raise ValueError(f"{name_of(dtype)} cannot represent {given[~kept].flat[0]}")
     return cast
 
 
@@ -288,7 +288,7 @@ def _results_of(machine: Machine, level: int, pc: int) -> list[Any]:
         outcome = apart.step()
         if isinstance(outcome, Failed):
             raise RunError(
-                f"recomputing the values that depend on the edit failed: {outcome.error}"
+                f"cannot recompute the values that depend on the edit: {outcome.error}"
             ) from outcome.error
         if isinstance(outcome, Ended):
             break

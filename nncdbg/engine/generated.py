@@ -30,7 +30,7 @@ def generate(
     if type_.dtype == "str":
         if kind not in (None, "zeros"):
             raise UsageError(
-                f"input %{name} has type str and cannot be filled with {kind}",
+                f"input %{name} has type str and cannot be filled with `{kind}`",
                 hint="use an array of strings",
             )
         return np.full(shape, "", object)
@@ -45,7 +45,9 @@ def generate(
         return _generator(seed, name).integers(integers.low, integers.high, shape).astype(dtype)
     whole = type_.dtype in dtypes.INTEGERS or type_.dtype == "bool"
     if kind == "normal" and whole:
-        raise UsageError(f"input %{name} {type_} cannot be filled with normal", hint="use uniform or arange")
+        raise UsageError(
+            f"input %{name} {type_} cannot be filled with `normal`", hint="use `uniform` or `arange`"
+        )
     return _drawn(type_.dtype, kind or ("uniform" if whole else "normal"), shape, _generator(seed, name))
 
 

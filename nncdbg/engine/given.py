@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -25,10 +25,12 @@ def title(value: Value) -> str:
     return f"%{value.name}: {value.type}" if value.type else f"%{value.name}"
 
 
-def misfit(value: Value, array: Array, fact: str, hint: str | None = None) -> InputError:
+def misfit(
+    value: Value, array: Array, what: Literal["dtype", "shape"], fact: str, hint: str | None = None
+) -> InputError:
     got = TensorType(_name_of(array, value), array.shape)
     return InputError(
-        f"input %{value.name} does not fit: {fact}",
+        f"input %{value.name} has the wrong {what}: {fact}",
         operands=[f"{title(value)} (the graph)", f"{got} (given)"],
         hint=hint,
     )
@@ -39,7 +41,7 @@ def _name_of(array: Array, value: Value) -> str:
         return dtypes.name_of(array.dtype)
     except KeyError:
         raise InputError(
-            f"input %{value.name} cannot be an array of {array.dtype}",
+            f"input %{value.name} cannot be an array of dtype {array.dtype}",
             hint=f"use an array of type {value.type}" if value.type else "use a plain numeric array",
         ) from None
 
@@ -95,8 +97,8 @@ def _from_text(value: Value, text: str, folder: Path | None, notes: list[str]) -
             return _converted(value, data)
         case Generated():
             raise InputError(
-                f'an item of input %{value.name} cannot be "{text}"',
-                hint="generate each item with NumPy, or use a file",
+                f'sequence element %{value.name} cannot be "{text}"',
+                hint="generate each element with NumPy, or use a file",
             )
 
 
@@ -123,10 +125,10 @@ _SAVED = "convert the array before numpy.save"
 def check_shape(value: Value, shape: tuple[Dim, ...], array: Array) -> None:
     """Raise InputError unless the array has as many axes as `shape`, and its fixed sizes."""
     if len(shape) != array.ndim:
-        raise misfit(value, array, f"it needs {len(shape)} axes, not {array.ndim}")
+        raise misfit(value, array, "shape", f"it needs {len(shape)} axes, not {array.ndim}")
     for axis, (dim, size) in enumerate(zip(shape, array.shape, strict=True)):
         if isinstance(dim, int) and dim != size:
-            raise misfit(value, array, f"axis {axis} must have size {dim}, not {size}")
+            raise misfit(value, array, "shape", f"axis {axis} must have size {dim}, not {size}")
 
 
 def _check_header(value: Value, header: Array) -> None:
@@ -153,7 +155,7 @@ def _check_dtype(value: Value, array: Array, what: str) -> None:
     wanted = dtypes.NUMPY[known.dtype]
     # NumPy knows the names of ml_dtypes only where that is imported.
     target = f"ml_dtypes.{wanted.name}" if wanted.isbuiltin == 2 else f'"{wanted.name}"'
-    raise misfit(value, array, f"it needs {known.dtype}, not {name}", f"{what}: x.astype({target})")
+    raise misfit(value, array, "dtype", f"it needs {known.dtype}, not {name}", f"{what}: x.astype({target})")
 
 
 def _strings(value: Value, array: Array) -> Array:
@@ -176,7 +178,7 @@ def _converted(value: Value, data: Any) -> Array:
         plain = np.asarray(data)
     except ValueError as error:
         raise InputError(
-            f"input %{value.name} does not fit: {ragged(data)}",
+            f"input %{value.name} is {ragged(data)}",
             operands=[f"{title(value)} (the graph)"],
             hint=EQUAL_ROWS,
         ) from error
@@ -191,7 +193,7 @@ def _converted(value: Value, data: Any) -> Array:
     if plain.size == 0:
         return plain.astype(dtypes.NUMPY[wanted])
     if plain.dtype.kind == "c" and wanted not in dtypes.COMPLEX:
-        raise misfit(value, plain, f"it needs {wanted}, not complex numbers")
+        raise misfit(value, plain, "dtype", f"it needs {wanted}, not complex numbers")
     with np.errstate(all="ignore"):
         array = plain.astype(dtypes.NUMPY[wanted])
         if wanted in dtypes.FLOATS | dtypes.COMPLEX:

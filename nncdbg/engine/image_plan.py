@@ -67,7 +67,7 @@ class Header:
 
     def refused(self, fact: str, hint: str) -> InputError:
         title = f"%{self.name}: {self.type_}" if self.type_ else f"%{self.name}"
-        return InputError(f"{self.file.path.name} does not fit {title}: {fact}", hint=hint)
+        return InputError(f"cannot convert {self.file.path.name} to {title}: {fact}", hint=hint)
 
     def _with(self, *steps: str) -> str:
         """The user's text with more steps."""

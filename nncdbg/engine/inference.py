@@ -50,7 +50,7 @@ def _check_tensors(node: Node, found: Schema, types: Sequence[Type | None]) -> N
         parameter = found.inputs[min(index, len(found.inputs) - 1)]
         if parameter.tensor and known is not None and not isinstance(known, TensorType):
             raise GraphError(
-                f"{node.op} takes a tensor as its operand {parameter.name}, not {known}",
+                f"operand {parameter.name} of {node.op} must be a tensor, not {known}",
                 hint="extract the tensor with SequenceAt or OptionalGetElement",
             )
 

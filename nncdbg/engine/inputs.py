@@ -234,7 +234,7 @@ class _Sizes:
             if isinstance(dim, str):
                 if self.known.setdefault(dim, size) != size:
                     fact = f"axis {axis} is {dim}={size}, but {dim}={self.known[dim]} in {self._from[dim]}"
-                    raise misfit(value, array, fact)
+                    raise misfit(value, array, "shape", fact)
                 self._from.setdefault(dim, f"%{value.name}")
 
     def match_spec(self, missing: _Missing) -> None:

@@ -444,7 +444,7 @@ def _scalar(value: Any, what: str) -> Any:
     # An array of a device has `item` too; it waits, as what is decided here must be known.
     if getattr(value, "size", 0) != 1:
         shape = list(getattr(value, "shape", ()))
-        raise RunError(f"{what} must be one element, not {'shape ' + str(shape) if shape else 'a sequence'}")
+        raise RunError(f"{what} must be one element, got {'shape ' + str(shape) if shape else 'a sequence'}")
     return value.item()
 
 

@@ -20,7 +20,7 @@ from nncdbg.engine.graph import Array
 Check: TypeAlias = "Callable[[Array], object]"
 """Raises for an array that cannot be used; its argument has the type and shape of that one, and no data."""
 
-_PICKLES = "nncdbg never unpickles; save a plain array: numpy.save(path, array)"
+_PICKLES = "save a plain array: numpy.save(path, array); nncdbg never unpickles"
 
 MAPPED = 1 << 26
 """Bytes from which a .npy file is mapped into memory instead of read: only what is looked at is read then."""
@@ -122,7 +122,7 @@ def _unpacked(path: Path, archive: NpzFile, key: str, check: Check) -> Array:
     if header.dtype.hasobject:
         raise LoadError(f'"{key}" in {path} contains Python objects', hint=_PICKLES)
     if header.nbytes > there:
-        fact = f"its header requires {header.nbytes} bytes, but it has {there}"
+        fact = f"its header requires {header.nbytes} bytes, but the archive has {there}"
         raise LoadError(f'"{key}" in {path} is truncated: {fact}')
     check(header)
     array: Array = archive[key]

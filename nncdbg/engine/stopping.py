@@ -213,7 +213,9 @@ def _check_kind(kind: str, place: Any) -> None:
         try:
             int(place)
         except (TypeError, ValueError):
-            raise UsageError(f"the line cannot be {place!r}", hint="use break_at(line=12)") from None
+            raise UsageError(
+                f"the line must be a number, not {place!r}", hint="use break_at(line=12)"
+            ) from None
     elif kind not in ("source", "site") and not isinstance(place, str):
         raise UsageError(
             f"{kind} must be a string, not {type(place).__name__}", hint='use break_at(op="Softmax")'

@@ -53,7 +53,7 @@ def _program(program: Program) -> Iterable[str]:
     yield heading(brief(program))
     yield printed_lines(window(text, shown, Marks(), WIDTH, ProgramNames(program)))
     if count > _LINES:
-        yield note(f"and {count - _LINES:,} more lines: print(program) shows all")
+        yield note(f"{count - _LINES:,} more lines: use print(program) to see all")
 
 
 def _report(report: Report) -> Iterable[str]:

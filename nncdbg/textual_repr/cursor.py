@@ -332,7 +332,7 @@ class Cursor:
         rounded = single(value)
         if rounded is None:
             raise Flaw(
-                "the number does not fit f32, the type of float attributes",
+                "the number is out of range for f32, the type of float attributes",
                 match.start(),
                 len(match[0]),
                 f"write {match[0]}:f64 if the op takes a double",

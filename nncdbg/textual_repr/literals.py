@@ -240,7 +240,7 @@ def _check_range(flat: Iterable[int], dtype: str) -> None:
     low, high = int(limits.min), int(limits.max)
     for item in flat:
         if not low <= item <= high:
-            raise Misfit(f"{item} does not fit {dtype}", f"the range of {dtype} is {low} to {high}")
+            raise Misfit(f"{item} is out of range for {dtype}", f"use a number from {low} to {high}")
 
 
 def _floats(flat: list[Any], dtype: np.dtype[Any]) -> Array:
@@ -254,7 +254,9 @@ def _floats(flat: list[Any], dtype: np.dtype[Any]) -> Array:
     inf_lost = np.isinf(values) & (back != values)
     lost = (np.isfinite(values) & ~np.isfinite(back)) | saturated | nan_lost | inf_lost
     for index in np.flatnonzero(lost).tolist():
-        raise Misfit(f"{_shown(flat[index])} does not fit {name_of(dtype)}", "choose a wider element type")
+        raise Misfit(
+            f"{name_of(dtype)} cannot represent {_shown(flat[index])}", "choose a wider element type"
+        )
     for index, item in enumerate(flat):
         if isinstance(item, NanBits):
             array[index : index + 1] = _nan_of(item.bits, dtype)

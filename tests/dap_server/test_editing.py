@@ -153,9 +153,9 @@ def test_an_edit_names_the_dependent_value_that_was_set(client: Client, tmp_path
 
 
 REFUSED: list[tuple[str, str, str]] = [
-    ("%small", "8", "does not fit"),
-    ("%small[0]", "0.5", "does not fit"),
-    ("%flags", "2", "does not fit"),
+    ("%small", "8", "cannot represent"),
+    ("%small[0]", "0.5", "cannot represent"),
+    ("%flags", "2", "cannot represent"),
     ("%x", '"text"', "is not valid data"),
     ("%words", "1", "text is required"),
     ("%x", "[1, 2]", "the new value has shape [2]"),
@@ -185,7 +185,7 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(client: Client, tmp_pa
         (whole, "shape", "cannot be set"),
         (whole, "statistics", "cannot be set"),
         (whole, "[9]", ""),
-        (rows, "[0]", "an item of a sequence cannot be set"),
+        (rows, "[0]", "an element of a sequence cannot be set"),
         (values, "%nope", "cannot be set"),
         (values, "", "cannot be set"),
         (999_999, "[0]", "the variables reference has expired"),

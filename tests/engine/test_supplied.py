@@ -126,7 +126,7 @@ def test_files(tmp_path):
         ("b", [1, 2], "the new value has shape [2]"),
         ("b", [[1], [2, 3]], "cannot be set"),
         ("b", 1j, "expected a real number, got a complex number"),
-        ("b", 1e300, "does not fit"),
+        ("b", 1e300, "cannot represent"),
         ("c", "zeros", "the sizes of %c are not known"),
         ("b", "nonsense", "is not valid data"),
     ],

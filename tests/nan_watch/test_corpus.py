@@ -86,7 +86,7 @@ def test_bad_cases_among_good_ones_cost_only_themselves(tmp_path: Path) -> None:
         ("f.npz", "tripped"), ("g.npz", "unfit"), ("h.npz", "ok"),
     ]  # fmt: skip
     errors = {case.name: case.error for case in report.cases if case.error}
-    assert "%x does not fit: it needs f32, not f64" in errors["e.npz"]
+    assert "%x has the wrong dtype: it needs f32, not f64" in errors["e.npz"]
     assert 'no input "xx"' in errors["g.npz"]
     assert "did you mean x?" in errors["g.npz"]
     birth = next(each for each in report.findings if each.role == "birth")

@@ -84,7 +84,7 @@ def test_a_long_program_shows_its_first_lines() -> None:
     lines = "".join(f"  %x{n + 1}: f32[] = Add(%x{n}, 1.0)\n" for n in range(3000))
     program = nncdbg.parse(f"graph @main(%x0: f32[]) -> (%x3000: f32[]) {{\n{lines}  return %x3000\n}}\n")
     html = program._repr_html_()
-    assert "and 2,943 more lines: print(program) shows all" in html
+    assert "2,943 more lines: use print(program) to see all" in html
     assert len(html) < 40_000
 
 

@@ -58,8 +58,10 @@ def test_inputs_that_do_not_fit_name_the_side(
 ) -> None:
     a, b = model("a", NET.replace("2,3", "2")), model("b", NET.replace("2,3", "3"))
     assert main(["diff", a, b, "--input", f"x=ones[{size}]"]) == 2
-    assert capsys.readouterr().err.startswith(f"error: side {side}: input %x does not fit: axis 0 must have")
-    with pytest.raises(nncdbg.InputError, match=f"side {side}: input %x does not fit"):
+    assert capsys.readouterr().err.startswith(
+        f"error: side {side}: input %x has the wrong shape: axis 0 must have"
+    )
+    with pytest.raises(nncdbg.InputError, match=f"side {side}: input %x has the wrong shape"):
         nncdbg.diff(a, b, {"x": np.ones(size, np.float32)})
 
 
@@ -233,8 +235,8 @@ def test_golden_names_come_from_a_file_or_from_shape_and_order(
 @pytest.mark.parametrize(
     ("names", "code", "words"),
     [
-        ("a b c", 3, "line 1: 3 names instead of 2"),
-        ('{"a": 1}', 3, "each name must map to one other name"),
+        ("a b c", 3, "line 1: expected 2 names, got 3"),
+        ('{"a": 1}', 3, "each golden name must map to one value name"),
         ("{", 3, "is not JSON"),
         ("a nothing", 2, "no statement computes %nothing"),
         ("nothing a", 2, 'has no array "nothing"'),

@@ -53,7 +53,8 @@ class Connect(msgspec.Struct, frozen=True, kw_only=True):
         """As `nncdbg.listen` has it.  Raises UsageError."""
         if (self.port is None) == (self.socket is None):
             raise UsageError(
-                "`connect` needs either a port or a socket path", hint='write, for example, {"port": 5679}'
+                "`connect` needs either a port or a socket path",
+                hint='set `connect` to {"port": 5679}, for example',
             )
         if self.port is None:
             return os.path.expanduser(self.socket or "")

@@ -67,7 +67,9 @@ def _target(scope: Values, place: ContentPlace) -> tuple[str, Any]:
             "the value of a completed iteration cannot be set", hint="step back to the iteration"
         )
     if place.sequence:
-        raise UsageError("an item of a sequence cannot be set", hint="set the tensor before it is inserted")
+        raise UsageError(
+            "an element of a sequence cannot be set", hint="set the tensor before a statement inserts it"
+        )
     if place.kind == "value":
         return place.text, place.index or None
     if place.kind == "expression":

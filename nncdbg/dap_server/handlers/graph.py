@@ -51,7 +51,7 @@ def graph(session: Session, arguments: GraphArguments) -> dict[str, Any]:
     """
     if len(arguments.open) > MOST_OPENED:
         raise UsageError(
-            f"{len(arguments.open)} statements cannot be open at once",
+            f"cannot open {len(arguments.open)} statements at once",
             hint=f"open at most {MOST_OPENED} statements",
         )
     blocks = whole(session, frozenset(arguments.open))

@@ -166,7 +166,7 @@ def _configuration(given: dict[str, Any]) -> LaunchArguments:
         return msgspec.convert(given, LaunchArguments)
     except msgspec.ValidationError as error:
         words = str(error).replace("$", "arguments.arguments", 1)
-        raise UsageError(f"restart: the configuration is malformed: {words}") from None
+        raise UsageError(f"cannot restart: the configuration is malformed: {words}") from None
 
 
 @request("terminate", when=LIVE, capability="supportsTerminateRequest", anytime=True)

@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
             file, note = write_listing(model, listing(program, locations=False), workspace)
         except OSError as error:
             raise UsageError(
-                f"cannot write the listing below {workspace}: {error.strerror}",
+                f"cannot write the listing to {workspace}: {error.strerror}",
                 hint="set --workspace to a writable folder",
             ) from None
     if note is not None:

@@ -169,7 +169,7 @@ def sources_of(debugger: Debugger, program: Path, workspace: Path) -> Sources:
     try:
         file, note = write_listing(program, debugger.listing, workspace)
     except OSError as error:
-        note = f"cannot write the listing below {workspace} ({error.strerror}); it is shown without a file"
+        note = f"cannot write the listing to {workspace} ({error.strerror}); the listing has no file"
         return Sources(debugger, None, name, folders, [note])
     return Sources(debugger, file, file.name, folders, [note] if note is not None else [])
 

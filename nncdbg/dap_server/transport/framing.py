@@ -83,9 +83,9 @@ def _header(line: bytes, length: int | None) -> int | None:
     name, colon, value = line.partition(b":")
     key = name.strip().lower()
     if not colon or not _NAME.fullmatch(key):
-        raise FrameError("malformed header line; a frame starts with Content-Length")
+        raise FrameError("malformed header line: expected Content-Length")
     if key == b"origin":
-        raise FrameError("frames with an Origin header are refused: they come from web pages")
+        raise FrameError("cannot accept a frame with an Origin header: it comes from a web page")
     if key != b"content-length":
         return length
     if length is not None:

@@ -55,7 +55,7 @@ class Companion:
             return name, inputs[name]
         raise NotComputed(
             f"{spelled(name)} is an input of its block; only results of statements have counterparts",
-            hint="compare the value from which it was computed",
+            hint="compare the value passed to the block",
         )
 
     def _seek(self, key: Key) -> Written | None:

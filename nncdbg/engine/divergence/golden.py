@@ -52,7 +52,8 @@ def load_names(path: Path) -> dict[str, str]:
             raise LoadError(f"{path} is not JSON: {error}") from error
         if not all(isinstance(value, str) for value in found.values()):
             raise LoadError(
-                f"{path}: each name must map to one other name", hint='write {"golden name": "value name"}'
+                f"{path}: each golden name must map to one value name",
+                hint='write {"golden name": "value name"}',
             )
         return {name: value.removeprefix("%") for name, value in found.items()}
     names: dict[str, str] = {}
@@ -60,7 +61,7 @@ def load_names(path: Path) -> dict[str, str]:
         words = line.partition("#")[0].split()
         if words and len(words) != 2:
             raise LoadError(
-                f"{path}, line {number}: {len(words)} names instead of 2",
+                f"{path}, line {number}: expected 2 names, got {len(words)}",
                 hint="write each line as: GOLDEN VALUE",
             )
         if words:

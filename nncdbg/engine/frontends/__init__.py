@@ -136,7 +136,7 @@ def _find(table: dict[str, str], path: Path, kind: str) -> Callable[..., Any]:
     if target is None and path.is_dir():
         raise LoadError(
             f"{path} is a directory",
-            hint=f"use a file in the directory with one of these suffixes: {', '.join(table)}",
+            hint=f"use a file with one of these suffixes: {', '.join(table)}",
         )
     if target is None:
         known = ", ".join(table)

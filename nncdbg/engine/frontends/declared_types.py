@@ -50,7 +50,7 @@ class StaleShape:
         if known is not None and known.shape is not None and None not in known.shape:
             fact = f"but {self.op or 'the loop'} returns {self.inferred}"
         else:
-            fact = "which does not fit the statements that read it"
+            fact = "which contradicts the statements that read it"
         return f"%{self.name} is declared {self.declared}, {fact}: the declared shape is ignored"
 
 

@@ -96,7 +96,7 @@ def check_model(model: Any, where: str) -> None:
     if not 0 <= model.ir_version <= onnx.IR_VERSION:
         raise LoadError(
             f"{where} has IR version {model.ir_version}; nncdbg reads versions 1 to {onnx.IR_VERSION}",
-            hint=f"install an onnx newer than {onnx.__version__}, or export with an older IR version",
+            hint=f"upgrade onnx {onnx.__version__}, or export with an older IR version",
         )
     if not model.HasField("graph"):
         raise LoadError(f"{where} contains no graph, so it is not an ONNX model", hint=_BROKEN)

@@ -38,9 +38,9 @@ def loop_node(
     carried = len(initial)
     if len(body.inputs) != carried + 2 or len(body.outputs) < carried + 1:
         raise GraphError(
-            f"{title} carries {carried} values; its body has {len(body.inputs)} inputs"
+            f"{title} carries {carried} values, but its body has {len(body.inputs)} inputs"
             f" and {len(body.outputs)} outputs",
-            hint="use a counter, a condition and the carried values as inputs; return all but the counter",
+            hint="pass the counter, condition and carried values to the body; return all but the counter",
         )
     if len(outputs) > len(body.outputs) - 1:
         raise GraphError(f"{title} has {len(outputs)} outputs, but its body returns {len(body.outputs) - 1}")

@@ -117,7 +117,7 @@ def parse_plan(content: bytes | str, program: Program, source: str = "the plan")
         ) from None
     if document.nncdbg_plan != VERSION:
         raise UsageError(
-            f"{source} has memory plan version {document.nncdbg_plan}",
+            f"{source} has unsupported memory plan version {document.nncdbg_plan}",
             hint=f"use version {VERSION}",
         )
     if document.alignment < 1:
@@ -190,7 +190,7 @@ class _Names:
             entry = msgspec.json.decode(raw, type=Entry)
         except msgspec.MsgspecError as error:
             raise UsageError(
-                f"{where}: {error}", hint='write, for example, {"offset": 0, "size": 64}'
+                f"{where}: {error}", hint='write an object such as {"offset": 0, "size": 64}'
             ) from None
         for word in ("offset", "size"):
             number = getattr(entry, word)

@@ -137,7 +137,7 @@ def _bits(name: str) -> int:
 
 def _check_width(source: str, target: str) -> None:
     if "str" in (source, target) or _bits(source) != _bits(target):
-        raise GraphError(f"{source} and {target} do not have the same number of bits")
+        raise GraphError(f"{source} and {target} have different bit widths")
 
 
 def _bit_cast_types(attributes: Attributes, types: Types) -> Types:

@@ -74,7 +74,7 @@ def conv_types(attributes: Attributes, inputs: Types) -> Types:
     group = attributes["group"]
     if isinstance(weight[1], int) and isinstance(x[1], int) and weight[1] * group != x[1]:
         groups = f" in {group} groups" if group > 1 else ""
-        raise GraphError(f"weight expects {weight[1] * group} channels{groups}, but input has {x[1]}")
+        raise GraphError(f"weight needs {weight[1] * group} channels{groups}, but input has {x[1]}")
     features = weight[0]
     if isinstance(features, int) and features % group:
         raise GraphError(f"{features} output channels cannot be split evenly into {group} groups")
@@ -251,7 +251,7 @@ def conv_transpose_types(attributes: Attributes, inputs: Types) -> Types:
     if known is None:
         return [typed(at(inputs, 0), None)]
     x, weight = known
-    agree(x[1], weight[0], f"weight expects {weight[0]} channels, but input has {x[1]}")
+    agree(x[1], weight[0], f"weight needs {weight[0]} channels, but input has {x[1]}")
     features = weight[1] * attributes["group"] if isinstance(weight[1], int) else None
     features = _agreed_features(features, inputs)
     kernel = kernel_sizes(attributes, weight)

@@ -158,7 +158,7 @@ def declare(declared: Op) -> Op:
     versions = _DECLARED.setdefault(declared.name, [])
     if any(other.since == declared.since for other in versions):
         raise UsageError(
-            f"{declared.name} since opset {declared.since} is declared twice",
+            f"op {declared.name} is declared twice with since={declared.since}",
             hint="use another name, or another `since`",
         )
     versions.append(declared)

@@ -86,7 +86,7 @@ def _gather_nd_shape(attributes: Attributes, types: Types) -> Shape | None:
         return None
     if batch + indices[-1] > len(data):
         raise GraphError(
-            f"{batch} batch axes plus indices of {indices[-1]} numbers exceed the {len(data)} axes"
+            f"batch_dims={batch} plus the index length {indices[-1]} exceeds the {len(data)} axes of data"
         )
     return indices[:-1] + data[batch + indices[-1] :]
 

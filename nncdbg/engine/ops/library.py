@@ -55,7 +55,7 @@ def _execute(file: Path) -> None:
     except Exception as error:
         raise LoadError(
             f"the op library {file} failed: {type(error).__name__}: {error}{_line_in(file, error)}",
-            hint="correct the file until `python FILE.py` works",
+            hint="correct the file, and test it with `python FILE.py`",
         ) from error
 
 
@@ -79,6 +79,6 @@ def _check(file: Path, found: list[Op]) -> None:
         domain, local = split(entry.name)
         if domain in ("", "ai.onnx", "nncdbg") or not local:
             raise LoadError(
-                f"the op library {file} declares {entry.name}, which has no domain",
+                f"the op library {file} declares {entry.name}, which has no custom domain",
                 hint='name the op "your.domain.Name", as in the model',
             )

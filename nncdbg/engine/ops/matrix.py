@@ -24,7 +24,7 @@ def matmul_shape(a: Sequence[Dim] | None, b: Sequence[Dim] | None) -> tuple[Dim,
     if a is None or b is None:
         return None
     if not a or not b:
-        raise GraphError("a scalar is not a matrix", hint="use Mul")
+        raise GraphError("matrix multiplication does not accept a scalar", hint="use Mul")
     inner = b[-2] if len(b) > 1 else b[0]
     agree(a[-1], inner, f"a has {a[-1]} columns, but b has {inner} rows")
     batch = broadcast_shapes([tuple(a[:-2]), tuple(b[:-2])])
@@ -298,7 +298,9 @@ def _cover(term: str, shape: tuple[Dim, ...]) -> dict[str, tuple[Dim, ...]]:
     letters = term.replace(".", "")
     extra = len(shape) - len(letters)
     if extra < 0 or (extra and "." not in term):
-        raise GraphError(f"the term {term.replace('.', '...')!r} does not fit an input of {len(shape)} axes")
+        raise GraphError(
+            f"the term {term.replace('.', '...')!r} does not match an input of {len(shape)} axes"
+        )
     covered: dict[str, tuple[Dim, ...]] = {".": ()}
     place = 0
     for letter in term:

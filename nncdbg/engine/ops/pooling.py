@@ -35,9 +35,7 @@ def pool_shape(attributes: Attributes, inputs: Types) -> tuple[Any, ...] | None:
     if x is None:
         return None
     if len(x) != len(kernel) + 2:
-        raise GraphError(
-            f"input has {len(x)} axes, but a kernel of {len(kernel)} sizes expects {len(kernel) + 2}"
-        )
+        raise GraphError(f"input has {len(x)} axes, but a {len(kernel)}-D kernel needs {len(kernel) + 2}")
     axes = axes_of(attributes, kernel)
     return (*x[:2], *(axis.output(size) for axis, size in zip(axes, x[2:], strict=True)))
 

@@ -29,11 +29,14 @@ def _spread(xp: Any, value: Any, shape: tuple[int, ...], axis: int, block_size: 
         cut = repeated[(slice(None),) * number + (slice(shape[number]),)]
         if cut.shape != shape:
             raise RunError(
-                f"a scale of shape {list(value.shape)} in blocks of {block_size} does not cover {list(shape)}"
+                f"a scale of shape {list(value.shape)} in blocks of {block_size}"
+                f" does not cover shape {list(shape)}"
             )
         return cut
     if value.ndim != 1 or value.size != shape[number]:
-        raise RunError(f"a scale of shape {list(value.shape)} does not fit axis {number} of {list(shape)}")
+        raise RunError(
+            f"a scale of shape {list(value.shape)} does not match axis {number} of shape {list(shape)}"
+        )
     return value.reshape((-1,) + (1,) * (len(shape) - number - 1))
 
 

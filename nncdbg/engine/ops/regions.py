@@ -25,7 +25,7 @@ def _region_types(attributes: Attributes, types: Types) -> Types:
         raise GraphError(f"pooled_shape cannot be {list(pooled)}", hint="use two sizes of 1 or more")
     image, regions = shape_at(types, 0), shape_at(types, 1)
     if regions is not None and isinstance(regions[1], int) and regions[1] != 5:
-        raise GraphError(f"rois has {regions[1]} numbers per region, expected batch, x1, y1, x2, y2")
+        raise GraphError(f"rois has {regions[1]} numbers per region, expected 5: batch, x1, y1, x2, y2")
     channels = None if image is None else image[1]
     return (typed(at(types, 0), (None if regions is None else regions[0], channels, *pooled)),)
 

@@ -92,7 +92,7 @@ def check_opsets(opsets: Mapping[str, int], domains: Iterable[str]) -> None:
     for domain in sorted(set(domains) & opsets.keys()):
         newest = newest_opset() if domain == DEFAULT_DOMAIN else _newest_of(domain)
         if newest is not None and not 1 <= opsets[domain] <= newest:
-            newer = f"install an onnx newer than {onnx.__version__}, or export the model for an older opset"
+            newer = f"upgrade onnx {onnx.__version__}, or export the model for an older opset"
             raise GraphError(
                 f"opset {opsets[domain]} of {domain or 'ONNX'} is unknown: "
                 f"nncdbg supports versions 1 to {newest}",

@@ -152,7 +152,7 @@ def _squeezed(shape: Shape | None, axes: Sequence[int] | None) -> Shape | None:
     dropped = normal_axes(axes, len(shape))
     for axis in dropped:
         if isinstance(shape[axis], int) and shape[axis] != 1:
-            raise GraphError(f"axis {axis} has size {shape[axis]}, not 1, and cannot be squeezed")
+            raise GraphError(f"cannot squeeze axis {axis}: its size is {shape[axis]}, not 1")
     return tuple(d for i, d in enumerate(shape) if i not in dropped)
 
 

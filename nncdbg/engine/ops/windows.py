@@ -52,7 +52,8 @@ class Axis:
         room = size + begin + end - self.extent
         if room < 0:
             raise GraphError(
-                f"a window of {self.extent} does not fit into size {size} with padding {begin + end}"
+                f"a window of size {self.extent} does not fit into an axis of size {size}"
+                f" with padding {begin + end}"
             )
         if not self.ceil:
             return room // self.stride + 1

@@ -96,8 +96,8 @@ def test_on_another_backend_it_needs_the_flag(tmp_path: Path) -> None:
         ("x = 1\n", "declares no op"),
         ("import nncdbg\n\n1 / 0\n", r"ZeroDivisionError: division by zero \(line 3\)"),
         ("def broken(:\n", "SyntaxError"),
-        ("import nncdbg\nnncdbg.op('Mine')(lambda xp, x: x)\n", "which has no domain"),
-        ("import nncdbg\nnncdbg.op('Relu')(lambda xp, x: x)\n", "which has no domain"),
+        ("import nncdbg\nnncdbg.op('Mine')(lambda xp, x: x)\n", "which has no custom domain"),
+        ("import nncdbg\nnncdbg.op('Relu')(lambda xp, x: x)\n", "which has no custom domain"),
         (
             "import nncdbg\n" + 2 * "nncdbg.op('swirl.e.T')(lambda xp, x: x)\n",
             "declared twice",

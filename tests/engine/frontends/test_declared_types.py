@@ -75,11 +75,11 @@ STALE = {
         ["%h is declared f32[8,5], but MatMul returns f32[N,5]"],
     ),
     "branches": (branches, ["%y is declared f32[9,9]", "%t is declared", "%e is declared"]),
-    "loop": (loop, ["%s is declared f32[7,7], which does not fit"]),
+    "loop": (loop, ["%s is declared f32[7,7], which contradicts"]),
     "through_reshape": (
         through_reshape,
         [
-            "%h is declared f32[5,4], which does not fit the statements that read it: the declared shape"
+            "%h is declared f32[5,4], which contradicts the statements that read it: the declared shape"
             " is ignored"
         ],
     ),

@@ -278,7 +278,7 @@ def test_a_loop_that_computes_its_condition_breaks_even_if_it_was_given_none():
 def test_a_loop_whose_body_does_not_fit():
     made = loop()
     made.graph.node[0].input.append("x")
-    with pytest.raises(GraphError, match="carries 2 values; its body has 3 inputs"):
+    with pytest.raises(GraphError, match="carries 2 values, but its body has 3 inputs"):
         load(made)
     made = loop()
     made.graph.node[0].input.append("x")

@@ -80,7 +80,11 @@ WRONG = {
         "unknown field `offsets`",
         "write JSON",
     ),
-    "another version": ('{"nncdbg_plan": 2, "graphs": {}}', "memory plan version 2", "use version 1"),
+    "another version": (
+        '{"nncdbg_plan": 2, "graphs": {}}',
+        "unsupported memory plan version 2",
+        "use version 1",
+    ),
     "no alignment": (
         '{"nncdbg_plan": 1, "graphs": {}, "alignment": 0}',
         "the alignment cannot be 0",
@@ -117,12 +121,12 @@ WRONG = {
     "text for a number": (
         document(main={"h": {"offset": "0", "size": 12}}),
         "%h of main: Expected `int",
-        "write, for example,",
+        "write an object such as",
     ),
     "a field of a value too many": (
         document(main={"h": AT | {"at": 1}}),
         "unknown field `at`",
-        "write, for example,",
+        "write an object such as",
     ),
     "an alias of nothing": (
         document(main={"h": {"alias": "q"}}),

@@ -183,17 +183,23 @@ def test_conv_types(x: Any, weight: Any, attributes: dict[str, Any], expected: A
 @pytest.mark.parametrize(
     ("x", "weight", "bias", "attributes", "fact"),
     [
-        ((1, 3, 5, 5), (8, 64, 3, 3), (8,), {}, "weight expects 64 channels, but input has 3"),
+        ((1, 3, 5, 5), (8, 64, 3, 3), (8,), {}, "weight needs 64 channels, but input has 3"),
         (
             (1, 3, 5, 5),
             (8, 2, 3, 3),
             None,
             {"group": 2},
-            "weight expects 4 channels in 2 groups, but input has 3",
+            "weight needs 4 channels in 2 groups, but input has 3",
         ),
         ((1, 3, 5), (8, 3, 3, 3), None, {}, "input has 3 axes, but weight has 4"),
         ((1, 3, 5, 5), (8, 3, 3, 3), (4,), {}, "bias has 4 elements, weight has 8 output channels"),
-        ((1, 3, 2, 2), (8, 3, 3, 3), None, {}, "a window of 3 does not fit into size 2 with padding 0"),
+        (
+            (1, 3, 2, 2),
+            (8, 3, 3, 3),
+            None,
+            {},
+            "a window of size 3 does not fit into an axis of size 2 with padding 0",
+        ),
         ((1, 3, 5, 5), (8, 3, 3, 3), None, {"pads": [1, 1]}, "pads has 2 numbers, expected 4"),
         ((1, 3, 5, 5), (8, 3, 3, 3), None, {"kernel_shape": [2, 3]}, "kernel_shape is"),
         (
@@ -214,7 +220,7 @@ def test_conv_transpose_types_flow() -> None:
     attributes = {"strides": [2, 2], "pads": [1, 1, 1, 1], "output_padding": [1, 1]}
     found = inferred("ConvTranspose", [("N", 8, "H", 7), (8, 4, 3, 3)], attributes)
     assert found == TensorType("f32", ("N", 4, None, 14))
-    with pytest.raises(GraphError, match="weight expects 8 channels, but input has 3"):
+    with pytest.raises(GraphError, match="weight needs 8 channels, but input has 3"):
         inferred("ConvTranspose", [(1, 3, 5, 5), (8, 4, 3, 3)], {})
 
 

@@ -161,8 +161,8 @@ def test_pool_types(shape: Any, attributes: dict[str, Any], expected: Any) -> No
 @pytest.mark.parametrize(
     ("shape", "attributes", "fact"),
     [
-        ((1, 2, 5), {"kernel_shape": (2, 2)}, "input has 3 axes, but a kernel of 2 sizes expects 4"),
-        ((1, 2, 2, 2), {"kernel_shape": (3, 3)}, "a window of 3 does not fit into size 2"),
+        ((1, 2, 5), {"kernel_shape": (2, 2)}, "input has 3 axes, but a 2-D kernel needs 4"),
+        ((1, 2, 2, 2), {"kernel_shape": (3, 3)}, "a window of size 3 does not fit into an axis of size 2"),
         ((1, 2, 5, 5), {"kernel_shape": (3, 3), "strides": (1,)}, "strides has 1 numbers, expected 2"),
         ((1, 2, 5, 5), {"kernel_shape": (3, 3), "auto_pad": "SAME"}, "auto_pad cannot be 'SAME'"),
     ],

@@ -130,12 +130,12 @@ def test_symbols_flow_through(
         ("Concat", 13, {"axis": 0}, "f32[2,3] f32[2,4]", "differ"),
         ("Concat", 13, {"axis": 0}, "f32[2,3] f32[2]", "must have the same number"),
         ("Transpose", 13, {"perm": (0, 0)}, "f32[2,3]", "not a permutation"),
-        ("Squeeze", 11, {"axes": (1,)}, "f32[2,3]", "size 3, not 1"),
+        ("Squeeze", 11, {"axes": (1,)}, "f32[2,3]", "size is 3, not 1"),
         ("Flatten", 13, {"axis": 3}, "f32[2,3]", "axis 3 is out of range"),
         ("Pad", 2, {"pads": (1, 1)}, "f32[2,3]", "2 axes need 4 pads"),
         ("Cast", 13, {"to": 99}, "f32[2]", "99 is not an ONNX element type"),
-        ("GatherND", 13, {}, "f32[2,3] i64[1,3]", "exceed the 2 axes"),
-        ("BitCast", 26, {"to": 7}, "f32[2]", "same number of bits"),
+        ("GatherND", 13, {}, "f32[2,3] i64[1,3]", "exceeds the 2 axes"),
+        ("BitCast", 26, {"to": 7}, "f32[2]", "different bit widths"),
     ],
 )
 def test_types_that_cannot_fit(name: str, version: int, attributes: Any, inputs: str, fact: str) -> None:
