@@ -31,9 +31,9 @@ print allclose(%h, $before)
 _STATEMENT = """
 ## Long names
 
-Any part of a name that occurs in no other name selects the value, with or without `%`:
-`print %Conv_output_0`, `watch %fc/Add`, `debugger.value("Conv_output_0")`. An exact name has priority.
-A name that ends with the text is next, if the text starts at a word or component (`/`, `:`, `.`, `__`).
+Any part of a name that occurs in no other name selects the value, with or without `%`: `print
+%Conv_output_0`, `watch %fc/Add`, `debugger.value("Conv_output_0")`. An exact name has priority. Next, a
+name matches if it ends with the text and the text starts at a word or component (`/`, `:`, `.`, `__`).
 After `%`, a name that contains the text also matches. Names that are visible in the selected frame hide
 all other names. If several names match, the error lists them.
 
@@ -50,9 +50,9 @@ and `$in1` is the second.
 - In a condition or log message, the current statement is the statement of the breakpoint. If a condition
   reads `$out`, it is evaluated after the statement, and the program stops after the statement. If a
   condition reads only `$in0`, it is evaluated before the statement.
-- At a stop, `$in0` is an operand of the next statement, and `$out` is a result of the last executed
-  statement of this block. After a stop at a watchpoint, a finding or a condition on `$out`, `$in0` and
-  `$out` belong to the reported statement.
+- At a stop, `$in0` is the first operand of the next statement. `$out` is the first result of the
+  statement that this block executed last. After a stop at a watchpoint, a finding or a condition on
+  `$out`, `$in0` and `$out` belong to the reported statement.
 - At the start of a block, `$out` and `$out1` are the inputs of the block.
 
 `$x = EXPR` defines a convenience name. The value stays the same across steps, `restart` and branches. To
@@ -93,8 +93,8 @@ _DIFFERENCES = """
 
 ## Limits
 
-An expression has at most 10,000 characters and 100 levels. A result may be at most 64 MiB larger than its
-largest operand. A larger result, such as `zeros(100000, 100000)`, is an error.
+An expression has at most 10,000 characters and 100 nesting levels. A result may be at most 64 MiB larger
+than its largest operand. A larger result, such as `zeros(100000, 100000)`, is an error.
 """
 
 

@@ -17,8 +17,8 @@ computation graph, nncdbg prints the command to use. `make docs` generates this 
 
 ## Letters
 
-If the debuggers agree on a letter, nncdbg uses the same meaning. If the debuggers disagree, nncdbg uses the
-harmless meaning, or prints both commands. In a terminal, `delete` without numbers needs confirmation. `run`
+If gdb, pdb and delve agree on a letter, nncdbg uses the same meaning. Otherwise, nncdbg uses the harmless
+meaning, or prints both commands. In a terminal, `delete` without numbers needs confirmation. `run`
 also needs confirmation if the program has already started. Scripts and pipes need no confirmation. In the
 debug console of an editor, use `delete all`.
 

@@ -10,10 +10,10 @@ from nncdbg.engine.ops.influence import EVERYTHING, Influence
 HEAD = """# Influence of operand elements on results
 
 `nncdbg watch` uses this table to follow NaN and Inf. An output depends on a bad element if the influence
-reaches it through a chain of statements. `make docs` generates the table from the declarations of the ops
-(`Op.influence`). `tests/engine/ops/test_influence.py` verifies each row: it changes an element and checks
-which results change. A rough row may also list elements without influence, but no row omits an element with
-influence.
+of the element reaches the output through a chain of statements. `make docs` generates the table from the
+declarations of the ops (`Op.influence`). `tests/engine/ops/test_influence.py` verifies each row: it
+changes an element and checks which results change. A rough row may list too many influenced elements, but
+no row omits an influenced element.
 
 For an op that is not in the table, influence follows the statements of the op's formula. If the op has no
 formula, every operand element influences every result.
