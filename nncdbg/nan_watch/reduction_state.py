@@ -78,7 +78,7 @@ def save_state(
         write_tensors(draft, tensors, {_KEY: to_json(document)})
         os.replace(draft, path)
     except OSError as error:
-        raise LoadError(f"cannot write the state {path}: {error.strerror or error}") from None
+        raise LoadError(f"cannot write the state file {path}: {error.strerror or error}") from None
     finally:
         draft.unlink(missing_ok=True)
 
@@ -92,13 +92,13 @@ def load_state(path: Path, origin: str) -> Saved:
     written = store.note().get(_KEY)
     if written is None:
         raise LoadError(
-            f"{path} is not the state of a reduction",
+            f"{path} is not the state file of a reduction",
             hint="use a new file, or the state file of this reduction",
         )
     document = from_json(written, _Document, str(path))
     if document.origin != origin:
         raise UsageError(
-            f"the state {path} is for a different model, inputs or options",
+            f"the state file {path} is for a different model, inputs or options",
             hint="use another file, or the original model, inputs and options",
         )
     weights = [key for key in [*store.keys()] if key.startswith(_WEIGHT)]

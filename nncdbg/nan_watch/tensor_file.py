@@ -107,7 +107,7 @@ def _unpacked(name: str, entry: Entry, store: Any, path: Path) -> Any:
     dtype = NUMPY.get(entry.dtype or "")
     if dtype is None:
         raise LoadError(
-            f'%{name} of {path} has an unknown type "{entry.dtype}"', hint="write the bundle again"
+            f'%{name} in {path} has an unknown type "{entry.dtype}"', hint="write the bundle again"
         )
     try:
         if entry.strings is not None:
@@ -121,7 +121,7 @@ def _unpacked(name: str, entry: Entry, store: Any, path: Path) -> Any:
             raise ValueError(f"the data has type {name_of(array.dtype)}, not {entry.dtype}")
         return array.reshape(shape)
     except ValueError as error:
-        raise LoadError(f"%{name} of {path} is damaged: {error}") from None
+        raise LoadError(f"%{name} in {path} is damaged: {error}") from None
 
 
 # -- documents --------------------------------------------------------------------------------------

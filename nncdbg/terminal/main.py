@@ -27,7 +27,7 @@ COMMANDS = {
     "listing": ("nncdbg.dap_server.sources.command", "write the listing of a model, as editors show it"),
     "dap": ("nncdbg.dap_server.command", "serve the Debug Adapter Protocol, for editors"),
     "lsp": ("nncdbg.textual_repr.language_server.command", "serve the Language Server Protocol, for editors"),
-    "repl": ("nncdbg.terminal.connected", "the prompt beside an editor's debug session"),
+    "repl": ("nncdbg.terminal.connected", "open a prompt for an editor's debug session"),
     "ops": ("nncdbg.terminal.one_shot.ops", "list all ops, or describe one"),
 }
 """One-shot command to (module with `main(arguments) -> int`, one line of help)."""

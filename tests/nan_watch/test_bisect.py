@@ -290,7 +290,7 @@ def test_the_command(command: Any, tmp_path: Path) -> None:
     assert lines[0] == "3 of 7 statements must keep their types; all others run in f16:"
     assert "    5 | %square = Mul(%h, %h)" in lines
     assert any("the largest f16 is 65504" in line for line in lines)
-    assert err == "note: the mixed program is in mixed.nnc\n"
+    assert err == "note: the mixed-precision program is in mixed.nnc\n"
     mixed = nncdbg.load(tmp_path / "mixed.nnc")
     assert sum(node.op == "Cast" for node in mixed.graphs["main"].nodes) >= 3
 

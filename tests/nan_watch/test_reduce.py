@@ -298,7 +298,7 @@ def test_another_safetensors_file_is_no_state(tmp_path: Path) -> None:
     from safetensors.numpy import save_file
 
     save_file({"w": np.ones(3)}, tmp_path / "w.safetensors")
-    with pytest.raises(LoadError, match="is not the state of a reduction"):
+    with pytest.raises(LoadError, match="is not the state file of a reduction"):
         job_of(CHAIN, {"x": RANDOM}, tmp_path / "w.safetensors").run(tmp_path / "b")
 
 

@@ -48,9 +48,8 @@ def commands(session: Session, text: str) -> None:
       p max(%h)
       continue
       end
-    A command that moves the program ends the list.  If the first command is `silent`, the
-    prompt prints no stop message.
-    An empty list removes the commands.
+    After a command that moves the program, the remaining commands do not run.  If the first command is
+    `silent`, the prompt prints no stop message.  An empty list removes the commands.
     """
     debugger = session.debugger
     if not text and not debugger.breakpoints:

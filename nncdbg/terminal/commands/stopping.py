@@ -34,7 +34,7 @@ def _say(session: Session, found: Breakpoint, what: str = "Breakpoint") -> None:
 def break_(session: Session, text: str) -> None:
     """Stop before a line, an op, a graph's first statement, or a value's statement.
 
-    PLACE is LINE, OP, @graph, %value or FILE:LINE; without PLACE, the current line:
+    PLACE is LINE, OP, @graph, %value or FILE:LINE (default: the current line):
       break 12                       break Softmax hits 3
       break @layer1                  break %h if std(%h) > 10
       break net.py:11                stops at the statements that come from that line
@@ -56,7 +56,8 @@ def assert_(session: Session, text: str) -> None:
     """Stop when an expression is false after a value in it is written.
 
       assert max(abs(%h)) < 6e4      assert all(isfinite($out))
-    In EXPR, `$out` is each result of each statement.  `nncdbg watch --assert EXPR` checks an assertion in CI.
+    With `$out`, `assert` checks every result of every statement.  `nncdbg watch --assert EXPR` checks an
+    assertion in CI.
     """
     expression, when, hits = split_watched(needs("assert", text))
     _say(session, session.debugger.assert_true(expression, when, hits), "Assertion")

@@ -43,7 +43,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add("--dtype", choices=["f16", "bf16"], default="f16", help="the narrow type (f16)")
     add("--rtol", type=float, help="relative tolerance for outputs (default: f16 2e-2, bf16 1e-1)")
     add("--atol", type=float, help="absolute tolerance for outputs (default: f16 5e-3, bf16 3e-2)")
-    add("-o", "--output", metavar="FILE.nnc", help="write the mixed program")
+    add("-o", "--output", metavar="FILE.nnc", help="write the mixed-precision program")
     add("--json", action="store_true", help="print one JSON document on standard output")
     return parser.parse_args(arguments)
 
@@ -152,4 +152,4 @@ def _print(
     for line in kept_lines(shown, len(search.alone), search.dtype):
         screen.put(line)
     if options.output:
-        screen.note(f"the mixed program is in {options.output}")
+        screen.note(f"the mixed-precision program is in {options.output}")

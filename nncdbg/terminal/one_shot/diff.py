@@ -49,7 +49,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
         "nncdbg diff",
         "Compare two runs value by value: the statement that differs, and how the error grows.",
         usage="nncdbg diff A [B] [options]",
-        epilog="exit code: 0 if the outputs agree, 1 if they differ (--strict: if any value does)",
+        epilog="exit code: 0 if the outputs agree, 1 if they differ (--strict: if any value differs)",
     )
     add = parser.add_argument
     add("model", metavar="A", help="a graph: FILE.onnx or FILE.nnc (graph text)")

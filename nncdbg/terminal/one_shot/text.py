@@ -98,7 +98,7 @@ def _note_outside(stores: Sequence[str], target: Path, screen: Screen) -> None:
     moved = " as another user or after moving it" if note_printed(target, outside) else ""
     for path in outside:
         option = f"--allow-store {shlex.quote(str(path.parent))}"
-        screen.note(f"the data stays in {path}; to open the text{moved}, use {option}")
+        screen.note(f"the text reads data from {path}; to open the text{moved}, use {option}")
 
 
 def _file_of_output() -> Path | None:
