@@ -137,7 +137,7 @@ def test_the_page_of_the_protocol_has_the_limits() -> None:
         f"| queued requests | {backlog.MOST:,} requests and {backlog.MOST_BYTES >> 20} MiB;",
         f"at most {tensors.MAX_ELEMENTS})",
         f"at most {tensors.MAX_BINS})",
-        f"always samples a part of more than {tensors.MAX_REDUCED:,} elements",
+        f"selects more than {tensors.MAX_REDUCED:,} elements",
         f"at most {lines.MAX_LINES} lines)",
     ):
         assert words in page, words

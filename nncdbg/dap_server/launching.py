@@ -152,7 +152,7 @@ def words_of(note: Note) -> str:
         return note.fact
     kind, name = note.missing
     value = f"{name}.npy" if kind == "input" else 4
-    return f'{note.fact} (give "{kind}s": {json.dumps({name: value}, ensure_ascii=False)})'
+    return f'{note.fact} (set "{kind}s": {json.dumps({name: value}, ensure_ascii=False)})'
 
 
 def _folder(cwd: str | None) -> Path:

@@ -39,7 +39,7 @@ class Note:
         if self.missing is None:
             return self.fact
         kind, name = self.missing
-        return f"{self.fact} (give --{kind} {name}={'FILE.npy' if kind == 'input' else 'SIZE'})"
+        return f"{self.fact} (pass --{kind} {name}={'FILE.npy' if kind == 'input' else 'SIZE'})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,9 +173,9 @@ def test_inputs_that_are_drawn_are_told_of(client: Client, folder: Path) -> None
     client.start("graph.nnc", inputs={"k": 1})
     told = client.expect_event("output", category="console")["output"]
     assert "size N of input %x" in told
-    assert told.endswith('1 is used (give "dims": {"N": 4})\n')
+    assert told.endswith('1 is used (set "dims": {"N": 4})\n')
     told = client.expect_event("output", category="console")["output"]
-    assert told.endswith('drawn at random from seed 0 (give "inputs": {"x": "x.npy"})\n')
+    assert told.endswith('drawn at random from seed 0 (set "inputs": {"x": "x.npy"})\n')
 
 
 def test_an_image_is_an_input_and_its_conversion_is_reported(client: Client, folder: Path) -> None:

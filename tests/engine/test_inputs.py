@@ -50,7 +50,7 @@ def test_what_is_not_given_is_drawn_and_noted(name):
     assert array.dtype == dtypes.NUMPY[name]
     (note,) = bound.notes
     assert (note.fact, note.missing) == (f"input %x {name}[64] drawn at random from seed 7", ("input", "x"))
-    assert str(note) == f"{note.fact} (give --input x=FILE.npy)"
+    assert str(note) == f"{note.fact} (pass --input x=FILE.npy)"
     if name == "str":
         assert set(array.tolist()) == {""}
     elif name in dtypes.INTEGERS:
@@ -75,8 +75,8 @@ def test_sizes_come_from_arrays_then_from_the_user_then_are_one():
     assert bound.arrays["z"].shape == (1, 1)
     assert bound.dims == {"N": 4, "M": 5, "K": 1}
     assert [*map(str, bound.notes)] == [
-        "size K of input %z f32[K,?] is not given, 1 is used (give --dim K=SIZE)",
-        "axis 1 of input %z f32[K,?] has an unknown size, 1 is used (give --input z=FILE.npy)",
+        "size K of input %z f32[K,?] is not given, 1 is used (pass --dim K=SIZE)",
+        "axis 1 of input %z f32[K,?] has an unknown size, 1 is used (pass --input z=FILE.npy)",
     ]
 
 

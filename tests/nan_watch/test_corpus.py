@@ -256,9 +256,9 @@ def test_runs_without_a_folder_are_seeds(tmp_path: Path) -> None:
     births = [each for each in report.findings if each.role == "birth"]
     assert births[0].case == "seed 3"
     assert report.notes == [
-        "size N of input %x f32[N,4] is not given, 1 is used (give --dim N=SIZE)",
-        "input %x f32[1,4] drawn at random from the seed of each run (give --input x=FILE.npy)",
-        "input %k f32[] drawn at random from the seed of each run (give --input k=FILE.npy)",
+        "size N of input %x f32[N,4] is not given, 1 is used (pass --dim N=SIZE)",
+        "input %x f32[1,4] drawn at random from the seed of each run (pass --input x=FILE.npy)",
+        "input %k f32[] drawn at random from the seed of each run (pass --input k=FILE.npy)",
     ]
 
 
