@@ -30,14 +30,18 @@ DEEP = 70
 Change = Callable[[Any], Any]
 
 
-def planted(change: Change) -> Any:
-    """The program with one graph changed."""
+def models() -> Path:
+    """The folder of the light models in the onnx wheel."""
     import onnx.backend.test
 
+    return Path(onnx.backend.test.__file__).parent / "data" / "light"
+
+
+def planted(change: Change) -> Any:
+    """The program with one graph changed."""
     import nncdbg
 
-    folder = Path(onnx.backend.test.__file__).parent / "data" / "light"
-    program = nncdbg.load(folder / "light_densenet121.onnx", flat=True)
+    program = nncdbg.load(models() / "light_densenet121.onnx", flat=True)
     entry = program.graphs[program.entry]
     return replace(program, graphs={program.entry: replace(entry, nodes=tuple(change(entry.nodes)))})
 
@@ -101,6 +105,7 @@ def reduced(name: str) -> tuple[float, dict[str, Any]]:
         path = Path(folder) / "planted.nnc"
         write_text(path, str(stores_from(planted(DEFECTS[name]), path.parent)))
         command = [sys.executable, "-m", "nncdbg", "reduce", str(path), "--json"]
+        command += ["--allow-store", str(models())]
         before = perf_counter()
         done = subprocess.run(
             [*command, "-o", os.path.join(folder, "out")], stdout=subprocess.PIPE, check=True, text=True

@@ -31,11 +31,11 @@ print allclose(%h, $before)
 _STATEMENT = """
 ## Long names
 
-Any part of a name that occurs in no other name selects the value, with or without `%`: `print
-%Conv_output_0`, `watch %fc/Add`, `debugger.value("Conv_output_0")`. An exact name has priority. Next, a
-name matches if it ends with the text and the text starts at a word or component (`/`, `:`, `.`, `__`).
-After `%`, a name that contains the text also matches. Names that are visible in the selected frame hide
-all other names. If several names match, the error lists them.
+Any part of a name that occurs in no other name selects the value, with or without `%`:
+`print %Conv_output_0`, `watch %fc/Add`, `debugger.value("Conv_output_0")`. An exact name has priority.
+Next, a name matches if it ends with the text and the text starts at a word or component (`/`, `:`, `.`,
+`__`). After `%`, a name that contains the text also matches. Names that are visible in the selected frame
+hide all other names. If several names match, the error lists them.
 
 Terminals and lists of variables shorten names of more than 24 characters. The short name is the shortest
 unique end of the path, or two parts around an ellipsis: `%layers.3…MatMul_1_output_0`. Commands also accept
@@ -48,8 +48,8 @@ in full. Output to a pipe always contains full names.
 and `$in1` is the second.
 
 - In a condition or log message, the current statement is the statement of the breakpoint. If a condition
-  reads `$out`, it is evaluated after the statement, and the program stops after the statement. If a
-  condition reads only `$in0`, it is evaluated before the statement.
+  reads `$out`, nncdbg evaluates the condition after the statement, and the program stops after the
+  statement. If a condition reads only `$in0`, nncdbg evaluates the condition before the statement.
 - At a stop, `$in0` is the first operand of the next statement. `$out` is the first result of the
   statement that this block executed last. After a stop at a watchpoint, a finding or a condition on
   `$out`, `$in0` and `$out` belong to the reported statement.
@@ -82,7 +82,7 @@ _DIFFERENCES = """
 ## Differences from NumPy
 
 - Sums, means, standard deviations and norms of floats accumulate in f64 and return f64.
-- Values of `bf16`, `f8` and 4-bit types are computed in f32, i8 or u8.
+- nncdbg converts values of `bf16`, `f8` and 4-bit types to f32, i8 or u8 before it computes.
 - Integer division by zero (`//`, `mod`) is an error.
 - `%` is only a prefix of names. Use `mod(a, b)` for the remainder.
 - `zeros` and `ones` return f32. `full` and `arange` return f32 for floats.

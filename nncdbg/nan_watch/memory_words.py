@@ -42,14 +42,14 @@ def reuse(debugger: Debugger, misread: Misread, plan: PlacedPlan | None, reaches
         first, last = block.taken or (block.start, block.start + block.size)
         begin, end = lines(debugger, taker.code, taker.value)
         evidence += (
-            f"; %{taker.value} took its bytes {first}..{last} at line {_line(debugger, taker.statement)}"
-            f"{_round(taker)} and lives from line {begin} to line {end}"
+            f"; %{taker.value} reused its bytes {first}..{last} at line {_line(debugger, taker.statement)}"
+            f"{_round(taker)} and is live from line {begin} to line {end}"
         )
     elif block.freed is not None:
         evidence += f"; its memory was freed at line {_line(debugger, block.freed)}"
     place = None if plan is None else plan.places.get(block.owner.site)
     if place is not None and block.size > place.size:
-        evidence += f"; the plan gives it {place.size} bytes, it needs {block.size}"
+        evidence += f"; the plan reserves {place.size} bytes for it, but it needs {block.size}"
     if place is not None and place.lives is not None:
         evidence += f"; the plan considers it live from line {place.lives[0]} to line {place.lives[1]}"
     other = taker.statement if taker is not None else block.freed
@@ -71,7 +71,7 @@ def reuse(debugger: Debugger, misread: Misread, plan: PlacedPlan | None, reaches
 def _reuse_hint(block: Block, taker: Owner | None) -> str:
     if taker is None:
         return f"free %{block.owner.value} after its last reader"
-    return f"give %{taker.value} different bytes, or free %{block.owner.value} only after its last reader"
+    return f"place %{taker.value} at other bytes, or free %{block.owner.value} only after its last reader"
 
 
 def _round(taker: Owner) -> str:
@@ -86,7 +86,7 @@ def _life(debugger: Debugger, misread: Misread) -> str:
         known = f" (read as %{misread.name})"
         _, later = lines(debugger, reader, misread.name)
         end = max((line for line in (end, later) if line is not None), default=None)
-    return f"%{owner.value}{known} lives from line {begin} to line {end}"
+    return f"%{owner.value}{known} is live from line {begin} to line {end}"
 
 
 def misuse(debugger: Debugger, moment: Moment, finding: Finding) -> WatchFinding:
@@ -171,7 +171,7 @@ def unexplained(debugger: Debugger, differs: Differs, read: StillRead | None) ->
             evidence += f": its buffer reuses the memory of %{owner.value}, and it reads the old bytes"
         else:
             cause, hint = "kept reference", "do not keep operands or buffers between calls"
-            evidence += f": it still reads %{owner.value}, which lives from line {begin} to line {end}"
+            evidence += f": it still reads %{owner.value}, which is live from line {begin} to line {end}"
         other, told = _taker(debugger, read.block)
         evidence += told
     return WatchFinding(
@@ -193,7 +193,7 @@ def _taker(debugger: Debugger, block: Block) -> tuple[Line | None, str]:
         line = _line(debugger, taker.statement)
         return _site(
             debugger, taker.statement, taker.value
-        ), f"; %{taker.value} took its bytes at line {line}"
+        ), f"; %{taker.value} reused its bytes at line {line}"
     if block.freed is not None:
         return _site(
             debugger, block.freed, ""

@@ -48,14 +48,12 @@ def _problem(debugger: Debugger, problem: PlanProblem) -> WatchFinding:
         hint = f"use a multiple of {last} as its offset"
     elif problem.kind == "outlived":
         begin, _ = lines(debugger, value.code, name)
-        evidence = (
-            f"%{name} lives from line {begin} to line {last}; the plan considers it dead after line {first}"
-        )
+        evidence = f"%{name} is live from line {begin} to line {last}; the plan frees it after line {first}"
         hint = f"keep %{name} live until its last reader"
     else:
         assert other is not None
         evidence = _sharing(debugger, problem, other)
-        hint = f"give %{other.name} different bytes than %{name}"
+        hint = f"place %{other.name} and %{name} at different bytes"
     return WatchFinding(
         "plan",
         "birth",
@@ -100,7 +98,7 @@ def left_out(debugger: Debugger, arena: PlacedAllocation) -> list[str]:
         told.append(f"values without a place in the plan, which used separate memory: {names}")
     if arena.beyond:
         names = _listed(arena.beyond)
-        told.append(f"values that do not fit into the arena, which used separate memory: {names}")
+        told.append(f"values that do not fit in the arena, which used separate memory: {names}")
     return told
 
 

@@ -142,7 +142,7 @@ def check_model(good: Recording, program: Program) -> None:
     if shared < _LEAST_SHARED * len(good.statements):
         raise UsageError(
             f"the recording is for another model, {good.model}: "
-            f"{shared} of its {len(good.statements)} statements are in this model",
+            f"only {shared} of its {len(good.statements)} statements are in this model",
             hint="record a good run of this model with --record FILE",
         )
 

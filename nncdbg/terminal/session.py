@@ -184,7 +184,8 @@ class Session:
         """Execute the lines of a command file; how many failed.  Raises UsageError if it cannot be read."""
         if self._depth >= _DEPTH:
             raise UsageError(
-                f"command files are nested more than {_DEPTH} deep", hint=f"check whether {path} calls itself"
+                f"command files are nested more than {_DEPTH} levels deep",
+                hint=f"check whether {path} calls itself",
             )
         lines = [line for line in read_commands(path) if not line.startswith(SETUP)]
         return self.play_lines(lines, path, echo=echo)

@@ -62,7 +62,7 @@ REUSED = WatchFinding(
     "birth",
     LOG,
     cause="wrong reuse",
-    evidence="%e took its bytes 0..48 at line 4",
+    evidence="%e reused its bytes 0..48 at line 4",
     other=MUL,
     iteration=(2, 5),
     count=7,

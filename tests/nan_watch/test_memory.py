@@ -181,9 +181,10 @@ def test_the_words_name_victim_culprit_and_both_lives() -> None:
     assert told(finding) == ("reuse", "wrong reuse", (6, "Add"), (5, "Abs"))
     assert (finding.site.value, finding.other.value if finding.other else None) == ("h", "b")
     assert finding.evidence == (
-        "%h lives from line 3 to line 6; %b took its bytes 0..12 at line 5 and lives from line 5 to line 6"
+        "%h is live from line 3 to line 6; %b reused its bytes 0..12 at line 5 "
+        "and is live from line 5 to line 6"
     )
-    assert finding.hint == "give %b different bytes, or free %h only after its last reader"
+    assert finding.hint == "place %b at other bytes, or free %h only after its last reader"
     assert [(each.name, each.type) for each in finding.inputs] == [("h", "f32[3]"), ("b", "f32[3]")]
     assert finding.reaches_output
 
@@ -242,7 +243,7 @@ def test_a_plan_that_ends_a_life_too_early_is_told() -> None:
     row = {"offset": 0, "size": 12, "lives": [3, 4]}
     plan = parse_plan(json.dumps({"nncdbg_plan": 1, "graphs": {"main": {"h": row}}}), model)
     report = watch_memory(model, {"x": X}, plan=plan)
-    words = "%h lives from line 3 to line 5; the plan considers it dead after line 4"
+    words = "%h is live from line 3 to line 5; the plan frees it after line 4"
     assert [finding.evidence for finding in report.findings] == [words]
     assert report.unchecked == [
         "values without a place in the plan, which used separate memory: %a of main, %y of main"
@@ -267,7 +268,7 @@ graph @layer(%i: f32[3]) -> (%o: f32[3]) {
     plan = parse_plan(json.dumps({"nncdbg_plan": 1, "graphs": rows}), model)
     finding = watch_memory(model, {"x": X}, plan=plan).findings[0]
     assert told(finding) == ("reuse", "wrong reuse", (5, "Sub"), (10, "Tanh"))
-    assert finding.evidence.startswith("%o (read as %a) lives from line 10 to line ")
+    assert finding.evidence.startswith("%o (read as %a) is live from line 10 to line ")
 
 
 def test_a_loop_names_the_iteration_in_which_it_is_read_wrong() -> None:

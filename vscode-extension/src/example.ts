@@ -7,7 +7,7 @@ const NAME = "nan_softmax.nnc";
 export async function openExample(extension: vscode.Uri): Promise<void> {
   const folder = vscode.workspace.workspaceFolders?.[0]?.uri;
   if (!folder) {
-    void vscode.window.showInformationMessage("nncdbg: open a folder first, for a copy of the example.");
+    void vscode.window.showInformationMessage("nncdbg: open a folder to store a copy of the example.");
     return;
   }
   const target = vscode.Uri.joinPath(folder, NAME);

@@ -12,7 +12,7 @@ ATTRIBUTES = ("shape", "dtype", "size", "ndim", "nbytes", "T")
 """Functions that may also be written `%h.shape`, without parentheses."""
 
 DEBUGGER: dict[str, Function] = {
-    "stats": Function(("x",), 1, None, "the statistics of the finite elements: stats(%h).nan"),
+    "stats": Function(("x",), 1, None, "the statistics of x, such as stats(%h).mean or stats(%h).nan"),
     "prev": Function(("x",), 1, None, "the value at the previous iteration or visit"),
 }
 

@@ -245,7 +245,7 @@ def probed(*data: int, every: bool = False) -> Influence:
             _probed_marks(each, found[0], own) for each, own in zip(found, application.results, strict=False)
         ]
 
-    return Influence("all results that are NaN if the element is NaN, in a separate run", find, exact=False)
+    return Influence("all results that become NaN if a test run sets the element to NaN", find, exact=False)
 
 
 def _is_number(value: Any) -> bool:

@@ -15,27 +15,27 @@ _NAMES = {
     "inf": "Inf",
     "uninitialized": "uninitialized memory",
     "integer": "an integer fault",
-    "guard": "a write outside of a buffer",
+    "guard": "a write outside a buffer",
     "reuse": "wrong reuse of memory",
     "state": "state kept between runs",
-    "plan": "a wrong plan of memory",
+    "plan": "an incorrect memory plan",
     RANGE: "a value out of range",
 }
 """Kinds whose name in a sentence is another than their own."""
 
 _MEANINGS = {
     "reuse": "memory was reused or overwritten while its value was still needed",
-    "state": "a kernel gives a different result when it runs again",
-    "plan": "the memory plan gives two live values the same bytes, or too few bytes",
+    "state": "a kernel computes a different result when it runs again",
+    "plan": "the memory plan assigns the same bytes to two live values, or too few bytes to a value",
     RANGE: "the expression of the gate is true",
 }
 """What the kinds mean that are no plain gates."""
 
 CAUSES = {
     "log of zero": "Use Log(Max(%p, 1e-7)), -Softplus(-x) for Log(Sigmoid), or LogSoftmax for Log(Softmax).",
-    "log of a negative number": "Find why the operand is negative: it should be a probability or a length.",
+    "log of a negative number": "Check why the operand is negative: it should be a probability or a length.",
     "division by zero": "Add an epsilon to the divisor, or choose another branch with Where before dividing.",
-    "zero divided by zero": "Add an epsilon to the divisor. The usual reason is a mean of no elements.",
+    "zero divided by zero": "Add an epsilon to the divisor. The usual cause is the mean of zero elements.",
     "infinity divided by infinity": "Find the origin of the infinities, and scale the values before it.",
     "square root of a negative number": "Compute variance as mean((x - mean)^2): E[x^2] - E[x]^2 cancels.",
     "power of a negative number": "Clip the base at 0: a negative base needs an integer exponent.",
@@ -55,7 +55,7 @@ CAUSES = {
     "integer division by zero": "Make the divisor at least 1, or choose another value with Where.",
     "scale of zero": "Give each scale a minimum above 0.",
     "kernel": "Report the kernel to its developers: its result differs from the op's definition.",
-    "wrong reuse": "Free the first value after its last reader, or give the second value different bytes.",
+    "wrong reuse": "Free the first value after its last reader, or place the second value at other bytes.",
     "partial write": "Write every element of the result in the kernel.",
     "write out of bounds": "Write only to the elements of the result in the kernel.",
     "write into foreign memory": "Copy the operand: a kernel may write only to its own result.",

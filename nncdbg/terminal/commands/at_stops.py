@@ -17,7 +17,7 @@ def display(session: Session, text: str) -> None:
     """Print an expression now and at each stop; without EXPR, print all displays.
 
       display max(abs(%h))
-    `undisplay NUMBER` removes a display; `info display` lists them.
+    `undisplay NUMBER` removes a display; `info display` lists all displays.
     """
     if not text:
         session.show_displays()
@@ -43,7 +43,7 @@ def undisplay(session: Session, text: str) -> None:
 def commands(session: Session, text: str) -> None:
     """Set the commands to run when a breakpoint stops the program.
 
-    Without NUMBER, use the latest breakpoint.  Write one command per line, and `end` after the last:
+    Without NUMBER, use the latest breakpoint.  Write one command per line, then a line with `end`:
       commands 1
       p max(%h)
       continue

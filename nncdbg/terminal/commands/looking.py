@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 def print_(session: Session, text: str) -> None:
     """Print expressions: `p mean(%h, axis=0)[3] / 2`, `p %x, %h`.
 
-    `$out` is the result of the current statement, and `$in0` is its first operand.  `$_` is the last
+    `$out` is the first result of the current statement, and `$in0` is its first operand.  `$_` is the last
     printed value; `$x = EXPR` defines a name.  `help expressions` lists syntax and functions.
     `print` is optional: `%h[0] * 2`.
     """

@@ -213,7 +213,7 @@ def _program(session: Session, text: str) -> None:
     program = debugger.program
     session.screen.put(f"{session.title}, {len(debugger.listing.lines)} lines, entry @{program.entry}")
     opsets = ", ".join(f"{domain or 'onnx'} {version}" for domain, version in program.opsets.items())
-    session.screen.put(f"opsets: {opsets or 'the newest supported'}")
+    session.screen.put(f"opsets: {opsets or 'the newest supported versions'}")
     for store in program.stores:
         session.screen.put(f"store: {store}")
     for name, graph in program.graphs.items():

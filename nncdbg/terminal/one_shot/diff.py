@@ -53,7 +53,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     )
     add = parser.add_argument
     add("model", metavar="A", help="a graph: FILE.onnx or FILE.nnc (graph text)")
-    add("other", metavar="B", nargs="?", help="another graph (default: A with the --...-b options)")
+    add("other", metavar="B", nargs="?", help="second graph (default: A with the options that end in -b)")
     add("--golden", metavar="FILE.npz", help="compare with recorded values instead of side B")
     add("--names", metavar="FILE", help="map golden names to value names: JSON, or lines `GOLDEN VALUE`")
     add_opening(parser)
