@@ -48,8 +48,8 @@ in full. Output to a pipe always contains full names.
 and `$in1` is the second.
 
 - In a condition or log message, the current statement is the statement of the breakpoint. If a condition
-  reads `$out`, it is evaluated after the statement, and the program stops after the statement. If a
-  condition reads only `$in0`, it is evaluated before the statement.
+  reads `$out`, nncdbg evaluates the condition after the statement, and the program stops after the
+  statement. If a condition reads only `$in0`, nncdbg evaluates the condition before the statement.
 - At a stop, `$in0` is the first operand of the next statement. `$out` is the first result of the
   statement that this block executed last. After a stop at a watchpoint, a finding or a condition on
   `$out`, `$in0` and `$out` belong to the reported statement.
