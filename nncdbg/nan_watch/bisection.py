@@ -278,7 +278,7 @@ def _words(name: str, match: Match) -> str:
     if not np.isfinite(match.excess.factor) and match.elements is not None:
         wide, narrow = match.elements
         return f"the output %{name} has {narrow} where it should have {wide:.4g}"
-    return f"the output %{name} is {_times(match.excess.factor)} off"
+    return f"the output %{name} differs by {_times(match.excess.factor)}"
 
 
 def _times(factor: float) -> str:

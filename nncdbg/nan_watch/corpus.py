@@ -85,7 +85,9 @@ def run_corpus(
             f"{' and others' if len(skipped) > 5 else ''}"
         )
     if pool.left:
-        whole.leave(pool.left, "it was interrupted" if signalled else f"the budget of {budget:g} s is spent")
+        whole.leave(
+            pool.left, "the watch was interrupted" if signalled else f"the budget of {budget:g} s expired"
+        )
     report = whole.finished(task.good)
     report.interrupted = bool(signalled)
     if record_to is not None:

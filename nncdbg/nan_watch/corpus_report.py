@@ -90,7 +90,7 @@ class CorpusReport:
         """Some cases were not run; that none was is a failure, lest a watch that saw nothing passes."""
         shown = ", ".join(names[:3]) + (" and others" if len(names) > 3 else "")
         cases = len(self._report.cases)
-        self._report.unchecked.append(f"{len(names)} of {cases} cases, as {why}: {shown}")
+        self._report.unchecked.append(f"{len(names)} of {cases} cases, because {why}: {shown}")
         if len(names) == cases:
             self._report.error = RunError(f"no case finished: {why}")
 

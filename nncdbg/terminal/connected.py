@@ -27,7 +27,9 @@ _PATIENCE = 2.0
 
 def main(arguments: Sequence[str]) -> int:
     """Read lines until the user or the session leaves; the exit code."""
-    description = "The terminal of a debug session. Editors start it; `nncdbg MODEL` is a session of its own."
+    description = (
+        "The terminal of a debug session. Editors start it; `nncdbg MODEL` starts a separate session."
+    )
     parser = Parser("nncdbg repl", description)
     parser.add_argument("--connect", metavar="SOCKET", required=True, help="path of the session's socket")
     path = parser.parse_args(arguments).connect

@@ -29,7 +29,7 @@ _LISTED = 6
 _HEADLINES = {
     "equal": ("the sides agree", "bold green"),
     "intermediate": ("the outputs agree, intermediate values differ", "bold yellow"),
-    "rounding": ("the outputs differ by rounding only: a tie was decided differently", "bold yellow"),
+    "rounding": ("the outputs differ by rounding only: a tie was resolved differently", "bold yellow"),
     "diverged": ("the outputs differ", "bold red"),
 }
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _PACKAGE = str(Path(nncdbg.__file__).parent)
 _FILE = "<py>"
-_BANNER = "Python: each value is a NumPy array with its name; also `debugger` and `execute`. Ctrl-D leaves."
+_BANNER = "Python: values are NumPy arrays; use `debugger` and `execute` for the session. Ctrl-D leaves."
 _IDENTIFIER = re.compile(r"\W")
 
 

@@ -151,9 +151,9 @@ def changes(setup: Setup, debugger: Debugger, model: str) -> Iterator[str]:
     for name, recorded in setup.inputs.items():
         found = now.inputs.get(name)
         if found is None:
-            yield f"the recording has an input %{name}, the model has none"
+            yield f"the recorded input %{name} is not in the model"
         elif found.digest != recorded.digest:
-            yield f"input %{name} differs from the recorded one{_way(recorded)}"
+            yield f"input %{name} differs from the recorded input{_way(recorded)}"
     for name in ("seed", "backend", "allocator"):
         if getattr(now, name) != getattr(setup, name):
             yield f"recorded with {name} {getattr(setup, name)}, replayed with {getattr(now, name)}"
@@ -169,7 +169,7 @@ def _changed_files(setup: Setup, now: Setup) -> Iterator[str]:
 def _way(recorded: RecordedInput) -> str:
     if recorded.given is not None:
         return f" ({recorded.given})"
-    return "" if recorded.drawn else ", which was given as an array: give --input"
+    return "" if recorded.drawn else ", which was an array: pass it with --input"
 
 
 def _changed_versions(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:

@@ -145,7 +145,7 @@ def fallbacks(debugger: Debugger) -> list[tuple[str, str]]:
     """(op, what to say of it) of each statement that ran on NumPy for want of a kernel, oldest first."""
     name = debugger.backend.name
     return [
-        (op, f"line {line}: {op} ran on NumPy, as {name} has no kernel for it")
+        (op, f"line {line}: {op} ran on NumPy because {name} has no kernel for it")
         for line, op in debugger.fallbacks
     ]
 

@@ -139,4 +139,4 @@ def test_what_was_found_before_an_interruption_is_told(tmp_path: Path, number: s
 def test_a_budget(tmp_path: Path) -> None:
     spent = watch(*long(tmp_path), "--input", "x=ones", "--budget", "1")
     assert spent.returncode == 4
-    assert "the budget of 1 s is spent" in spent.stdout
+    assert "the budget of 1 s expired" in spent.stdout

@@ -175,7 +175,7 @@ def test_a_budget_ends_it_and_what_was_not_run_is_told(
 
     report = watched(path, cases, libraries=(library,), budget=8, progress=progress)
     assert list(statuses(report).values()) == ["ok", "not run", "not run", "not run"]
-    assert report.unchecked == ["3 of 4 cases, as the budget of 8 s is spent: 17.npz, 18.npz, 19.npz"]
+    assert report.unchecked == ["3 of 4 cases, because the budget of 8 s expired: 17.npz, 18.npz, 19.npz"]
     assert report.ok
     assert not report.interrupted
 
@@ -184,7 +184,7 @@ def test_a_watch_that_ran_nothing_has_failed(tmp_path: Path) -> None:
     report = watched(model(tmp_path), corpus(tmp_path, {"a": GOOD}), budget=0.01)
     assert statuses(report) == {"a.npz": "not run"}
     assert report.status == "failed"
-    assert "no case finished: the budget of 0.01 s is spent" in str(report.error)
+    assert "no case finished: the budget of 0.01 s expired" in str(report.error)
 
 
 def test_the_exit_code_tells_the_worst() -> None:
@@ -229,7 +229,7 @@ sys.exit(report.exit_code)
     assert document["interrupted"] is True
     assert [case["status"] for case in document["cases"]] == ["tripped", "not run", "not run"]
     assert document["findings"][0]["case"] == "a.npz"
-    assert document["unchecked"] == ["2 of 3 cases, as it was interrupted: b.npz, c.npz"]
+    assert document["unchecked"] == ["2 of 3 cases, because the watch was interrupted: b.npz, c.npz"]
 
 
 def test_what_is_measured_is_judged_over_all_cases(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def test_what_agrees_is_0_and_what_diverges_is_1(model: Callable[..., str], caps
         (["missing.onnx"], 3, "there is no file missing.onnx"),
         (["--golden", "missing.npz"], 3, "missing.npz does not exist"),
         (["--golden", "x.npz", "--dtype-b", "f16"], 2, "cannot be combined"),
-        (["--golden", "x.npz", "--stop"], 2, "which --golden replaces"),
+        (["--golden", "x.npz", "--stop"], 2, "--stop needs a side B"),
         (["--names", "x"], 2, "add --golden"),
     ],
 )

@@ -23,9 +23,9 @@ graph @main(%x: f32[2,3]) -> (%y) {
 }
 """
 NOTES = [
-    "line 4: RandomNormalLike ran on NumPy, as onnxruntime has no kernel for it",
-    "line 6: RandomNormalLike ran on NumPy, as onnxruntime has no kernel for it",
-    "line 7: RandomUniformLike ran on NumPy, as onnxruntime has no kernel for it",
+    "line 4: RandomNormalLike ran on NumPy because onnxruntime has no kernel for it",
+    "line 6: RandomNormalLike ran on NumPy because onnxruntime has no kernel for it",
+    "line 7: RandomUniformLike ran on NumPy because onnxruntime has no kernel for it",
 ]
 
 Call = Callable[..., tuple[str, str]]

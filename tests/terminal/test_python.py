@@ -189,8 +189,8 @@ def test_the_banner_of_interact_fits_the_width(
     monkeypatch.setattr("sys.stdin", io.StringIO())
     said(session, "set width 60", "interact")
     banner = capsys.readouterr().err.splitlines()
-    assert banner[0] == "Python: each value is a NumPy array with its name; also"
-    assert banner[1] == "`debugger` and `execute`. Ctrl-D leaves."
+    assert banner[0] == "Python: values are NumPy arrays; use `debugger` and"
+    assert banner[1] == "`execute` for the session. Ctrl-D leaves."
 
 
 def test_interact_reads_until_the_end_of_input(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:

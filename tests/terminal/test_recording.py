@@ -73,7 +73,7 @@ def test_a_replay_reports_what_has_changed(call: Callable[..., Called]) -> None:
     code, _, err = call("--replay", "r.cmd", "--seed", "5")
     assert code == 0
     assert "the model has changed since the recording of model.nnc" in err
-    assert "input %x differs from the recorded one (x.npy)" in err
+    assert "input %x differs from the recorded input (x.npy)" in err
     assert "recorded with seed 0, replayed with 5" in err
     assert f"recorded with numpy 1.0, replayed with {np.__version__}" in err
 

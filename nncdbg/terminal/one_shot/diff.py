@@ -75,7 +75,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     if options.names is not None and options.golden is None:
         parser.error("--names maps the names of a golden file: add --golden")
     if options.golden is not None and options.stop:
-        parser.error("--stop needs a side B, which --golden replaces")
+        parser.error("--stop needs a side B: it cannot be used with --golden")
     if options.golden is None and not another:
         parser.error("both sides are the same: add a second model, --backend-b, --allocator-b or --dtype-b")
     if options.stop and options.json:

@@ -160,7 +160,7 @@ def _gradient(entry: Known) -> str:
     if gaps is None:
         return "through its formula, if the ops in it have a gradient"
     if gaps:
-        return f"none: its formula needs {', '.join(sorted(gaps))}, which has no rule"
+        return f"none: its formula needs {', '.join(sorted(gaps))}, which has no gradient rule"
     return "through its formula"
 
 

@@ -227,7 +227,7 @@ def _once(
             debugger.pause()
 
         def end() -> None:
-            stopped.why = f"the budget of {options.budget:g} s is spent"
+            stopped.why = f"the budget of {options.budget:g} s expired"
             debugger.pause()
 
         with (
