@@ -69,7 +69,7 @@ TABLE = [
     (
         "while (%s = %x) {\nnext %s = %s\n} -> (%y = %s, %z = ⟦%s⟧)",
         "this result is used twice",
-        "already has",
+        "existing name",
     ),
     (
         "if %c {\nyield %x\n} else {\n⟦yield⟧\n} -> (%y)",
