@@ -356,7 +356,7 @@ class Session:
         """Raise UsageError while the program goes to another moment: its values are not of one moment."""
         if self.state is State.RUNNING and not self.program.debugger.settled:
             raise UsageError(
-                "values cannot be read or set while the program moves to another step",
+                "cannot read or set values while the program moves to another step",
                 hint="wait until the program stops, or pause it",
             )
 

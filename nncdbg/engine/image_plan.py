@@ -188,12 +188,12 @@ class Header:
         `resized` is the step that the image needs as well, empty if its size fits.
         """
         if self.file.bgr and channels != 3:
-            raise self.refused(f"bgr is for 3 channels, not {channels}", "remove it")
+            raise self.refused(f"bgr needs 3 channels, not {channels}", "remove it")
         scale, white = self.file.scale, self.greatest
         if dtype in dtypes.INTEGERS:
             low, high = dtypes.integer_range(dtype)
             if scale not in (None, "raw"):
-                raise self.refused(f"{dtype} takes pixel values as they are, without {scale}", "use raw")
+                raise self.refused(f"{dtype} pixels cannot be scaled with {scale}", "use raw")
             if high < white:
                 raise self.refused(
                     f"pixels are 0..{white}, but {dtype} represents {low}..{high}", "use a .npy file"
@@ -206,7 +206,7 @@ class Header:
             listed = ", ".join(f"{self._with(step, *more)} ({what})" for step, what in choices)
             raise self.refused(f"the scale from 0..{white} to {dtype} is missing", f"use one of: {listed}")
         elif scale == "imagenet" and channels != 3:
-            raise self.refused(f"imagenet is for 3 channels, not {channels}", f"use /{white} or raw")
+            raise self.refused(f"imagenet needs 3 channels, not {channels}", f"use /{white} or raw")
         elif scale == Linear(255) and self.deep:
             raise self.refused("its values are 0..65535", "use /65535")
         return f"raw 0..{white}" if scale in (None, "raw") else str(scale)

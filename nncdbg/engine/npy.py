@@ -36,7 +36,8 @@ def load_array(path: Path) -> Array:
         if isinstance(loaded, np.ndarray):
             return loaded
     raise LoadError(
-        f"{path} is an archive of arrays", hint="rename the file to .npz, and add a key: FILE.npz:KEY"
+        f"{path} is an archive of arrays, not one array",
+        hint="rename the file to .npz, and add a key: FILE.npz:KEY",
     )
 
 

@@ -242,7 +242,7 @@ class Cursor:
         while True:
             if self.at("["):
                 if len(open_lists) == DEEPEST:
-                    raise self.flaw("lists nest too deep", f"at most {DEEPEST}")
+                    raise self.flaw("lists are nested too deeply", f"use at most {DEEPEST} levels")
                 self.position += 1
                 if not self.accept("]"):
                     open_lists.append([])
@@ -360,7 +360,7 @@ class Cursor:
                 "the constant's type applies to all its elements",
                 match.start(),
                 len(match[0]),
-                "leave out :f64",
+                "remove :f64",
             )
         return float(match["float"])
 
@@ -406,5 +406,5 @@ _LOC = 'a location looks like loc("net.py":12, node "conv1", from "main.py":3)'
 
 def _integer(text: str, start: int) -> int:
     if len(text) > 4000:
-        raise Flaw("the number is too long", start, len(text), "an integer has at most 4000 digits")
+        raise Flaw("the number is too long", start, len(text), "use at most 4000 digits")
     return int(text)

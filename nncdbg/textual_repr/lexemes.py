@@ -235,7 +235,7 @@ def _parse_dims(text: str, position: int) -> list[Dim]:
                 "not a size",
                 position,
                 max(1, len(text) - 1 - position),
-                "a size is 3, N, ? or a quoted symbol",
+                "write a size as 3, N, ? or a quoted symbol",
             )
         dims.append(_parse_dim(match[1], position))
         if match[2] == "]":

@@ -175,7 +175,7 @@ def _flatten(data: Any) -> tuple[list[Any], tuple[int, ...]]:
     flat = [data]
     while any(isinstance(item, tuple) for item in flat):
         if not all(isinstance(item, tuple) for item in flat):
-            raise Misfit("numbers and lists are mixed", "all rows of an array have the same depth")
+            raise Misfit("numbers and lists are mixed", "use the same depth in all rows")
         lengths = {len(item) for item in flat}
         if len(lengths) > 1:
             raise Misfit(

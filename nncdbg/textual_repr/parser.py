@@ -158,7 +158,7 @@ class Parser(Reading):
 
     def before_graphs(self, word: str) -> None:
         if self.graph_lines or self.block is not None:
-            raise Flaw(f"{word} belongs before the first graph", 0, len(word), "move this line to the top")
+            raise Flaw(f"{word} must be before the first graph", 0, len(word), "move this line to the top")
 
     def opset(self, cursor: Cursor, number: int) -> None:
         self.before_graphs("opset")
@@ -251,7 +251,7 @@ class Parser(Reading):
         """``}``, ``} else @name {`` or ``} -> (...)``."""
         block = self.block
         if block is None:
-            raise Flaw("this brace closes nothing", cursor.position, 1, "remove it")
+            raise Flaw("unmatched closing brace", cursor.position, 1, "remove it")
         self.comment.clear()
         if block.kind == "broken":
             self.salvage(cursor.line, number)
@@ -359,7 +359,7 @@ class Parser(Reading):
             return None
         if value.type is None:
             if cursor.at("%"):
-                raise cursor.flaw("expected an op, a call or a literal", "a copy is Identity(%x)")
+                raise cursor.flaw("expected an op, a call or a literal", "write a copy as Identity(%x)")
             width = len(cursor.line.rstrip()) - start
             hint = "write it after the name, such as %c: i64[] = 5"
             raise Flaw("an inline constant needs its type", start, max(1, width), hint)
@@ -465,7 +465,7 @@ def _only(values: tuple[Value, ...], cursor: Cursor, start: int) -> Value:
             "a constant has one name",
             start,
             max(1, len(cursor.line) - start),
-            "one statement for each constant",
+            "write one statement for each constant",
         )
     return values[0]
 

@@ -65,7 +65,12 @@ class Reading:
     def open(self, block: Block, names: Names) -> None:
         depth = len(block.path) // 2
         if depth >= DEEPEST:
-            raise Flaw("blocks nest too deep", 0, len(self.text_of(block.line)), f"at most {DEEPEST}")
+            raise Flaw(
+                "blocks are nested too deeply",
+                0,
+                len(self.text_of(block.line)),
+                f"use at most {DEEPEST} levels",
+            )
         self.block = block
         self.blocks.append(block)
         self.headers[block.path] = block.line

@@ -109,7 +109,7 @@ def op_name(cursor: Cursor) -> str:
             f"an op cannot be named {op}", start, cursor.position - start, f"write {op} without quotes"
         )
     if not quoted and op in RESERVED:
-        raise Flaw(f"{op} is a keyword", start, len(op), f'an op of that name is written "{op}"(...)')
+        raise Flaw(f"{op} is a keyword", start, len(op), f'write an op with this name as "{op}"(...)')
     return op
 
 
@@ -220,9 +220,7 @@ def loop_results(
         start = cursor.blank()
         place = _result_place(cursor, places, collected)
         if place in found:
-            raise Flaw(
-                "this result is used twice", start, cursor.position - start, "use the name it already has"
-            )
+            raise Flaw("this result is used twice", start, cursor.position - start, "use the existing name")
         found[place] = value
 
     cursor.sequence(result, ")")

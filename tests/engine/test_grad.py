@@ -194,7 +194,7 @@ def test_what_has_no_rule_fails_where_it_is_needed(lines: list[str], message: st
     assert stop.reason == "exception"
     assert isinstance(stop.error, UnsupportedOp)
     assert message in str(stop.error)
-    assert "hint: add the result that depends on the constant to" in str(stop.error)
+    assert "hint: add the result of this op to" in str(stop.error)
     assert debugger.frames[0].code.graph.name == "gradient1"
     assert debugger.value("%d_loss").shape == debugger.value("%loss").shape
 

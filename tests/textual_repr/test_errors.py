@@ -69,7 +69,7 @@ TABLE = [
     (
         "while (%s = %x) {\nnext %s = %s\n} -> (%y = %s, %z = ⟦%s⟧)",
         "this result is used twice",
-        "already has",
+        "existing name",
     ),
     (
         "if %c {\nyield %x\n} else {\n⟦yield⟧\n} -> (%y)",
@@ -127,7 +127,7 @@ TABLE = [
     ("⟦hello⟧ world", "not a statement, found 'hello'", "a statement looks like"),
     ("%y ⟦Relu⟧(%x)", "expected '=', found 'Relu'", "write = after"),
     ("%y = Relu(%x) loc(⟦12⟧)", "expected a string, found '12'", 'loc("net.py":12'),
-    ("⟦opset⟧ 18", "opset belongs before the first graph", "to the top"),
+    ("⟦opset⟧ 18", "opset must be before the first graph", "to the top"),
 ]
 
 
@@ -153,7 +153,7 @@ def test_one_error(marked: str, message: str, hint: str) -> None:
         ("%y = Relu(%x)", "a statement outside a graph"),
         ("graph @f() -> () {\nreturn\n", "this block is not closed"),
         ("graph @f() -> () {\n}\n", "the block has no return"),
-        ("graph @f() -> () {\nreturn\n}\n}", "this brace closes nothing"),
+        ("graph @f() -> () {\nreturn\n}\n}", "unmatched closing brace"),
         ("graph @f() -> () {\nreturn\n}\ngraph @f() -> () {\nreturn\n}", "two graphs are named @f"),
         ("graph @f(%x) -> (%x) {\nreturn\n}", "the graph has 1 output, but return has 0"),
         ("graph @f(%x, %y) -> (%x) {\nreturn %y\n}", "return has %y where the graph's output is %x"),

@@ -160,7 +160,7 @@ USES = [
     ('%y = Relu(%a::"⟦\\q⟧")', "unknown escape \\q in a string", "use the escapes"),
     ("%y = Relu(⟦%a::z⟧)", "%/a/z is not defined", ""),
     ("⟦%/a/x⟧ = Relu(%a::x)", "%/a/x is defined twice", "line 2"),
-    ('⟦prefix⟧ c "/c/"', "prefix belongs before the first graph", "to the top"),
+    ('⟦prefix⟧ c "/c/"', "prefix must be before the first graph", "to the top"),
 ]
 
 

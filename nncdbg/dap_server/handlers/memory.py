@@ -127,5 +127,5 @@ def _check_bits(name: str, given: npt.NDArray[Any]) -> None:
     if not np.array_equal(sound.view(np.uint8), given.view(np.uint8)):
         raise UsageError(
             f"these bytes are not valid {given.dtype.name} elements of {spelled(name)}",
-            hint="use 0 or 1 for a bool; set the unused high bits of a narrow number to 0",
+            hint="use 0 or 1 for a bool; set the unused high bits of an element to 0",
         )

@@ -276,7 +276,7 @@ def _against(session: Session, scope: Values, text: str, against: Against) -> Ar
 def _named(scope: Values, arguments: SliceArguments) -> Any:
     """The tensor, where it stands."""
     if (arguments.name is None) == (arguments.expression is None):
-        raise UsageError("a slice needs one tensor", hint="use either `name` or `expression`")
+        raise UsageError("a slice needs exactly one tensor", hint="use either `name` or `expression`")
     if arguments.name is not None:
         return _standing(scope, resolve_name(arguments.name, scope.has, scope.names), arguments.name)
     assert arguments.expression is not None

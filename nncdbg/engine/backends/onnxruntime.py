@@ -83,7 +83,7 @@ class OnnxRuntime:
         return value
 
     def summarize(self, value: Any, row: Any) -> None:
-        raise AssertionError("the allocator or an observer inspects results on the host")
+        raise AssertionError("results are inspected on the host, not by the backend")
 
     def session(self, call: Call, kinds: Kinds) -> Any:
         """The session for a statement and the kinds of its operands.

@@ -130,7 +130,9 @@ class Blame:
         elif len(one.sources) != len(two.sources):
             text = f"{one.node.op} has {len(one.sources)} / {len(two.sources)} operands"
             return Cause("operands", a, b, text, match)
-        return Cause("kernel", a, b, f"{one.node.op} gives a different result from the same operands", match)
+        return Cause(
+            "kernel", a, b, f"{one.node.op} computes a different result from the same operands", match
+        )
 
     def _in_order(self, one: Written, two: Written) -> tuple[list[Source], list[Any]]:
         """B's operands in A's order: those of a commutative op may be swapped."""

@@ -230,7 +230,7 @@ class _Comparison:
             if not same.diverges:
                 return PROPAGATED
         before = [key for source in written.sources for key in self._substitution.between(source)]
-        text = f"{written.node.op} gives a different result from the golden operands"
+        text = f"{written.node.op} computes a different result from the golden operands"
         if before:
             first = self._trace.at(min(before, key=lambda key: self._trace.at(key).tick))
             text = (

@@ -140,6 +140,6 @@ class Lockstep:
             worst = max(matches, key=lambda match: match.excess.factor)
             if apart is None and not agree:
                 return Verdict()
-            text = f"{one.node.op} gives a different result from the same operands"
+            text = f"{one.node.op} computes a different result from the same operands"
             return Verdict(Cause("kernel", worst.a, worst.b, text, worst))
         return Verdict(tie=agree and is_discrete(one, other.contents))

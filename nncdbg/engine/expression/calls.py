@@ -109,7 +109,7 @@ def _check(parser: Parser, call: _Call, name_start: int) -> None:
     argument = call.given["x"] if call.name == "prev" else None
     if argument is not None and not isinstance(argument, nodes.Name):
         parser.position = argument.start
-        raise parser.fault("`prev` takes the name of a value", width=argument.end - argument.start)
+        raise parser.fault("`prev` needs the name of a value", width=argument.end - argument.start)
 
 
 def _too_many(parser: Parser, call: _Call) -> ExpressionError:

@@ -228,7 +228,7 @@ def _slice_bound(value: Any) -> int | None:
 def _indexed(value: Any, items: tuple[Any, ...]) -> Any:
     if isinstance(value, tuple | list):
         if len(items) != 1 or not isinstance(items[0], int | slice):
-            raise Fact(f"{type_text(value)} takes one integer or slice")
+            raise Fact(f"the index of {type_text(value)} must be one integer or slice")
         return value[items[0]]
     if not isinstance(value, np.ndarray):
         raise Fact(f"{type_text(value)} cannot be indexed")

@@ -251,7 +251,7 @@ def binary(symbol: str, left: Any, right: Any) -> Any:
         return _check_integer(_ARITHMETIC[symbol](a, b))
     except TypeError:
         hint = "`&`, `|` and `^` bind tighter than comparisons: write (%a > 1) & (%b > 1)"
-        message = f"`{symbol}` does not take {type_text(left)} and {type_text(right)}"
+        message = f"`{symbol}` does not accept {type_text(left)} and {type_text(right)}"
         raise Fact(message, hint if symbol in "&|^" else None) from None
     except OverflowError as error:
         # Python floats overflow loudly where IEEE has an infinity; integers do not fit their tensor.
@@ -287,7 +287,7 @@ def compare(symbol: str, left: Any, right: Any) -> Any:
 
 def _compare_tuples(symbol: str, left: Any, right: Any) -> bool:
     if symbol not in ("==", "!="):
-        raise Fact("tuples compare only with == and !=")
+        raise Fact("tuples support only == and !=")
     a, b = (_as_tuple(side) for side in (left, right))
     if not (isinstance(a, tuple) and isinstance(b, tuple)):
         raise Fact(f"{type_text(left)} and {type_text(right)} cannot be compared")
@@ -309,7 +309,7 @@ def unary(symbol: str, value: Any) -> Any:
         return +a if symbol == "+" else ~a  # type: ignore[operator]
     except TypeError:
         hint = "write `~`" if symbol == "-" else None
-        raise Fact(f"`{symbol}` does not take {type_text(value)}", hint) from None
+        raise Fact(f"`{symbol}` does not accept {type_text(value)}", hint) from None
 
 
 # -- indexing --------------------------------------------------------------------------------------

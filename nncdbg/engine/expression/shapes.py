@@ -98,7 +98,7 @@ def _item(x: Any) -> Any:
 def _reshape(x: Any, shape: Any) -> Array:
     array, sizes = _tensor(x), _sizes(shape)
     if any(size < -1 for size in sizes) or sizes.count(-1) > 1:
-        raise Fact("a size is 0 or more; one size may be -1")
+        raise Fact("a size must be 0 or more; one size may be -1")
     try:
         return array.reshape(sizes)
     except ValueError:
@@ -115,8 +115,8 @@ def _transpose(x: Any, axes: Any = None) -> Array:
     array = _tensor(x)
     order = axes_of(axes, array.ndim)
     if order is not None and len(order) != array.ndim:
-        hint = f"give {array.ndim} axes, or exchange two: swapaxes(x, 0, 1)"
-        raise Fact(f"{len(order)} axes do not order the {array.ndim} axes of the tensor", hint)
+        hint = f"use {array.ndim} axes, or swap two axes: swapaxes(x, 0, 1)"
+        raise Fact(f"expected {array.ndim} axes, got {len(order)}", hint)
     return array.transpose(order)
 
 
@@ -143,7 +143,7 @@ def _astype(x: Any, dtype: Any) -> Any:
     # bf16 and its kin convert by themselves; `array_of` would widen them before.
     array = _tensor(x)
     if is_text(x):
-        raise Fact("strings do not convert to numbers")
+        raise Fact("cannot convert strings to numbers")
     return array.astype(wanted)
 
 
@@ -153,7 +153,7 @@ def _astype(x: Any, dtype: Any) -> Any:
 def _new(shape: Any, dtype: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
     sizes, type_ = _sizes(shape), _dtype_of(dtype)
     if any(size < 0 for size in sizes):
-        raise Fact("a size is 0 or more")
+        raise Fact("a size must be 0 or more")
     check_room(sizes, max(1, type_.itemsize), ())
     return sizes, type_
 
@@ -179,7 +179,7 @@ def _arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None) -> A
     first, last = (0, start) if stop is None else (start, stop)
     bounds = [array_of(each) for each in (first, last, step)]
     if any(each.ndim or not np.isfinite(each) for each in bounds) or not bounds[2]:
-        raise Fact("arange takes finite numbers and a nonzero step")
+        raise Fact("arange needs finite numbers and a nonzero step")
     numbers = [each.item() for each in bounds]
     integers = all(isinstance(each, int) for each in numbers)
     count = math.ceil((float(numbers[1]) - float(numbers[0])) / float(numbers[2]))

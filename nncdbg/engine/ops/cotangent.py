@@ -67,5 +67,5 @@ def no_gradient_rule(xp: Any, cotangent: Any, *, name: str, reason: str = "") ->
     message = f"the gradient cannot go back through {name}"
     raise UnsupportedOp(
         f"{message}: {reason}" if reason else f"{message}, which has no gradient rule",
-        hint="add the result that depends on the constant to `zs`, or differentiate a graph without this op",
+        hint="add the result of this op to `zs` as a constant, or differentiate a graph without this op",
     )

@@ -41,7 +41,7 @@ def recurrent_types(gates: int, outputs: int) -> Callable[[Attributes, Types], T
         if x is None:
             return [typed(at(inputs, 0), None)] * outputs
         if weight is not None:
-            agree(x[2], weight[2], f"W expects {weight[2]} features, X has {x[2]}")
+            agree(x[2], weight[2], f"W needs {weight[2]} features, but X has {x[2]}")
         batch_first = attributes.get("layout", 0)
         batch, time = x[:2] if batch_first else (x[1], x[0])
         whole = (batch, time, directions, hidden) if batch_first else (time, directions, batch, hidden)

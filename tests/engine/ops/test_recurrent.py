@@ -223,7 +223,7 @@ def test_types_flow(name: str) -> None:
     ("x", "weight", "again", "fact"),
     [
         ((5, 3), None, None, "X has 2 axes, expected 3"),
-        ((5, 3, 4), (1, "rows", 7), (1, "rows", 8), "W expects 7 features, X has 4"),
+        ((5, 3, 4), (1, "rows", 7), (1, "rows", 8), "W needs 7 features, but X has 4"),
         ((5, 3, 4), (2, "rows", 4), (1, "rows", 8), "W has 2 directions, expected 1"),
         ((5, 3, 4), (1, 5, 4), (1, "rows", 8), "W has 5 rows"),
         ((5, 3, 4), (1, "rows", 4), (1, "rows", 9), "hidden_size is 8, R has 9"),

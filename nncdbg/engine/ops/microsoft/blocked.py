@@ -44,7 +44,7 @@ def block_of(channels: int) -> int:
     for size in (_machine_block(), 8):
         if channels % size == 0:
             return size
-    raise GraphError(f"{channels} channels cannot be split into blocks: they are not a multiple of 8")
+    raise GraphError(f"cannot split {channels} channels into blocks: {channels} is not a multiple of 8")
 
 
 def _ordered(target: str, source: str, shape: Sequence[int]) -> list[str]:
