@@ -208,12 +208,14 @@ def open_window(session: Session) -> None:
     if launched is None or kind is None or session.window is not None:
         return
     if session.client is None or not session.client.supports_run_in_terminal_request:
-        session.say(f"there is no terminal: this client cannot open one (`console` is {launched.console})")
+        session.say(
+            f"cannot open a terminal: this client does not support it (`console` is {launched.console})"
+        )
         return
     try:
         window = TerminalWindow(session)
     except NncdbgError as error:
-        session.say(f"there is no terminal: {error}", "important")
+        session.say(f"cannot open a terminal: {error}", "important")
         return
     session.window = window
     session.at_end.append(lambda session: window.close())
@@ -228,7 +230,7 @@ def open_window(session: Session) -> None:
     def answered(answer: Answer) -> None:
         if not answer.success:
             session.say(
-                f"there is no terminal: {answer.message or 'the client did not open it'}", "important"
+                f"cannot open a terminal: {answer.message or 'the client refused the request'}", "important"
             )
             window.close()
 

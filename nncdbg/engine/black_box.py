@@ -76,7 +76,7 @@ class BlackBox:
             try:
                 self._open()
             except OSError as error:
-                notes.append(f"crashes cannot be reported: cannot write in {self.folder}: {error.strerror}")
+                notes.append(f"cannot report crashes: cannot write to {self.folder}: {error.strerror}")
         return notes
 
     def _open(self) -> None:

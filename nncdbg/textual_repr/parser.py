@@ -361,7 +361,7 @@ class Parser(Reading):
             if cursor.at("%"):
                 raise cursor.flaw("expected an op, a call or a literal", "write a copy as Identity(%x)")
             width = len(cursor.line.rstrip()) - start
-            hint = "write it after the name, such as %c: i64[] = 5"
+            hint = "write the type after the name, as in %c: i64[] = 5"
             raise Flaw("an inline constant needs its type", start, max(1, width), hint)
         if not isinstance(value.type, TensorType):
             raise Flaw("only a tensor can be a constant", start, max(1, len(cursor.line.rstrip()) - start))
@@ -400,7 +400,7 @@ class Parser(Reading):
         location = cursor.location()
         cursor.end()
         if block.kind not in ("body", "broken"):
-            hint = "put it at the top level of a loop's body"
+            hint = "move it to the top level of a loop's body"
             raise cursor.whole(f"break is not allowed in {CALLED[block.kind]}", hint)
         self.resolve(names, number)
         block.nodes.append(Node("break", (condition,), (), {}, (), location, self.take_comment()))

@@ -110,7 +110,7 @@ class Reading:
             block = self.block
             if block.kind != "broken":
                 text = self.text_of(block.line)
-                hint = f"}} is missing before line {number + 1}"
+                hint = f"add }} before line {number + 1}"
                 self.report(block.line, Flaw("this block is not closed", len(text.rstrip()) - 1, 1, hint))
             self.leave_block(block, broken=True)
 

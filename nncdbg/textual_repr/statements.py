@@ -198,7 +198,7 @@ def next_values(cursor: Cursor, names: Names, carried: tuple[Value, ...]) -> tup
             assign()
     missing = [value.name for value in carried if value.name not in after]
     if missing:
-        message = f"next leaves out %{', %'.join(missing)}"
+        message = f"next omits %{', %'.join(missing)}"
         raise cursor.whole(message, "assign every carried value; %s = %s keeps a value unchanged")
     collected = value_list(cursor, names) if cursor.accept_word("collect") else ()
     return (*(after[value.name] for value in carried), *collected)

@@ -227,4 +227,4 @@ def test_a_box_that_cannot_be_written_is_told(home: Path) -> None:
     model, library = deadly(home, "pass")
     ended = run(model, library)
     assert ended.returncode == 0, ended.stderr
-    assert "note: crashes cannot be reported: cannot write in" in ended.stderr
+    assert "note: cannot report crashes: cannot write to" in ended.stderr

@@ -187,7 +187,7 @@ def test_a_client_that_fails_to_open_it_is_told(client: Client, model: Path) -> 
     )
     asked = client.expect_request("runInTerminal")
     client.answer(asked, success=False)
-    client.wait_for(lambda m: "there is no terminal" in m.get("body", {}).get("output", ""))
+    client.wait_for(lambda m: "cannot open a terminal" in m.get("body", {}).get("output", ""))
     gone = Path(asked["arguments"]["args"][-1]).parent
     deadline = time.monotonic() + 10
     while gone.exists():

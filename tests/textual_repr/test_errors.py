@@ -57,7 +57,7 @@ TABLE = [
     ("%y = ⟦@main⟧(%x)", "@main has 2 inputs, not 1", "write one operand for each input"),
     ("⟦@main⟧(%x, %c)", "@main has 1 output, not 0", "for an unused"),
     ("%y, %z = ⟦@main⟧(%x, %c)", "@main has 1 output, not 2", "for an unused"),
-    ("while (%s = %x) {\n⟦next⟧\n}", "next leaves out %s", "every carried value"),
+    ("while (%s = %x) {\n⟦next⟧\n}", "next omits %s", "every carried value"),
     ("while (%s = %x) {\nnext %s = %s, ⟦%t⟧ = %s\n}", "%t is not carried by this loop", "carries %s"),
     ("while (%s = %x) {\nnext %s = %s, ⟦%s⟧ = %x\n}", "%s is assigned twice", "carries %s"),
     ("while (%s = %x) {\nnext %s = %s\n} -> (%y = ⟦%t⟧)", "%t is not carried by this loop", "it carries %s"),

@@ -33,7 +33,7 @@ def kernel_at_fault(birth: Birth, statement: Statement, backend: str) -> Cause |
     return Cause(
         "kernel",
         evidence,
-        f"report it to the developers of {backend}, or use --backend numpy",
+        f"report the bug to the developers of {backend}, or use --backend numpy",
     )
 
 

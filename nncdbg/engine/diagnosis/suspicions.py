@@ -100,7 +100,9 @@ def _broadcast(op: str, attributes: Mapping[str, Any], operands: Sequence[Array]
     first, second = operands
     if result.size <= max(first.size, second.size):
         return ""
-    return f"broadcasts both operands: {list(first.shape)} and {list(second.shape)} give {list(result.shape)}"
+    return (
+        f"broadcasts both operands: {list(first.shape)} and {list(second.shape)} become {list(result.shape)}"
+    )
 
 
 def _reduced_batch(op: str, attributes: Mapping[str, Any], operands: Sequence[Array], result: Array) -> str:

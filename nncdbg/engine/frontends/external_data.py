@@ -69,7 +69,7 @@ class ExternalData:
             if not path.exists():
                 raise LoadError(
                     f'tensor "{key}" is stored in {path}, which does not exist',
-                    hint=f'copy "{location}" to the folder of the model; it contains the weights',
+                    hint=f'copy the weight file "{location}" to the folder of the model',
                 )
             self._confined[location] = path, path.stat().st_size
         return self._confined[location]

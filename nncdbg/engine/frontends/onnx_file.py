@@ -129,4 +129,4 @@ def _models_in(folder: Path) -> str:
         return f"the folder {folder} cannot be read: {error.strerror}"
     if not names:
         return f"there is no .onnx or .nnc file in {folder}"
-    return f"{folder} holds " + ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+    return f"choose a file in {folder}: " + ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")

@@ -32,7 +32,7 @@ def register(server: NncServer) -> None:
         try:
             wanted = formatted(document.lines)
         except GraphError as error:
-            message = f"not formatted, as the text has errors: {error.message}"
+            message = f"cannot format the text: {error.message}"
             server.window_show_message(types.ShowMessageParams(types.MessageType.Warning, message))
             return []
         return list(_edits(document, wanted))

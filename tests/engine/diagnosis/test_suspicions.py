@@ -26,7 +26,7 @@ def softmax(array: np.ndarray, axis: int) -> np.ndarray:
         ("LogSoftmax", {"axis": -2}, [SQUARE], np.log(softmax(SQUARE, 0)), "last axis are 0.1423 to 2.858"),
         ("Softmax", {"axis": 1}, [SQUARE], softmax(SQUARE, 1), ""),
         ("Softmax", {}, [SQUARE], softmax(SQUARE, -1), ""),
-        ("Sub", {}, [COLUMN, COLUMN[:, 0]], COLUMN - COLUMN[:, 0], "[3, 1] and [3] give [3, 3]"),
+        ("Sub", {}, [COLUMN, COLUMN[:, 0]], COLUMN - COLUMN[:, 0], "[3, 1] and [3] become [3, 3]"),
         ("Sub", {}, [SQUARE, COLUMN[:, 0]], SQUARE - COLUMN[:, 0], ""),
         ("ReduceMean", {}, [SQUARE, np.array([0])], SQUARE.mean(0), "reduces over axis 0 only"),
         ("ReduceMean", {"axes": [-2]}, [SQUARE], SQUARE.mean(0), "reduces over axis 0 only"),

@@ -62,7 +62,7 @@ def root(birth: Birth) -> Cause | None:
     x, name = birth.inputs[0], spelled(birth, 0)
     if element(x, spot(birth)) >= 0:
         return None
-    hint = f"find why {name} is negative; if only rounding is the reason, use Sqrt(Max({name}, 0))"
+    hint = f"find why {name} is negative; if rounding is the reason, use Sqrt(Max({name}, 0))"
     if birth.makers and cancelling_variance(birth.makers[0]):
         hint = CANCELLATION
     return Cause("square root of a negative number", counted(birth, 0, x < 0, "negative"), hint)
