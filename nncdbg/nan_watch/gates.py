@@ -228,7 +228,7 @@ def table() -> list[tuple[str, str]]:
     rows.append(("range:EXPR", "the expression is true after a statement writes one of its values"))
     for name, measure in MEASURES.items():
         written = f"{name}>X, {name}<X" if measure.above is None else f"{name}:{measure.limit:g}"
-        side = {True: "; fails at or above the limit", False: "; fails at or below the limit", None: ""}[
+        side = {True: "; trips at or above the limit", False: "; trips at or below the limit", None: ""}[
             measure.above
         ]
         rows.append((written, measure.meaning + side))

@@ -72,7 +72,9 @@ def _spread_influence(application: Application) -> Sequence[Marked]:
     return [found]
 
 
-_ROW = Influence("element by element; for a scale or zero point, all that it scales", _spread_influence)
+_ROW = Influence(
+    "element by element; for a scale or zero point, all results that it scales", _spread_influence
+)
 
 
 @op("QuantizeLinear", since=10, infer=_quantize_types, influence=_ROW, integer_fault=_bad_scale)
