@@ -25,7 +25,7 @@ SYNTAX: tuple[tuple[str, str], ...] = (
     ("$out $out1  $in0 $in1", "results and operands of the current statement"),
     ("$iter $op $line", "iteration, op and line of the current statement"),
     ("$x = EXPR", "define the name $x, for later expressions"),
-    ("$_", "the value that was printed last"),
+    ("$_", "the last printed value"),
 )
 """What can be written, and what it means."""
 

@@ -111,11 +111,11 @@ ELEMENTWISE: dict[str, Function] = {
         for name, help in {
             "sqrt": "the square root",
             "exp": "e to the power x",
-            "expm1": "exp(x) - 1, exact near 0",
+            "expm1": "exp(x) - 1, accurate near 0",
             "log": "the natural logarithm",
-            "log2": "the logarithm of base 2",
-            "log10": "the logarithm of base 10",
-            "log1p": "log(1 + x), exact near 0",
+            "log2": "the base-2 logarithm",
+            "log10": "the base-10 logarithm",
+            "log1p": "log(1 + x), accurate near 0",
             "sin": "the sine",
             "cos": "the cosine",
             "tanh": "the hyperbolic tangent",
@@ -123,8 +123,10 @@ ELEMENTWISE: dict[str, Function] = {
     },
     "sigmoid": Function(("x",), 1, _sigmoid, "1 / (1 + exp(-x)), computed in f64"),
     "relu": Function(("x",), 1, _relu, "the larger of x and 0; NaN is kept"),
-    "softmax": Function(("x", "axis"), 1, _softmax, "exp(x) / sum(exp(x)) along the axis (-1), in f64"),
-    "round": Function(("x", "decimals"), 1, _round, "x rounded, halves to even"),
+    "softmax": Function(
+        ("x", "axis"), 1, _softmax, "exp(x) / sum(exp(x)) along the axis (default: -1), in f64"
+    ),
+    "round": Function(("x", "decimals"), 1, _round, "x rounded; halves round to even"),
     "mod": Function(("a", "b"), 2, remainder, "the remainder of a // b, with the sign of b"),
     "maximum": Function(("a", "b"), 2, _pairwise("maximum"), "the larger of a and b; NaN if either is NaN"),
     "minimum": Function(("a", "b"), 2, _pairwise("minimum"), "the smaller of a and b; NaN if either is NaN"),

@@ -75,13 +75,13 @@ def _cumulative(name: str) -> Callable[..., Any]:
 _SORTED = ("x", "axis", "descending")
 
 ORDERING: dict[str, Function] = {
-    "sort": Function(_SORTED, 1, _sort, "the elements sorted along the axis (-1); NaN last"),
-    "argsort": Function(_SORTED, 1, _argsort, "the indices that sort x along the axis (-1)"),
+    "sort": Function(_SORTED, 1, _sort, "the elements sorted along the axis (default: -1); NaN last"),
+    "argsort": Function(_SORTED, 1, _argsort, "the indices that sort x along the axis (default: -1)"),
     "topk": Function(
         ("x", "k", "axis", "largest"),
         2,
         _topk,
-        "the k largest elements along the axis (-1): `.values`, `.indices`",
+        "the k largest elements along the axis (default: -1): `.values`, `.indices`",
     ),
     "unique": Function(
         ("x", "return_counts"), 1, _unique, "the distinct elements; with counts: `.values`, `.counts`"
