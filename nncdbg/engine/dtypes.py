@@ -74,5 +74,5 @@ def name_of(dtype: Any) -> str:
         return "str"
     name = _NAMES.get(resolved.newbyteorder("=") if resolved.kind in "iufc" else resolved)
     if name is None:
-        raise KeyError(f"the NumPy dtype {resolved} has no tensor type")
+        raise KeyError(f"no tensor type corresponds to the NumPy dtype {resolved}")
     return name

@@ -43,7 +43,7 @@ def render(shown: object) -> str:
     for kind, function in _RENDERINGS.items():
         if isinstance(shown, kind):
             return document(*function(shown))
-    raise TypeError(f"{type(shown).__name__} does not render as HTML")
+    raise TypeError(f"cannot render {type(shown).__name__} as HTML")
 
 
 def _program(program: Program) -> Iterable[str]:

@@ -45,7 +45,7 @@ def broadcast_dims(a: Dim, b: Dim) -> Dim:
         return b
     numbers = [d for d in (a, b) if isinstance(d, int)]
     if len(numbers) == 2:
-        raise GraphError(f"{a} and {b} do not broadcast")
+        raise GraphError(f"sizes {a} and {b} do not broadcast")
     return numbers[0] if numbers else None
 
 
