@@ -93,6 +93,24 @@ export const tests = {
     await screen.stop();
   },
 
+  async "a program may take long before it listens; a restart begins the graph again and keeps the program"({ page, screen, workspace, open }) {
+    const slow = (port) => program(port).replace("loaded = ", "import time\ntime.sleep(15)\nloaded = ");
+    await compound(workspace, slow);
+    await open("debugpy");
+    await screen.openFile("first_steps.nnc");
+    await breakIn(page, screen, "first_steps.nnc", "%scores");
+    await screen.pressUntil("F5", BEGUN, "that the sessions begin");
+    await screen.stoppedAt("%scores");
+    const computed = '.view-line:has-text("%scores"):has-text("MatMul"):has-text("[[")';
+    await screen.pressUntil("F10", computed, "a step of the graph");
+    await page.locator('.debug-toolbar [aria-label^="Restart"]').click();
+    await screen.stoppedAt("%h:");
+    await page.keyboard.press("F5");
+    await screen.stoppedAt("%scores");
+    assert.equal(await screen.rows("debug-call-stack", { hasText: "the one: Python" }).count(), 1);
+    await screen.stop();
+  },
+
   async "a program that ends before it listens ends the wait, and says what is missing"({ page, screen, workspace, open }) {
     await compound(workspace, () => 'print("nothing to debug")\n');
     await open("debugpy");
@@ -101,7 +119,7 @@ export const tests = {
     const dialog = page.locator(DIALOG, { hasText: "ended before it listened" });
     await dialog.waitFor();
     await screen.picture("python-ended-early");
-    assert.match(await dialog.innerText(), /read its terminal/);
+    assert.match(await dialog.innerText(), /check its terminal/);
     await page.keyboard.press("Escape");
     await screen.gone(".debug-toolbar");
   },
@@ -129,7 +147,7 @@ export const tests = {
     await screen.openFile("first_steps.nnc");
     const toast = await screen.startsInVain("cannot start");
     await screen.picture("no-debugpy");
-    assert.match(await toast.innerText(), /Python Debugger extension \(ms-python\.debugpy\) is not installed/);
+    assert.match(await toast.innerText(), /install or enable the Python Debugger extension \(ms-python\.debugpy\)/);
     assert.equal(await toast.locator(".monaco-button", { hasText: "Show Extension" }).count(), 1);
   },
 };
