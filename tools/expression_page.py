@@ -87,7 +87,8 @@ _DIFFERENCES = """
 - Integer division by zero (`//`, `mod`) is an error.
 - `%` is only a prefix of names. Use `mod(a, b)` for the remainder.
 - `zeros` and `ones` return f32. `full` and `arange` return f32 for floats.
-- `topk` and `unique(x, return_counts=true)` return two tensors. Select one of them by name: `topk(%h, 3).indices`.
+- `topk` and `unique(x, return_counts=true)` return two tensors. Select one of them by name:
+  `topk(%h, 3).indices`.
 - `max(a, b)` is an error, because NumPy reads `b` as an axis: write `maximum(a, b)`.
 - `and`, `or` and `not` need single truth values. `any(...)` and `all(...)` reduce a tensor to one truth
   value.
