@@ -73,14 +73,14 @@ sizes: $(DEV_STAMP)  ## print lines per package, the longest files and functions
 clean:  ## remove .venv and all caches
 	rm -rf $(VENV) $(VENV).lock $(CLIENT)/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
-$(CLIENT)/node_modules: $(CLIENT)/package.json
-	@if command -v npm >/dev/null; then cd $(CLIENT) && npm install --no-package-lock --no-audit --no-fund && touch node_modules; \
+$(CLIENT)/node_modules: $(CLIENT)/package-lock.json
+	@if command -v npm >/dev/null; then cd $(CLIENT) && npm ci && touch node_modules; \
 	else echo "npm not found: the tests that need it are skipped"; fi
 
-$(EXTENSION)/node_modules: $(EXTENSION)/package.json
-	@if command -v npm >/dev/null; then cd $(EXTENSION) && npm install --no-package-lock --no-audit --no-fund && touch node_modules; fi
+$(EXTENSION)/node_modules: $(EXTENSION)/package-lock.json
+	@if command -v npm >/dev/null; then cd $(EXTENSION) && npm ci && touch node_modules; fi
 
-$(EDITOR_TESTS)/node_modules/.installed: $(EDITOR_TESTS)/package.json $(EDITOR_TESTS)/install.sh
+$(EDITOR_TESTS)/node_modules/.installed: $(EDITOR_TESTS)/package-lock.json $(EDITOR_TESTS)/install.sh
 	@if command -v npm >/dev/null && command -v rg >/dev/null; then $(EDITOR_TESTS)/install.sh; \
 	else echo "npm or ripgrep not found: the tests that need them are skipped"; fi
 

@@ -165,7 +165,7 @@ REFUSED: list[tuple[str, str, str]] = [
     ("%nope", "1", "%nope"),
     ("%x", "%nope", "%nope"),
     ("%x", "", "expected"),
-    ("%rows", "1", "only tensors can be set"),
+    ("%rows", "1", "it is not a tensor"),
     ("$line", "1", ""),
     ("%x.shape", "1", ""),
 ]

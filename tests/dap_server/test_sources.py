@@ -175,7 +175,7 @@ def test_where_no_file_can_be_written_the_text_has_a_number(client: Client, tmp_
     said = client.wait_for(
         lambda m: m.get("event") == "output" and "cannot write the listing" in m["body"]["output"]
     )
-    assert "shown without a file" in said["body"]["output"]
+    assert "the listing has no file" in said["body"]["output"]
     source = client.top_frame()["source"]
     assert source["name"] == "relu.nnc"
     assert "path" not in source

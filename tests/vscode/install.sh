@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")"
 
 # The post-install scripts of all packages would fetch more than is needed: those that matter are run below.
-npm install --ignore-scripts --no-package-lock --no-audit --no-fund
+npm ci --ignore-scripts
 prefix=$(dirname "$(dirname "$(command -v node)")")
 [ -f "$prefix/include/node/node.h" ] && export npm_config_nodedir="$prefix"
 npm rebuild argon2

@@ -25,7 +25,7 @@ export class Adapters implements vscode.DebugAdapterDescriptorFactory {
     if (session.configuration.request === "attach") {
       return this.wires.use(session, attached(session));
     }
-    const { Wire } = (await import("./wire")) as typeof import("./wire");
+    const { Wire } = await import("./wire");
     const folder = session.workspaceFolder?.uri;
     const options = { cwd: folder?.fsPath, env: { ...process.env, ...ENVIRONMENT } };
     const launched = Wire.launch(session.configuration.__python, SERVER, options, {
@@ -46,7 +46,7 @@ async function offerRestart(session: vscode.DebugSession, how: string): Promise<
 
 /** The connection of an attach, after the start of the Python program that its configuration may have. */
 async function attached(session: vscode.DebugSession): Promise<Wire> {
-  const { Wire: Connection } = (await import("./wire")) as typeof import("./wire");
+  const { Wire: Connection } = await import("./wire");
   const { connect, debugpy } = session.configuration;
   const { socket, host = "127.0.0.1", port, waitFor = 0 } = connect ?? {};
   if (typeof socket !== "string" && typeof port !== "number") {

@@ -50,7 +50,7 @@ export class ChangedModels implements vscode.Disposable {
   private async offerRestart(session: vscode.DebugSession, file: string): Promise<void> {
     const words = `${path.basename(file)} has changed. The session continues with the old version.`;
     if ((await vscode.window.showWarningMessage(words, "Restart")) === "Restart" && this.watched.has(session)) {
-      await told(async () => session.customRequest("restart"));
+      await told(async () => void (await session.customRequest("restart")));
     }
   }
 
@@ -63,6 +63,6 @@ export class ChangedModels implements vscode.Disposable {
   }
 
   dispose(): void {
-    [...this.listeners, ...[...this.watched.values()].map((each) => each.watcher), this.ended].forEach((each) => each.dispose());
+    [...this.listeners, ...[...this.watched.values()].map((each) => each.watcher), this.ended].forEach((each) => void each.dispose());
   }
 }

@@ -19,9 +19,9 @@ export function registerSessionCommands(): vscode.Disposable[] {
   return [
     register("nncdbg.reverseStepInto", () => told(() => reverse("nncdbg/reverseStepIn"))),
     register("nncdbg.reverseStepOut", () => told(() => reverse("nncdbg/reverseStepOut"))),
-    register("nncdbg.breakWhenNaN", (of) => told(() => breakWhen(of, (value) => `any(isnan(${value}))`))),
-    register("nncdbg.breakWhen", (of) => told(() => breakWhen(of, askCondition))),
-    register("nncdbg.saveAsNpy", (of) => told(() => save(of))),
+    register("nncdbg.breakWhenNaN", (of?: VariableContext) => told(() => breakWhen(of, (value) => `any(isnan(${value}))`))),
+    register("nncdbg.breakWhen", (of?: VariableContext) => told(() => breakWhen(of, askCondition))),
+    register("nncdbg.saveAsNpy", (of?: VariableContext) => told(() => save(of))),
   ];
 }
 
@@ -50,7 +50,8 @@ async function reverse(request: string): Promise<void> {
 async function enter(expression: string): Promise<string> {
   const item = vscode.debug.activeStackItem;
   const frameId = item instanceof vscode.DebugStackFrame ? item.frameId : undefined;
-  return (await currentSession().customRequest("evaluate", { expression, context: "repl", frameId })).result;
+  const { result } = (await currentSession().customRequest("evaluate", { expression, context: "repl", frameId })) as { result: string };
+  return result;
 }
 
 /** The value that a command is about; asked for where nothing says it. */

@@ -110,7 +110,7 @@ function registerTensorViews(context: vscode.ExtensionContext, wires: Wires, val
   const { views, tracked } = late<TensorViews>(context, make);
   return [
     tracked,
-    vscode.commands.registerCommand("nncdbg.viewTensor", (of) =>
+    vscode.commands.registerCommand("nncdbg.viewTensor", (of?: Parameters<typeof valueOf>[0]) =>
       told(async () => {
         const session = currentSession();
         const value = await valueOf(of);
@@ -127,7 +127,7 @@ function registerNanWatch(context: vscode.ExtensionContext): vscode.Disposable[]
   const controller = vscode.tests.createTestController("nncdbg.watch", "nncdbg: watch models for NaN");
   let made: Promise<NanWatch> | undefined;
   const load = async (): Promise<NanWatch> => {
-    const { NanWatch: Made } = (await import("./nanWatch")) as typeof import("./nanWatch");
+    const { NanWatch: Made } = await import("./nanWatch");
     const watch = new Made(controller, profile, context.storageUri ?? context.globalStorageUri);
     context.subscriptions.push(watch);
     return watch;
@@ -139,7 +139,7 @@ function registerNanWatch(context: vscode.ExtensionContext): vscode.Disposable[]
   controller.resolveHandler = async (item) => (item ? undefined : (await watch()).find());
   controller.refreshHandler = async (token) => (await watch()).find(token);
   const opened = async (document: vscode.TextDocument) => document.languageId === NNC && (await watch()).opened(document);
-  setImmediate(() => vscode.workspace.textDocuments.forEach(opened));
+  setImmediate(() => vscode.workspace.textDocuments.forEach((each) => void opened(each)));
   const register = vscode.commands.registerCommand;
   return [
     controller,
@@ -160,7 +160,7 @@ function startLanguage(context: vscode.ExtensionContext): void {
       return;
     }
     if (!language) {
-      const { Language: Made } = (await import("./language")) as typeof import("./language");
+      const { Language: Made } = await import("./language");
       language = new Made();
       context.subscriptions.push(language);
     }

@@ -121,6 +121,6 @@ export class Stops implements vscode.Disposable {
   }
 
   dispose(): void {
-    this.listeners.forEach((each) => each.dispose());
+    this.listeners.forEach((each) => void each.dispose());
   }
 }

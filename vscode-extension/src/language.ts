@@ -17,7 +17,7 @@ export class Language implements vscode.Disposable {
   private readonly listeners: vscode.Disposable[] = [
     this.status,
     this.output,
-    vscode.commands.registerCommand("nncdbg.showReferences", this.showReferences, this),
+    vscode.commands.registerCommand("nncdbg.showReferences", showReferences),
   ];
   private client: Client | undefined;
   private turn: Promise<void> = Promise.resolve();
@@ -68,12 +68,6 @@ export class Language implements vscode.Disposable {
     Object.assign(this.status, { text: "nncdbg", detail: `language server: ${what}`, severity, busy, command: RESTART });
   }
 
-  /** Of a code lens: what the protocol says, in the editor's own terms. */
-  private async showReferences(uri: string, position: Position, locations: Location[]): Promise<void> {
-    const place = [vscode.Uri.parse(uri), editorPosition(position)];
-    await vscode.commands.executeCommand("editor.action.showReferences", ...place, locations.map(editorLocation));
-  }
-
   private async stop(): Promise<void> {
     const client = this.client;
     this.client = undefined;
@@ -81,7 +75,13 @@ export class Language implements vscode.Disposable {
   }
 
   dispose(): void {
-    this.listeners.forEach((each) => each.dispose());
+    this.listeners.forEach((each) => void each.dispose());
     void this.stop();
   }
+}
+
+/** Of a code lens: what the protocol says, in the editor's own terms. */
+async function showReferences(uri: string, position: Position, locations: Location[]): Promise<void> {
+  const place = [vscode.Uri.parse(uri), editorPosition(position)];
+  await vscode.commands.executeCommand("editor.action.showReferences", ...place, locations.map(editorLocation));
 }

@@ -36,7 +36,7 @@ async function listening(): Promise<Row[]> {
   const rows = names.map(async (name) => {
     const pid = Number(/^(\d+)\.json$/.exec(name)?.[1]);
     const text = pid && isRunning(pid) ? await readPrivate(path.join(folder, name)) : undefined;
-    return text ? [rowOf(pid, JSON.parse(text))] : [];
+    return text ? [rowOf(pid, JSON.parse(text) as Listener)] : [];
   });
   return (await Promise.all(rows)).flat();
 }

@@ -84,7 +84,7 @@ export class ModelEditor implements vscode.CustomReadonlyEditorProvider, vscode.
 
   dispose(): void {
     this.listener.dispose();
-    this.watchers.forEach((each) => each.dispose());
+    this.watchers.forEach((each) => void each.dispose());
     this.watchers.clear();
   }
 }

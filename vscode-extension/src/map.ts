@@ -33,6 +33,7 @@ export class GraphMap extends DrawnView {
 }
 
 function hasNetron(): boolean {
-  const declared = (extension: vscode.Extension<unknown>) => extension.packageJSON.contributes?.commands ?? [];
-  return vscode.extensions.all.some((each) => declared(each).some?.(({ command }: { command: string }) => command === NETRON));
+  type Manifest = { contributes?: { commands?: unknown } };
+  const declared = (extension: vscode.Extension<unknown>) => [(extension.packageJSON as Manifest).contributes?.commands ?? []].flat() as { command?: string }[];
+  return vscode.extensions.all.some((each) => declared(each).some(({ command }) => command === NETRON));
 }

@@ -83,7 +83,7 @@ export class NanWatch implements vscode.Disposable {
         }
       }
     } finally {
-      listeners.forEach((each) => each.dispose());
+      listeners.forEach((each) => void each.dispose());
       run.end();
     }
   }

@@ -151,7 +151,7 @@ export function run(python: string, args: string[], cwd?: string): Promise<{ std
 const warned = new Set<string>();
 
 function warnOfOtherVersion(python: string, found: string): void {
-  const mine = vscode.extensions.getExtension("nncdbg.nncdbg")?.packageJSON.version;
+  const mine = vscode.extensions.getExtension("nncdbg.nncdbg")?.packageJSON.version as string | undefined;
   const key = `${python} ${found}`;
   if (found === mine || warned.has(key)) {
     return;
@@ -163,7 +163,7 @@ function warnOfOtherVersion(python: string, found: string): void {
 
 /** Shows what is missing, with the remedies as buttons. */
 export async function offer(show: typeof vscode.window.showErrorMessage, missing: Missing): Promise<void> {
-  const chosen = (await show(missing.message, ...missing.remedies)) as Remedy | undefined;
+  const chosen = await show<Remedy>(missing.message, ...missing.remedies);
   if (chosen) {
     await REMEDIES[chosen]();
   }

@@ -9,13 +9,17 @@ interface Debugger {
   type?: string;
 }
 
+interface Manifest {
+  contributes?: { debuggers?: Debugger[] };
+}
+
 /** Whether an extension that debugs Python is there. */
 export function debugsPython(): boolean {
-  const debuggers = (each: vscode.Extension<unknown>): Debugger[] => each.packageJSON.contributes?.debuggers ?? [];
+  const debuggers = (each: vscode.Extension<unknown>): Debugger[] => (each.packageJSON as Manifest).contributes?.debuggers ?? [];
   return vscode.extensions.all.some((each) => debuggers(each).some(({ type }) => type === TYPE));
 }
 
-export async function offerDebugpy(program: unknown): Promise<void> {
+export async function offerDebugpy(program: string): Promise<void> {
   const words = `cannot start ${program} under debugpy: install or enable the Python Debugger extension (${EXTENSION}).`;
   if ((await vscode.window.showErrorMessage(words, "Show Extension")) === "Show Extension") {
     await vscode.commands.executeCommand("workbench.extensions.search", `@id:${EXTENSION}`);
@@ -39,7 +43,7 @@ export async function startPython(session: vscode.DebugSession): Promise<AbortSi
       void vscode.debug.stopDebugging(python);
     }
   });
-  over.signal.addEventListener("abort", () => [started, ended].forEach((each) => each.dispose()));
+  over.signal.addEventListener("abort", () => [started, ended].forEach((each) => void each.dispose()));
   const configuration = { type: TYPE, request: "launch", name: `${name}: Python`, console: "integratedTerminal", ...debugpy };
   if (!(await vscode.debug.startDebugging(session.workspaceFolder, configuration, { parentSession: session }))) {
     over.abort();

@@ -8,6 +8,10 @@ import { type Choices, choicesOf, type FromForm, IMAGES, launchKeys, type Signat
 
 const PRINT = ["-m", "nncdbg.terminal.main", "print", "--json"];
 
+interface Manifest {
+  contributes: { debuggers: { configurationAttributes: { launch: { properties: { backend: { enum: string[] } } } } }[] };
+}
+
 export class RunForm {
   private panel: vscode.WebviewPanel | undefined;
   private configuration: vscode.DebugConfiguration | undefined;
@@ -31,7 +35,7 @@ export class RunForm {
     const stores = (allowStores as string[]).flatMap((each) => ["--allow-store", each]);
     try {
       const { stdout } = await run(python, [...PRINT, ...(flat ? ["--flat"] : []), ...stores, program], cwd ?? this.folder?.uri.fsPath);
-      return JSON.parse(stdout);
+      return JSON.parse(stdout) as Signature;
     } catch (error) {
       throw new Error((error as { stderr?: string }).stderr?.trim() || (error as Error).message);
     }
@@ -39,7 +43,7 @@ export class RunForm {
 
   /** Those that the manifest offers. */
   private backends(): string[] {
-    const [debugger_] = this.context.extension.packageJSON.contributes.debuggers;
+    const [debugger_] = (this.context.extension.packageJSON as Manifest).contributes.debuggers;
     return debugger_.configurationAttributes.launch.properties.backend.enum;
   }
 

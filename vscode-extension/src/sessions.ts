@@ -34,7 +34,7 @@ export class Sessions implements vscode.Disposable {
   private readonly told = new vscode.EventEmitter<Told>();
   private readonly places = new Map<string, string>();
   /** Those that have stopped, and whose place VS Code does not show yet. */
-  private readonly unshown = new Map<vscode.DebugSession, { shown: Promise<void>; done(): void }>();
+  private readonly unshown = new Map<vscode.DebugSession, { shown: Promise<void>; done: () => void }>();
   private readonly listener: vscode.Disposable;
   readonly onTold = this.told.event;
 

@@ -38,7 +38,7 @@ export class TensorViews implements vscode.Disposable {
   }
 
   dispose(): void {
-    this.panels.forEach((each) => each.dispose());
+    this.panels.forEach((each) => void each.dispose());
     this.sessions.dispose();
   }
 }

@@ -83,7 +83,7 @@ export class TensorPanel implements vscode.Disposable {
   dispose(): void {
     clearTimeout(this.soon);
     this.abandonAll();
-    this.listeners.forEach((each) => each.dispose());
+    this.listeners.forEach((each) => void each.dispose());
     this.panel.dispose();
   }
 

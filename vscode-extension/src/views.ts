@@ -51,6 +51,6 @@ export class Views implements vscode.Disposable {
   };
 
   dispose(): void {
-    [this.stops, this.timeline, this.statistics, this.explain, this.map, this.graph, this.sessions].forEach((each) => each.dispose());
+    [this.stops, this.timeline, this.statistics, this.explain, this.map, this.graph, this.sessions].forEach((each) => void each.dispose());
   }
 }

@@ -34,8 +34,8 @@ export interface Owner {
 }
 
 interface Waiting {
-  resolve(body: unknown): void;
-  reject(error: Error): void;
+  resolve: (body: unknown) => void;
+  reject: (error: Error) => void;
 }
 
 export class Wire implements vscode.DebugAdapter {
@@ -157,7 +157,7 @@ export class Wire implements vscode.DebugAdapter {
   }
 
   private tell(event: string, body?: object): void {
-    this.sent.fire({ seq: 0, type: "event", event, body } as vscode.DebugProtocolMessage);
+    this.sent.fire({ seq: 0, type: "event", event, body });
   }
 
   /** The server is gone; VS Code is told if nobody has done so. */

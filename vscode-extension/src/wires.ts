@@ -6,7 +6,7 @@ import type { Wire } from "./wire";
 /** What comes of a request; `abandon` has the server give it up. */
 export interface Answer<Body> {
   body: Promise<Body>;
-  abandon(): void;
+  abandon: () => void;
 }
 
 /** What was asked beside VS Code, and what came; for those who want to look on. */
@@ -34,7 +34,7 @@ export class Wires implements vscode.Disposable {
     const wire = this.wires.get(session.id);
     // A session that a `debugServer` was given for has a connection that only VS Code has.
     const answer = wire?.ask<Body>(command, argument) ?? {
-      body: Promise.resolve(session.customRequest(command, argument)),
+      body: Promise.resolve(session.customRequest(command, argument) as Thenable<Body>),
       abandon: () => undefined,
     };
     this.asked.fire({ session, command, arguments: argument, body: answer.body });

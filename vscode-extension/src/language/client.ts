@@ -124,7 +124,7 @@ export class Client {
   }
 
   private release(): void {
-    this.listeners.splice(0).forEach((each) => each.dispose());
+    this.listeners.splice(0).forEach((each) => void each.dispose());
   }
 }
 

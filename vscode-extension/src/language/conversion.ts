@@ -32,7 +32,7 @@ export function editorMarkdown(
 
 export function editorDiagnostic(sent: lsp.Diagnostic): vscode.Diagnostic {
   const severity = (sent.severity ?? 1) - 1;
-  const message = typeof sent.message === "string" ? sent.message : String(sent.message);
+  const message = typeof sent.message === "string" ? sent.message : sent.message.value;
   return Object.assign(new vscode.Diagnostic(editorRange(sent.range), message, severity), {
     source: sent.source,
     // What is there, if only as undefined, is shown.

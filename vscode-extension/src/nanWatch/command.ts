@@ -112,7 +112,7 @@ interface Failure {
 export function reportOf(code: number | null, out: string, error: string): Report {
   let document: (Report & Failure) | undefined;
   try {
-    document = JSON.parse(out);
+    document = JSON.parse(out) as Report & Failure;
   } catch {
     const last = error.trim().split("\n").slice(-5).join("\n");
     throw new WatchError(`nncdbg watch printed no report (exit code ${code})${last && `:\n${last}`}`);

@@ -44,7 +44,7 @@ export function optionsOf(launch: Launch): string[] {
   return [
     ...Object.entries(launch.inputs ?? {}).flatMap(([name, value]) => ["--input", `${name}=${written(value)}`]),
     ...Object.entries(launch.dims ?? {}).flatMap(([name, size]) => ["--dim", `${name}=${size}`]),
-    ...Object.entries(OPTIONS).flatMap(([key, option]) => (launch[key] === undefined ? [] : [`${option}=${launch[key]}`])),
+    ...Object.entries(OPTIONS).flatMap(([key, option]) => (launch[key] === undefined ? [] : [`${option}=${launch[key] as string | number}`])),
     ...Object.entries(SWITCHES).flatMap(([key, option]) => (launch[key] ? [option] : [])),
     ...Object.entries(LISTS).flatMap(([key, option]) => ((launch[key] as string[]) ?? []).map((each) => `${option}=${each}`)),
   ];

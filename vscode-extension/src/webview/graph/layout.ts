@@ -32,7 +32,7 @@ export function laidOut({ sizes, edges, enter, leave }: Piece): LaidOut {
     places: sizes.map((_, index) => place(`n${index}`)),
     enter: Object.fromEntries(enter.map((port) => [port, place(`t${port}`)])),
     leave: Object.fromEntries(leave.map((port) => [port, place(`b${port}`)])),
-    lines: edges.map(({ from, to }, index) => graph.edge(from, to, String(index)).points ?? []),
+    lines: edges.map(({ from, to }, index) => (graph.edge(from, to, String(index)) as { points?: { x: number; y: number }[] }).points ?? []),
   };
 }
 

@@ -10,7 +10,7 @@ import { STATISTICS, View } from "./view";
 declare function acquireVsCodeApi(): { postMessage(message: FromTab): void };
 
 const code = acquireVsCodeApi();
-const source = (document.getElementById("layout") as HTMLElement).textContent as string;
+const source = (document.getElementById("layout") as HTMLElement).textContent;
 const worker = new Worker(URL.createObjectURL(new Blob([source], { type: "text/javascript" })));
 const view = new View(worker, (message) => code.postMessage(message));
 let open: string[] = [];
@@ -34,7 +34,7 @@ input.onkeydown = (event) => {
   if (event.key === "Enter" && found.length) {
     at = (at + (event.shiftKey ? -1 : 1) + found.length) % found.length;
     count.textContent = `${at + 1} of ${found.length}`;
-    view.choose(found[at] as number);
+    view.choose(found[at]);
   }
 };
 

@@ -108,13 +108,13 @@ function paintLines(context: CanvasRenderingContext2D, placing: Placing, looks: 
   if (!laid) {
     return;
   }
-  const { of } = placing.cut.chunks[chunk]!;
-  const corner = placing.corners[chunk]!;
+  const { of } = placing.cut.chunks[chunk];
+  const corner = placing.corners[chunk];
   const flags = looks.state?.flags ?? {};
   const labeled = new Set<number>();
   laid.lines.forEach((points, index) => {
-    const [from] = of[index]!;
-    const node = placing.graph.nodes[from]!;
+    const [from] = of[index];
+    const node = placing.graph.nodes[from];
     const bad = flags[node.id] !== undefined;
     context.strokeStyle = bad ? colors.bad : colors.line;
     context.lineWidth = bad ? 2 * thin : thin;
@@ -122,7 +122,7 @@ function paintLines(context: CanvasRenderingContext2D, placing: Placing, looks: 
     curve(context, moved);
     if (zoom > READABLE && placing.cut.chunkOf[from] === chunk && node.type && !labeled.has(from)) {
       labeled.add(from);
-      const start = moved[0] as Point;
+      const start = moved[0];
       context.fillStyle = colors.dim;
       context.font = `10px ${colors.font}`;
       context.textAlign = "left";
@@ -134,7 +134,7 @@ function paintLines(context: CanvasRenderingContext2D, placing: Placing, looks: 
   for (const [port, place] of Object.entries(laid.enter)) {
     const leaves = above?.leave[Number(port)];
     if (leaves && before) {
-      context.strokeStyle = flags[placing.graph.nodes[Number(port)]!.id] ? colors.bad : colors.line;
+      context.strokeStyle = flags[placing.graph.nodes[Number(port)].id] ? colors.bad : colors.line;
       context.lineWidth = thin;
       const [a, b] = [{ x: leaves.x + before.x, y: leaves.y + before.y }, { x: place.x + corner.x, y: place.y + corner.y }];
       context.beginPath();
@@ -153,9 +153,9 @@ function curve(context: CanvasRenderingContext2D, points: readonly Point[]): voi
     return;
   }
   context.beginPath();
-  context.moveTo(points[0]!.x, points[0]!.y);
+  context.moveTo(points[0].x, points[0].y);
   for (let index = 1; index < points.length - 1; index++) {
-    const [here, next] = [points[index]!, points[index + 1]!];
+    const [here, next] = [points[index], points[index + 1]];
     const end = index === points.length - 2 ? next : { x: (here.x + next.x) / 2, y: (here.y + next.y) / 2 };
     context.quadraticCurveTo(here.x, here.y, end.x, end.y);
   }
@@ -178,7 +178,7 @@ function paintBack(context: CanvasRenderingContext2D, placing: Placing, seen: re
   context.strokeStyle = colors.line;
   context.lineWidth = 1;
   for (const [from, to] of back) {
-    if (chunkOf[to]! > last || chunkOf[from]! < first) {
+    if (chunkOf[to] > last || chunkOf[from] < first) {
       continue;
     }
     const [a, b] = [placing.middleOf(from), placing.middleOf(to)];
@@ -194,21 +194,21 @@ function paintBack(context: CanvasRenderingContext2D, placing: Placing, seen: re
 
 function paintNodes(context: CanvasRenderingContext2D, placing: Placing, looks: Looks, chunk: number, colors: Colors, zoom: number, thin: number): void {
   if (!placing.layoutOf(chunk)) {
-    const corner = placing.corners[chunk]!;
+    const corner = placing.corners[chunk];
     context.fillStyle = colors.dim;
     context.font = `12px ${colors.font}`;
     context.textAlign = "left";
     context.fillText("…", corner.x + 80, corner.y + 30);
     return;
   }
-  const { first, end } = placing.cut.chunks[chunk]!;
+  const { first, end } = placing.cut.chunks[chunk];
   for (let node = first; node < end; node++) {
     paintNode(context, placing, looks, node, colors, zoom, thin);
   }
 }
 
 function paintNode(context: CanvasRenderingContext2D, placing: Placing, looks: Looks, index: number, colors: Colors, zoom: number, thin: number): void {
-  const node = placing.graph.nodes[index]!;
+  const node = placing.graph.nodes[index];
   const [width, height] = placing.sizeOf(index);
   const { x, y } = placing.middleOf(index);
   const [left, top] = [x - width / 2, y - height / 2];

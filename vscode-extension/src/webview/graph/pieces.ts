@@ -69,16 +69,16 @@ export function cut({ nodes, edges }: Graph): Cut {
       back.push(edge);
       continue;
     }
-    const [start, end] = [chunkOf[from] as number, chunkOf[to] as number];
+    const [start, end] = [chunkOf[from], chunkOf[to]];
     if (start === end) {
-      join(chunks[start] as Chunk, edge, `n${from - (chunks[start] as Chunk).first}`, `n${to - (chunks[start] as Chunk).first}`);
+      join(chunks[start], edge, `n${from - chunks[start].first}`, `n${to - chunks[start].first}`);
       continue;
     }
     through(chunks, ports, edge, start, end);
   }
   chunks.forEach((chunk, index) => {
-    chunk.piece.enter = [...(ports.enter[index] as Set<number>)];
-    chunk.piece.leave = [...(ports.leave[index] as Set<number>)];
+    chunk.piece.enter = [...ports.enter[index]];
+    chunk.piece.leave = [...ports.leave[index]];
   });
   return { chunks, chunkOf, back };
 }
@@ -87,16 +87,16 @@ export function cut({ nodes, edges }: Graph): Cut {
 function through(chunks: Chunk[], ports: { enter: Set<number>[]; leave: Set<number>[] }, edge: GraphEdge, start: number, end: number): void {
   const [from, to] = edge;
   for (let index = start; index <= end; index++) {
-    const chunk = chunks[index] as Chunk;
+    const chunk = chunks[index];
     if (index > start) {
-      (ports.enter[index] as Set<number>).add(from);
+      ports.enter[index].add(from);
     }
-    if (index < end && !(ports.leave[index] as Set<number>).has(from)) {
-      (ports.leave[index] as Set<number>).add(from);
+    if (index < end && !ports.leave[index].has(from)) {
+      ports.leave[index].add(from);
       join(chunk, edge, index === start ? `n${from - chunk.first}` : `t${from}`, `b${from}`);
     }
   }
-  const last = chunks[end] as Chunk;
+  const last = chunks[end];
   join(last, edge, `t${from}`, `n${to - last.first}`);
 }
 

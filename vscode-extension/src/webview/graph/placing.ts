@@ -1,7 +1,7 @@
 // Where the chunks of a graph are: one below the other, those of an open block with a frame around them.
 
 import type { Block, Graph } from "../../graphMessages";
-import { type Chunk, type Cut, HEIGHT, type LaidOut, type Point } from "./pieces";
+import { type Cut, HEIGHT, type LaidOut, type Point } from "./pieces";
 
 export const TITLE = 22;
 const GAP = 16;
@@ -44,7 +44,7 @@ export class Placing {
   }
 
   heightOf(chunk: number): number {
-    const { first, end } = this.cut.chunks[chunk] as Chunk;
+    const { first, end } = this.cut.chunks[chunk];
     return this.laid[chunk]?.height ?? (end - first) * GUESSED;
   }
 
@@ -54,15 +54,15 @@ export class Placing {
 
   /** The middle of a statement; where its chunk is not laid out, about there. */
   middleOf(node: number): Point {
-    const chunk = this.cut.chunkOf[node] as number;
-    const { first } = this.cut.chunks[chunk] as Chunk;
-    const corner = this.corners[chunk] as Point;
+    const chunk = this.cut.chunkOf[node];
+    const { first } = this.cut.chunks[chunk];
+    const corner = this.corners[chunk];
     const place = this.laid[chunk]?.places[node - first];
     return place ? { x: corner.x + place.x, y: corner.y + place.y } : { x: corner.x + 80, y: corner.y + (node - first + 0.5) * GUESSED };
   }
 
   sizeOf(node: number): [number, number] {
-    const chunk = this.cut.chunks[this.cut.chunkOf[node] as number] as Chunk;
+    const chunk = this.cut.chunks[this.cut.chunkOf[node]];
     return chunk.piece.sizes[node - chunk.first] ?? [80, HEIGHT];
   }
 
@@ -73,13 +73,13 @@ export class Placing {
     let [low, high] = [0, this.corners.length];
     while (low < high) {
       const middle = (low + high) >> 1;
-      if ((this.corners[middle] as Point).y + this.heightOf(middle) < top) {
+      if (this.corners[middle].y + this.heightOf(middle) < top) {
         low = middle + 1;
       } else {
         high = middle;
       }
     }
-    for (let chunk = low; chunk < this.corners.length && (this.corners[chunk] as Point).y <= bottom; chunk++) {
+    for (let chunk = low; chunk < this.corners.length && this.corners[chunk].y <= bottom; chunk++) {
       found.push(chunk);
     }
     return found;
@@ -127,11 +127,11 @@ export class Placing {
       return 0;
     }
     const [above, here] = [this.laid[chunk - 1], this.laid[chunk]];
-    const port = (this.cut.chunks[chunk] as Chunk).piece.enter.find((each) => above?.leave[each]);
+    const port = this.cut.chunks[chunk].piece.enter.find((each) => above?.leave[each]);
     if (port === undefined || !above || !here) {
       return before.x + (this.widthOf(chunk - 1) - this.widthOf(chunk)) / 2;
     }
-    return before.x + (above.leave[port] as Point).x - (here.enter[port] as Point).x;
+    return before.x + above.leave[port].x - here.enter[port].x;
   }
 
   private pathOf(id: string): Block[] {

@@ -169,7 +169,7 @@ export class View {
       return;
     }
     const middle = this.origin.y + this.canvas.clientHeight / this.zoom / 2;
-    const wanted = this.wanted >= 0 ? (placing.cut.chunkOf[this.wanted] as number) : -1;
+    const wanted = this.wanted >= 0 ? placing.cut.chunkOf[this.wanted] : -1;
     let [best, least] = [-1, Infinity];
     placing.corners.forEach(({ y }, chunk) => {
       const distance = chunk === wanted ? -1 : Math.abs(y + placing.heightOf(chunk) / 2 - middle);
@@ -193,11 +193,11 @@ export class View {
     // What is looked at stays where it is.
     const middle = this.origin.y + this.canvas.clientHeight / this.zoom / 2;
     const anchor = placing.between(middle, middle)[0] ?? 0;
-    const before = placing.corners[anchor] as Point;
+    const before = placing.corners[anchor];
     placing.set(key % 1e6, laid);
-    const after = placing.corners[anchor] as Point;
+    const after = placing.corners[anchor];
     this.origin = { x: this.origin.x + after.x - before.x, y: this.origin.y + after.y - before.y };
-    if (this.wanted >= 0 && placing.layoutOf(placing.cut.chunkOf[this.wanted] as number)) {
+    if (this.wanted >= 0 && placing.layoutOf(placing.cut.chunkOf[this.wanted])) {
       this.go(this.wanted);
     }
     this.layOut();
@@ -214,7 +214,7 @@ export class View {
     const shown = Math.max(0, node);
     const { x, y } = placing.middleOf(shown);
     this.origin = { x: x - this.canvas.clientWidth / this.zoom / 2, y: y - this.canvas.clientHeight / this.zoom / 2 };
-    this.wanted = placing.layoutOf(placing.cut.chunkOf[shown] as number) ? -1 : shown;
+    this.wanted = placing.layoutOf(placing.cut.chunkOf[shown]) ? -1 : shown;
     this.canvas.ariaBusy = String(this.wanted >= 0);
     this.layOut();
     this.draw();
@@ -287,7 +287,7 @@ export class View {
   private nodeAt({ x, y }: Point): number {
     const { placing } = this;
     for (const chunk of placing?.between(y, y) ?? []) {
-      const { first, end } = placing!.cut.chunks[chunk]!;
+      const { first, end } = placing!.cut.chunks[chunk];
       for (let node = placing!.layoutOf(chunk) ? first : end; node < end; node++) {
         const [middle, [width, height]] = [placing!.middleOf(node), placing!.sizeOf(node)];
         if (Math.abs(x - middle.x) <= width / 2 && Math.abs(y - middle.y) <= height / 2) {

@@ -94,7 +94,7 @@ function computed({ clusters, nodes, edges }: Answer): Layout {
     height: size.height,
     clusters: inhabited.map((each) => box(each, `cluster ${each.id}`)),
     nodes: nodes.map((each) => box(each, each.id)),
-    lines: edges.map((of, index) => ({ of, points: graph.edge(of.from, of.to, String(index)).points ?? [] })),
+    lines: edges.map((of, index) => ({ of, points: (graph.edge(of.from, of.to, String(index)) as { points?: { x: number; y: number }[] }).points ?? [] })),
   });
 }
 

@@ -59,7 +59,7 @@ function show(model: Model, choices: Choices, words: string): void {
   };
   document.querySelector("form")?.remove();
   document.body.append(form);
-  (form.querySelector("select, input") as HTMLElement | null)?.focus();
+  form.querySelector<HTMLElement>("select, input")?.focus();
 }
 
 function group(title: string, members: HTMLElement[]): HTMLElement[] {

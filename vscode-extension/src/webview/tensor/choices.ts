@@ -76,10 +76,10 @@ interface Axes {
 /** NCHW, else NHWC, else rows and columns of a single color. */
 export function imageAxes(shape: readonly number[]): Axes | undefined {
   const rank = shape.length;
-  if (rank >= 3 && COLORS.includes(shape[rank - 3] as number)) {
+  if (rank >= 3 && COLORS.includes(shape[rank - 3])) {
     return { rows: rank - 2, columns: rank - 1, channels: rank - 3 };
   }
-  if (rank >= 3 && COLORS.includes(shape[rank - 1] as number)) {
+  if (rank >= 3 && COLORS.includes(shape[rank - 1])) {
     return { rows: rank - 3, columns: rank - 2, channels: rank - 1 };
   }
   return rank === 2 ? { rows: 0, columns: 1, channels: -1 } : undefined;
@@ -87,18 +87,18 @@ export function imageAxes(shape: readonly number[]): Axes | undefined {
 
 function looksLikeImage(shape: readonly number[]): boolean {
   const axes = shape.length >= 3 ? imageAxes(shape) : undefined;
-  return !!axes && [axes.rows, axes.columns].every((axis) => (shape[axis] as number) >= SIDE);
+  return !!axes && [axes.rows, axes.columns].every((axis) => shape[axis] >= SIDE);
 }
 
 export function choicesFor(dtype: string, shape: readonly number[]): Choices {
   const rank = shape.length;
   const modes = modesOf(dtype, shape);
-  let mode = modes[0] as Mode;
+  let mode = modes[0];
   if (modes.includes("line") && rank === 1) {
     mode = "line";
   } else if (mode === "heat" && looksLikeImage(shape)) {
     mode = "image";
-  } else if (mode === "heat" && rank === 4 && (shape[1] as number) > 1 && (shape[3] as number) > 1) {
+  } else if (mode === "heat" && rank === 4 && shape[1] > 1 && shape[3] > 1) {
     mode = "channels";
   }
   return {
@@ -134,6 +134,6 @@ export function fitted(choices: Choices, dtype: string, shape: readonly number[]
     const { reduce, map, log, range, against, other, part, bins } = choices;
     return { ...fresh, reduce, map, log, range, against, other, part, bins };
   }
-  const at = choices.at.map((place, axis) => Math.max(0, Math.min(place, (shape[axis] as number) - 1)));
+  const at = choices.at.map((place, axis) => Math.max(0, Math.min(place, shape[axis] - 1)));
   return { ...choices, at, window: undefined };
 }

@@ -55,7 +55,7 @@ export function painter(scale: Scale): (value: number, odd: number) => number {
       return (ODD_PIXELS.find(({ flag }) => odd & flag) as { pixel: number }).pixel;
     }
     const part = high > low ? (bent(value, scale) - low) / (high - low) : 0.5;
-    return table[Math.max(0, Math.min(STEPS - 1, Math.floor(part * STEPS)))] as number;
+    return table[Math.max(0, Math.min(STEPS - 1, Math.floor(part * STEPS)))];
   };
 }
 
@@ -76,7 +76,7 @@ function bent(value: number, { threshold }: Scale): number {
 export function thresholdOf(values: ArrayLike<number>): number {
   let [least, most] = [Infinity, 0];
   for (let i = 0; i < values.length; i++) {
-    const value = Math.abs(values[i] as number);
+    const value = Math.abs(values[i]);
     if (value > 0 && value < Infinity) {
       least = Math.min(least, value);
       most = Math.max(most, value);
@@ -89,7 +89,7 @@ export function thresholdOf(values: ArrayLike<number>): number {
 export function scaleOf(values: ArrayLike<number>, map: MapName, log = false): Scale {
   let [low, high] = [Infinity, -Infinity];
   for (let i = 0; i < values.length; i++) {
-    const value = values[i] as number;
+    const value = values[i];
     if (Number.isFinite(value)) {
       low = value < low ? value : low;
       high = value > high ? value : high;

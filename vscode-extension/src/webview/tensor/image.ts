@@ -13,9 +13,9 @@ export function imagePixels(cells: Cells, choices: Choices, dtype: string): (cel
   const at = (channel: number) => cells.shape.map((_, axis) => (axis === choices.channels ? channel : 0));
   const first = gridOf(cells.shape, choices.rows, choices.columns, at(0)).cell(0, 0);
   const offsets = Array.from({ length: count }, (_, channel) => gridOf(cells.shape, choices.rows, choices.columns, at(channel)).cell(0, 0) - first);
-  const byte = (cell: number) => Math.max(0, Math.min(OPAQUE, Math.round((((cells.values[cell] as number) - low) / (high - low || 1)) * OPAQUE)));
+  const byte = (cell: number) => Math.max(0, Math.min(OPAQUE, Math.round(((cells.values[cell] - low) / (high - low || 1)) * OPAQUE)));
   return (cell) => {
-    const odd = offsets.reduce((flags, offset) => flags | (cells.odd[cell + offset] as number), 0);
+    const odd = offsets.reduce((flags, offset) => flags | cells.odd[cell + offset], 0);
     if (odd) {
       const { color } = ODD.find(({ flag }) => odd & flag) as { color: string };
       const [red, green, blue] = [1, 3, 5].map((start) => parseInt(color.slice(start, start + 2), 16)) as [number, number, number];

@@ -45,13 +45,13 @@ export function movement(
 function turned(choices: Choices, shape: readonly number[], by: number, outer: boolean): Key | undefined {
   const channels = choices.mode === "channels";
   const shown = choices.mode === "line" ? [choices.columns] : axesShown(choices).filter((axis) => !channels || axis !== choices.channels);
-  const others = shape.map((_, axis) => axis).filter((axis) => !shown.includes(axis) && (shape[axis] as number) > 1);
+  const others = shape.map((_, axis) => axis).filter((axis) => !shown.includes(axis) && shape[axis] > 1);
   const axis = others.at(outer ? -2 : -1);
   if (axis === undefined) {
     return undefined;
   }
   const step = channels && axis === choices.channels ? CHANNELS : 1;
-  const at = choices.at.map((place, number) => (number === axis ? clamp(place + by * step, shape[axis] as number) : place));
+  const at = choices.at.map((place, number) => (number === axis ? clamp(place + by * step, shape[axis]) : place));
   return { kind: "choices", choices: { at } };
 }
 

@@ -38,7 +38,7 @@ export function cellsOf(slice: Slice): Cells {
     const size = texts.length;
     return { shape, values: new Float64Array(size), odd: new Uint8Array(size), text: (index) => texts[index] ?? "" };
   }
-  const raw = new (ARRAYS[slice.elements ?? "f64"] as (typeof ARRAYS)[string])(bytesOf(slice.data).buffer as ArrayBuffer);
+  const raw = new ARRAYS[slice.elements ?? "f64"](bytesOf(slice.data).buffer as ArrayBuffer);
   const complex = dtype.startsWith("c") && slice.reduce === "stride" && raw.length === 2 * product(shape);
   const values = complex ? magnitudes(raw as Numbers) : plain(raw);
   const odd = slice.flags === undefined ? oddOf(values) : bytesOf(slice.flags);
@@ -60,14 +60,14 @@ function plain(raw: Numbers | BigInt64Array | BigUint64Array): ArrayLike<number>
 
 function magnitudes(pairs: Numbers): Float64Array {
   return Float64Array.from({ length: pairs.length / 2 }, (_, index) =>
-    Math.hypot(pairs[2 * index] as number, pairs[2 * index + 1] as number),
+    Math.hypot(pairs[2 * index], pairs[2 * index + 1]),
   );
 }
 
 function oddOf(values: ArrayLike<number>): Uint8Array {
   const odd = new Uint8Array(values.length);
   for (let i = 0; i < values.length; i++) {
-    const value = values[i] as number;
+    const value = values[i];
     if (!Number.isFinite(value)) {
       odd[i] = value !== value ? NAN : value > 0 ? POSITIVE_INFINITY : NEGATIVE_INFINITY;
     }
@@ -88,7 +88,7 @@ function textOf(raw: Numbers | BigInt64Array | BigUint64Array, index: number, dt
 
 function pairText(pairs: Numbers, index: number): string {
   const write = pairs instanceof Float32Array ? shortest : numberText;
-  const [real, imaginary] = [pairs[2 * index] as number, pairs[2 * index + 1] as number];
+  const [real, imaginary] = [pairs[2 * index], pairs[2 * index + 1]];
   const sign = imaginary < 0 || Object.is(imaginary, -0) ? "-" : "+";
   return `${write(real)}${sign}${write(Math.abs(imaginary))}j`;
 }

@@ -19,7 +19,7 @@ const THIN = 12;
 
 export interface Drawing {
   grid: Grid;
-  pixel(cell: number): number;
+  pixel: (cell: number) => number;
   /** What is not finite in a cell. */
   odd: Uint8Array;
   /** The index of the first row, and how many rows of the tensor one is; so of columns. */
@@ -105,7 +105,7 @@ export class Picture {
     let marked = 0;
     for (let row = 0; row < grid.rows && marked < MARKED; row++) {
       for (let column = 0; column < grid.columns && marked < MARKED; column++) {
-        const flags = odd[grid.cell(row, column)] as number;
+        const flags = odd[grid.cell(row, column)];
         if (flags) {
           marked++;
           context.fillStyle = (ODD.find(({ flag }) => flags & flag) as { color: string }).color;

@@ -49,7 +49,7 @@ export class Plot {
     const bands: uPlot.Band[] = [];
     const data: number[][] = [Array.from(x)];
     curves.forEach(({ name, values, high }, number) => {
-      const stroke = themed(COLORS[number] as string, FALLBACK[number] as string);
+      const stroke = themed(COLORS[number], FALLBACK[number]);
       data.push(Array.from(values));
       series.push({ label: high ? `${name}, smallest` : name, value, stroke, width: 1.5, points: { show: x.length <= 64 } });
       if (high) {
@@ -83,8 +83,8 @@ export class Plot {
   bars(drawing: Drawing, { edges, counts }: Histogram, size: { width: number; height: number }, log: boolean): void {
     this.clear();
     const stroke = themed("charts-blue", "#3794ff");
-    const width = (edges[1] as number) - (edges[0] as number);
-    const middles = counts.map((_, bin) => (edges[bin] as number) + width / 2);
+    const width = edges[1] - edges[0];
+    const middles = counts.map((_, bin) => edges[bin] + width / 2);
     const bars = drawing.paths.bars?.({ size: [1, Infinity], gap: 1 });
     const options: uPlot.Options = {
       ...frame(size),
@@ -128,8 +128,8 @@ function markOdd(plot: uPlot, x: ArrayLike<number>, curves: readonly Curve[]): v
   ctx.save();
   for (const { odd } of curves) {
     for (let i = 0; i < odd.length; i++) {
-      const flags = odd[i] as number;
-      const place = flags ? plot.valToPos(x[i] as number, "x", true) : -1;
+      const flags = odd[i];
+      const place = flags ? plot.valToPos(x[i], "x", true) : -1;
       if (place >= bbox.left && place <= bbox.left + bbox.width) {
         ctx.fillStyle = `${(ODD.find(({ flag }) => flags & flag) as { color: string }).color}b0`;
         ctx.fillRect(place - width / 2, bbox.top, width, bbox.height);

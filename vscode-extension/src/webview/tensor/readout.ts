@@ -30,7 +30,7 @@ function placesOf({ choices, known }: Content, { slice }: Loaded, channel: numbe
     } else {
       return axis === channels && mode === "image" ? ":" : String(place);
     }
-    const end = Math.min(first + step, known.shape[axis] as number);
+    const end = Math.min(first + step, known.shape[axis]);
     return slice.reduce === "stride" || end - first <= 1 ? String(first) : `${first}:${end}`;
   });
 }
@@ -49,9 +49,9 @@ function valueAt({ choices }: Content, loaded: Loaded, channel: number, row: num
 }
 
 function cellText({ slice, cells }: Loaded, cell: number): string {
-  const odd = ODD.filter(({ flag }) => (cells.odd[cell] as number) & flag).map(({ name }) => name);
+  const odd = ODD.filter(({ flag }) => cells.odd[cell] & flag).map(({ name }) => name);
   if (slice.reduce === "range") {
-    const [low, high] = [cells.values[2 * cell] as number, cells.values[2 * cell + 1] as number];
+    const [low, high] = [cells.values[2 * cell], cells.values[2 * cell + 1]];
     return [...(Number.isNaN(low) ? [] : [`${numberText(low)} … ${numberText(high)}`]), ...odd].join(" and ");
   }
   const text = cells.text(cell);

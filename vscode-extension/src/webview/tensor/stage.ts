@@ -124,7 +124,7 @@ export class Stage {
   }
 
   private drawLine(drawing: Drawing, { choices, known, shown }: Content, size: { width: number; height: number }): void {
-    const { slice, cells } = (shown[0] as Shown).loaded;
+    const { slice, cells } = shown[0].loaded;
     const start = choices.window?.columns[0] ?? 0;
     const step = slice.stride[choices.columns] ?? 1;
     const count = slice.reduce === "range" ? cells.values.length / 2 : cells.values.length;
@@ -136,7 +136,7 @@ export class Stage {
       shown.map((each) => curveOf(each, count)),
       size,
       (low, high) => this.selected([Math.max(0, Math.floor(low)), Math.min(length, Math.ceil(high) + 1)]),
-      (index) => this.pointed(shown[0] as Shown, 0, 0, index, false),
+      (index) => this.pointed(shown[0], 0, 0, index, false),
       choices.log,
     );
   }
@@ -154,7 +154,7 @@ export class Stage {
     for (const each of shown) {
       const { cells, slice } = each.loaded;
       const paint = painter(scaleFor(content, each.part));
-      const colored = (cell: number) => paint(cells.values[cell] as number, cells.odd[cell] as number);
+      const colored = (cell: number) => paint(cells.values[cell], cells.odd[cell]);
       const pixel = choices.mode === "image" && each.part !== "difference" ? imagePixels(cells, choices, known.dtype) : colored;
       for (let channel = 0; channel < channelsOf(each, choices); channel++) {
         const at = cells.shape.map((_, axis) => (axis === choices.channels ? channel : 0));
@@ -170,7 +170,7 @@ export class Stage {
   /** The color bars: of the values, and of a difference.  Returns the width that they take. */
   private drawBars(content: Content, height: number): number {
     const { choices, shown } = content;
-    const ends = shown.length > 1 ? [shown[0] as Shown, shown.at(-1) as Shown] : shown;
+    const ends = shown.length > 1 ? [shown[0], shown.at(-1) as Shown] : shown;
     const barred = choices.mode === "image" ? ends.filter(({ part }) => part === "difference") : ends;
     return this.bars.reduce((room, bar, number) => {
       const of = barred[number];
@@ -195,7 +195,7 @@ function curveOf({ part, loaded }: Shown, count: number): Curve {
   if (loaded.slice.reduce !== "range") {
     return { name: NAMES[part], values, odd };
   }
-  const pick = (offset: number) => Float64Array.from({ length: count }, (_, index) => values[2 * index + offset] as number);
+  const pick = (offset: number) => Float64Array.from({ length: count }, (_, index) => values[2 * index + offset]);
   return { name: NAMES[part], values: pick(0), high: pick(1), odd };
 }
 

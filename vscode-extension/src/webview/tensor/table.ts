@@ -103,7 +103,7 @@ export class TableView {
   private cell(row: number, column: number, cells: Cells, index: number): HTMLElement {
     const text = cells.text(index);
     const made = element("span", { role: "gridcell", title: text, className: "cell" }, text);
-    const odd = ODD.find(({ flag }) => (cells.odd[index] as number) & flag);
+    const odd = ODD.find(({ flag }) => cells.odd[index] & flag);
     if (odd) {
       made.classList.add("odd", odd.style);
     }

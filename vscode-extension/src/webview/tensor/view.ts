@@ -410,7 +410,7 @@ export class View {
     }
     event.preventDefault();
     if (found.kind === "cursor") {
-      this.pointed(first as Shown, 0, ...found.cursor, true);
+      this.pointed(first, 0, ...found.cursor, true);
     } else {
       this.choose({ ...choices, ...found.choices });
     }

@@ -27,7 +27,7 @@ export function sentenceOf(slice: Slice, { reduce }: Choices): string {
   if (!slice.stride.some((each) => each > 1)) {
     return "Every element is shown.";
   }
-  const shown = slice.stride.filter((_, axis) => (slice.sourceShape[axis] as number) > 1);
+  const shown = slice.stride.filter((_, axis) => slice.sourceShape[axis] > 1);
   const block = shown.join(" × ");
   if (slice.reduce !== "stride") {
     return `Each cell shows ${CELLS[slice.reduce]} of a block of ${block} elements. If the block contains NaN or Inf, the cell shows the NaN or Inf.`;
