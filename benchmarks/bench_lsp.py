@@ -14,6 +14,10 @@ URI, OTHER = "file:///bench/model.nnc", "file:///bench/other.nnc"
 BAR, LIST_BAR, START_BAR, LONG_BAR = 0.100, 0.050, 2.0, 15.0
 """Seconds from a key to the diagnostics of 10,000 lines, and to a list of values; from the process to the
 diagnostics of a small text; from a text of 100,000 lines to its diagnostics."""
+SCREEN = 60
+"""Lines that an editor shows at once."""
+WHOLE_BARS = {"tokens of a screen": 0.050, "formatting": 1.5}
+"""Seconds of requests about a text of 100,000 lines."""
 
 SMALL = "graph @main(%x: f32[2]) -> (%y) {\n%y = Relu(%x)\nreturn %y\n}\n"
 
@@ -154,13 +158,19 @@ def listing(text: str, runs: int = 16) -> list[float]:
     return seconds
 
 
+_MIDDLE = VERY_MANY // 2
+_SCREEN = {
+    "start": {"line": _MIDDLE, "character": 0},
+    "end": {"line": _MIDDLE + SCREEN, "character": 0},
+}
 WHOLE = {
+    "tokens of a screen": ("textDocument/semanticTokens/range", {"range": _SCREEN}),
     "the outline": ("textDocument/documentSymbol", {}),
     "tokens": ("textDocument/semanticTokens/full", {}),
     "folds": ("textDocument/foldingRange", {}),
     "formatting": ("textDocument/formatting", {"options": {"tabSize": 2, "insertSpaces": True}}),
 }
-"""Requests about all of a text."""
+"""Requests about a long text."""
 
 
 def very_long() -> tuple[float, list[float], dict[str, float]]:
@@ -211,7 +221,7 @@ def measure() -> list[dict[str, Any]]:
         ("lsp: key to completion list, 10,000 lines, median (s)", lists, LIST_BAR),
         ("lsp: opening 100,000 lines to diagnostics (s)", long, LONG_BAR),
         ("lsp: hover elsewhere meanwhile, median (s)", statistics.median(meanwhile), BAR),
-        *((f"lsp: {name} of 100,000 lines (s)", took, None) for name, took in whole.items()),
+        *((f"lsp: {name} of 100,000 lines (s)", took, WHOLE_BARS.get(name)) for name, took in whole.items()),
         ("lsp: start of the process to the first diagnostics (s)", start(), START_BAR),
     ]
     return [

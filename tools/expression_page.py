@@ -61,8 +61,9 @@ define a name without output, use `set $x = EXPR`. `info convenience` lists the 
 ## Changing values
 
 `set %v = EXPR` changes a value, and `set %v[INDEX] = EXPR` changes a part of it. `+=`, `-=`, `*=` and `/=`
-compute from the current value. The shape and type of the value do not change: floats are rounded to the
-type, integers must fit exactly, and a scalar fills the tensor.
+compute from the current value. The shape and type of the value do not change. nncdbg rounds floats to the
+type of the value, but an integer type accepts only numbers that it can represent exactly. A scalar fills
+the tensor.
 
 ## Functions
 
@@ -86,7 +87,8 @@ _DIFFERENCES = """
 - Integer division by zero (`//`, `mod`) is an error.
 - `%` is only a prefix of names. Use `mod(a, b)` for the remainder.
 - `zeros` and `ones` return f32. `full` and `arange` return f32 for floats.
-- `topk` and `unique(x, return_counts=true)` return two tensors: `topk(%h, 3).indices`.
+- `topk` and `unique(x, return_counts=true)` return two tensors. Select one of them by name:
+  `topk(%h, 3).indices`.
 - `max(a, b)` is an error, because NumPy reads `b` as an axis: write `maximum(a, b)`.
 - `and`, `or` and `not` need single truth values. `any(...)` and `all(...)` reduce a tensor to one truth
   value.

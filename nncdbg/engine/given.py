@@ -202,7 +202,7 @@ def _converted(value: Value, data: Any) -> Array:
             kept = np.array_equal(array.astype(plain.dtype), plain)
     if not kept:
         raise InputError(
-            f"input %{value.name} {value.type} cannot represent {data!r}", hint=f"use {wanted} values"
+            f"input %{value.name} ({value.type}) cannot represent {data!r}", hint=f"use {wanted} values"
         )
     return array
 

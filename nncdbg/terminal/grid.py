@@ -70,7 +70,9 @@ def _full(items: tuple[Any, ...], rank: int) -> list[Any]:
     """An index of ints, slices and at most one `...` with one item for each axis."""
     given = len(items) - sum(item is ... for item in items)
     if given > rank or len(items) - given > 1:
-        raise IndexError(f"got {given} indices for {rank} axes")
+        raise IndexError(
+            f"got {given} indices for {rank} axes" if given > rank else "got more than one `...`"
+        )
     filler = [slice(None)] * (rank - given)
     if ... in items:
         at = items.index(...)

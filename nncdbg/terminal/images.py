@@ -64,7 +64,10 @@ def _tiled(colors: Colors) -> Colors:
     across = min(len(tiles), max(1, math.ceil(math.sqrt(len(tiles) * (rows + 1) / (columns + 1)))))
     down = -(-len(tiles) // across)
     if down * (rows + 1) * across * (columns + 1) > 2 * _MOST:
-        raise UsageError(f"{len(tiles)} pictures are too many", hint="choose a slice: %h[0]")
+        raise UsageError(
+            f"the {len(tiles)} pictures of the tensor are too large for one image",
+            hint="choose a slice: %h[0]",
+        )
     sheet = np.full((down * (rows + 1) - 1, across * (columns + 1) - 1, 3), _GAP, np.uint8)
     for number, tile in enumerate(tiles):
         top, left = number // across * (rows + 1), number % across * (columns + 1)

@@ -5,12 +5,12 @@ A line is a statement, so a line that fails is reported and left behind.
 
 from __future__ import annotations
 
-import gc
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+from nncdbg.engine.collector import collector_paused
 from nncdbg.engine.errors import GraphError, ParseError
 from nncdbg.engine.graph import Constant, Inline, Node, Program, TensorType, Value
 from nncdbg.textual_repr import statements as read
@@ -39,13 +39,8 @@ def parse(text: str, *, file: str | None = None) -> Program:
 
 def parse_with_listing(text: str, *, file: str | None = None) -> tuple[Program, Listing]:
     """The program, and where its statements stand in the lines of `text` itself."""
-    collecting = gc.isenabled()
-    gc.disable()  # the collector would walk the growing graph again and again; nothing here is garbage
-    try:
+    with collector_paused():
         return Parser(split_lines(text), file).program()
-    finally:
-        if collecting:
-            gc.enable()
 
 
 def split_lines(text: str) -> list[str]:

@@ -158,7 +158,7 @@ def windows_types(attributes: Attributes, inputs: Types) -> Types:
     if shape is None:
         return [typed(at(inputs, 0), None)]
     if len(shape) < len(kernel):
-        raise GraphError(f"x has {len(shape)} axes, but the kernel has {len(kernel)}")
+        raise GraphError(f"x has {len(shape)} axes, but the kernel needs at least {len(kernel)}")
     lead = len(shape) - len(kernel)
     axes = axes_of(attributes, kernel)
     counts = [axis.output(size) for axis, size in zip(axes, shape[lead:], strict=True)]

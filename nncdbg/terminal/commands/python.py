@@ -23,8 +23,8 @@ def py(session: Session, text: str) -> None:
       end
     `debugger` is the Debugger of the Python API, and `np` is NumPy.  `execute("COMMAND")` runs a command;
     `convenience["x"]` is `$x`.  For a long name, use the part after the last `/` if it is an
-    identifier.  Arrays are read-only: `debugger.set_value("h", array)` changes a value.  Python code in
-    a recording needs your confirmation.
+    identifier.  Arrays are read-only; to change a value, use `debugger.set_value("h", array)`.  Python code
+    in a recording needs your confirmation.
     """
     from nncdbg.terminal.python import run_python
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from lsprotocol import types
 
+from nncdbg.engine.collector import collector_paused
 from nncdbg.textual_repr.language_server.analysis import Analysis
 from nncdbg.textual_repr.language_server.records import Mention, Token
 from nncdbg.textual_repr.language_server.tokens import kind_of_line, tokens
@@ -55,12 +56,7 @@ def register(server: NncServer) -> None:
             answers.popitem(last=False)
         return str(count)
 
-    @server.feature(
-        types.TEXT_DOCUMENT_SEMANTIC_TOKENS_FULL,
-        types.SemanticTokensRegistrationOptions(
-            legend=_LEGEND, full=types.SemanticTokensFullDelta(delta=True)
-        ),
-    )
+    @server.feature(types.TEXT_DOCUMENT_SEMANTIC_TOKENS_FULL, _LEGEND)
     def full(params: types.SemanticTokensParams) -> types.SemanticTokens | None:
         document = server.documents.get(params.text_document.uri)
         if document is None:
@@ -81,7 +77,7 @@ def register(server: NncServer) -> None:
             return types.SemanticTokens(data, remember(data))
         return types.SemanticTokensDelta(_edits(before, data), remember(data))
 
-    @server.feature(types.TEXT_DOCUMENT_SEMANTIC_TOKENS_RANGE, _LEGEND)
+    @server.feature(types.TEXT_DOCUMENT_SEMANTIC_TOKENS_RANGE)
     def range_of(params: types.SemanticTokensRangeParams) -> types.SemanticTokens | None:
         document = server.documents.get(params.text_document.uri)
         if document is None:
@@ -105,6 +101,7 @@ def _edits(before: list[int], after: list[int]) -> list[types.SemanticTokensEdit
     return [types.SemanticTokensEdit(start, removed, inserted)]
 
 
+@collector_paused()
 def encoded(document: Document, first: int, last: int) -> list[int]:
     """The tokens of lines `first` to `last` (exclusive), each relative to the one before, as five numbers."""
     analysis = document.analysis
@@ -127,7 +124,7 @@ def _of_line(analysis: Analysis, line: int) -> Iterator[tuple[Token, int, int]]:
     text = analysis.lines[line]
     named = {mention.start: mention for mention in analysis.mentions(line)}
     header = kind_of_line(text) == "graph"
-    for token in tokens(text):
+    for token in tokens(text, analysis.prefixes):
         mention = named.get(token.start) if token.kind == "value" else None
         if mention is not None:
             yield token, _TYPE[_value(analysis, line, mention)], int(mention.defines)

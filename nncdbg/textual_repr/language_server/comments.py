@@ -1,95 +1,95 @@
 """Comments that are no part of a program, carried over to its print: ``#``, and ``##`` before other lines.
 
-Each is tied to the line that it stands above or behind, by what that line is in its block.
+Each is tied to the line that it is above or behind, by what that line is in its block.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
-from nncdbg.engine.graph import Constant
-from nncdbg.textual_repr.blocks import Block
-from nncdbg.textual_repr.language_server.document import Document
-from nncdbg.textual_repr.language_server.events import Closed, Ended, Entry, Event, Left, Opened
 from nncdbg.textual_repr.language_server.tokens import tokens
+from nncdbg.textual_repr.listing import Listing, Path
 
-Anchor: TypeAlias = "tuple[object, ...]"
+Anchor: TypeAlias = "tuple[str, Path, int]"
+"""What a line is, the block that it opens or belongs to, and its number there."""
 
 
-def with_comments(printed: Sequence[str], text: Sequence[str]) -> list[str]:
-    """The lines of the print of `text`, with the comments that the print leaves out."""
-    above, behind = _loose(text)
-    if not above and not behind:
-        return list(printed)
-    places = dict(_anchors(printed))
+def with_comments(printed: Listing, text: Listing) -> list[str]:
+    """The lines of the print of `text`, an empty one last, with the comments that the print leaves out."""
     found: list[str] = []
-    for line, own in enumerate(printed):
+    if not any("#" in own and not _is_kept(line, own) for line, own in enumerate(text.lines)):
+        return [*printed.lines, ""]
+    above, behind = _loose(text)
+    places = _anchors(printed)
+    for line, own in enumerate(printed.lines):
         anchor = places.get(line)
-        inner = anchor is not None and (anchor[0] == "close" or anchor[2:] == ("else",))
-        indent = own[: len(own) - len(own.lstrip())] + ("  " if inner else "")
-        loose = [indent + comment for comment in above.pop(anchor, ())] if anchor is not None else []
-        # What belongs to the statement stays next to it.
-        kept = len(found)
-        while loose and found[kept - 1].lstrip().startswith("##"):
-            kept -= 1
-        found[kept:kept] = loose
-        found.append(own + (f"  {behind[anchor]}" if anchor in behind else ""))
+        if anchor is not None and anchor in above:
+            inner = anchor[0] == "close" or _opens_else(anchor)
+            indent = own[: len(own) - len(own.lstrip())] + ("  " if inner else "")
+            # What belongs to the statement stays next to it.
+            kept = len(found)
+            while found[kept - 1].lstrip().startswith("##"):
+                kept -= 1
+            found[kept:kept] = [indent + comment for comment in above.pop(anchor)]
+        found.append(own if anchor is None or anchor not in behind else f"{own}  {behind[anchor]}")
     rest = [comment for comments in above.values() for comment in comments]
-    return [*found[:-1], *rest, found[-1]] if rest else found
+    return [*found, *rest, ""]
 
 
-def _loose(text: Sequence[str]) -> tuple[dict[Anchor | None, list[str]], dict[Anchor | None, str]]:
+def _is_kept(line: int, own: str) -> bool:
+    """True for the version of the text and for comments of blocks, which the print has."""
+    start = own.lstrip()
+    return start.startswith("##!") or (line == 0 and start.startswith("#nncdbg"))
+
+
+def _loose(text: Listing) -> tuple[dict[Anchor | None, list[str]], dict[Anchor, str]]:
     """Comments above lines and behind lines, by the anchors of the lines."""
-    places = dict(_anchors(text))
+    places = _anchors(text)
     above: dict[Anchor | None, list[str]] = {}
-    behind: dict[Anchor | None, str] = {}
+    behind: dict[Anchor, str] = {}
     waiting: list[str] = []
-    for line, own in enumerate(text):
+    for line, own in enumerate(text.lines):
         anchor = places.get(line)
-        stripped = own.strip()
-        if stripped.startswith("#"):
-            if not (line == 0 and stripped.startswith("#nncdbg")) and not stripped.startswith("##!"):
-                waiting.append(stripped)
-            continue
-        if anchor is not None:
-            kept = anchor[0] == "statement" or (anchor[0] == "open" and anchor[2] != "else")
-            loose = [each for each in waiting if not (kept and each.startswith("##"))]
-            if loose:
+        if own.lstrip().startswith("#"):
+            if not _is_kept(line, own):
+                waiting.append(own.strip())
+        elif anchor is not None:
+            kept = anchor[0] == "statement" or (anchor[0] == "open" and not _opens_else(anchor))
+            if waiting and (loose := [each for each in waiting if not (kept and each.startswith("##"))]):
                 above[anchor] = loose
             waiting = []
-            last = tokens(own)[-1]
-            if last.kind == "comment":
+            if "#" in own and (last := tokens(own)[-1]).kind == "comment":
                 behind[anchor] = own[last.start :].rstrip()
     if waiting:
         above[None] = waiting
     return above, behind
 
 
-def _anchors(lines: Sequence[str]) -> Iterator[tuple[int, Anchor]]:
-    """Per line with a statement, a constant or a brace: what it is, the same in a text and in its print."""
-    for chunk in Document("", "\n".join(lines)).analysis.chunks:
-        counts: Counter[Block] = Counter()
-        reading = chunk.reading
-        for own, (event, block) in enumerate(zip(reading.events, reading.blocks, strict=False)):
-            anchor = _anchor(event, block, counts, chunk.lines[own])
-            if anchor is not None:
-                yield chunk.start + own, anchor
+def _opens_else(anchor: Anchor) -> bool:
+    return anchor[0] == "open" and anchor[1][-1] == 1
 
 
-def _anchor(event: Event, block: Block | None, counts: Counter[Block], text: str) -> Anchor | None:
-    if isinstance(event, Opened):
-        return "open", event.block.path, event.block.kind
-    if block is None:
-        return None
-    if isinstance(event, Entry) and isinstance(event.content, Constant):
-        return "constant", block.path, event.content.value.name
-    if isinstance(event, (Entry, Left)):
-        counts[block] += 1
-        return "statement", block.path, counts[block]
-    if isinstance(event, Ended):
-        return "end", block.path
-    if isinstance(event, Closed) and block.parent is not None:
-        counts[block.parent] += 1
-    return ("close", block.path) if text.lstrip().startswith("}") else None
+def _anchors(listing: Listing) -> dict[int, Anchor]:
+    """Per line with a statement, a constant or a brace: what it is, the same in a text and in its print.
+
+    Lines count from 0.
+    """
+    places: dict[int, Anchor] = {}
+    for path, (*lines, end) in listing.statements.items():
+        places.update((line - 1, ("statement", path, pc)) for pc, line in enumerate(lines))
+        places[end - 1] = "end", path, 0
+    places.update((line - 1, ("open", path, 0)) for path, line in listing.headers.items())
+    around: Path = ()
+    constants: Counter[Path] = Counter()
+    for line, own in enumerate(listing.lines):
+        known, start = places.get(line), own.lstrip()[:1]
+        if known is not None:
+            around = known[1]
+        elif start == "}":
+            places[line] = "close", around, 0
+            around = around[:-2]
+        elif around and start not in ("", "#"):
+            constants[around] += 1
+            places[line] = "constant", around, constants[around]
+    return places

@@ -28,13 +28,13 @@ the client's units):
 
 from __future__ import annotations
 
-import gc
 import math
 import re
 import time
 from collections.abc import Iterable
 from typing import TypeAlias
 
+from nncdbg.engine.collector import collector_paused
 from nncdbg.textual_repr.language_server.analysis import Analysis
 from nncdbg.textual_repr.language_server.analyzing import Analyzer, Steps
 from nncdbg.textual_repr.language_server.positions import Units
@@ -105,17 +105,13 @@ class Document:
         if self._steps is None:
             self._steps = self._analyzer.steps(self.lines)
         until = time.perf_counter() + seconds
-        collecting = gc.isenabled()
-        gc.disable()  # as when a whole text is parsed: nothing here is garbage
-        try:
-            next(self._steps)
-            while time.perf_counter() < until:
+        with collector_paused():
+            try:
                 next(self._steps)
-        except StopIteration as end:
-            self._analysis, self._steps = end.value, None
-        finally:
-            if collecting:
-                gc.enable()
+                while time.perf_counter() < until:
+                    next(self._steps)
+            except StopIteration as end:
+                self._analysis, self._steps = end.value, None
         return self._analysis is not None
 
     def at_hand(self, line: int) -> Analysis | None:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from lsprotocol import types
 
+from nncdbg.engine.collector import collector_paused
 from nncdbg.engine.errors import GraphError
 from nncdbg.textual_repr.language_server.comments import with_comments
-from nncdbg.textual_repr.parser import parse
-from nncdbg.textual_repr.printer import print_program
+from nncdbg.textual_repr.parser import parse_with_listing
+from nncdbg.textual_repr.printer import listing
 
 if TYPE_CHECKING:
     from nncdbg.textual_repr.language_server.document import Document
@@ -38,13 +39,14 @@ def register(server: NncServer) -> None:
         return list(_edits(document, wanted))
 
 
+@collector_paused()
 def formatted(lines: Sequence[str]) -> list[str]:
     """The lines of the canonical print, with the comments that are no part of the program.
 
     Raises GraphError where the text has errors.
     """
-    printed = print_program(parse("\n".join(lines))).split("\n")
-    return with_comments(printed, lines)
+    program, text = parse_with_listing("\n".join(lines))
+    return with_comments(listing(program), text)
 
 
 def _edits(document: Document, wanted: Sequence[str]) -> Iterator[types.TextEdit]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from nncdbg.engine.graph import Type
 from nncdbg.textual_repr.blocks import Block
@@ -22,8 +22,7 @@ class Span:
         return self.start <= column <= self.end
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(NamedTuple):
     """A piece of one line; `kind` says what it is in the grammar, as far as the line alone tells.
 
     `name` is what a value, a graph, a label, an op, an attribute or a string spells: no quotes, no sigil.
@@ -51,8 +50,7 @@ Kind = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Mention:
+class Mention(NamedTuple):
     """A value's name in a line.
 
     `scope` says whose names it belongs to: those of the block around the line (``here``), of the block that

@@ -93,7 +93,7 @@ def test_faults_of_the_run(line: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("%y = Relu(%s)", "takes a tensor"),
+        ("%y = Relu(%s)", "must be a tensor"),
         ("%y: f32[2] = SequenceErase(%s)", "is declared"),
         ("%b: bool[] = true\n  %y = SequenceInsert(%s, %b)", "cannot mix"),
     ],
