@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO
 
 ROOT = Path(__file__).resolve().parent.parent
-SIZES = {"": (94, 330), "dev": (173, 550), "docs": (115, 420)}
+SIZES = {"": (94, 330), "dev": (173, 550), "docs": (115, 420), "release": (102, 344)}
 """By `--extra`: MB that a first installation downloads, and MB on disk; docs/INSTALL.md has the parts."""
 
 EXAMPLE = ROOT / "examples" / "first_steps.nnc"
