@@ -75,6 +75,19 @@ def test_a_request_about_it_waits_until_it_is_read_and_can_be_cancelled() -> Non
     assert client.close() == 0
 
 
+def test_others_are_answered_while_all_its_tokens_are_found() -> None:
+    client = Client()
+    small, large = uri(), uri()
+    client.open(small, GOOD)
+    client.open(large, chain(LINES))
+    tokens = client.start("textDocument/semanticTokens/full", {"textDocument": {"uri": large}})
+    assert "Relu" in client.ask("hover", small, 1, 19)["contents"]["value"]
+    client.notify("$/cancelRequest", {"id": tokens})
+    with pytest.raises(Refused, match="(?i)cancel"):
+        client.finish(tokens)
+    assert client.close() == 0
+
+
 def test_closed_while_it_is_read() -> None:
     client = Client()
     small, large = uri(), uri()
