@@ -95,7 +95,7 @@ def _graph_lines(session: Session, name: str, last: int) -> range:
 
 @command("search", "forward-search", group="looking", arguments="TEXT", repeats=True)
 def search(session: Session, text: str) -> None:
-    """List the next line that contains TEXT, after the last line listed.
+    """Search forward for TEXT from the last line listed.
 
     Without TEXT, repeat the last search.  After the last line, the search continues at the first line.
     The search ignores case.
@@ -105,7 +105,7 @@ def search(session: Session, text: str) -> None:
 
 @command("rsearch", "reverse-search", group="looking", arguments="TEXT", repeats=True)
 def rsearch(session: Session, text: str) -> None:
-    """List the previous line that contains TEXT, before the last line listed."""
+    """Search backward for TEXT from the last line listed."""
     _search(session, "rsearch", text, -1)
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import asyncio
+from array import array
 from collections.abc import Iterator
+from itertools import count
 from typing import TYPE_CHECKING
 
 from lsprotocol import types
 
 from nncdbg.engine.collector import collector_paused
 from nncdbg.textual_repr.language_server.analysis import Analysis
+from nncdbg.textual_repr.language_server.positions import Units
 from nncdbg.textual_repr.language_server.records import Mention, Token
 from nncdbg.textual_repr.language_server.tokens import kind_of_line, tokens
 
@@ -39,43 +42,42 @@ _TYPE = {name: index for index, name in enumerate(TYPES)}
 _WORDS = frozenset({"count", "times", "unless", "node", "from"})
 """Words that mean something in their place only."""
 
-_REMEMBERED = 16
-"""Answers that a delta can refer to."""
+_TURN = 200
+"""Lines whose tokens are found before other messages have their turn."""
 
 
 def register(server: NncServer) -> None:
     """Semantic tokens of a document, of a range, and what has changed in them."""
-    answers: OrderedDict[str, list[int]] = OrderedDict()
-    count = 0
+    answers: dict[str, tuple[str, array[int]]] = {}
+    ids = count(1)
 
-    def remember(data: list[int]) -> str:
-        nonlocal count
-        count += 1
-        answers[str(count)] = data
-        while len(answers) > _REMEMBERED:
-            answers.popitem(last=False)
-        return str(count)
+    def remember(uri: str, data: array[int]) -> str:
+        """The last answer of a document is what the next delta refers to."""
+        answers[uri] = (found := str(next(ids))), data
+        return found
 
     @server.feature(types.TEXT_DOCUMENT_SEMANTIC_TOKENS_FULL, _LEGEND)
-    def full(params: types.SemanticTokensParams) -> types.SemanticTokens | None:
-        document = server.documents.get(params.text_document.uri)
+    async def full(params: types.SemanticTokensParams) -> types.SemanticTokens | None:
+        uri = params.text_document.uri
+        document = server.documents.get(uri)
         if document is None:
             return None
-        data = encoded(document, 0, len(document.lines))
-        return types.SemanticTokens(data, remember(data))
+        data = await _whole(document)
+        return types.SemanticTokens(data.tolist(), remember(uri, data))
 
     @server.feature(types.TEXT_DOCUMENT_SEMANTIC_TOKENS_FULL_DELTA)
-    def delta(
+    async def delta(
         params: types.SemanticTokensDeltaParams,
     ) -> types.SemanticTokens | types.SemanticTokensDelta | None:
-        document = server.documents.get(params.text_document.uri)
+        uri = params.text_document.uri
+        document = server.documents.get(uri)
         if document is None:
             return None
-        before = answers.get(params.previous_result_id)
-        data = encoded(document, 0, len(document.lines))
-        if before is None:
-            return types.SemanticTokens(data, remember(data))
-        return types.SemanticTokensDelta(_edits(before, data), remember(data))
+        data = await _whole(document)
+        known, before = answers.get(uri, ("", array("I")))
+        if known != params.previous_result_id:
+            return types.SemanticTokens(data.tolist(), remember(uri, data))
+        return types.SemanticTokensDelta(_edits(before, data), remember(uri, data))
 
     @server.feature(types.TEXT_DOCUMENT_SEMANTIC_TOKENS_RANGE)
     def range_of(params: types.SemanticTokensRangeParams) -> types.SemanticTokens | None:
@@ -83,38 +85,54 @@ def register(server: NncServer) -> None:
         if document is None:
             return None
         last = min(params.range.end.line + 1, len(document.lines))
-        return types.SemanticTokens(encoded(document, params.range.start.line, last))
+        return types.SemanticTokens(encoded(document.analysis, document.units, params.range.start.line, last))
 
 
-def _edits(before: list[int], after: list[int]) -> list[types.SemanticTokensEdit]:
+async def _whole(document: Document) -> array[int]:
+    """The tokens of the text as it is now; meanwhile other messages have their turn."""
+    analysis, units = document.analysis, document.units
+    data = array("I")
+    line_before = 0
+    for first in range(0, len(analysis.lines), _TURN):
+        part = encoded(analysis, units, first, min(first + _TURN, len(analysis.lines)), line_before)
+        line_before += sum(part[::5])
+        data.extend(part)
+        await asyncio.sleep(0)
+    return data
+
+
+def _edits(before: array[int], after: array[int]) -> list[types.SemanticTokensEdit]:
     """One edit, from the first difference to the last."""
-    start = next((i for i, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), None)
-    if start is None:
-        start = min(len(before), len(after))
-    most = min(len(before), len(after)) - start
-    same = 0
-    while same < most and before[-1 - same] == after[-1 - same]:
-        same += 1
+    start = _same(before, after)
+    same = _same(before[start:][::-1], after[start:][::-1])
     removed, inserted = len(before) - same - start, after[start : len(after) - same]
     if not removed and not inserted:
         return []
-    return [types.SemanticTokensEdit(start, removed, inserted)]
+    return [types.SemanticTokensEdit(start, removed, inserted.tolist())]
+
+
+def _same(a: array[int], b: array[int]) -> int:
+    """How many numbers are the same from the first on."""
+    most, step = min(len(a), len(b)), 4096
+    near = next((i for i in range(0, most, step) if a[i : i + step] != b[i : i + step]), most)
+    return next((i for i in range(near, most) if a[i] != b[i]), most)
 
 
 @collector_paused()
-def encoded(document: Document, first: int, last: int) -> list[int]:
-    """The tokens of lines `first` to `last` (exclusive), each relative to the one before, as five numbers."""
-    analysis = document.analysis
+def encoded(analysis: Analysis, units: Units, first: int, last: int, line_before: int = 0) -> list[int]:
+    """The tokens of lines `first` to `last` (exclusive), each relative to the one before, as five numbers.
+
+    The first is relative to a token on `line_before`.
+    """
     data: list[int] = []
-    line_before = 0
     for line in range(first, last):
-        text = document.lines[line]
+        text = analysis.lines[line]
         ascii_only = text.isascii()
         column_before = 0
         for token, kind, modifiers in _of_line(analysis, line):
             start, end = token.start, token.end
             if not ascii_only:
-                start, end = document.units.outwards(text, start), document.units.outwards(text, end)
+                start, end = units.outwards(text, start), units.outwards(text, end)
             data += (line - line_before, start - column_before, end - start, kind, modifiers)
             line_before, column_before = line, start
     return data

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
+from inspect import isawaitable
 from typing import Any, TypeVar
 
 from lsprotocol import types
@@ -189,7 +190,8 @@ class NncServer(LanguageServer):
             async def answer(params: Any) -> Any:
                 for document in self._asked(feature_name, params):
                     await self.settled(document)
-                return handler(params)
+                found = handler(params)
+                return await found if isawaitable(found) else found
 
             register(answer)
             return handler

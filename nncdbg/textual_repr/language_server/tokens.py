@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from nncdbg.engine.dtypes import NUMPY
 from nncdbg.textual_repr.language_server.records import Kind, Mention, Token
@@ -32,6 +33,8 @@ _pieces = re.compile(
     rf"|(?P<word>{OP})"
     r"|(?P<operator>->|[^\s\w])"
 )
+_BY_PLACE = frozenset({"graph", "word", "string", "keyword"})
+"""Kinds of pieces that may be of another kind for what stands around them."""
 _KEYWORDS = RESERVED - {"nan", "inf", "b"}
 _first_word = re.compile(r"\s*([a-z]+|\})").match
 
@@ -42,23 +45,24 @@ def tokens(text: str, prefixes: Prefixes = NO_PREFIXES) -> tuple[Token, ...]:
     found = [_token(match, prefixes) for match in _pieces.finditer(text)]
     header = bool(found) and found[0].kind == "keyword" and found[0].name == "graph"
     for at, token in enumerate(found):
-        following = found[at + 1].name if at + 1 < len(found) and found[at + 1].kind == "operator" else ""
-        kind = _kind_by_place(token, found[at - 1] if at else None, following, header)
-        if kind != token.kind:
-            found[at] = Token(kind, token.start, token.end, token.name)
+        if token.kind in _BY_PLACE:
+            following = found[at + 1].name if at + 1 < len(found) and found[at + 1].kind == "operator" else ""
+            kind = _kind_by_place(token, found[at - 1] if at else None, following, header)
+            found[at] = token._replace(kind=kind) if kind != token.kind else token
     return tuple(found)
 
 
 def _token(match: re.Match[str], prefixes: Prefixes) -> Token:
-    spelled = match[match.lastgroup] if match.lastgroup else ""
-    start = match.start()
-    if match[0][0] in "%@" and match.lastgroup not in ("comment", "operator"):
-        kind: Kind = "value" if match[0][0] == "%" else "graph"
-        return Token(kind, start, match.end(), _name(spelled, prefixes))
-    if match.lastgroup == "word" and spelled in _KEYWORDS:
-        return Token("keyword", start, match.end(), spelled)
-    name = _name(spelled, prefixes) if match.lastgroup == "string" and spelled[0] != "b" else spelled
-    return Token(match.lastgroup or "operator", start, match.end(), name)  # type: ignore[arg-type]
+    kind: Any = match.lastgroup
+    start, end = match.span()
+    if kind is None:  # a sigil alone
+        return Token("value" if match[0] == "%" else "graph", start, end)
+    name = match[kind]
+    if kind == "word" and name in _KEYWORDS:
+        kind = "keyword"
+    elif kind in ("value", "graph") or (kind == "string" and name[0] != "b"):
+        name = _name(name, prefixes)
+    return Token(kind, start, end, name)
 
 
 def _name(spelled: str, prefixes: Prefixes) -> str:

@@ -31,7 +31,7 @@ def close(client: Client, uri: str) -> None:
 
 def told_so_far(client: Client, uri: str) -> list[dict[str, Any]]:
     """What the server has said of a document of its own accord, as far as it has come."""
-    found = []
+    found: list[dict[str, Any]] = []
     while True:
         try:
             params = client.told.get_nowait()["params"]
@@ -72,6 +72,19 @@ def test_a_request_about_it_waits_until_it_is_read_and_can_be_cancelled() -> Non
     assert told_so_far(client, large) == []
     found = client.ask("definition", large, LINES, 28)
     assert found["range"]["start"]["line"] == LINES - 1
+    assert client.close() == 0
+
+
+def test_others_are_answered_while_all_its_tokens_are_found() -> None:
+    client = Client()
+    small, large = uri(), uri()
+    client.open(small, GOOD)
+    client.open(large, chain(LINES))
+    tokens = client.start("textDocument/semanticTokens/full", {"textDocument": {"uri": large}})
+    assert "Relu" in client.ask("hover", small, 1, 19)["contents"]["value"]
+    client.notify("$/cancelRequest", {"id": tokens})
+    with pytest.raises(Refused, match="(?i)cancel"):
+        client.finish(tokens)
     assert client.close() == 0
 
 
