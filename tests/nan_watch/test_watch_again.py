@@ -103,7 +103,7 @@ def test_other_types_or_settings_compile_again(other: dict[str, Any], compiled: 
 
 
 def test_values_of_a_watch_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    results = []
+    results: list[ref[Any]] = []
     release = nncdbg.Debugger.release
 
     def noted(self: nncdbg.Debugger) -> None:
