@@ -31,11 +31,11 @@ print allclose(%h, $before)
 _STATEMENT = """
 ## Long names
 
-Any part of a name that occurs in no other name selects the value, with or without `%`:
+You can write a unique part of a name instead of the whole name, with or without `%`:
 `print %Conv_output_0`, `watch %fc/Add`, `debugger.value("Conv_output_0")`. An exact name has priority.
-Next, a name matches if it ends with the text and the text starts at a word or component (`/`, `:`, `.`,
-`__`). After `%`, a name that contains the text also matches. Names that are visible in the selected frame
-hide all other names. If several names match, the error lists them.
+Otherwise, the text may be the end of a name, from the start of a word or component (after `/`, `:`, `.` or
+`__`). After `%`, the text may also be any other part of a name. Names that are visible in the selected
+frame hide all other names. If several names match, the error lists them.
 
 Terminals and lists of variables shorten names of more than 24 characters. The short name is the shortest
 unique end of the path, or two parts around an ellipsis: `%layers.3…MatMul_1_output_0`. Commands also accept

@@ -81,10 +81,13 @@ ORDERING: dict[str, Function] = {
         ("x", "k", "axis", "largest"),
         2,
         _topk,
-        "the k largest elements along the axis (default: -1): `.values`, `.indices`",
+        "the k largest elements along the axis (default: -1), as `.values` and `.indices`",
     ),
     "unique": Function(
-        ("x", "return_counts"), 1, _unique, "the distinct elements; with counts: `.values`, `.counts`"
+        ("x", "return_counts"),
+        1,
+        _unique,
+        "the distinct elements, or `.values` and `.counts` with return_counts=true",
     ),
     "argwhere": Function(("x",), 1, _argwhere, "the indices of the true or nonzero elements"),
     "cumsum": Function(

@@ -160,12 +160,12 @@ REDUCTIONS: dict[str, Function] = {
     "argmin": _declared(_position("argmin"), "the position of the smallest element"),
     "argmax": _declared(_position("argmax"), "the position of the largest element"),
     "quantile": Function(
-        ("x", "q", "axis", "keepdims"), 2, _quantile, "the quantile q (0 to 1), or one for each q of a list"
+        ("x", "q", "axis", "keepdims"), 2, _quantile, "the quantile q (0 to 1); if q is a list, one for each"
     ),
     "percentile": Function(
         ("x", "q", "axis", "keepdims"),
         2,
         _percentile,
-        "the percentile q (0 to 100), or one for each q of a list",
+        "the percentile q (0 to 100); if q is a list, one for each",
     ),
 }

@@ -31,9 +31,9 @@ def list_(session: Session, text: str) -> None:
     """List program text around the current statement, a line or a graph's start.
 
     A second `list` shows the next lines; `list .` returns to the current statement.  `list net.py:11`
-    shows a line of the model's source and its statements.  `->` marks the next statement.  `>>` marks
-    the statement that the stop reports.  `=>` marks the current statement of an outer frame.  `*` marks
-    an enabled breakpoint, and `o` marks a disabled breakpoint.
+    shows line 11 of the model's source file, and the statements of that line.  `->` marks the next
+    statement.  `>>` marks the statement that the stop reports.  `=>` marks the current statement of an
+    outer frame.  `*` marks an enabled breakpoint, and `o` marks a disabled breakpoint.
     """
     if source := split_source(text):
         list_source(session, *source)
@@ -95,7 +95,7 @@ def _graph_lines(session: Session, name: str, last: int) -> range:
 
 @command("search", "forward-search", group="looking", arguments="TEXT", repeats=True)
 def search(session: Session, text: str) -> None:
-    """List the next line that contains TEXT, after the last line listed.
+    """Search forward for TEXT from the last line listed.
 
     Without TEXT, repeat the last search.  After the last line, the search continues at the first line.
     The search ignores case.
@@ -105,7 +105,7 @@ def search(session: Session, text: str) -> None:
 
 @command("rsearch", "reverse-search", group="looking", arguments="TEXT", repeats=True)
 def rsearch(session: Session, text: str) -> None:
-    """List the previous line that contains TEXT, before the last line listed."""
+    """Search backward for TEXT from the last line listed."""
     _search(session, "rsearch", text, -1)
 
 

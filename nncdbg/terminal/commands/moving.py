@@ -85,7 +85,7 @@ def finish(session: Session, text: str) -> None:
 
 @command("until", group="moving", arguments="[LINE]", repeats=True, completes=("line",))
 def until(session: Session, text: str) -> None:
-    """Run to a line; without LINE, like `next`, but past the end of a loop.
+    """Run to a line; without LINE, to the next line after the current one.
 
     The program stops before the first statement at or after LINE, or at an earlier breakpoint.
     """

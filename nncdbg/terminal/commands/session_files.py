@@ -30,7 +30,7 @@ def source(session: Session, text: str) -> None:
 
 @command("record", "rec", group="session", arguments="[--force] FILE | off", completes=("file",))
 def record(session: Session, text: str) -> None:
-    """Record the typed commands in a file; `record off` ends it.
+    """Record the typed commands in a file; `record off` stops recording.
 
     The file includes the model, inputs, seed, sizes, backend, allocator and versions.  `record`
     overwrites a recording only with --force or after confirmation.
@@ -79,7 +79,7 @@ def note(session: Session, text: str) -> None:
     completes=("command",),
 )
 def help_(session: Session, text: str) -> None:
-    """List the commands, or explain one; `help all` adds a line for each."""
+    """List the commands, or explain one; `help all` also describes each."""
     if not text:
         _overview(session)
     elif text == "all":
