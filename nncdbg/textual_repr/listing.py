@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeAlias
+from typing import Any, TypeAlias, overload
 
 from nncdbg.textual_repr.prefixes import NO_PREFIXES, Prefixes
 
@@ -22,6 +22,39 @@ class Site:
     pc: int
 
 
+Line: TypeAlias = "str | tuple[str, Callable[..., str], tuple[Any, ...]]"
+"""A line, or its indentation and what writes the rest."""
+
+
+class Lines(Sequence[str]):
+    """The lines of a text, each written when it is read first; equal to a tuple of them."""
+
+    def __init__(self, lines: list[Line]) -> None:
+        self._lines = lines
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[str, ...]: ...
+    def __getitem__(self, index: int | slice) -> str | tuple[str, ...]:
+        if isinstance(index, slice):
+            return tuple(self[each] for each in range(*index.indices(len(self))))
+        line = self._lines[index]
+        if not isinstance(line, str):
+            indent, write, arguments = line
+            line = self._lines[index] = indent + write(*arguments)
+        return line
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, (Lines, tuple)) and tuple(self) == tuple(other))
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+
 @dataclass(frozen=True)
 class Listing:
     """The lines of a text, and for each graph in it the 1-based lines of its statements.
@@ -31,7 +64,7 @@ class Listing:
     `prefixes` are those that the lines use.
     """
 
-    lines: tuple[str, ...]
+    lines: Sequence[str]
     statements: Mapping[Path, tuple[int, ...]]
     headers: Mapping[Path, int]
     file: str | None = None
@@ -69,9 +102,11 @@ class Listing:
         """The text of `line` with the names in full."""
         return self.prefixes.full_line(self.lines[line - 1])
 
-    def full_lines(self) -> tuple[str, ...]:
+    def full_lines(self) -> Sequence[str]:
         """All lines with the names in full."""
-        return tuple(map(self.prefixes.full_line, self.lines)) if self.prefixes.declared else self.lines
+        if not self.prefixes.declared:
+            return self.lines
+        return Lines([("", self.full_line, (number,)) for number in range(1, len(self.lines) + 1)])
 
     def header_line(self, path: Path) -> int:
         """The line that opens the graph at `path`: ``graph``, ``if``, ``} else`` or ``while``."""

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from nncdbg.engine.escaping import printable
 from nncdbg.engine.graph import (
@@ -22,7 +23,7 @@ from nncdbg.engine.graph import (
     Value,
 )
 from nncdbg.textual_repr.lexemes import key_text, name_text, op_text, print_type, quote, value_text
-from nncdbg.textual_repr.listing import Listing, Path
+from nncdbg.textual_repr.listing import Line, Lines, Listing, Path
 from nncdbg.textual_repr.literals import array_text, attribute_text, literal_text
 from nncdbg.textual_repr.prefix_choice import chosen_prefixes
 from nncdbg.textual_repr.prefixes import NO_PREFIXES, Prefixes
@@ -75,7 +76,7 @@ def _counted(count: int, noun: str) -> str:
 def listing(program: Program, *, locations: bool = True) -> Listing:
     """The lines of the printed `program`, and the lines of each statement."""
     out = _print(program, locations)
-    return Listing(tuple(out.lines), out.statements, out.headers, program.source, out.prefixes)
+    return Listing(Lines(out.lines), out.statements, out.headers, program.source, out.prefixes)
 
 
 def listing_of(program: Program) -> Listing:
@@ -96,6 +97,10 @@ def print_graph(graph: Graph, *, locations: bool = True) -> str:
 
 def print_statement(node: Node, *, locations: bool = True, prefixes: Prefixes = NO_PREFIXES) -> str:
     """The line of `node` as it stands in the text; for ``if`` and ``while`` the line that opens it."""
+    return _statement_text(node, locations, prefixes)
+
+
+def _statement_text(node: Node, locations: bool, prefixes: Prefixes) -> str:
     where = f" {location_text(node.location, prefixes)}" if locations and node.location is not None else ""
     if node.op == "if":
         label = _label(node.subgraphs[0])
@@ -235,13 +240,13 @@ class _Output:
     def __init__(self, locations: bool, prefixes: Prefixes) -> None:
         self.locations = locations
         self.prefixes = prefixes
-        self.lines: list[str] = []
+        self.lines: list[Line] = []
         self.statements: dict[Path, tuple[int, ...]] = {}
         self.headers: dict[Path, int] = {}
         self.stack: list[_Open] = []
 
     def text(self) -> str:
-        return "\n".join(self.lines) + "\n"
+        return "\n".join(Lines(self.lines)) + "\n"
 
     def head(self, program: Program) -> None:
         self.lines.append("#nncdbg 1")
@@ -261,7 +266,11 @@ class _Output:
 
     def put(self, text: str) -> int:
         """Add a line at the depth of the stack; its number."""
-        self.lines.append("  " * len(self.stack) + text)
+        return self.put_later(str, text)
+
+    def put_later(self, write: Callable[..., str], *arguments: Any) -> int:
+        """Add the line that `write` makes of the arguments when it is read; its number."""
+        self.lines.append(("  " * len(self.stack), write, arguments))
         return len(self.lines)
 
     def comment(self, text: str, prefix: str) -> None:
@@ -274,18 +283,17 @@ class _Output:
         if node is not None:
             self.comment(graph.comment, "##!")
         for constant in graph.constants:
-            self.put(_constant_text(constant, self.prefixes))
+            self.put_later(_constant_text, constant, self.prefixes)
 
     def advance(self, block: _Open) -> None:
         """Print the next statement of the innermost block, or close it."""
         if block.pc == len(block.graph.nodes):
-            block.lines.append(self.put(_terminator_text(block.graph, block.node, self.prefixes)))
+            block.lines.append(self.put_later(_terminator_text, block.graph, block.node, self.prefixes))
             self.close(block)
             return
         node = block.graph.nodes[block.pc]
         self.comment(node.comment, "##")
-        text = print_statement(node, locations=self.locations, prefixes=self.prefixes)
-        block.lines.append(self.put(text))
+        block.lines.append(self.put_later(_statement_text, node, self.locations, self.prefixes))
         if node.subgraphs:
             self.open(node.subgraphs[0], (*block.path, block.pc, 0), node)
         else:

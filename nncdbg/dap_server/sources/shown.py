@@ -6,6 +6,7 @@ A micro program has one number for one text, whichever statement it was entered 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -41,7 +42,7 @@ class Sources:
     notes: list[str] = field(default_factory=list)
     uris: bool = False
     _texts: list[Listing] = field(default_factory=list)
-    _numbers: dict[tuple[str, tuple[str, ...]], int] = field(default_factory=dict)
+    _numbers: dict[tuple[str, Sequence[str]], int] = field(default_factory=dict)
     _shown: dict[int, tuple[Listing, Source]] = field(default_factory=dict)
     """By the identity of a listing, which is kept here, so that it is nobody else's meanwhile."""
     _models: dict[str, Source] = field(default_factory=dict)
