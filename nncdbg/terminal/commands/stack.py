@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def where(session: Session, text: str) -> None:
     """Show the stack, innermost frame first: layers, branches, loops with their iteration.
 
-    COUNT shows the COUNT innermost frames; -COUNT shows the COUNT outermost frames.
+    With COUNT, show the COUNT innermost frames; with -COUNT, the COUNT outermost frames.
     """
     debugger = session.debugger
     chosen = max(0, debugger.selected)
