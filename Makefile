@@ -4,11 +4,12 @@ BIN := $(VENV)/bin
 export PYTHON VENV
 DEV_STAMP := $(VENV)/.installed-dev
 SITE_STAMP := $(VENV)/.installed-docs
+RELEASE_STAMP := $(VENV)/.installed-release
 CLIENT := tests/dap_server/testsupport
 EXTENSION := vscode-extension
 EDITOR_TESTS := tests/vscode
 
-.PHONY: adapter help demo test conformance e2e e2e-editor bench-editor vsix check bench sizes docs site readme generated-check format clean
+.PHONY: adapter help demo test conformance e2e e2e-editor bench-editor vsix release check bench sizes docs site readme generated-check format clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +41,13 @@ vsix: $(BIN)/python $(EXTENSION)/node_modules  ## build dist/nncdbg.vsix, the VS
 	&& (cd $(EXTENSION) && npm run --silent check && npm test --silent && npm run --silent package) \
 	&& $(BIN)/python tools/embed_pictures.py dist/nncdbg.vsix && $(BIN)/python tools/check_extension.py dist/nncdbg.vsix; \
 	else echo "npm not found: the extension is not built"; fi
+
+release: $(RELEASE_STAMP)  ## build wheel, sdist and VS Code extension in dist/, and check their metadata
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(MAKE) vsix
+	$(BIN)/python -m twine check --strict dist/*.whl dist/*.tar.gz
+	$(BIN)/python tools/check_release.py dist
 
 check: $(DEV_STAMP) generated-check  ## check lint, format, types, import direction and generated files
 	$(BIN)/ruff check .
@@ -86,6 +94,10 @@ $(EDITOR_TESTS)/node_modules/.installed: $(EDITOR_TESTS)/package-lock.json $(EDI
 
 $(DEV_STAMP): pyproject.toml
 	@tools/install.sh --venv $(VENV) --extra dev
+	@touch $@
+
+$(RELEASE_STAMP): pyproject.toml
+	@tools/install.sh --venv $(VENV) --extra release
 	@touch $@
 
 $(SITE_STAMP): pyproject.toml

@@ -163,7 +163,7 @@ _SCREEN = {
     "start": {"line": _MIDDLE, "character": 0},
     "end": {"line": _MIDDLE + SCREEN, "character": 0},
 }
-WHOLE = {
+WHOLE: dict[str, tuple[str, dict[str, Any]]] = {
     "tokens of a screen": ("textDocument/semanticTokens/range", {"range": _SCREEN}),
     "the outline": ("textDocument/documentSymbol", {}),
     "tokens": ("textDocument/semanticTokens/full", {}),

@@ -81,9 +81,9 @@ def zero_by_zero(before: str, after: str) -> list[Any]:
 
 
 def unwritten(before: str, after: str) -> list[Any]:
-    from nncdbg.engine.graph import Node, Value
+    from nncdbg.engine.graph import Attribute, Node, Value
 
-    empty = {"dtype": "f32", "init": "none", "shape": (1,)}
+    empty: dict[str, Attribute] = {"dtype": "f32", "init": "none", "shape": (1,)}
     return [
         Node("nncdbg.Empty", (), (Value("buffer"),), empty),
         Node("Add", (before, "buffer"), (Value(after),)),

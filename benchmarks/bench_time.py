@@ -7,6 +7,7 @@ import resource
 import statistics
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,7 @@ def set_element(count: int = 300_000_000) -> list[dict[str, Any]]:
     times, memory = [], []
     for number in range(5):
         before = proportional_megabytes()
-        times.append(seconds(lambda place=number: debugger.set_value("h", 1.0, (place,))))
+        times.append(seconds(partial(debugger.set_value, "h", 1.0, (number,))))
         memory.append(proportional_megabytes() - before)
     taken, more = statistics.median(times), statistics.median(memory)
     return [

@@ -112,7 +112,10 @@ class RandomSession:
         self.ask("initialize", {"adapterID": "nncdbg", **flags})
         if self.random.random() < 0.3:
             self.ask("setBreakpoints", self._breakpoints())
-        options = {"stopOnEntry": self.random.random() < 0.7, "seed": self.random.randrange(3)}
+        options: dict[str, Any] = {
+            "stopOnEntry": self.random.random() < 0.7,
+            "seed": self.random.randrange(3),
+        }
         options |= {"stopOnExit": self.random.random() < 0.3, "noDebug": self.random.random() < 0.05}
         options |= {"allocator": self.random.choice([None, "debug", "arena", "poison"])}
         if self.ask("launch", {"program": str(self.program), **options}) is None:

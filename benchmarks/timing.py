@@ -14,7 +14,7 @@ def interleaved(
     ours: Callable[[], Any],
     peer: Callable[[], Any],
     *,
-    bar: float,
+    bar: float | None,
     runs: int = 31,
     warm: int = 3,
 ) -> dict[str, Any]:

@@ -265,7 +265,9 @@ def test_variables_of_the_statement_are_names_of_values() -> None:
     np.testing.assert_array_equal(debugger.value("$out"), debugger.value("%scores"))
     assert repr(debugger["$out"]).startswith("<Tensor %scores f32[2,3]")
     debugger.evaluate("$twice = 2 * $out")
-    assert debugger.stats("$twice").max == 2 * debugger.stats("%scores").max
+    largest = debugger.stats("%scores").max
+    assert largest is not None
+    assert debugger.stats("$twice").max == 2 * largest
     with pytest.raises(nncdbg.ExpressionError, match=r"no variable `\$nothing`"):
         debugger.stats("$nothing")
 

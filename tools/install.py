@@ -22,9 +22,10 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 ROOT = Path(__file__).resolve().parent.parent
-SIZES = {"": (94, 330), "dev": (173, 550), "docs": (115, 420)}
+SIZES = {"": (94, 330), "dev": (173, 550), "docs": (115, 420), "release": (102, 344)}
 """By `--extra`: MB that a first installation downloads, and MB on disk; docs/INSTALL.md has the parts."""
 
 EXAMPLE = ROOT / "examples" / "first_steps.nnc"
@@ -245,9 +246,7 @@ def running(command: list[str], environment: dict[str, str], lock: int) -> Itera
     )
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
     assert process.stdout is not None
-    reader = threading.Thread(
-        target=lambda: [lines.put(line.rstrip("\n")) for line in process.stdout], daemon=True
-    )
+    reader = threading.Thread(target=_queue_lines, args=(process.stdout, lines), daemon=True)
     reader.start()
     try:
         while reader.is_alive() or not lines.empty():
@@ -258,6 +257,11 @@ def running(command: list[str], environment: dict[str, str], lock: int) -> Itera
         if process.poll() is None:
             process.terminate()
             process.wait()
+
+
+def _queue_lines(output: IO[str], lines: queue.SimpleQueue[str]) -> None:
+    for line in output:
+        lines.put(line.rstrip("\n"))
 
 
 def described(line: str) -> str:

@@ -95,7 +95,7 @@ def bind(
     is not installed.
     """
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise InputError(f"the seed cannot be {seed!r}", hint="use an integer of 0 or more")
+        raise InputError(f"invalid seed {seed!r}", hint="use an integer of 0 or more")
     if specs is not None and not isinstance(specs, Mapping):
         raise InputError(
             f"inputs must be a dict keyed by name, not {type(specs).__name__}",
@@ -211,7 +211,7 @@ class _Sizes:
                     f'no input of @{graph.name} has the size "{name}"', hint=choice(name, symbols)
                 )
             if isinstance(size, bool) or not isinstance(size, int) or size < 0:
-                raise InputError(f"the size {name} cannot be {size!r}", hint="use an integer of 0 or more")
+                raise InputError(f"invalid size {name}={size!r}", hint="use an integer of 0 or more")
         self.known = dict(dims)
         self._from = dict.fromkeys(dims, "the size that was given for it")
         self.chosen = Chosen({}, {})

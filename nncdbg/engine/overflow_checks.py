@@ -97,7 +97,7 @@ def _again(binding: Binding, inputs: Sequence[Any]) -> Any:
 
 
 def _no_generator() -> Any:
-    raise AssertionError("random ops cannot declare squares")
+    raise AssertionError("an op that declares `squares` must not be random")
 
 
 def _differs(result: Array, expected: Any) -> Array | None:

@@ -248,7 +248,7 @@ class Values:
         here = next(self.places(name), None)
         if here is None:
             self.place(name)
-            raise AssertionError("a known name has no place")
+            raise AssertionError(f"no frame contains %{name}")
         for _, kind, dropped in reversed(self.machine.journal):
             if kind == "next":
                 code, slots = dropped

@@ -137,7 +137,7 @@ def _messages(messages: Iterable[tuple[int, Path]], graph: Graph) -> dict[str, A
     found = {}
     for number, entry in messages:
         if number >= len(graph.inputs):
-            raise UsageError(f"@{graph.name} has no input for {entry.name}")
+            raise UsageError(f"{entry.name} has no matching input in @{graph.name}")
         value = graph.inputs[number]
         found[value.name] = load_data(entry, value.type)
     return found

@@ -85,7 +85,7 @@ MEASURES = {
         hint="try a normalization, a smaller scale, or an epsilon in the division",
     ),
     "depth": Measure(
-        "largest value of a result divided by the smallest range on its path",
+        "largest value of a result divided by the smallest maximum on its path",
         1e6,
         hint="try a normalization between the layers, or smaller initial weights",
     ),

@@ -229,7 +229,7 @@ class Trouble:
         if kind == "depth":
             actual = level.high / level.base
             return actual, (
-                f"%{name} reaches {level.high:.4g}, {actual:.4g} times the smallest range "
+                f"%{name} reaches {level.high:.4g}, {actual:.4g} times the smallest maximum "
                 f"on its path, {level.base:.4g}"
             )
         return self._growth(spot, inputs, name, level) if kind == "growth" else None

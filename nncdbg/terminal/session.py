@@ -351,7 +351,7 @@ class Session:
         line = self.debugger.line_of(frame, frame.pc)
         if line is None or frame.code.formula is not None or self.debugger.machine.ended:
             raise UsageError(
-                "no current line: the program ended or is in a micro program", hint="add a line number"
+                "no current line: the program has ended or is in a micro program", hint="add a line number"
             )
         return line
 

@@ -8,7 +8,7 @@ Nothing of the arenas that are tested takes part.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,7 +71,7 @@ class Story:
         machine = self.debugger.machine
         while not machine.ended:
             self._take_step()
-        self.outputs = self.debugger.outputs or {}
+        self.outputs: Mapping[str, Any] = self.debugger.outputs or {}
 
     @property
     def codes(self) -> Sequence[Code]:

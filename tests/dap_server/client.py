@@ -122,11 +122,11 @@ class Client:
                 return self._unclaimed.pop(index)
         end = monotonic() + timeout
         while (left := end - monotonic()) > 0:
-            message = self._next(left)
-            assert message is not None, f"the connection ended; so far:\n{self.transcript()}"
-            if wanted(message):
-                return message
-            self._unclaimed.append(message)
+            found = self._next(left)
+            assert found is not None, f"the connection ended; so far:\n{self.transcript()}"
+            if wanted(found):
+                return found
+            self._unclaimed.append(found)
         raise AssertionError(f"much came in {timeout} s, but not that; so far:\n{self.transcript()}")
 
     def discard(self, unwanted: Callable[[Message], bool]) -> None:
@@ -264,7 +264,7 @@ def stdio_client(
 def socket_client(connected: socket.socket) -> Iterator[Client]:
     """A client over a socket that is connected to a server."""
     with connected, connected.makefile("rb") as reader, connected.makefile("wb") as writer:
-        client = Client(reader, writer)  # type: ignore[arg-type]
+        client = Client(reader, writer)
         try:
             yield client
         finally:

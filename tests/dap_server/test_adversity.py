@@ -154,7 +154,7 @@ def test_a_value_of_every_type_can_be_seen_read_and_written(tmp_path: Path) -> N
 
 # -- references ------------------------------------------------------------------------------------
 
-MOVES = (
+MOVES: tuple[tuple[str, dict[str, str]], ...] = (
     ("next", {}),
     ("stepIn", {"granularity": "instruction"}),
     ("stepOut", {}),

@@ -42,6 +42,7 @@ def test_a_version_is_of_one_array_only() -> None:
     for _ in range(50):
         # The next one may stand where the last one was.
         version = told.version(np.zeros(2))
+        assert version is not None
         assert version not in seen
         seen.add(version)
     assert told.version("text") is None

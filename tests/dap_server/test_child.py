@@ -105,7 +105,7 @@ class Child:
         return self.seq
 
     def next(self) -> dict[str, Any]:
-        body = read_body(self.reader)  # type: ignore[arg-type]
+        body = read_body(self.reader)
         assert body is not None, "debugpy has gone"
         message: dict[str, Any] = json.loads(body)
         return message

@@ -42,7 +42,7 @@ def session(tmp_path: Path) -> Session:
 def container(session: Session, scope: str) -> int:
     frame = session.handles.number(frame_place(session, 0))
     listed = scopes(session, ScopesArguments(frame_id=frame)).scopes
-    return next(each.variables_reference for each in listed if each.name == scope)
+    return int(next(each.variables_reference for each in listed if each.name == scope))
 
 
 def sent(session: Session, scope: str) -> list[msgspec.Raw]:

@@ -39,7 +39,7 @@ def raw_controls(client: Client) -> list[tuple[str, str]]:
     """Those that hold one; of a styled console text without its styles."""
     found = []
     for message in client.messages:
-        name = message.get("command") or message.get("event")
+        name = message.get("command") or message["event"]
         found += [(place, text) for place, text in shown(message, name) if RAW.findall(text)]
     return found
 

@@ -52,7 +52,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("data", TAKEN.values(), ids=TAKEN)
 def test_frames_that_are_taken(data: bytes) -> None:
-    stream = io.BufferedReader(io.BytesIO(data + b"Content-Length: 3\r\n\r\nabc"))  # type: ignore[arg-type]
+    stream = io.BufferedReader(io.BytesIO(data + b"Content-Length: 3\r\n\r\nabc"))
     assert read_frame(stream) == b"{}"
     assert read_frame(stream) == b"abc"
     assert read_frame(stream) is None

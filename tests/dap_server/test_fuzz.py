@@ -207,7 +207,7 @@ OF_FIELD: dict[str, list[Any]] = {
 }
 """What a field of this name gets, so that it often fits, and does nothing outside of the test's folder."""
 
-JUNK = st.sampled_from(
+JUNK: st.SearchStrategy[Any] = st.sampled_from(
     [None, True, -1, 1.5, 10**30, "", "\0", [], {}, [[]], {"a": 1}, "x" * 3000, [None] * 50]
 )
 
@@ -355,7 +355,7 @@ class Wire:
 
     def _next(self, messages: list[Message], found: dict[int, Message]) -> Message:
         try:
-            body = read_body(self._reader)  # type: ignore[arg-type]
+            body = read_body(self._reader)
         except TimeoutError:
             body = None
         missing = [message for message in messages if message["seq"] not in found]

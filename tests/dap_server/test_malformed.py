@@ -268,7 +268,7 @@ def test_a_flood_that_nobody_reads_fills_no_memory_and_is_answered_in_full(serve
         rest = threading.Thread(target=connected.sendall, args=(requests[sent:],))
         rest.start()
         with connected.makefile("rb") as reader:
-            answered = [json.loads(read_body(reader) or b"null")["request_seq"] for _ in range(FLOOD)]  # type: ignore[arg-type]
+            answered = [json.loads(read_body(reader) or b"null")["request_seq"] for _ in range(FLOOD)]
         rest.join()
         assert answered == list(range(1, FLOOD + 1))
     with server.client() as client:

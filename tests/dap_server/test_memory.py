@@ -104,7 +104,7 @@ def test_written_bytes_are_an_edit(client: Client, tmp_path: Path) -> None:
     odd_values.start(client, tmp_path)
     reference = reference_of(client, '%"odd name"')
     read(client, reference, 1)
-    value = base64.b64encode(np.float32([1.5, np.nan]).tobytes()).decode()
+    value = base64.b64encode(np.array([1.5, np.nan], np.float32).tobytes()).decode()
     body = client.request("writeMemory", {"memoryReference": reference, "offset": 8, "data": value})
     assert body == {"offset": 0, "bytesWritten": 8}
     client.expect_event("invalidated", areas=["variables"])

@@ -118,7 +118,7 @@ def billion(tmp_path: Path) -> Path:
     file = tmp_path / "billion.npy"
     with file.open("wb") as stream:
         header = {"descr": "<f4", "fortran_order": False, "shape": (10**9,)}
-        np.lib.format.write_array_header_1_0(stream, header)  # type: ignore[no-untyped-call]
+        np.lib.format.write_array_header_1_0(stream, header)
         stream.truncate(stream.tell() + 4 * 10**9)
     if file.stat().st_blocks * 512 > 1 << 20:
         file.unlink()

@@ -322,7 +322,7 @@ class FarSide:
         self.seq = 100
 
     def read(self) -> Message:
-        body = read_body(self.reader)  # type: ignore[arg-type]
+        body = read_body(self.reader)
         assert body is not None
         message: Message = json.loads(body)
         return message

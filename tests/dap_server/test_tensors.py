@@ -304,7 +304,10 @@ def test_nothing_is_missed_by_blocks(client: Client, tmp_path: Path) -> None:
 def test_strings_are_not_reduced(client: Client, tmp_path: Path) -> None:
     odd_values.start(client, tmp_path)
     assert sample(client, name="words", reduce="max")["data"] == ["plain", "größe"], "all fit"
-    refused = {"maxElements": 1, "reduce": "max"}, {"against": {"expression": "%words"}}
+    refused: tuple[dict[str, Any], ...] = (
+        {"maxElements": 1, "reduce": "max"},
+        {"against": {"expression": "%words"}},
+    )
     for arguments, words in zip(refused, ("cannot be reduced", "no difference"), strict=True):
         assert words in client.refused("nncdbg/slice", {"name": "words", **arguments})
 

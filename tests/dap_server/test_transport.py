@@ -327,6 +327,7 @@ def a_session(connection: Connection) -> Session:
 def test_a_listener_is_closed_with_its_client() -> None:
     """What it held is gone then; `nothing_left` looks."""
     listener = Listener(("127.0.0.1", 0), a_session)
+    assert isinstance(listener.address, tuple)
     host, port = listener.address
     assert str(listener) == f"{host}:{port}"
     with socket_client(socket.create_connection((host, port), 30)) as client:

@@ -68,7 +68,7 @@ class Normalized(nn.Module):
         return nn.functional.gelu(h).cumsum(-1)
 
 
-MODELS = {
+MODELS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "attention": (Attention, (1, 5, 8)),
     "convolutional": (Convolutional, (1, 3, 8, 8)),
     "recurrent": (Recurrent, (4, 1, 6)),

@@ -30,7 +30,7 @@ X = {"x": np.array([1, -1, 0, 4], np.float32)}
 
 def _report(text: str = NET, model: str = "net.nnc") -> tuple[Report, nncdbg.Program]:
     program = nncdbg.parse(text)
-    report = nncdbg.watch(program, X)  # type: ignore[operator]
+    report = nncdbg.watch(program, X)
     report.model = model
     return report, program
 

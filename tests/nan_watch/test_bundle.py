@@ -224,7 +224,7 @@ def _same(a: Any, b: Any) -> bool:
     if b is None:
         return a is None
     same = a.tolist() == b.tolist() if b.dtype == object else a.tobytes() == b.tobytes()
-    return same and a.dtype == b.dtype and a.shape == b.shape
+    return bool(same and a.dtype == b.dtype and a.shape == b.shape)
 
 
 # -- what is wrong ---------------------------------------------------------------------------------

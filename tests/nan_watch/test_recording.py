@@ -73,8 +73,9 @@ def test_statements_that_changed_are_told_in_order_with_both_values(tmp_path: Pa
     values = [each.site.value for each in report.findings]
     assert values[0] == "h"
     assert report.findings[0].first
-    lines = [each.site.line for each in report.findings]
+    lines = [each.site.line or 0 for each in report.findings]
     assert lines == sorted(lines)
+    assert all(lines)
     first = report.findings[0]
     assert first.actual == pytest.approx(0.5, rel=1e-5)
     assert first.threshold == 0.2

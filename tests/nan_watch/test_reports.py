@@ -106,7 +106,7 @@ def test_findings_with_effect_come_before_those_without() -> None:
         "}\n"
     )
     report = nncdbg.watch(program, {"x": [-1.0, 2.0]})
-    assert FORMS["text"](report).startswith("the program: tripped: 1 finding in 6 statements (")
+    assert FORMS["text"](report, Watched()).startswith("the program: tripped: 1 finding in 6 statements (")
     assert [headline(finding) for finding in report.findings] == [
         "the first NaN is in %n: Log produced it from operands without NaN",
         "NaN decides %w: the result of Greater is finite, but depends on it",
@@ -130,7 +130,7 @@ def test_an_infinity_that_is_lost_decides_nothing_in_a_run_that_fails() -> None:
 
 
 def test_the_text_of_a_run_that_failed() -> None:
-    assert FORMS["text"](failed()) == (
+    assert FORMS["text"](failed(), Watched()) == (
         "net.onnx: failed after 3 statements (0.01 s)\n"
         "error: MatMul failed: sizes\n"
         "  differ\n"

@@ -100,7 +100,7 @@ SATURATED = [
 @pytest.mark.parametrize(("activation", "fact"), SATURATED)
 def test_saturated_activations(activation: str, fact: str) -> None:
     body = f"%k: f32[4] = [100, -100, 100, 0]\n%b = Mul(%x, %k)\n{activation}"
-    report = watched(body, "saturated:0.7", np.ones((8, 4), np.float32) * np.float32([1, 1, 2, 1]))
+    report = watched(body, "saturated:0.7", np.ones((8, 4), np.float32) * np.array([1, 1, 2, 1], np.float32))
     found = only(report)
     assert fact in found.evidence
     assert not watched(body, "saturated:0.7", np.zeros((8, 4), np.float32)).findings

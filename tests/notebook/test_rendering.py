@@ -233,6 +233,7 @@ def test_hostile_names_and_strings_are_escaped() -> None:
     shown += [nncdbg.watch(program, inputs), nncdbg.diff(program, None, inputs, allocator_b="arena")]
     debugger.uncatch()
     debugger.run()
+    assert debugger.outputs is not None
     shown += [debugger, debugger.outputs, nncdbg.Tensor(value, name)]
     for each in shown:
         found = read(each)

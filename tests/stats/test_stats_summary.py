@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from statistics_reference import assert_agrees, expected
 
 from nncdbg import stats
 from nncdbg.engine import dtypes
@@ -19,10 +19,11 @@ from nncdbg.engine.errors import UsageError
 from nncdbg.stats import summarization
 from nncdbg.stats.plain import combine, summarize_plain
 from nncdbg.stats.summary import Summary
+from tests.stats.statistics_reference import assert_agrees, expected
 
 NUMBERS = [name for name in dtypes.NUMPY if name != "str"]
 SHAPES = [(), (0,), (3, 0, 2), (1,), (7,), (511,), (512,), (513,), (5, 7), (2, 3, 4, 5), (1300,)]
-LAYOUTS = {
+LAYOUTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "plain": lambda a: a,
     "fortran": np.asfortranarray,
     "reversed": lambda a: a[::-1] if a.ndim else a,

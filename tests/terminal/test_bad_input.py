@@ -55,7 +55,7 @@ def test_missing_file(call: Call, mode: list[str]) -> None:
 def test_a_negative_seed(call: Call) -> None:
     code, out, err = call("run", "small.nnc", "--seed", "-1")
     assert (code, out) == (2, "")
-    assert err == "error: the seed cannot be -1\n  hint: use an integer of 0 or more\n"
+    assert err == "error: invalid seed -1\n  hint: use an integer of 0 or more\n"
 
 
 def test_folder_as_model(call: Call, tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def test_of_several_cases_the_highest_counts(
     """`x` is a case that fits, another name one that does not, and nothing a file that is damaged."""
     for name, array in cases.items():
         if array:
-            np.savez(tmp_path / f"{name}.npz", **{array: np.ones((2, 3), np.float32)})
+            np.savez(tmp_path / f"{name}.npz", allow_pickle=False, **{array: np.ones((2, 3), np.float32)})
         else:
             (tmp_path / f"{name}.npz").write_bytes(b"PK nothing")
     given = ["--inputs-dir", str(tmp_path), "--jobs", "1"]

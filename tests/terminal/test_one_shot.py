@@ -52,6 +52,7 @@ def test_run_json_is_one_document(example: Callable[[str], str], capsys: Capture
     assert (probs["name"], probs["type"], list(probs["stats"])) == ("probs", "f32[2,3]", STATISTICS)
     debugger = nncdbg.Debugger(nncdbg.load(example("first_steps")), {"x": x})
     debugger.run()
+    assert debugger.outputs is not None
     np.testing.assert_array_equal(np.load(probs["file"]), debugger.outputs["probs"])
 
 
@@ -316,7 +317,7 @@ def test_exit_code_of_a_script_is_that_of_the_graph(tmp_path: Path, monkeypatch:
 
 def test_trained_model_runs_as_in_onnxruntime(shared_models: Path, capsys: Capture, tmp_path: Path) -> None:
     model = str(shared_models / "silero_vad.onnx")
-    given = {
+    given: dict[str, np.ndarray] = {
         "input": np.random.default_rng(0).normal(0, 0.1, (1, 576)).astype(np.float32),
         "state": np.zeros((2, 1, 128), np.float32),
         "sr": np.array(16000, np.int64),

@@ -157,7 +157,12 @@ def test_a_recording_runs_python_only_if_it_is_allowed(session: Session, tmp_pat
         assert text.count("the recording contains Python code") == 2
         assert "\nran\n" not in text
     asked: list[str] = []
-    session.confirm = lambda question: not asked.append(question)
+
+    def confirm(question: str) -> bool:
+        asked.append(question)
+        return True
+
+    session.confirm = confirm
     said(session, "record off")
     script.write_text("py print('ran')\npy print('again')\n")
     assert "\nran\n" in said(session, f"replay {script}")

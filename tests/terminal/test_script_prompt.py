@@ -189,7 +189,7 @@ def test_a_terminal_has_the_whole_prompt(script: Script, tmp_path: Path) -> None
         [str(script.path)],
         encoding="utf-8",
         timeout=100,
-        env=environment,  # type: ignore[arg-type]
+        env=environment,
         dimensions=(40, 80),
     )
     child.expect(r"\(nncdbg\)")

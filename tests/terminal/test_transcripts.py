@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from transcripts import alike, commands, play
 
 from nncdbg.terminal.commands import TABLE
 from nncdbg.terminal.typed_lines import split_command
+from tests.terminal.transcripts import alike, commands, play
 
 FOLDER = Path(__file__).parent.parent / "transcripts"
 FILES = sorted(FOLDER.glob("*.txt"))

@@ -168,7 +168,7 @@ class _Scope:
 
 def _operand(scope: _Scope, visible: list[str]) -> Operand:
     draw = scope.draw
-    if visible and draw(st.integers(0, 3)):
+    if visible and draw(st.integers(0, 3)) > 0:
         return draw(st.sampled_from(visible))
     return draw(st.none() | literals)
 

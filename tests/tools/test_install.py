@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import importlib.util
 import os
 import re
 import shutil
@@ -79,7 +80,7 @@ class Checkout:
 
     def answer(self) -> str:
         """What the installed module says."""
-        command = [self.venv / "bin" / "python", "-I", "-m", "nncdbg"]
+        command = [str(self.venv / "bin" / "python"), "-I", "-m", "nncdbg"]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
@@ -214,7 +215,7 @@ def test_older_python_is_refused_and_a_newer_one_is_found(checkout: Checkout) ->
 def test_python_without_ensurepip_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(install.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert install.main(["--venv", str(tmp_path / "venv")]) == 1
     error = capsys.readouterr().err
     assert "cannot make virtual environments: it lacks the module ensurepip" in error

@@ -17,7 +17,7 @@ def test_frames_keep_their_order_and_durations(tmp_path: Path) -> None:
         frames.append({"file": str(path), "milliseconds": 100 * (number + 1)})
     write(frames, tmp_path / "a.gif")
     with Image.open(tmp_path / "a.gif") as made:
-        assert made.n_frames == 3
+        assert getattr(made, "n_frames", 1) == 3
         made.seek(2)
         assert made.info["duration"] == 300
         assert made.convert("RGB").getpixel((0, 0)) == (0, 0, 255)
@@ -26,4 +26,4 @@ def test_frames_keep_their_order_and_durations(tmp_path: Path) -> None:
 def test_the_animation_of_the_readme_moves_and_is_below_2_mb() -> None:
     assert TARGET.stat().st_size < 2_000_000
     with Image.open(TARGET) as animation:
-        assert animation.n_frames >= 5
+        assert getattr(animation, "n_frames", 1) >= 5

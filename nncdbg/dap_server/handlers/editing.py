@@ -68,7 +68,8 @@ def _target(scope: Values, place: ContentPlace) -> tuple[str, Any]:
         )
     if place.sequence:
         raise UsageError(
-            "an element of a sequence cannot be set", hint="set the tensor before a statement inserts it"
+            "an element of a sequence cannot be set",
+            hint="step back, and set the tensor before it is inserted into the sequence",
         )
     if place.kind == "value":
         return place.text, place.index or None

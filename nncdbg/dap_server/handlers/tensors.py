@@ -267,7 +267,8 @@ def _against(session: Session, scope: Values, text: str, against: Against) -> Ar
     name, index = split_target(text, scope.has, scope.names)
     if index is not None:
         raise UsageError(
-            f"cannot compare `{text}` across branches: it is part of a value", hint="compare the whole value"
+            f"cannot compare `{text}` across branches: `{text}` is only part of a value",
+            hint="compare the whole value",
         )
     branch = other_branch(debugger) if against.branch == "other" else known_branch(debugger, against.branch)
     return _tensor(value_on_branch(debugger, name, branch), text)

@@ -29,4 +29,4 @@ class NumPy:
         return value
 
     def summarize(self, value: Any, row: Any) -> None:
-        raise AssertionError("results are inspected on the host, not by the backend")
+        raise AssertionError("summarize() is only for results in device memory")

@@ -83,7 +83,7 @@ class OnnxRuntime:
         return value
 
     def summarize(self, value: Any, row: Any) -> None:
-        raise AssertionError("results are inspected on the host, not by the backend")
+        raise AssertionError("summarize() is only for results in device memory")
 
     def session(self, call: Call, kinds: Kinds) -> Any:
         """The session for a statement and the kinds of its operands.

@@ -127,7 +127,7 @@ def _graph_text(graph: Any) -> str:
 def _type_attribute(proto: Any, where: str) -> Type:
     found = type_of_proto(proto)
     if found is None:
-        raise GraphError(f"{where} is an unsupported type: {proto.WhichOneof('value')}")
+        raise GraphError(f"{where} specifies an unsupported type: {proto.WhichOneof('value')}")
     return found
 
 

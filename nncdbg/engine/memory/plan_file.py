@@ -222,7 +222,7 @@ class _Names:
             keys = ", ".join(sorted(map(key_of, having)))
             raise UsageError(
                 f"{self.source}: %{bare} occurs in several blocks of {key_of(path)}",
-                hint=f"use one of these blocks as the graph: {keys}",
+                hint=f"use the key of one of these blocks: {keys}",
             )
         raise UsageError(
             f"{self.source}: %{bare} does not exist in {key_of(path)}",

@@ -38,7 +38,7 @@ class Infinities(Enum):
     SPOILED = "consumed as data"
     KEPT = "moved"
     MIXED = "used as softmax scores"
-    SCALED = "kept in scaled softmax scores"
+    SCALED = "kept if the op scales softmax scores"
     ABSORBED = "consumed as a mask"
     EXPONENTIAL = "consumed as a mask if a maximum was subtracted first"
     SUMMED = "summed after the exponential"

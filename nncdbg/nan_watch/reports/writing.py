@@ -55,7 +55,7 @@ def not_written(what: str, file: Path, error: OSError) -> NotWritten:
     """The error for `what` that could not be written."""
     return NotWritten(
         f"{what} could not be written to {file}: {error.strerror or error}",
-        hint="free disk space or use another folder; the findings are on standard output",
+        hint="free up disk space, or use another folder; the findings are on standard output",
     )
 
 

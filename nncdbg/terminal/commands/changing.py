@@ -65,7 +65,7 @@ def _set(session: Session, name: str, value: Any, index: Any = None) -> None:
     session.screen.put_line(value_or_reason(debugger, name, look_at(debugger, session.screen)))
     if awaited:
         line = debugger.line_of(debugger.frames[0], debugger.frames[0].pc)
-        session.screen.put(f"from now on, line {line} returns this value instead of running its op")
+        session.screen.put(f"from now on, nncdbg uses this value instead of running the op at line {line}")
     else:
         session.screen.put(f"this is branch {branch.number}; branch {branch.parent} is unchanged")
         for sentence in debugger.late_decisions():
@@ -96,7 +96,7 @@ def mark(session: Session, text: str) -> None:
     if name.lstrip("+-").isdigit():
         raise UsageError(
             f"the name of a mark cannot be a number: {name}",
-            hint="choose another name; `goto NUMBER` needs no mark",
+            hint="choose another name; in `goto NUMBER`, NUMBER is a count of statements",
         )
     made = session.debugger.mark(name)
     session.screen.put(f"mark {made.name}: after {made.tick} statements, branch {made.branch}")

@@ -115,7 +115,7 @@ _NO_PROCESS = "the program runs in this process"
 _NO_TRACE = "nncdbg has logpoints instead of traces"
 _NO_LOOPS = "the prompt has no loops or conditions"
 _FOLDER = "use Python: `py import os; print(os.getcwd())`"
-_PYTHON = "use `py`, the lines, then `end`, or open a Python prompt with `interact`"
+_PYTHON = "type `py`, then Python code, then `end`, or open a Python prompt with `interact`"
 _SHOW = "use `show %h[0:8]` for elements, `stats %h` for statistics"
 
 ANSWERS = {
@@ -139,12 +139,12 @@ ANSWERS = {
     "rbreak": Answer("patterns are not supported", "use `break OP` to stop before each statement with an op"),
     "rwatch": Answer("nncdbg does not watch reads", "use `watch %h` to stop after each write, or `break OP`"),
     "awatch": Answer("nncdbg does not watch reads", "use `watch %h` to stop after each write, or `break OP`"),
-    "on": Answer("a breakpoint has a list of commands", "use `commands NUMBER`, the commands, then `end`"),
+    "on": Answer("there is no command `on`", "type `commands NUMBER`, then the commands, then `end`"),
     "goroutines": Answer(_NO_THREADS, "show its stack with `where`"),
     "toggle": Answer("there is no toggle", "use `disable NUMBER` or `enable NUMBER`"),
-    "rev": Answer("each step back is a command", "use `back`, `rback`, `rfinish` or `rcontinue`"),
+    "rev": Answer("there is no prefix `rev`", "use `back`, `rback`, `rfinish` or `rcontinue`"),
     "clear-checkpoint": Answer(
-        "the prompt cannot delete marks", "move it with `mark NAME`; list all marks with `marks`"
+        "you cannot delete marks", "move a mark with `mark NAME`; list all marks with `marks`"
     ),
     "handle": Answer("there are no signals", "use `catch nan inf` to stop at findings"),
     "signal": Answer("there are no signals", "use `catch nan inf` to stop at findings"),

@@ -31,9 +31,9 @@ def list_(session: Session, text: str) -> None:
     """List program text around the current statement, a line or a graph.
 
     A second `list` shows the next lines; `list .` returns to the current statement.  `list net.py:11`
-    shows a line of the model's source and its statements.  `->` marks the next statement.  `>>` marks
-    the statement that the stop reports.  `=>` marks the current statement of an outer frame.  `*` marks
-    an enabled breakpoint, and `o` marks a disabled breakpoint.
+    shows line 11 of the model's source file, and the statements of that line.  `->` marks the next
+    statement.  `>>` marks the statement that the stop reports.  `=>` marks the current statement of an
+    outer frame.  `*` marks an enabled breakpoint, and `o` marks a disabled breakpoint.
     """
     if source := split_source(text):
         list_source(session, *source)

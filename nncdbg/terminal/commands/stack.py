@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def where(session: Session, text: str) -> None:
     """Show the stack of graphs, branches and loops, innermost first.
 
-    COUNT shows the COUNT innermost frames; -COUNT shows the COUNT outermost frames.
+    With COUNT, show the COUNT innermost frames; with -COUNT, the COUNT outermost frames.
     """
     debugger = session.debugger
     chosen = max(0, debugger.selected)

@@ -8,10 +8,10 @@ import numpy as np
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from onnx_models import BOOL, I64, info, model
 
 import nncdbg
 from nncdbg.engine.errors import GraphError
+from tests.engine.frontends.onnx_models import BOOL, I64, info, model
 
 rng = np.random.default_rng(0)
 W = numpy_helper.from_array(rng.standard_normal((4, 5), np.float32), "w")

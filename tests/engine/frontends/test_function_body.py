@@ -7,13 +7,13 @@ import pytest
 from onnx import helper
 from onnx.defs import get_all_schemas_with_history
 from onnx.reference import ReferenceEvaluator
-from onnx_models import info, model
 
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.frontends.function_body import formula
 from nncdbg.engine.frontends.order import free_names
 from nncdbg.engine.graph import Inline, TensorType
 from nncdbg.textual_repr.parser import parse
+from tests.engine.frontends.onnx_models import info, model
 
 REQUIRED = {"kv_num_heads": 2, "q_num_heads": 4, "num_groups": 2, "blocksize": 2}
 TAKES_A_GRAPH = {"SequenceMap"}

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
-from onnx_models import model
 
 from nncdbg.engine.frontends import load
 from nncdbg.engine.frontends.layers import group_layers
 from nncdbg.engine.frontends.order import free_names
 from nncdbg.engine.graph import Constant, Graph, Inline, Node, Value
+from tests.engine.frontends.onnx_models import model
 
 
 def chain(*names, **options):

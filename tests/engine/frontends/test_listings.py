@@ -6,11 +6,11 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
-from onnx_models import info, model
 
 import nncdbg
 from nncdbg.dap_server.sources.listing_file import write_listing
 from nncdbg.engine.errors import LoadError
+from tests.engine.frontends.onnx_models import info, model
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from onnx_models import BOOL, F32, I64, info, model, save
 
 from nncdbg.engine import dtypes
 from nncdbg.engine.errors import GraphError, UnsupportedOp, UsageError
 from nncdbg.engine.frontends import load
 from nncdbg.engine.graph import Graph, Inline, Literal, Location, Reference, SequenceType, TensorType, Value
+from tests.engine.frontends.onnx_models import BOOL, F32, I64, info, model, save
 
 
 def entry(made, **options):

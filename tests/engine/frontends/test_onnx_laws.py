@@ -9,10 +9,10 @@ import onnx
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from random_models import damage, models
 
 import nncdbg
 from nncdbg.engine.errors import NncdbgError
+from tests.engine.frontends.random_models import damage, models
 from tests.engine.programs import largest
 
 X = {"x": np.array([0.5, -1.0, 2.0]), "z": np.array([1.0, 0.0, -0.5])}

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from onnx import helper
-from onnx_models import info, model
-from test_onnx_files import MODELS
-from test_onnx_graph import function, loop, scan
 
 import nncdbg
+from tests.engine.frontends.onnx_models import info, model
+from tests.engine.frontends.test_onnx_files import MODELS
+from tests.engine.frontends.test_onnx_graph import function, loop, scan
 
 onnxruntime = pytest.importorskip("onnxruntime")
 

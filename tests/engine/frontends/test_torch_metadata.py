@@ -8,12 +8,12 @@ from contextlib import redirect_stdout
 import numpy as np
 import pytest
 from onnx import helper, numpy_helper
-from onnx_models import info, model, save
 
 import nncdbg
 from nncdbg.engine.frontends import load
 from nncdbg.engine.graph import Location
 from nncdbg.terminal.main import main
+from tests.engine.frontends.onnx_models import info, model, save
 
 LINEAR = "/usr/lib/python3/site-packages/torch/nn/modules/linear.py"
 CONTAINER = "/usr/lib/python3/site-packages/torch/nn/modules/container.py"

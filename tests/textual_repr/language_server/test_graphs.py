@@ -63,8 +63,10 @@ def test_lenses_carry_what_their_commands_need() -> None:
     lenses = list(code_lenses(Document(URI, TEXT)))
     commands = [lens.command for lens in lenses if lens.command is not None and lens.command.arguments]
     assert commands[0].arguments == [URI, "main"]
-    uri, position, locations = commands[1].arguments or ()
+    assert commands[1].arguments is not None
+    uri, position, locations = commands[1].arguments
     assert (uri, position) == (URI, types.Position(10, 6))
+    assert locations is not None
     assert ranges([location.range for location in locations]) == [(1, 7, 19), (3, 9, 21)]
 
 
@@ -104,7 +106,9 @@ def test_the_hierarchy_starts_at_the_cursor(
 ) -> None:
     text, line, column = cursor(TEXT.replace(before, after, 1))
     document = Document(URI, text)
-    (item,) = prepared(Place(document, document.analysis, line, column)) or ()
+    items = prepared(Place(document, document.analysis, line, column))
+    assert items is not None
+    (item,) = items
     assert (item.name, (item.range.start.line, item.range.end.line)) == (name, lines)
 
 

@@ -133,6 +133,7 @@ def outputs(text: str) -> list[np.ndarray]:
     debugger = nncdbg.Debugger(program, inputs=inputs)
     while debugger.run().reason != "end":
         pass
+    assert debugger.outputs is not None
     return [np.asarray(value) for value in debugger.outputs.values()]
 
 
@@ -292,4 +293,5 @@ def run_with_seed(text: str) -> list[np.ndarray]:
     debugger = nncdbg.Debugger(nncdbg.parse(text), seed=0)
     while debugger.run().reason != "end":
         pass
+    assert debugger.outputs is not None
     return [np.asarray(value) for value in debugger.outputs.values()]

@@ -31,7 +31,7 @@ def close(client: Client, uri: str) -> None:
 
 def told_so_far(client: Client, uri: str) -> list[dict[str, Any]]:
     """What the server has said of a document of its own accord, as far as it has come."""
-    found = []
+    found: list[dict[str, Any]] = []
     while True:
         try:
             params = client.told.get_nowait()["params"]

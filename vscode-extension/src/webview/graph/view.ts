@@ -17,7 +17,7 @@ const MARGIN = 18;
 export const STATISTICS = ["largest absolute value", "mean", "std", "share of zeros"];
 
 export class View {
-  readonly canvas = element("canvas", { tabIndex: 0, role: "application", label: "Graph: arrow keys choose a statement, Enter goes to its line" });
+  readonly canvas = element("canvas", { tabIndex: 0, role: "application", label: "Graph: arrow keys select a statement, Enter goes to its line" });
   private placing: Placing | undefined;
   private state: State | undefined;
   private numberOf = new Map<string, number>();

@@ -32,7 +32,7 @@ export function sentenceOf(slice: Slice, { reduce }: Choices): string {
   if (slice.reduce !== "stride") {
     return `Each cell shows ${CELLS[slice.reduce]} of a block of ${block} elements. If the block contains NaN or Inf, the cell shows the NaN or Inf.`;
   }
-  const why = reduce === "stride" ? "" : " The tensor has too many elements to compute block values.";
+  const why = reduce === "stride" ? "" : " Block values are not available for a tensor of this size.";
   return `Each cell shows one element of a block of ${block} elements.${why} The statistics include all elements.`;
 }
 
