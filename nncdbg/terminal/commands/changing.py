@@ -36,7 +36,7 @@ def set_(session: Session, text: str) -> None:
       set $limit = 3          defines a name for expressions, and prints nothing
       set names full          shows long names whole; `show settings` lists the settings
     The run without the change remains as a branch (see `branches`, `diff`).  After `back` or
-    `restart`, the run repeats the change at this point.  If the current op has no kernel,
+    `restart`, the run repeats the change at the same point.  If the current op has no kernel,
     set its results to continue the run.
     """
     debugger = session.debugger

@@ -85,7 +85,7 @@ def watch(session: Session, text: str) -> None:
 
       watch %h                       watch %h if max(%h) > 100
       watch %h[0, 3]                 watch max(%h) > 1
-    `watch` also stops after it first computes the expression, unless the result is false.
+    `watch` also stops at the first value of the expression, unless this value is false.
     """
     expression, when, hits = split_watched(needs("watch", text))
     if expression.isdecimal():

@@ -38,8 +38,8 @@ class Entry:
     """An op whose operands are all values, or not given."""
 
     def __post_init__(self) -> None:
-        self.uses = tuple(mark.name for mark in self.names.uses)
-        self.defines = tuple(mark.name for mark in self.names.defines)
+        self.uses = tuple([mark.name for mark in self.names.uses])
+        self.defines = tuple([mark.name for mark in self.names.defines])
         content = self.content
         self.plain = isinstance(content, Node) and content.op[0] != "@"
         if isinstance(content, Node) and any(isinstance(operand, Literal) for operand in content.inputs):

@@ -39,9 +39,13 @@ _KEYWORDS = RESERVED - {"nan", "inf", "b"}
 _first_word = re.compile(r"\s*([a-z]+|\})").match
 
 
-@lru_cache(maxsize=1 << 16)
 def tokens(text: str, prefixes: Prefixes = NO_PREFIXES) -> tuple[Token, ...]:
     """The pieces of a line, from left to right; only with the `prefixes` of its text have all full names."""
+    return _tokens(text, prefixes)
+
+
+@lru_cache(maxsize=1 << 16)
+def _tokens(text: str, prefixes: Prefixes) -> tuple[Token, ...]:
     found = [_token(match, prefixes) for match in _pieces.finditer(text)]
     header = bool(found) and found[0].kind == "keyword" and found[0].name == "graph"
     for at, token in enumerate(found):
