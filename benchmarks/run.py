@@ -9,6 +9,7 @@ import bench_backends
 import bench_corpus
 import bench_dap
 import bench_diff
+import bench_large
 import bench_lsp
 import bench_machine
 import bench_models
@@ -29,6 +30,7 @@ def main() -> int:
         bench_parse,
         bench_time,
         bench_start,
+        bench_large,
         bench_models,
         bench_backends,
         bench_dap,

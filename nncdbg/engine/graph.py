@@ -274,6 +274,8 @@ class Program(RichOutput):
     listing: Any = field(default=None, compare=False, repr=False)
     notes: tuple[str, ...] = field(default=(), compare=False, repr=False)
     prefixes: Mapping[str, str] | None = field(default=None, compare=False, repr=False)
+    kept: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
+    """What was made from the program for later use, by its kind; a program derived from it begins without."""
 
     def __str__(self) -> str:
         from nncdbg.textual_repr.printer import print_program

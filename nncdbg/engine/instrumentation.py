@@ -79,14 +79,23 @@ class Instrumentation:
 
     def uncatch(self, kinds: Iterable[str]) -> None:
         """Stop no more for these kinds."""
-        for kind in kinds:
-            self.catches.conditions.pop(kind, None)
-        self._link()
+        caught = self.catches.conditions.keys() & set(kinds)
+        for kind in caught:
+            del self.catches.conditions[kind]
+        if caught:
+            self._link()
 
     def follow(self, trail: Trail) -> None:
         """Let a trail hear of all that is found, and have every statement followed once it asks for that."""
         self.trail = trail
         self._link()
+
+    def unfollow(self) -> None:
+        """Drop the trail; another one may come."""
+        self.trail = None
+        if self.linker.follow is not None:
+            self.linker.follow = None
+            self.linker.link_again()
 
     def begin_following(self) -> None:
         """Have the trail see each statement's operands and results as a whole from now on."""

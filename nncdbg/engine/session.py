@@ -58,8 +58,7 @@ from nncdbg.engine.values import Outputs, Values, type_of
 from nncdbg.engine.visits import last_visit, left_micro_program
 from nncdbg.stats import Summary, summarize
 from nncdbg.textual_repr.listing import Listing
-from nncdbg.textual_repr.printer import brief
-from nncdbg.textual_repr.printer import listing as printed_listing
+from nncdbg.textual_repr.printer import brief, listing_of
 
 if TYPE_CHECKING:
     from nncdbg.engine.black_box import BlackBox
@@ -100,6 +99,8 @@ class Debugger(RichOutput):
     moving: ClassVar[dict[int, Debugger]] = {}
     """The debugger that each thread moves, by thread; the outermost, if a kernel moves another one."""
 
+    notes: list[Note]
+
     def __init__(
         self,
         program: ProgramSource,
@@ -120,29 +121,22 @@ class Debugger(RichOutput):
         program = load(program)
         self.program = program
         self.seed = seed
-        self.listing: Listing = program.listing or printed_listing(program, locations=False)
+        self.listing: Listing = listing_of(program)
         self._names: dict[int, tuple[Any, ProgramNames]] = {}
         self.messages: list[str] = []
         """Messages of logpoints and about re-applied edits, oldest first, unless `said` takes them."""
         self.said: Callable[[LogMessage], None] = lambda message: self.messages.append(message.text)
         """Takes each message when it is made, on the thread that moves the program."""
-        consumers = Consumers(program, self.listing.line)
-        entry_graph = program.graphs[program.entry]
-        bound = bind(entry_graph, inputs, dims, seed, folder=folder, consumers=consumers)
-        self.inputs = bound.arrays
-        self.given = {name.removeprefix("%"): data for name, data in (inputs or {}).items()}
-        """The inputs as they were given: texts, numbers, arrays."""
-        self.dims = bound.dims
-        self.notes = [*map(Note, program.notes), *bound.notes]
+        self._folder = folder
+        self._bind(inputs, dims)
         self.backend = backend_of(backend)
         self.allocation = allocation_on(self.backend, allocator)
-        running = Running()
+        self._running = Running()
         self._fallback = Fallback(self.backend) if fallback else None
         self._supplied = SuppliedResults(self.backend.to_device)
         linker = Linker(
-            self.backend, self.allocation, generator_of(running, seed), self._fallback, self._supplied
+            self.backend, self.allocation, generator_of(self._running, seed), self._fallback, self._supplied
         )
-        self._folder = folder
         self._loaded = Loaded(program, self.listing, linker)
         self._instrumentation = Instrumentation(linker, self._found, statistics)
         if check is not None:
@@ -154,16 +148,51 @@ class Debugger(RichOutput):
         if black_box is not None:
             self.notes = [*map(Note, black_box.begin(program, self.backend)), *self.notes]
             linker.record = lambda kernels, op, code, pc: black_box.cover(
-                kernels, op, code, pc, self.line_in(code, pc), running
+                kernels, op, code, pc, self.line_in(code, pc), self._running
             )
         with collector_paused():
-            entry = self._loaded.entry(list(bound.arrays.values()))
-        placed = [self.backend.to_device(array) for array in bound.arrays.values()]
-        self.machine = Machine(entry, placed, self._loaded.call, running)
-        self._take_control(linker.codes, parse_bytes(history), max_ops)
+            self._entry = self._loaded.entry(list(self.inputs.values()))
+        self._types = [*map(type_of, self.inputs.values())]
+        self._limits = parse_bytes(history), max_ops
+        self._program_names = frozenset(candidates(program, "value") | constant_names(program))
+        self._begin()
+
+    def _bind(self, inputs: Mapping[str, Any] | None, dims: Mapping[str, int] | None) -> None:
+        consumers = Consumers(self.program, self.listing.line)
+        bound = bind(self.program.graph, inputs, dims, self.seed, folder=self._folder, consumers=consumers)
+        self.inputs = bound.arrays
+        self.given = {name.removeprefix("%"): data for name, data in (inputs or {}).items()}
+        """The inputs as they were given: texts, numbers, arrays."""
+        self.dims = bound.dims
+        self.notes = [*map(Note, self.program.notes), *bound.notes]
+
+    def _begin(self) -> None:
+        placed = [self.backend.to_device(array) for array in self.inputs.values()]
+        self.machine = Machine(self._entry, placed, self._loaded.call, self._running)
+        self._take_control(self._loaded.linker.codes, *self._limits)
         self._loaded.arrived = self._code_arrived
         self.selected = -1
         self.stop: Stop = self.here("entry")
+
+    def begin_anew(self, inputs: Mapping[str, Any] | None, dims: Mapping[str, int] | None) -> bool:
+        """Begin with other inputs and the code compiled before; False where that is for other types.
+
+        For a run in which nothing was set, caught or measured.  Raises the errors of Debugger for its inputs.
+        """
+        self._bind(inputs, dims)
+        if [*map(type_of, self.inputs.values())] != self._types:
+            return False
+        self.allocation.begin_again()
+        self._begin()
+        return True
+
+    def release(self) -> None:
+        """Drop every value; `begin_anew` gives inputs again."""
+        self.inputs = {}
+        self.given = {}
+        self._instrumentation.unfollow()
+        self._running.frames = []
+        self._begin()
 
     def __repr__(self) -> str:
         stop = self.stop
@@ -184,7 +213,7 @@ class Debugger(RichOutput):
             self.machine,
             self.timeline,
             self.line_of,
-            frozenset(candidates(program, "value") | constant_names(program)),
+            self._program_names,
             self.names_in,
             self.listing.prefixes,
             to_host=self.backend.to_host,

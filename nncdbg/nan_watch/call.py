@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from nncdbg.engine.backends import Backend
+from nncdbg.engine.backends import backend as backend_of
 from nncdbg.engine.frontends import ProgramSource, load
 from nncdbg.engine.linking import Allocation
 from nncdbg.engine.session import Debugger
@@ -38,8 +39,9 @@ def watch(
     by default it is the cheapest that detects everything.  `fail_on` names the gates; with `strict` findings
     without effect on an output trip them too.  The program runs `runs` times, with the seeds from `seed` on;
     `record` is the file of a recording to write, `against` that of a good run to compare with.  The error of
-    a run that fails is in `Report.error`, or in `Report.cases` if there are several.  Raises UsageError for
-    an unknown gate, and the errors of Debugger.
+    a run that fails is in `Report.error`, or in `Report.cases` if there are several.  The compiled code of a
+    run without findings stays with a Program, for its next watch with inputs of the same types.  Raises
+    UsageError for an unknown gate, and the errors of Debugger.
     """
     program = load(program)
     gates = Gates.of(fail_on, strict=strict)
@@ -49,11 +51,23 @@ def watch(
 
         good = read(against)
 
+    measured = gates.measured or gates.ranges or good is not None or record is not None
+    on_host = isinstance(backend, str) and backend_of(backend).on_host
+    reused = on_host and runs == 1 and not measured and allocator is None and fields.keys() <= {"dims"}
+    settings = backend, seed, "guard" in gates.kinds
+    debugger: Debugger | None = None
+
     def make(seed: int, statistics: bool) -> Debugger:
+        nonlocal debugger
+        if reused:
+            known, debugger = program.kept.pop("watched", (None, None))
+            if debugger and known == settings and debugger.begin_anew(inputs, fields.get("dims")):
+                return debugger
         memory = usual_allocation(allocator, backend, gates, statistics)
-        return Debugger(
+        debugger = Debugger(
             program, inputs, backend=backend, allocator=memory, seed=seed, statistics=statistics, **fields
         )
+        return debugger
 
     report = watch_runs(
         make,
@@ -65,5 +79,8 @@ def watch(
         good=good,
         record_to=record,
     )
+    if reused and debugger is not None and not (report.error or report.findings):
+        debugger.release()
+        program.kept["watched"] = settings, debugger
     report.watched = Watched.of(program, gates)
     return report

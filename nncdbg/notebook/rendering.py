@@ -26,7 +26,7 @@ from nncdbg.terminal.look import SMALL, elements, is_text
 from nncdbg.terminal.stops import operand_names, show_stop, unique
 from nncdbg.terminal.windows import Marks, window
 from nncdbg.textual_repr.listing import Listing
-from nncdbg.textual_repr.printer import brief, listing, print_statement
+from nncdbg.textual_repr.printer import brief, listing_of, print_statement
 
 _LINES = 60
 """Lines of a program that are shown."""
@@ -47,7 +47,7 @@ def render(shown: object) -> str:
 
 
 def _program(program: Program) -> Iterable[str]:
-    text: Listing = program.listing or listing(program, locations=False)
+    text: Listing = listing_of(program)
     count = len(text.lines) - (not text.lines[-1])
     shown = range(1, min(_LINES, count) + 1)
     yield heading(brief(program))

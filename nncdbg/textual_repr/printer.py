@@ -78,6 +78,15 @@ def listing(program: Program, *, locations: bool = True) -> Listing:
     return Listing(tuple(out.lines), out.statements, out.headers, program.source, out.prefixes)
 
 
+def listing_of(program: Program) -> Listing:
+    """Return the lines of the text that the program was read from, else of its text without locations."""
+    if program.listing is not None:
+        return program.listing  # type: ignore[no-any-return]
+    if "listing" not in program.kept:
+        program.kept["listing"] = listing(program, locations=False)
+    return program.kept["listing"]  # type: ignore[no-any-return]
+
+
 def print_graph(graph: Graph, *, locations: bool = True) -> str:
     """The text of one graph by itself, ending in a newline."""
     out = _Output(locations, NO_PREFIXES)

@@ -36,7 +36,7 @@ def set_(session: Session, text: str) -> None:
       set $limit = 3          defines a name for expressions, and prints nothing
       set names full          shows long names whole; `show settings` lists the settings
     The run without the change remains as a branch (see `branches`, `diff`).  After `back` or
-    `restart`, the run repeats the change at this point.  If the current op has no kernel,
+    `restart`, the run repeats the change at the same point.  If the current op has no kernel,
     set its results to continue the run.
     """
     debugger = session.debugger
@@ -114,7 +114,10 @@ def marks(session: Session, text: str) -> None:
 
 @command("goto", group="changing", arguments="NAME | NUMBER", completes=("mark",))
 def goto(session: Session, text: str) -> None:
-    """Go to a mark, or to the point after NUMBER statements, and ignore breakpoints."""
+    """Go to a mark, or to the point after NUMBER statements.
+
+    `goto` ignores breakpoints on the way.
+    """
     place = needs("goto", text)
     session.move(
         lambda: session.debugger.go_to(int(place) if place.lstrip("+-").isdigit() else place), forward=False

@@ -243,11 +243,11 @@ def show(session: Session, text: str) -> None:
 def why(session: Session, text: str) -> None:
     """Show where NaN, Inf or zeros in a value originate, and why.
 
-    Without %value, explain the value that caused the stop, or an output after the program has ended.
-    Then show the path from the origin.  If the value has no NaN, Inf or zeros, show the values used to
-    compute it.  Also show suspicious statements: a Softmax along an axis other than the last, a
-    broadcast of both operands, and a constant result.  `why -v` shows all values on the path, at most
-    DEPTH statements back (default: 20).
+    Also show the path from the origin.  Without %value, explain the value that caused the stop, or an
+    output after the program has ended.  If the value has no NaN, Inf or zeros, show the values used to
+    compute it, and suspicious statements: a Softmax along an axis other than the last, a broadcast of
+    both operands, and a constant result.  `why -v` shows all values on the path, at most DEPTH
+    statements back (default: 20).
     """
     from nncdbg.terminal.reasons import explain, value_in_question
 

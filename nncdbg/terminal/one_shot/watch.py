@@ -351,9 +351,9 @@ def _on_screen(screen: Screen, program: Program, watched: Watched) -> Watched:
     if not screen.shortens:
         return watched
     from nncdbg.terminal.statements import FittedText
-    from nncdbg.textual_repr.printer import listing
+    from nncdbg.textual_repr.printer import listing_of
 
-    shown = program.listing or listing(program, locations=False)
+    shown = listing_of(program)
     return replace(watched, screen=FittedText(program, shown, screen.out.width))
 
 

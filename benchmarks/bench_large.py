@@ -1,0 +1,151 @@
+"""Large programs: 100,000 nodes to the first stop, and a second `nncdbg.watch` of 5,000 nodes.
+
+Peer of the first stop and of its peak memory: a process in which onnxruntime creates a session of the same
+model.  Peer of the second watch: a plain run of the same compiled program, with nothing inspected.
+One thread; both begin without values of an earlier run.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from apart import apart, main
+from timing import interleaved
+
+OPENED = 100_000
+WATCHED = 5_000
+BAR_TIME, BAR_MEMORY, BAR_WATCH = 1.5, 1.3, 1.3
+
+SESSION = "import sys, onnxruntime; onnxruntime.InferenceSession(sys.argv[1])"
+
+
+def write_model(path: Path, count: int, channels: int, width: int) -> None:
+    """Write an ONNX model of `count` nodes: residual blocks, named as PyTorch exports them."""
+    import numpy as np
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    random = np.random.default_rng(0)
+    nodes: list[Any] = []
+    weights: list[Any] = []
+
+    def weight(name: str, *shape: int) -> str:
+        scale = 0.1 / np.prod(shape[1:]) ** 0.5
+        weights.append(numpy_helper.from_array((random.normal(size=shape) * scale).astype(np.float32), name))
+        return name
+
+    def add(op: str, name: str, *inputs: str, **attributes: Any) -> str:
+        output = f"{name}_output_0"
+        nodes.append(helper.make_node(op, inputs, [output], name=name, **attributes))
+        return output
+
+    def block(block: int, given: str) -> str:
+        scope = f"/stages.{block // 32}/blocks.{block % 32}"
+        owner = scope[1:].replace("/", ".")
+        conv = weight(f"{owner}.conv1.weight", channels, channels, 3)
+        first = add("Conv", f"{scope}/conv1/Conv", given, conv, kernel_shape=[3], pads=[1, 1])
+        first = add("Relu", f"{scope}/act1/Relu", first)
+        product = add("MatMul", f"{scope}/fc/MatMul", given, weight(f"{owner}.fc.weight", width, width))
+        second = add("Add", f"{scope}/fc/Add", weight(f"{owner}.fc.bias", width), product)
+        joined = add("Add", f"{scope}/Add", first, second)
+        residual = add("Add", f"{scope}/Add_1", joined, given)
+        return add("Relu", f"{scope}/act2/Relu", residual)
+
+    value = "input"
+    for number in range((count - 1) // 7):
+        value = block(number, value)
+    while len(nodes) < count - 1:
+        value = add("Relu", f"/head/act{len(nodes)}/Relu", value)
+    nodes.append(helper.make_node("Identity", [value], ["output"], name="/head/Identity"))
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", channels, width])
+        for name in ("input", "output")
+    ]
+    graph = helper.make_graph(nodes, "main_graph", ends[:1], ends[1:], weights)
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+
+
+def process(arguments: list[str]) -> tuple[float, float]:
+    """The seconds of a process, and its peak memory in MiB."""
+    before = perf_counter()
+    command = [sys.executable, *arguments]
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as running:
+        _, status, usage = os.wait4(running.pid, 0)
+        running.returncode = os.waitstatus_to_exitcode(status)
+    if running.returncode:
+        raise RuntimeError(f"{command} failed with exit code {running.returncode}")
+    return perf_counter() - before, usage.ru_maxrss / 1024
+
+
+def opening(folder: Path, runs: int) -> Iterator[dict[str, Any]]:
+    """Seconds to the first stop, and MiB, of processes that open the model in turn."""
+    model = folder / "large.onnx"
+    write_model(model, OPENED, channels=2, width=8)
+    ours, peers = [], []
+    for _ in range(runs):
+        ours.append(process(["-m", "nncdbg", str(model)]))
+        peers.append(process(["-c", SESSION, str(model)]))
+    for index, (what, bar) in enumerate(
+        ((f"{OPENED:,} nodes to the first stop (s)", BAR_TIME), ("its peak memory (MiB)", BAR_MEMORY))
+    ):
+        mine, theirs = (statistics.median(one[index] for one in some) for some in (ours, peers))
+        yield {"figure": what, "ours": mine, "peer": theirs, "ratio": round(mine / theirs, 3), "bar": bar}
+
+
+def watching(folder: Path, runs: int) -> dict[str, Any]:
+    """A second watch of a program over a plain run of it."""
+    import numpy as np
+
+    import nncdbg
+
+    path = folder / "watched.onnx"
+    write_model(path, WATCHED, channels=16, width=64)
+    program = nncdbg.load(path)
+    inputs = {"input": np.ones((8, 16, 64), np.float32)}
+    plain = nncdbg.Debugger(program, inputs, allocator="plain", statistics=False)
+    plain.uncatch()
+
+    def run() -> None:
+        plain.release()
+        assert plain.begin_anew(inputs, None)
+        assert plain.run().reason == "end"
+
+    def watch() -> None:
+        report = nncdbg.watch(program, inputs)
+        assert report.status == "ok", report
+
+    return interleaved(
+        f"second watch of {WATCHED:,} nodes / plain run", watch, run, bar=BAR_WATCH, runs=runs, warm=2
+    )
+
+
+def here(chosen: list[str], runs: int) -> Iterator[dict[str, Any]]:
+    """The figures `watch` and `open`, measured in this process; those `chosen`, or both."""
+    from nncdbg import stats
+
+    with tempfile.TemporaryDirectory() as folder:
+        if "watch" in (chosen or ["watch"]):
+            stats.prepare(wait=True)
+            yield watching(Path(folder), runs)
+        if "open" in (chosen or ["open"]):
+            yield from opening(Path(folder), min(runs, 3))
+
+
+def measure(chosen: list[str] | None = None, runs: int = 9) -> list[dict[str, Any]]:
+    """The time and memory of opening, and the ratio of a second watch."""
+    return apart(__file__, chosen or [], runs)
+
+
+if __name__ == "__main__":
+    main(here, measure)
