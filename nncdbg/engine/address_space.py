@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import resource
-
 from nncdbg.engine.errors import RunError
 
 LEAST = 512 << 20
@@ -15,6 +13,10 @@ def check_address_space() -> None:
 
     Libraries in native code abort where an allocation fails, and then nothing can be reported any more.
     """
+    try:
+        import resource
+    except ImportError:
+        return  # Windows has no such limit
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY and limit < LEAST:
         raise RunError(

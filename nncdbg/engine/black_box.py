@@ -8,7 +8,6 @@ To write it takes 2 to 3 us per statement, so our own kernels, which do not cras
 
 from __future__ import annotations
 
-import fcntl
 import mmap
 import os
 import tempfile
@@ -75,11 +74,15 @@ class BlackBox:
         if self._every_kernel or any(op.foreign for name in names for op in declared(name)):
             try:
                 self._open()
+            except ImportError:
+                notes.append("cannot report crashes: this system has no file locks")
             except OSError as error:
                 notes.append(f"cannot report crashes: cannot write to {self.folder}: {error.strerror}")
         return notes
 
     def _open(self) -> None:
+        import fcntl  # Windows has none
+
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor, file = tempfile.mkstemp(".box", f"{os.getpid()}-", self.folder)
         os.ftruncate(descriptor, SIZE)
@@ -205,6 +208,8 @@ def last_run(program: str | os.PathLike[str], folder: Path | None = None) -> str
 
 def _left_behind(file: Path, program: str) -> dict[str, Any] | None:
     """The record of a box whose process is gone, if it is of this program; others wait for theirs."""
+    import fcntl
+
     try:
         with file.open("rb") as opened:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)

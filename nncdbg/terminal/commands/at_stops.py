@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @command("display", group="looking", arguments="[EXPR]", completes=("value", "function"))
 def display(session: Session, text: str) -> None:
-    """Print an expression now and at each stop; without EXPR, print all displays.
+    """Print an expression at every stop; without EXPR, print all displays.
 
       display max(abs(%h))
     `undisplay NUMBER` removes a display; `info display` lists all displays.

@@ -114,7 +114,10 @@ def marks(session: Session, text: str) -> None:
 
 @command("goto", group="changing", arguments="NAME | NUMBER", completes=("mark",))
 def goto(session: Session, text: str) -> None:
-    """Go to a mark, or to the point after NUMBER statements, and ignore breakpoints."""
+    """Go to a mark, or to the point after NUMBER statements.
+
+    `goto` ignores breakpoints on the way.
+    """
     place = needs("goto", text)
     session.move(
         lambda: session.debugger.go_to(int(place) if place.lstrip("+-").isdigit() else place), forward=False

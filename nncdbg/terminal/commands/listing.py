@@ -28,7 +28,7 @@ _PAGE = 11
     completes=("graph",),
 )
 def list_(session: Session, text: str) -> None:
-    """List program text around the current statement, a line or a graph's start.
+    """List program text around the current statement, a line or a graph.
 
     A second `list` shows the next lines; `list .` returns to the current statement.  `list net.py:11`
     shows line 11 of the model's source file, and the statements of that line.  `->` marks the next

@@ -21,7 +21,7 @@ def _times(name: str, text: str) -> int:
 
 @command("run", "r", group="moving")
 def run(session: Session, text: str) -> None:
-    """Run from the start until a breakpoint, a finding, a failure or the end.
+    """Run from the start to a breakpoint, a finding, a failure or the end.
 
     If the program has started, `run` at a terminal asks for confirmation.  `finish` runs to the end of
     the graph or loop.
@@ -88,6 +88,7 @@ def until(session: Session, text: str) -> None:
     """Run to a line; without LINE, to the next line after the current one.
 
     The program stops before the first statement at or after LINE, or at an earlier breakpoint.
+    At the end of an iteration, `next` starts the next iteration; `until` without LINE leaves the loop.
     """
     if text:
         line = whole_number("until", text)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @command("where", "w", "bt", "backtrace", group="looking", arguments="[COUNT]")
 def where(session: Session, text: str) -> None:
-    """Show the stack, innermost frame first: layers, branches, loops with their iteration.
+    """Show the stack of graphs, branches and loops, innermost first.
 
     With COUNT, show the COUNT innermost frames; with -COUNT, the COUNT outermost frames.
     """
@@ -39,7 +39,7 @@ def where(session: Session, text: str) -> None:
 
 @command("frame", "f", group="looking", arguments="[NUMBER]")
 def frame_(session: Session, text: str) -> None:
-    """Select a frame of the stack by its number in `where`, or show the selected frame.
+    """Select a frame by its number in `where`, or show the selected frame.
 
     Value names, `list`, `break` and `info` refer to the selected frame until the program moves.
     """

@@ -32,7 +32,7 @@ def _say(session: Session, found: Breakpoint, what: str = "Breakpoint") -> None:
 
 @command("break", "b", "br", group="stopping", arguments="PLACE [if EXPR] [hits N]", completes=_PLACE)
 def break_(session: Session, text: str) -> None:
-    """Stop before a line, an op, a graph's first statement, or a value's statement.
+    """Stop before a line, an op, a graph or a value's statement.
 
     PLACE is LINE, OP, @graph, %value or FILE:LINE (default: the current line):
       break 12                       break Softmax hits 3
@@ -81,7 +81,7 @@ def log(session: Session, text: str) -> None:
 
 @command("watch", group="stopping", arguments="EXPR [if EXPR] [hits N]", completes=("value", "function"))
 def watch(session: Session, text: str) -> None:
-    """Stop after each statement that writes a value or changes an expression.
+    """Stop after a statement that writes a value or changes an expression.
 
       watch %h                       watch %h if max(%h) > 100
       watch %h[0, 3]                 watch max(%h) > 1

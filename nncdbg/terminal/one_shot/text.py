@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shlex
@@ -107,7 +106,9 @@ def _file_of_output() -> Path | None:
         descriptor = sys.stdout.fileno()
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return None
-        if hasattr(fcntl, "F_GETPATH"):
+        if sys.platform == "darwin":
+            import fcntl
+
             return Path(os.fsdecode(fcntl.fcntl(descriptor, fcntl.F_GETPATH, bytes(1024)).rstrip(b"\0")))
         return Path(os.readlink(f"/proc/self/fd/{descriptor}"))
     except OSError:

@@ -44,7 +44,7 @@ def tokens(text: str, prefixes: Prefixes = NO_PREFIXES) -> tuple[Token, ...]:
     return _tokens(text, prefixes)
 
 
-@lru_cache(maxsize=1 << 16)
+@lru_cache(maxsize=1 << 15)
 def _tokens(text: str, prefixes: Prefixes) -> tuple[Token, ...]:
     found = [_token(match, prefixes) for match in _pieces.finditer(text)]
     header = bool(found) and found[0].kind == "keyword" and found[0].name == "graph"
@@ -114,7 +114,7 @@ def kind_of_line(text: str) -> str:
     return word if word in starts else ""
 
 
-@lru_cache(maxsize=1 << 16)
+@lru_cache(maxsize=1 << 15)
 def mentions(text: str, prefixes: Prefixes) -> tuple[Mention, ...]:
     """The values that a line names, from left to right; `prefixes` are those of its text."""
     kind = kind_of_line(text)

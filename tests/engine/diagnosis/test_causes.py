@@ -121,7 +121,8 @@ def test_names_are_spelled_as_in_the_text_and_literals_by_their_position() -> No
 
 
 def test_an_element_that_came_as_a_scalar_is_a_tensor_of_no_axes() -> None:
-    birth = Birth("inf", "Log", 13, {}, ["a"], [np.float32(0)], np.float32(-INF))
+    result: Any = np.float32(-INF)
+    birth = Birth("inf", "Log", 13, {}, ["a"], [np.float32(0)], result)
     assert cause_of(birth).evidence == "%a is 0"
 
 

@@ -101,6 +101,7 @@ def test_the_formula_computes_the_op():
     constants = [
         helper.make_tensor(c.value.name, 7, c.data.array.shape, c.data.array.tolist())
         for c in graph.constants
+        if isinstance(c.data, Inline)
     ]
     body = model(
         nodes, [info(graph.inputs[0].name)], [info(graph.outputs[0].name)], opset=13, initializer=constants

@@ -11,7 +11,7 @@ from onnx import helper, numpy_helper
 from nncdbg.engine.frontends import load
 from nncdbg.engine.frontends.layers import group_layers
 from nncdbg.engine.frontends.order import free_names
-from nncdbg.engine.graph import Constant, Graph, Inline, Node, Value
+from nncdbg.engine.graph import Constant, Graph, Inline, Node, TensorType, Value
 from tests.engine.frontends.onnx_models import model
 
 
@@ -89,7 +89,7 @@ def test_constants_move_into_the_one_layer_that_reads_them():
     assert [c.value.name for c in program.graphs["main"].constants] == ["both", "given"]
     assert [c.value.name for c in program.graphs["a"].constants] == ["own"]
     assert [v.name for v in program.graphs["b"].inputs] == ["q", "both", "given"]
-    assert program.graphs["b"].inputs[1].type.shape == (20,)
+    assert program.graphs["b"].inputs[1].type == TensorType("f32", (20,))
 
 
 def inlined(graph, graphs):

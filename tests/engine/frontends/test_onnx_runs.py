@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from onnx import helper
@@ -36,7 +38,7 @@ def assert_same(source, inputs, *, rtol=0.0, flat=False):
 
 
 TEST = helper.make_node("Less", ["i", "two"], ["more"])
-LOOPS = {
+LOOPS: dict[str, dict[str, Any]] = {
     "count": {},
     "condition": {"condition": "c", "next_condition": "more"},
     "computed": {"next_condition": "more"},
