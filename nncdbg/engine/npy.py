@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, TypeAlias
+from zipfile import ZipFile
 
 import numpy as np
 from numpy.lib.npyio import NpzFile
 
 from nncdbg.engine.errors import LoadError, NncdbgError, UsageError
 from nncdbg.engine.graph import Array
+from nncdbg.engine.threads import parsed
 
 Check: TypeAlias = "Callable[[Array], object]"
 """Raises for an array that cannot be used; its argument has the type and shape of that one, and no data."""
@@ -30,15 +32,19 @@ def load_array(path: Path) -> Array:
     """The array of a .npy file, a large one read-only and as the file is; LoadError if there is none."""
     with opened(path) as file:
         if os.fstat(file.fileno()).st_size >= MAPPED and file.read(6) == b"\x93NUMPY":
-            return np.load(path, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
-        file.seek(0)
-        loaded = np.load(file, allow_pickle=False)
+            return parsed(lambda: np.load(path, mmap_mode="r", allow_pickle=False))
+        loaded = parsed(lambda: _loaded(file))
         if isinstance(loaded, np.ndarray):
             return loaded
     raise LoadError(
         f"{path} is an archive of arrays, not one array",
         hint="rename the file to .npz, and add a key: FILE.npz:KEY",
     )
+
+
+def _loaded(file: IO[bytes]) -> Any:
+    file.seek(0)
+    return np.load(file, allow_pickle=False)
 
 
 def read_part(part: Array) -> Array:
@@ -100,7 +106,7 @@ def archive_names(path: Path) -> list[str]:
 @contextmanager
 def _archive(path: Path) -> Iterator[NpzFile]:
     with opened(path) as file:
-        archive = np.load(file, allow_pickle=False)
+        archive = parsed(lambda: _loaded(file))
         if isinstance(archive, np.ndarray):
             raise LoadError(
                 f"{path} is one array, not an archive of named arrays",
@@ -114,9 +120,7 @@ def _unpacked(path: Path, archive: NpzFile, key: str, check: Check) -> Array:
     zipped = archive.zip
     assert zipped is not None, "the archive is open"
     name = key if key in zipped.namelist() else f"{key}.npy"
-    with zipped.open(name) as member:
-        header = _header(member)
-        there = zipped.getinfo(name).file_size - member.tell()
+    header, there = parsed(lambda: _promised(zipped, name))
     if header is None:
         hint = "save plain arrays: numpy.savez(path, x=x)"
         raise LoadError(f'"{key}" in {path} is not a plain array', hint=hint)
@@ -126,8 +130,14 @@ def _unpacked(path: Path, archive: NpzFile, key: str, check: Check) -> Array:
         fact = f"its header requires {header.nbytes} bytes, but the archive has {there}"
         raise LoadError(f'"{key}" in {path} is truncated: {fact}')
     check(header)
-    array: Array = archive[key]
+    array: Array = parsed(lambda: archive[key])
     return array
+
+
+def _promised(zipped: ZipFile, name: str) -> tuple[Array | None, int]:
+    """Return the header of a member of an archive, and the bytes after it."""
+    with zipped.open(name) as member:
+        return _header(member), zipped.getinfo(name).file_size - member.tell()
 
 
 _READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
+
+Parsed = TypeVar("Parsed")
+
+_ATTEMPTS = 5
 
 
 class BackgroundThread(threading.Thread):
@@ -19,3 +23,17 @@ class BackgroundThread(threading.Thread):
 
     def __init__(self, target: Callable[..., Any], name: str, args: tuple[Any, ...] = ()) -> None:
         super().__init__(target=target, name=name, args=args, daemon=True)
+
+
+def parsed(parse: Callable[[], Parsed]) -> Parsed:
+    """Return the result of a function that parses Python code, such as the header of a `.npy` file.
+
+    CPython 3.11 raises SystemError (AST constructor recursion depth mismatch) if two threads parse at
+    once, as numba does while it compiles in the background.  The function is called again then.
+    """
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return parse()
+        except SystemError:
+            continue
+    return parse()

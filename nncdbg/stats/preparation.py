@@ -10,12 +10,13 @@ import atexit
 import itertools
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from nncdbg.engine import dtypes
-from nncdbg.engine.threads import BackgroundThread
+from nncdbg.engine.threads import BackgroundThread, parsed
 from nncdbg.stats.kernel import Kernel
 
 _FIRST = ("f32", "i64", "bool", "f64", "f16", "bf16", "i32")
@@ -71,11 +72,11 @@ class _Preparation:
     def _compile(self) -> None:
         from nncdbg.stats import compiled
 
-        self.address = compiled.build_address()
+        self.address = parsed(compiled.build_address)
         for name in NAMES:
             if self.stopping.is_set():
                 return
-            kernels[dtypes.NUMPY[name]] = compiled.build(name)
+            kernels[dtypes.NUMPY[name]] = parsed(partial(compiled.build, name))
 
 
 _preparation = _Preparation()

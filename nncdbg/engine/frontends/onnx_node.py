@@ -12,6 +12,7 @@ from nncdbg.engine.frontends.external_data import ExternalData
 from nncdbg.engine.frontends.onnx_store import array_of
 from nncdbg.engine.graph import Attribute, Inline, Location, Type, Value
 from nncdbg.engine.onnx_messages import type_of_proto
+from nncdbg.engine.threads import parsed
 
 _STACK_TRACE = "pkg.torch.onnx.stack_trace"
 _NAME_SCOPES = "pkg.torch.onnx.name_scopes"
@@ -199,7 +200,7 @@ def _inside(names: Sequence[str], classes: Sequence[str]) -> Modules:
 def _listed(text: str) -> list[str]:
     """A Python list as torch writes it; empty for anything else."""
     try:
-        names = ast.literal_eval(text) if text else []
+        names = parsed(lambda: ast.literal_eval(text)) if text else []
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         # Written by another tool under the same key: the node's name may still say it.
         return []
