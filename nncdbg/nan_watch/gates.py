@@ -225,7 +225,7 @@ def gate_names() -> list[str]:
 def table() -> list[tuple[str, str]]:
     """Each gate as it is written, with its meaning: for help texts and documentation."""
     rows = list(KINDS.items())
-    rows.append(("range:EXPR", "the expression is true after a statement writes one of its values"))
+    rows.append(("range:EXPR", "the expression is true after a statement writes a value used in EXPR"))
     for name, measure in MEASURES.items():
         written = f"{name}>X, {name}<X" if measure.above is None else f"{name}:{measure.limit:g}"
         side = {True: "; trips at or above the limit", False: "; trips at or below the limit", None: ""}[

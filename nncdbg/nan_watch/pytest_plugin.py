@@ -28,7 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--nan-watch",
         action="store_true",
-        help="run each model file (.onnx, .nnc) as a test that fails at the first NaN or Inf",
+        help="test each .onnx and .nnc file: fail at the first NaN or Inf",
     )
     parser.addini(
         "nan_watch_files", "model files that --nan-watch runs as tests", "args", ["*.onnx", "*.nnc"]

@@ -71,7 +71,7 @@ async function untilFree(attempt: () => Promise<Wire>, place: string): Promise<v
     }
     other.dispose();
     if (Date.now() > end) {
-      throw new Error(`another program already listens on ${place}: stop it or use another port`);
+      throw new Error(`another program is already listening on ${place}: stop it or use another port`);
     }
   }
 }

@@ -102,7 +102,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
     add(
         "--baseline",
         metavar="FILE",
-        help="file of known findings; only new findings fail",
+        help="accept the known findings in FILE; fail only on new findings",
     )
     add("--write-baseline", metavar="FILE", help="write the current findings as the baseline")
     add("--bundle", metavar="DIR", help="write a repro of the first finding; `nncdbg DIR` opens it")

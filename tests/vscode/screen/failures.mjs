@@ -64,7 +64,7 @@ export const tests = {
     await screen.start();
     await screen.stoppedAt("deadly.Op");
     await page.keyboard.press("F10");
-    const toast = await screen.held("nncdbg ended while");
+    const toast = await screen.held("nncdbg ended during");
     await screen.toast("inside deadly.Op at line 5").waitFor();
     await screen.picture("crashed");
     await screen.see(BREAKPOINT);

@@ -15,6 +15,8 @@ const said = (frame) => frame.locator(".said").innerText();
 /** Chooses the first statement with a text by the search. */
 async function search(screen, frame, text, expected) {
   await frame.getByLabel("Search").fill(text);
+  // The layers may still be opening.
+  await frame.locator(".count", { hasText: /^[1-9]\d* found$/ }).waitFor();
   await frame.getByLabel("Search").press("Enter");
   await screen.until(async () => expected.test(await said(frame)), `${expected} is chosen`);
 }

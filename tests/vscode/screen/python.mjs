@@ -133,7 +133,7 @@ export const tests = {
       await open("debugpy");
       await screen.openFile("first_steps.nnc");
       await screen.pressUntil("F5", `${BEGUN}, ${DIALOG}`, "that the session begins");
-      await page.locator(DIALOG, { hasText: `another program already listens on 127.0.0.1:${port}` }).waitFor();
+      await page.locator(DIALOG, { hasText: `another program is already listening on 127.0.0.1:${port}` }).waitFor();
       await page.keyboard.press("Escape");
       assert.equal(fs.existsSync(path.join(workspace, "started")), false);
     } finally {

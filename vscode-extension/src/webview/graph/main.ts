@@ -25,11 +25,12 @@ const input = element("input", { type: "search", placeholder: "Search op, value 
 const count = element("span", { className: "count", role: "status" });
 let found: number[] = [];
 let at = -1;
-input.oninput = () => {
+const search = () => {
   found = view.search(input.value.trim());
   at = -1;
   count.textContent = input.value.trim() ? `${found.length} found` : "";
 };
+input.oninput = search;
 input.onkeydown = (event) => {
   if (event.key === "Enter" && found.length) {
     at = (at + (event.shiftKey ? -1 : 1) + found.length) % found.length;
@@ -98,6 +99,7 @@ window.addEventListener("message", ({ data }: MessageEvent<ToTab>) => {
       all = data.graph.nodes.flatMap(({ kind, id }) => (kind === "op" || kind === "end" ? [] : [id]));
       message.textContent = data.graph.leftOut ? `${data.graph.leftOut} statements are not shown.` : "";
       view.show(data.graph);
+      search();
       break;
     case "state":
       message.textContent = "";
