@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeAlias
 
 import numpy.typing as npt
@@ -276,6 +276,10 @@ class Program(RichOutput):
     prefixes: Mapping[str, str] | None = field(default=None, compare=False, repr=False)
     kept: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
     """What was made from the program for later use, by its kind; a program derived from it begins without."""
+
+    def __getstate__(self) -> list[Any]:
+        """Return the fields for a copy, which begins without what was kept."""
+        return [{} if each.name == "kept" else getattr(self, each.name) for each in fields(self)]
 
     def __str__(self) -> str:
         from nncdbg.textual_repr.printer import print_program

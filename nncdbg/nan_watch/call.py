@@ -10,6 +10,7 @@ from nncdbg.engine.backends import Backend
 from nncdbg.engine.backends import backend as backend_of
 from nncdbg.engine.frontends import ProgramSource, load
 from nncdbg.engine.linking import Allocation
+from nncdbg.engine.ops.declaration import revision
 from nncdbg.engine.session import Debugger
 from nncdbg.nan_watch.gates import USUAL, Gates
 from nncdbg.nan_watch.records import Report
@@ -61,7 +62,11 @@ def watch(
         nonlocal debugger
         if reused:
             known, debugger = program.kept.pop("watched", (None, None))
-            if debugger and known == settings and debugger.begin_anew(inputs, fields.get("dims")):
+            if (
+                debugger
+                and known == (settings, revision())
+                and debugger.begin_anew(inputs, fields.get("dims"))
+            ):
                 return debugger
         memory = usual_allocation(allocator, backend, gates, statistics)
         debugger = Debugger(
@@ -81,6 +86,6 @@ def watch(
     )
     if reused and debugger is not None and not (report.error or report.findings):
         debugger.release()
-        program.kept["watched"] = settings, debugger
+        program.kept["watched"] = (settings, revision()), debugger
     report.watched = Watched.of(program, gates)
     return report

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import pickle
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 from weakref import ref
@@ -12,6 +14,7 @@ import pytest
 
 import nncdbg
 from nncdbg.engine.code import Compiler
+from nncdbg.engine.ops.declaration import Op, declare, declared_together
 from nncdbg.textual_repr.parser import parse
 
 TEXT = """#nncdbg 1
@@ -127,3 +130,30 @@ def test_kept_code_belongs_to_one_program() -> None:
     del program
     gc.collect()
     assert graph() is None
+
+
+def test_a_copy_begins_without_what_was_kept() -> None:
+    program = replace(parse(TEXT), listing=None)
+    nncdbg.watch(program, GOOD)
+    copy = pickle.loads(pickle.dumps(program))
+    assert copy == program
+    assert copy.kept == {}
+    assert nncdbg.watch(copy, GOOD).ok
+
+
+def test_code_is_compiled_again_after_a_declaration(compiled: list[str]) -> None:
+    program = parse(TEXT)
+    assert nncdbg.watch(program, GOOD).ok
+    compiled.clear()
+    with suppress(KeyError), declared_together():
+        declare(Op(name="test.Later", kernel=lambda xp, x: x, doc=""))
+        assert nncdbg.watch(program, GOOD).ok
+        assert "main" in compiled
+        compiled.clear()
+        # Takes the declaration back.
+        raise KeyError
+    assert nncdbg.watch(program, GOOD).ok
+    assert "main" in compiled
+    compiled.clear()
+    assert nncdbg.watch(program, GOOD).ok
+    assert compiled == []

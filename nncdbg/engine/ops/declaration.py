@@ -151,6 +151,17 @@ class Op:
 
 _DECLARED: dict[str, list[Op]] = {}
 _COLLECTORS: list[list[Op]] = []
+_revision = 0
+
+
+def revision() -> int:
+    """Return a number that is another one after each declaration: code compiled before may be outdated."""
+    return _revision
+
+
+def _changed() -> None:
+    global _revision
+    _revision += 1
 
 
 def declare(declared: Op) -> Op:
@@ -163,6 +174,7 @@ def declare(declared: Op) -> Op:
         )
     versions.append(declared)
     versions.sort(key=lambda entry: entry.since)
+    _changed()
     for collector in _COLLECTORS:
         collector.append(declared)
     return declared
@@ -180,6 +192,7 @@ def declared_together() -> Iterator[list[Op]]:
             _DECLARED[entry.name].remove(entry)
             if not _DECLARED[entry.name]:
                 del _DECLARED[entry.name]
+        _changed()
         raise
     finally:
         _COLLECTORS.remove(found)
