@@ -12,7 +12,8 @@ HEAD = """# Influence of operand elements on results
 `nncdbg watch` uses this table to follow NaN and Inf. An output depends on a bad element if the influence
 of the element reaches the output through a chain of statements. `make docs` generates the table from the
 declarations of the ops (`Op.influence`). `tests/engine/ops/test_influence.py` verifies each row: the test
-changes an element and checks which results change. A rough row may list too many influenced elements, but every row lists all influenced elements.
+changes an element and checks which results change. A rough row may list too many influenced elements,
+but every row lists all influenced elements.
 
 For an op that is not in the table, influence follows the statements of the op's formula. If the op has no
 formula, every operand element influences every result.
