@@ -34,6 +34,7 @@ def parsed(parse: Callable[[], Parsed]) -> Parsed:
     for _ in range(_ATTEMPTS - 1):
         try:
             return parse()
-        except SystemError:
-            continue
+        except SystemError as error:
+            if "AST constructor" not in str(error):
+                raise
     return parse()

@@ -126,12 +126,16 @@ graph @main(%x: f32[2]) -> (%y: f32[2]) {
 """
 
 
-def test_an_edit_names_the_decision_that_has_already_used_the_value(client: Client, tmp_path: Path) -> None:
+def start_at_decision(client: Client, tmp_path: Path) -> None:
     program = tmp_path / "decision.nnc"
     program.write_text(DECISION)
     client.start(program, inputs={"x": "ones"})
     client.move("next")
     client.move("next")
+
+
+def test_an_edit_names_the_decision_that_has_already_used_the_value(client: Client, tmp_path: Path) -> None:
+    start_at_decision(client, tmp_path)
     client.move("stepIn")
     client.request("setExpression", {"expression": "%total", "value": "-1"})
     said = client.expect_event("output", category="important")["output"]
@@ -140,11 +144,7 @@ def test_an_edit_names_the_decision_that_has_already_used_the_value(client: Clie
 
 
 def test_an_edit_names_the_dependent_value_that_was_set(client: Client, tmp_path: Path) -> None:
-    program = tmp_path / "decision.nnc"
-    program.write_text(DECISION)
-    client.start(program, inputs={"x": "ones"})
-    client.move("next")
-    client.move("next")
+    start_at_decision(client, tmp_path)
     client.request("setExpression", {"expression": "%positive", "value": "bool[] false"})
     client.none_of("output")
     client.request("setExpression", {"expression": "%total", "value": "-1"})
