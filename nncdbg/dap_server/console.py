@@ -23,7 +23,7 @@ from nncdbg.terminal.typed_lines import is_expression, read_commands, split_comm
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.control import Stop
+    from nncdbg.engine.stopping.control import Stop
 
 WIDTH = 100
 """Cells of pictures and grids: a console says nothing of its width."""

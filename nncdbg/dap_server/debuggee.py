@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from nncdbg.dap_server.session import Session
     from nncdbg.dap_server.sources.shown import Sources
-    from nncdbg.engine.control import Stop
-    from nncdbg.engine.session import Debugger
+    from nncdbg.engine.debugger import Debugger
+    from nncdbg.engine.stopping.control import Stop
 
 Verb: TypeAlias = "Callable[[], Stop]"
 

@@ -38,7 +38,7 @@ from nncdbg.dap_server.transport.backlog import Backlog
 from nncdbg.dap_server.transport.connection import Connection
 from nncdbg.dap_server.transport.framing import FrameError
 from nncdbg.engine.errors import NncdbgError, UsageError
-from nncdbg.engine.threads import BackgroundThread
+from nncdbg.engine.process.threads import BackgroundThread
 from nncdbg.terminal.crash import report_crash
 
 if TYPE_CHECKING:

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.control import Stop
+from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.report import DiffReport
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.graph import Program
-from nncdbg.engine.session import Debugger
-from nncdbg.engine.short_names import ProgramNames
-from nncdbg.engine.tensor import Tensor
-from nncdbg.engine.values import Outputs
+from nncdbg.engine.stopping.control import Stop
+from nncdbg.engine.values.short_names import ProgramNames
+from nncdbg.engine.values.tensor import Tensor
+from nncdbg.engine.values.values import Outputs
 from nncdbg.nan_watch.records import Report
 from nncdbg.nan_watch.reports import Watched
 from nncdbg.nan_watch.reports.text import lines

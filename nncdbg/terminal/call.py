@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from io import StringIO
 
+from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.session import Debugger
 from nncdbg.terminal.screen import Screen
 from nncdbg.terminal.session import Session
 

@@ -102,14 +102,14 @@ def _values(session: Session, word: str) -> list[str]:
 
 
 def _ops(session: Session, word: str) -> list[str]:
-    from nncdbg.engine.search import candidates as mentioned
+    from nncdbg.engine.stopping.search import candidates as mentioned
 
     names = mentioned(session.debugger.program, "op")
     return [name for name in names if name[:1].isupper() or "." in name]
 
 
 def _graphs(session: Session, word: str) -> list[str]:
-    from nncdbg.engine.search import candidates as mentioned
+    from nncdbg.engine.stopping.search import candidates as mentioned
     from nncdbg.textual_repr.lexemes import name_text
 
     return [f"@{name_text(name)}" for name in mentioned(session.debugger.program, "graph")]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.engine.escaping import printable, printable_styled
-from nncdbg.engine.threads import BackgroundThread
+from nncdbg.engine.process.threads import BackgroundThread
 from nncdbg.terminal.options import Parser
 
 if TYPE_CHECKING:

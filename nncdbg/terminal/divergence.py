@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from rich.text import Text
 
 from nncdbg.engine.expression import spelled
-from nncdbg.engine.short_names import ShortNames
+from nncdbg.engine.values.short_names import ShortNames
 from nncdbg.terminal.look import element, short_name_text
 
 if TYPE_CHECKING:

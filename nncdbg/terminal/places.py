@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from nncdbg.engine.errors import UsageError
 
 if TYPE_CHECKING:
-    from nncdbg.engine.breakpoints import Breakpoint
-    from nncdbg.engine.session import Debugger
+    from nncdbg.engine.debugger import Debugger
+    from nncdbg.engine.stopping.breakpoints import Breakpoint
 
 _PLACE = re.compile(
     r"""\s*(?P<sigil>[%@])?(?:(?P<quoted>"(?:[^"\\]|\\.)*")|(?P<bare>[^\s"%@][^\s"]*))(?=\s|$)"""

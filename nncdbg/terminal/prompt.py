@@ -11,7 +11,7 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
-from nncdbg.engine.state_folder import state_folder
+from nncdbg.engine.process.state_folder import state_folder
 from nncdbg.terminal.completion import candidates
 from nncdbg.terminal.crash import report_crash
 from nncdbg.terminal.shortcuts import BOUND

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from nncdbg.engine.code import UNSET, Statement
+from nncdbg.engine.compilation.code import UNSET, Statement
 from nncdbg.engine.errors import UsageError
 from nncdbg.terminal.slices import (
     ZEROS,
@@ -25,10 +25,10 @@ from nncdbg.terminal.slices import (
 from nncdbg.terminal.stops import look_at, operand_names, value_or_reason
 
 if TYPE_CHECKING:
+    from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.graph import Node
-    from nncdbg.engine.session import Debugger
-    from nncdbg.engine.slicing import Origin
-    from nncdbg.engine.values import Place
+    from nncdbg.engine.values.slicing import Origin
+    from nncdbg.engine.values.values import Place
     from nncdbg.terminal.screen import Screen
 
 _FAR = 100_000

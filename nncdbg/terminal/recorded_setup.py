@@ -22,7 +22,7 @@ from nncdbg.engine.errors import UsageError
 from nncdbg.terminal.recording import SETUP
 
 if TYPE_CHECKING:
-    from nncdbg.engine.session import Debugger
+    from nncdbg.engine.debugger import Debugger
 
 _LONGEST = 64
 """Elements of an array that is kept as a list."""

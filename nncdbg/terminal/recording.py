@@ -12,7 +12,7 @@ import msgspec
 from nncdbg.engine.errors import UsageError
 
 if TYPE_CHECKING:
-    from nncdbg.engine.session import Debugger
+    from nncdbg.engine.debugger import Debugger
 
 _HEAD = "# nncdbg session"
 

@@ -17,7 +17,7 @@ from nncdbg.terminal.session import Session
 if TYPE_CHECKING:
     import argparse
 
-    from nncdbg.engine.session import Debugger
+    from nncdbg.engine.debugger import Debugger
 
 
 def start(options: argparse.Namespace) -> int:
@@ -85,7 +85,7 @@ def _check_files(options: argparse.Namespace) -> None:
 
 
 def _banner(session: Session) -> None:
-    from nncdbg.engine.search import blocks
+    from nncdbg.engine.stopping.search import blocks
 
     debugger = session.debugger
     graphs = debugger.program.graphs

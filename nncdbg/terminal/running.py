@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from nncdbg.engine.threads import BackgroundThread
+from nncdbg.engine.process.threads import BackgroundThread
 from nncdbg.stats import prepare
 
 if TYPE_CHECKING:
-    from nncdbg.engine.session import Debugger
+    from nncdbg.engine.debugger import Debugger
     from nncdbg.terminal.screen import Screen
 
 _PATIENCE = 0.5

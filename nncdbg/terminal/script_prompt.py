@@ -14,16 +14,16 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.session import Debugger
 from nncdbg.terminal.repl import confirmed, read_lines
 from nncdbg.terminal.running import print_messages
 from nncdbg.terminal.screen import Screen
 from nncdbg.terminal.session import PROMPT, Session
 
 if TYPE_CHECKING:
-    from nncdbg.engine.control import Stop
-    from nncdbg.engine.session import Verb
+    from nncdbg.engine.debugger import Verb
+    from nncdbg.engine.stopping.control import Stop
 
 
 def break_here(place: str) -> None:

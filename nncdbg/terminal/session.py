@@ -18,9 +18,9 @@ from nncdbg.terminal.stops import fallbacks, place_of, show_stop
 from nncdbg.terminal.typed_lines import is_expression, read_commands, split_command
 
 if TYPE_CHECKING:
-    from nncdbg.engine.control import Stop
+    from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.divergence.companion import Companion
-    from nncdbg.engine.session import Debugger
+    from nncdbg.engine.stopping.control import Stop
     from nncdbg.terminal.python import Namespace
     from nncdbg.terminal.recording import Confirm
     from nncdbg.textual_repr.listing import Listing

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from rich.text import Text
 
-from nncdbg.engine.code import UNSET, Code, Statement
+from nncdbg.engine.compilation.code import UNSET, Code, Statement
 from nncdbg.engine.dtypes import FLOATS, name_of
+from nncdbg.engine.execution.machine import Frame
 from nncdbg.engine.expression import spelled
-from nncdbg.engine.machine import Frame
-from nncdbg.engine.slicing import Origin, Slicing, Visit
-from nncdbg.engine.timeline import EVICTED
+from nncdbg.engine.time.timeline import EVICTED
+from nncdbg.engine.values.slicing import Origin, Slicing, Visit
 from nncdbg.stats import Summary, summarize
 from nncdbg.terminal.display import described
 from nncdbg.terminal.statements import named
 from nncdbg.terminal.stops import look_into, names_on, statement_lines
 
 if TYPE_CHECKING:
+    from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.diagnosis.diagnosing import Diagnosis
-    from nncdbg.engine.session import Debugger
     from nncdbg.terminal.screen import Screen
 
 _INDENT = "    "

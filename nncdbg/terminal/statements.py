@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from nncdbg.engine.short_names import ELLIPSIS, ProgramNames, ShortNames
+from nncdbg.engine.values.short_names import ELLIPSIS, ProgramNames, ShortNames
 from nncdbg.terminal.look import cells, short_name_text
 from nncdbg.textual_repr.lexemes import BARE, STRING, Flaw, unquote
 

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from nncdbg.engine.errors import NncdbgError
-from nncdbg.engine.short_names import ShortNames
+from nncdbg.engine.values.short_names import ShortNames
 from nncdbg.terminal.display import described
 from nncdbg.terminal.statements import brief, named
 from nncdbg.terminal.titles import frame_title
 from nncdbg.terminal.windows import CALLER, CULPRIT, HERE, Marks, around, window
 
 if TYPE_CHECKING:
-    from nncdbg.engine.breakpoints import Breakpoint
-    from nncdbg.engine.code import Code
-    from nncdbg.engine.control import Stop
-    from nncdbg.engine.machine import Frame
-    from nncdbg.engine.session import Debugger
-    from nncdbg.engine.short_names import ProgramNames
+    from nncdbg.engine.compilation.code import Code
+    from nncdbg.engine.debugger import Debugger
+    from nncdbg.engine.execution.machine import Frame
+    from nncdbg.engine.stopping.breakpoints import Breakpoint
+    from nncdbg.engine.stopping.control import Stop
+    from nncdbg.engine.values.short_names import ProgramNames
     from nncdbg.terminal.look import Look
     from nncdbg.terminal.screen import Screen
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from nncdbg.engine.errors import NncdbgError, UsageError
 
 if TYPE_CHECKING:
-    from nncdbg.engine.session import Debugger
+    from nncdbg.engine.debugger import Debugger
 
 _OPERATOR = re.compile(r"(?:[<>*/+@,]|==|!=|%\s)\s*\S|-\s|(?:and|or)\s")
 """What makes a line that begins with a value's name an expression, though a command has that name too."""

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from nncdbg.engine.short_names import ShortNames
+from nncdbg.engine.values.short_names import ShortNames
 from nncdbg.terminal.statements import brief, whole
 
 if TYPE_CHECKING:
-    from nncdbg.engine.short_names import ProgramNames
+    from nncdbg.engine.values.short_names import ProgramNames
     from nncdbg.textual_repr.listing import Listing
 
 HERE = "->"

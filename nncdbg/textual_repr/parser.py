@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from nncdbg.engine.collector import collector_paused
 from nncdbg.engine.errors import GraphError, ParseError
 from nncdbg.engine.graph import Constant, Inline, Node, Program, TensorType, Value
+from nncdbg.engine.process.collector import collector_paused
 from nncdbg.textual_repr import statements as read
 from nncdbg.textual_repr.blocks import CALLED, ENDS, Block, Header
 from nncdbg.textual_repr.cursor import Cursor

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import nncdbg
-from nncdbg.engine.code import UNSET
-from nncdbg.engine.timeline import EVICTED
+from nncdbg.engine.compilation.code import UNSET
+from nncdbg.engine.time.timeline import EVICTED
 from tests.engine.programs import largest, runnable
 
 INPUTS = {"x": np.array([0.5, -1.0, 2.0], np.float32), "z": np.array([1.0, 0.0, -0.5], np.float32)}

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.engine.data_specs import FORMS
+from nncdbg.engine.inputs.data_specs import FORMS
 from nncdbg.terminal.main import main
 from nncdbg.terminal.options import INPUT_FORMS
 from nncdbg.terminal.recorded_setup import setup_of

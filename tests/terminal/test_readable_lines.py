@@ -12,8 +12,8 @@ import pytest
 
 import nncdbg
 from nncdbg.engine.graph import Graph, Node, Program, Value
-from nncdbg.engine.search import blocks
-from nncdbg.engine.short_names import ProgramNames, ShortNames
+from nncdbg.engine.stopping.search import blocks
+from nncdbg.engine.values.short_names import ProgramNames, ShortNames
 from nncdbg.stats.summary import Summary
 from nncdbg.terminal.display import value_line
 from nncdbg.terminal.look import Look

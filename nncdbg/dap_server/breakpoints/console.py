@@ -14,7 +14,7 @@ from nncdbg.textual_repr.lexemes import name_text
 if TYPE_CHECKING:
     from nncdbg.dap_server.protocol.types import Breakpoint
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine import breakpoints as engine
+    from nncdbg.engine.stopping import breakpoints as engine
 
 
 def tell_breakpoints(session: Session, before: set[int]) -> None:

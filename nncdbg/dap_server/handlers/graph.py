@@ -12,10 +12,10 @@ from nncdbg.dap_server.presentation.neighbourhood import Block, on_the_stack, so
 from nncdbg.dap_server.presentation.places import computed
 from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.dap_server.sources.positions import line_for_client
-from nncdbg.engine.current import results_of
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled
-from nncdbg.engine.timeline import EVICTED
+from nncdbg.engine.time.timeline import EVICTED
+from nncdbg.engine.values.current import results_of
 from nncdbg.terminal.look import is_text
 
 if TYPE_CHECKING:

@@ -19,11 +19,11 @@ from nncdbg.dap_server.presentation.places import (
 from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.dap_server.sources.positions import line_for_client, line_of_client
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.timeline import EVICTED
+from nncdbg.engine.time.timeline import EVICTED
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.code import Code
+    from nncdbg.engine.compilation.code import Code
     from nncdbg.textual_repr.listing import Listing
 
 MAX_LINES = 1000

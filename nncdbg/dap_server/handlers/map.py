@@ -16,7 +16,7 @@ from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.dap_server.sources.positions import line_for_client
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled
-from nncdbg.engine.timeline import EVICTED
+from nncdbg.engine.time.timeline import EVICTED
 from nncdbg.terminal.look import is_text
 from nncdbg.terminal.titles import frame_title
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from nncdbg.dap_server.protocol.requests import StackTraceArguments
     from nncdbg.dap_server.protocol.types import StackFrameFormat
     from nncdbg.dap_server.session import Session
+    from nncdbg.engine.execution.machine import Frame
     from nncdbg.engine.graph import Location
-    from nncdbg.engine.machine import Frame
 
 FRAMES = 1000
 """Frames of an answer to who does not say how many; `totalFrames` says what there is."""

@@ -18,14 +18,14 @@ from nncdbg.dap_server.sources.positions import line_for_client
 from nncdbg.engine import dtypes
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled
-from nncdbg.engine.timeline import EVICTED
+from nncdbg.engine.time.timeline import EVICTED
 from nncdbg.terminal.look import is_text
 from nncdbg.terminal.titles import frame_title
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.code import Code
-    from nncdbg.engine.machine import Frame
+    from nncdbg.engine.compilation.code import Code
+    from nncdbg.engine.execution.machine import Frame
     from nncdbg.stats import Summary
 
 MOST_VALUES = 200

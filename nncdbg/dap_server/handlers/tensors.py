@@ -45,7 +45,7 @@ from nncdbg.terminal.commands.comparing import other_branch, value_on_branch
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
     from nncdbg.engine.graph import Array
-    from nncdbg.engine.values import Values
+    from nncdbg.engine.values.values import Values
     from nncdbg.stats.histogram import Histogram
 
 MAX_ELEMENTS = 1 << 18

@@ -14,8 +14,8 @@ from nncdbg.terminal.slices import followed, slice_lines, slicing_of, statement_
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.code import Code
-    from nncdbg.engine.control import Stop
+    from nncdbg.engine.compilation.code import Code
+    from nncdbg.engine.stopping.control import Stop
     from nncdbg.stats import Summary
 
 _LINES = 20

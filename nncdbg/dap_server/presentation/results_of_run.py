@@ -14,7 +14,7 @@ from nncdbg.terminal.look import SMALL, is_text
 if TYPE_CHECKING:
     from nncdbg.dap_server.protocol.types import Source
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.control import Stop
+    from nncdbg.engine.stopping.control import Stop
     from nncdbg.stats import Summary
 
 

@@ -19,7 +19,7 @@ from nncdbg.dap_server.presentation.places import (
     value_title,
 )
 from nncdbg.dap_server.presentation.sent import Sent
-from nncdbg.engine.code import UNSET
+from nncdbg.engine.compilation.code import UNSET
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.memory.buffers import address_of
 from nncdbg.terminal.look import type_of
@@ -27,8 +27,8 @@ from nncdbg.terminal.look import type_of
 if TYPE_CHECKING:
     from nncdbg.dap_server.presentation.sent import Listed
     from nncdbg.dap_server.protocol.types import Variable
-    from nncdbg.engine.code import Code
-    from nncdbg.engine.machine import Frame
+    from nncdbg.engine.compilation.code import Code
+    from nncdbg.engine.execution.machine import Frame
 
 BUFFERS = "buffers"
 """Not a scope of its own: where the values of a frame stand in memory."""

@@ -12,7 +12,7 @@ from nncdbg.engine.backends import Call
 from nncdbg.engine.dtypes import name_of
 from nncdbg.engine.errors import UnsupportedOp
 from nncdbg.engine.graph import Inline, Node, SequenceType, TensorType, Type
-from nncdbg.engine.onnx_messages import attribute_data, type_proto
+from nncdbg.engine.ops.onnx_messages import attribute_data, type_proto
 from nncdbg.engine.ops.schema import op_schema, schema, split
 
 NEWEST_OPSET = 26

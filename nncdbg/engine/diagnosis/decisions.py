@@ -10,8 +10,8 @@ import numpy as np
 
 from nncdbg.engine.diagnosis.marks import MarkedTensors, groups_of
 from nncdbg.engine.diagnosis.register import NONE, Origins
-from nncdbg.engine.events import Event, Iterated, Popped, Pushed, Skipped
-from nncdbg.engine.machine import Frame, Machine
+from nncdbg.engine.execution.events import Event, Iterated, Popped, Pushed, Skipped
+from nncdbg.engine.execution.machine import Frame, Machine
 from nncdbg.engine.memory.lifetimes import target_slots
 from nncdbg.engine.ops.influence import Marked, whole
 

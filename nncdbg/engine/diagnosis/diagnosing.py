@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from nncdbg.engine.code import Code
+from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.diagnosis.cause import Birth, Cause
 from nncdbg.engine.diagnosis.causes.makers import made
+from nncdbg.engine.execution.launch import Loaded
 from nncdbg.engine.findings import Finding
-from nncdbg.engine.integer_checks import fault_of
-from nncdbg.engine.launch import Loaded
+from nncdbg.engine.observers.integer_checks import fault_of
 from nncdbg.engine.ops.schema import complete, version_of
 
 if TYPE_CHECKING:

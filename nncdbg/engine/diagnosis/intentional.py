@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nncdbg.engine.diagnosis.marks import Marks, Role, Stage
-from nncdbg.engine.nonfinite import bad
+from nncdbg.engine.observers.nonfinite import bad
 from nncdbg.engine.ops.influence import Infinities, Influence, Marked
 from nncdbg.engine.ops.influence_selection import WHERE
 

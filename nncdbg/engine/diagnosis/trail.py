@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nncdbg.engine.code import Statement
+from nncdbg.engine.compilation.code import Statement
+from nncdbg.engine.compilation.linking import Binding, Execute
 from nncdbg.engine.diagnosis.carrying import Carrier
 from nncdbg.engine.diagnosis.cause import OVERFLOWS, Cause
 from nncdbg.engine.diagnosis.decisions import Decisions
@@ -25,13 +26,12 @@ from nncdbg.engine.diagnosis.noting import Notes, key_of
 from nncdbg.engine.diagnosis.register import NONE, Origins
 from nncdbg.engine.diagnosis.sightings import Sighting, Sightings
 from nncdbg.engine.diagnosis.step import Step, alone, either, step_of
-from nncdbg.engine.events import Event
+from nncdbg.engine.execution.events import Event
+from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.findings import Finding
-from nncdbg.engine.integer_checks import fault_of
-from nncdbg.engine.linking import Binding, Execute
-from nncdbg.engine.machine import Machine
 from nncdbg.engine.memory.lifetimes import target_slots
-from nncdbg.engine.nonfinite import KINDS, array_of, bad, bad_in, influenced, shaped
+from nncdbg.engine.observers.integer_checks import fault_of
+from nncdbg.engine.observers.nonfinite import KINDS, array_of, bad, bad_in, influenced, shaped
 from nncdbg.engine.ops.influence import CHECK, NOTHING, Application, Infinities, Marked, whole
 from nncdbg.stats.finiteness import is_finite
 

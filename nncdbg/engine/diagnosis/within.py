@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.backends.numpy import NumPy
-from nncdbg.engine.catching import holds_any
-from nncdbg.engine.code import Code
+from nncdbg.engine.compilation.code import Code
+from nncdbg.engine.compilation.linking import Allocation, Binding, Execute, Linker, walk
 from nncdbg.engine.diagnosis.cause import OVERFLOWS, Birth, Cause
 from nncdbg.engine.diagnosis.causes import cause_of, explained, legal
 from nncdbg.engine.diagnosis.causes.numbers import overflow_hint, shown
@@ -24,11 +24,11 @@ from nncdbg.engine.diagnosis.causes.places import at, flat, spot
 from nncdbg.engine.diagnosis.causes.recomputed import narrowed
 from nncdbg.engine.diagnosis.register import NONE, Origins, Register
 from nncdbg.engine.errors import NncdbgError
-from nncdbg.engine.events import Ended
+from nncdbg.engine.execution.events import Ended
+from nncdbg.engine.execution.launch import Loaded, generator_of
+from nncdbg.engine.execution.machine import Machine, Running
 from nncdbg.engine.findings import Finding
-from nncdbg.engine.launch import Loaded, generator_of
-from nncdbg.engine.linking import Allocation, Binding, Execute, Linker, walk
-from nncdbg.engine.machine import Machine, Running
+from nncdbg.engine.observers.catching import holds_any
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import complete, version_of
 

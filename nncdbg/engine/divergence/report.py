@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from nncdbg.engine.code import Path
+from nncdbg.engine.compilation.code import Path
 from nncdbg.engine.divergence.tolerance import Excess
 from nncdbg.engine.rich_output import RichOutput
 from nncdbg.stats import Comparison

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.divergence.origins import Origins
 from nncdbg.engine.divergence.written import GONE, Result, Source, Written, key_of, written_slots
-from nncdbg.engine.events import Failed, Outcome
+from nncdbg.engine.execution.events import Failed, Outcome
+from nncdbg.engine.execution.machine import Frame
 from nncdbg.engine.graph import Graph
-from nncdbg.engine.machine import Frame
-from nncdbg.engine.values import copied
+from nncdbg.engine.values.values import copied
 
 if TYPE_CHECKING:
-    from nncdbg.engine.session import Debugger
+    from nncdbg.engine.debugger import Debugger
 
 
 class Side:

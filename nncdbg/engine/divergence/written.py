@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from nncdbg.engine.code import Code
+from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.divergence.report import Key, Place, Site, Visit
+from nncdbg.engine.execution.machine import Frame
 from nncdbg.engine.graph import Node
-from nncdbg.engine.machine import Frame
 from nncdbg.engine.memory.lifetimes import target_slots
-from nncdbg.engine.values import type_of
+from nncdbg.engine.values.values import type_of
 
 if TYPE_CHECKING:
-    from nncdbg.engine.session import Debugger
+    from nncdbg.engine.debugger import Debugger
 
 __all__ = [
     "GONE",

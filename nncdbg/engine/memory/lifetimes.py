@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from nncdbg.engine.code import Statement
-from nncdbg.engine.machine import Frame
+from nncdbg.engine.compilation.code import Statement
+from nncdbg.engine.execution.machine import Frame
 from nncdbg.engine.memory.blocks import Block
 from nncdbg.engine.memory.planner import Plan
 

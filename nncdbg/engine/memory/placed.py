@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.code import Code, Statement
-from nncdbg.engine.events import Event, Iterated, Popped, Pushed
+from nncdbg.engine.compilation.code import Code, Statement
+from nncdbg.engine.compilation.linking import Binding, LineOf
+from nncdbg.engine.execution.events import Event, Iterated, Popped, Pushed
+from nncdbg.engine.execution.machine import Frame, Machine
 from nncdbg.engine.graph import Array
-from nncdbg.engine.linking import Binding, LineOf
-from nncdbg.engine.machine import Frame, Machine
 from nncdbg.engine.memory.blocks import Block, Owner
 from nncdbg.engine.memory.buffers import GUARD, address_of
 from nncdbg.engine.memory.lifetimes import Scope, target_slots

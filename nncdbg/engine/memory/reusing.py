@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.code import Code, Statement
+from nncdbg.engine.compilation.code import Code, Statement
+from nncdbg.engine.compilation.linking import Binding, Execute, Gather, LineOf
 from nncdbg.engine.errors import RunError
-from nncdbg.engine.events import Event, Iterated, Popped, Pushed, Restored
+from nncdbg.engine.execution.events import Event, Iterated, Popped, Pushed, Restored
+from nncdbg.engine.execution.machine import Frame, Machine
 from nncdbg.engine.findings import Finding
 from nncdbg.engine.graph import Array
-from nncdbg.engine.linking import Binding, Execute, Gather, LineOf
-from nncdbg.engine.machine import Frame, Machine
 from nncdbg.engine.memory.blocks import Block, Owner
 from nncdbg.engine.memory.inspected import InspectedAllocation
 from nncdbg.engine.memory.lifetimes import Lifetimes, Scope, target_slots

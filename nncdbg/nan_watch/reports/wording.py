@@ -10,7 +10,7 @@ from typing import Protocol
 from nncdbg.engine.errors import Excerpt
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.graph import Program
-from nncdbg.nan_watch.gates import KINDS, RANGE, Gates
+from nncdbg.nan_watch.measuring.gates import KINDS, RANGE, Gates
 from nncdbg.nan_watch.records import FAILED, OK, Operand, Report, Site, Use, WatchFinding
 from nncdbg.nan_watch.reports.bounds import NOTES, OPERANDS, STATEMENT, first, left_out, sentence, visible
 from nncdbg.nan_watch.reports.rules import kind_words

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from nncdbg.engine.data_specs import split_data
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import (
     evaluate,
@@ -15,14 +14,15 @@ from nncdbg.engine.expression import (
     split_definition,
     split_target,
 )
+from nncdbg.engine.inputs.data_specs import split_data
 from nncdbg.terminal.commands.settings import change_setting
 from nncdbg.terminal.commands.table import command, needs, no_arguments, whole_number
 from nncdbg.terminal.running import print_messages
 from nncdbg.terminal.stops import look_at, value_or_reason
 
 if TYPE_CHECKING:
-    from nncdbg.engine.control import Stop
-    from nncdbg.engine.session import Debugger
+    from nncdbg.engine.debugger import Debugger
+    from nncdbg.engine.stopping.control import Stop
     from nncdbg.terminal.session import Session
 
 
@@ -149,7 +149,7 @@ def branch(session: Session, text: str) -> None:
     number = known_branch(session.debugger, whole_number("branch", needs("branch", text)))
 
     def switch() -> Stop:
-        from nncdbg.engine.timeline import Mark
+        from nncdbg.engine.time.timeline import Mark
 
         timeline = session.debugger.timeline
         saved = timeline.branches[number].saved

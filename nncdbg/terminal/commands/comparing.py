@@ -15,8 +15,8 @@ from nncdbg.terminal.commands.table import command, needs, whole_number
 from nncdbg.terminal.places import split_value
 
 if TYPE_CHECKING:
+    from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.graph import Array
-    from nncdbg.engine.session import Debugger
     from nncdbg.stats import Comparison
     from nncdbg.terminal.session import Session
 
@@ -81,9 +81,9 @@ def value_on_branch(debugger: Debugger, name: str, branch: int) -> Array:
 
     Raises NotComputed if it does not stand there.
     """
-    from nncdbg.engine.code import UNSET
+    from nncdbg.engine.compilation.code import UNSET
     from nncdbg.engine.errors import NotComputed
-    from nncdbg.engine.timeline import EVICTED
+    from nncdbg.engine.time.timeline import EVICTED
 
     machine = debugger.timeline.other(branch, debugger.timeline.tick)
     if machine.tick < debugger.timeline.tick and not machine.ended:

@@ -8,7 +8,7 @@ import numpy as np
 
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import evaluate_index, resolve_name, spelled, split_target
-from nncdbg.engine.search import declared_type
+from nncdbg.engine.stopping.search import declared_type
 from nncdbg.terminal.commands.settings import show_settings
 from nncdbg.terminal.commands.table import command, needs, whole_number
 from nncdbg.terminal.display import described
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from nncdbg.engine.graph import Array
-    from nncdbg.engine.values import Place
+    from nncdbg.engine.values.values import Place
     from nncdbg.terminal.session import Session
 
 

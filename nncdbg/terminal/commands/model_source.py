@@ -9,7 +9,7 @@ from rich.text import Text
 
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.escaping import printable_line
-from nncdbg.engine.search import origins, same_file
+from nncdbg.engine.stopping.search import origins, same_file
 from nncdbg.terminal.stops import statement_lines
 from nncdbg.terminal.windows import around
 

@@ -8,7 +8,7 @@ from nncdbg.engine.errors import UsageError
 from nncdbg.terminal.commands.table import command, no_arguments, whole_number
 
 if TYPE_CHECKING:
-    from nncdbg.engine.control import Stop
+    from nncdbg.engine.stopping.control import Stop
     from nncdbg.terminal.session import Session
 
 

@@ -19,8 +19,8 @@ from nncdbg.terminal.look import SMALL, element, elements, is_text, type_of
 from nncdbg.terminal.stops import fallbacks, look_at, statement_lines, value_or_reason
 
 if TYPE_CHECKING:
-    from nncdbg.engine.code import Code
-    from nncdbg.engine.machine import Frame
+    from nncdbg.engine.compilation.code import Code
+    from nncdbg.engine.execution.machine import Frame
     from nncdbg.terminal.session import Session
     from nncdbg.textual_repr.listing import Site
 
@@ -207,7 +207,7 @@ def _size(count: int) -> str:
 
 
 def _program(session: Session, text: str) -> None:
-    from nncdbg.engine.search import blocks
+    from nncdbg.engine.stopping.search import blocks
 
     debugger = session.debugger
     program = debugger.program

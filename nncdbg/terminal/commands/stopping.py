@@ -10,7 +10,7 @@ from nncdbg.terminal.places import is_computed, parse_stop, plain_name, split_pl
 from nncdbg.terminal.stops import breakpoint_words
 
 if TYPE_CHECKING:
-    from nncdbg.engine.breakpoints import Breakpoint
+    from nncdbg.engine.stopping.breakpoints import Breakpoint
     from nncdbg.terminal.session import Session
 
 _PLACE = ("op", "graph", "value")

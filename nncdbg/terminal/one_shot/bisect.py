@@ -17,8 +17,8 @@ from nncdbg.terminal.options import Parser, add_machine, add_model, chosen_progr
 
 if TYPE_CHECKING:
     from nncdbg.engine.divergence.mixing import Place
-    from nncdbg.nan_watch.bisection import Bisection
-    from nncdbg.nan_watch.narrow_trial import Kept
+    from nncdbg.nan_watch.bisection.bisection import Bisection
+    from nncdbg.nan_watch.bisection.narrow_trial import Kept
     from nncdbg.terminal.screen import Screen
 
 
@@ -50,8 +50,8 @@ def _options(arguments: Sequence[str]) -> Namespace:
 
 def _bisect(options: Namespace, screen: Screen) -> int:
     from nncdbg.engine.divergence.tolerance import Tolerance
-    from nncdbg.nan_watch.bisection import Bisection
-    from nncdbg.nan_watch.sameness import Settings
+    from nncdbg.nan_watch.bisection.bisection import Bisection
+    from nncdbg.nan_watch.reduction.sameness import Settings
 
     started = time.perf_counter()
     if options.output and not Path(options.output).absolute().parent.is_dir():
@@ -144,7 +144,7 @@ def _print(
     kept: Sequence[Kept],
     interrupted: bool,
 ) -> None:
-    from nncdbg.nan_watch.bisect_report import kept_lines
+    from nncdbg.nan_watch.bisection.report import kept_lines
 
     if interrupted:
         screen.note("interrupted: this is the smallest set so far; it may not be minimal")

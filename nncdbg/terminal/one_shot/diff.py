@@ -25,13 +25,13 @@ from nncdbg.terminal.options import (
 from nncdbg.terminal.running import under_way
 
 if TYPE_CHECKING:
+    from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.divergence.golden import GoldenRun
     from nncdbg.engine.divergence.lockstep import Lockstep
     from nncdbg.engine.divergence.paired_runs import PairedRuns
     from nncdbg.engine.divergence.report import DiffReport
     from nncdbg.engine.divergence.tolerance import Tolerance
     from nncdbg.engine.graph import Program
-    from nncdbg.engine.session import Debugger
     from nncdbg.terminal.screen import Screen
 
 

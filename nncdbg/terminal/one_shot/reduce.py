@@ -17,9 +17,9 @@ from nncdbg.terminal.options import Parser, add_machine, add_model, chosen_progr
 from nncdbg.terminal.running import hearing
 
 if TYPE_CHECKING:
-    from nncdbg.nan_watch.reducing import Job, Reduced
-    from nncdbg.nan_watch.reduction import Progress
-    from nncdbg.nan_watch.sameness import Settings
+    from nncdbg.nan_watch.reduction.reducing import Job, Reduced
+    from nncdbg.nan_watch.reduction.reduction import Progress
+    from nncdbg.nan_watch.reduction.sameness import Settings
     from nncdbg.terminal.screen import Screen
 
 INTERRUPTED = 130
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _options(arguments: Sequence[str]) -> Namespace:
-    from nncdbg.nan_watch.gates import USUAL
+    from nncdbg.nan_watch.measuring.gates import USUAL
 
     parser = Parser(
         "nncdbg reduce",
@@ -58,7 +58,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
 
 
 def _reduce(options: Namespace, screen: Screen) -> int:
-    from nncdbg.nan_watch.reducing import Job, verify
+    from nncdbg.nan_watch.reduction.reducing import Job, verify
 
     started = time.perf_counter()
     program = chosen_program(options)
@@ -83,8 +83,8 @@ def _reduce(options: Namespace, screen: Screen) -> int:
 
 def settings_of(options: Namespace) -> Settings:
     """How the options say that a program is run and watched."""
-    from nncdbg.nan_watch.gates import split
-    from nncdbg.nan_watch.sameness import Settings
+    from nncdbg.nan_watch.measuring.gates import split
+    from nncdbg.nan_watch.reduction.sameness import Settings
 
     return Settings(
         backend=options.backend,

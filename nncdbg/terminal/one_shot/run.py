@@ -28,7 +28,7 @@ from nncdbg.terminal.options import (
 from nncdbg.terminal.running import under_way
 
 if TYPE_CHECKING:
-    from nncdbg.engine.session import Debugger
+    from nncdbg.engine.debugger import Debugger
     from nncdbg.terminal.screen import Screen
 
 
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(options: Namespace, screen: Screen) -> int:
-    from nncdbg.engine.outputs import failure_of
+    from nncdbg.engine.execution.outputs import failure_of
     from nncdbg.terminal.stops import fallbacks
 
     program = chosen_program(options)
@@ -133,7 +133,7 @@ def _document(
 
 
 def _output(name: str, content: Any, files: dict[str, str]) -> dict[str, Any]:
-    from nncdbg.engine.values import type_of
+    from nncdbg.engine.values.values import type_of
     from nncdbg.stats import summarize
 
     entry: dict[str, Any] = {"name": name, "type": str(type_of(content)) if type_of(content) else None}

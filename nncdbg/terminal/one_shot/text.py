@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.frontends.printed import forget_printed, note_printed
-from nncdbg.engine.inputs import symbolic_sizes
+from nncdbg.engine.inputs.binding import symbolic_sizes
 from nncdbg.terminal.new_file import new_file
 from nncdbg.terminal.options import Parser, add_model, chosen_program
 from nncdbg.terminal.screen import Screen

@@ -25,11 +25,11 @@ from nncdbg.terminal.options import (
 from nncdbg.terminal.running import hearing, under_way
 
 if TYPE_CHECKING:
-    from nncdbg.engine.control import Stop
+    from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.graph import Program
-    from nncdbg.engine.session import Debugger
-    from nncdbg.nan_watch.gates import Gates
-    from nncdbg.nan_watch.recording import Recording
+    from nncdbg.engine.stopping.control import Stop
+    from nncdbg.nan_watch.baselines.recording import Recording
+    from nncdbg.nan_watch.measuring.gates import Gates
     from nncdbg.nan_watch.records import Report
     from nncdbg.nan_watch.reports import Watched
     from nncdbg.terminal.screen import Screen
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _options(arguments: Sequence[str]) -> Namespace:
-    from nncdbg.nan_watch.gates import USUAL, table
+    from nncdbg.nan_watch.measuring.gates import USUAL, table
 
     width = max(len(gate) for gate, _ in table()) + 2
     gates = "\n".join(f"  {gate:<{width}}{meaning}" for gate, meaning in table())
@@ -138,7 +138,7 @@ def _check(parser: Parser, options: Namespace) -> None:
 
 
 def _watch(options: Namespace, screen: Screen) -> int:
-    from nncdbg.nan_watch.gates import Gates
+    from nncdbg.nan_watch.measuring.gates import Gates
     from nncdbg.nan_watch.reports import Watched
 
     program = chosen_program(options)
@@ -156,7 +156,7 @@ def _watch(options: Namespace, screen: Screen) -> int:
     report.model = options.model
     report.observers = verified
     if known is not None:
-        from nncdbg.nan_watch.baseline import compare
+        from nncdbg.nan_watch.baselines.baseline import compare
 
         report = compare(report, known, program).report
     watched = Watched.of(program, gates)
@@ -174,7 +174,7 @@ def _known(options: Namespace, program: Program) -> Any:
     """The baseline, read and found to be this model's before anything runs."""
     if not options.baseline:
         return None
-    from nncdbg.nan_watch.baseline import read_baseline
+    from nncdbg.nan_watch.baselines.baseline import read_baseline
 
     known = read_baseline(options.baseline)
     known.check(options.model, program)
@@ -280,7 +280,7 @@ def _good(options: Namespace) -> Recording | None:
     """The recorded good run to compare with."""
     if not options.against:
         return None
-    from nncdbg.nan_watch.recording import read
+    from nncdbg.nan_watch.baselines.recording import read
 
     return read(options.against)
 
@@ -288,7 +288,7 @@ def _good(options: Namespace) -> Recording | None:
 def _in_memories(
     options: Namespace, program: Program, inputs: dict[str, Any], dims: dict[str, int]
 ) -> Report:
-    from nncdbg.nan_watch.memory import memory_plan, watch_memory, write_plan
+    from nncdbg.nan_watch.memory.comparison import memory_plan, watch_memory, write_plan
 
     fields = {"dims": dims, "seed": options.seed, "max_ops": options.max_ops, "history": options.history}
     if options.write_plan:
@@ -301,8 +301,8 @@ def _in_memories(
 def _corpus(
     options: Namespace, screen: Screen, gates: Gates, inputs: dict[str, Any], dims: dict[str, int]
 ) -> Report:
-    from nncdbg.nan_watch.corpus import run_corpus
-    from nncdbg.nan_watch.corpus_worker import Task
+    from nncdbg.nan_watch.corpus.corpus import run_corpus
+    from nncdbg.nan_watch.corpus.worker import Task
 
     task = Task(
         options.model,
@@ -389,7 +389,7 @@ def _write(options: Namespace, report: Report, watched: Any) -> list[NncdbgError
 def _write_baseline(options: Namespace, report: Report, program: Program) -> list[NncdbgError]:
     if not options.write_baseline:
         return []
-    from nncdbg.nan_watch.baseline import write_baseline
+    from nncdbg.nan_watch.baselines.baseline import write_baseline
 
     try:
         write_baseline(options.write_baseline, report, program)
@@ -412,7 +412,7 @@ def _bundle(
 
     from msgspec import structs
 
-    from nncdbg.nan_watch.excerpt import bundle_finding
+    from nncdbg.nan_watch.bundles.excerpt import bundle_finding
     from nncdbg.terminal.one_shot.reduce import settings_of
 
     settings = settings_of(options)
@@ -431,8 +431,8 @@ def _bundle(
 
 def _of_case(options: Namespace, program: Program, name: str) -> tuple[int, dict[str, Any]]:
     """The seed of a case of the corpus, and what its file gives."""
-    from nncdbg.nan_watch.corpus import jobs_of
-    from nncdbg.nan_watch.corpus_files import case_inputs
+    from nncdbg.nan_watch.corpus.corpus import jobs_of
+    from nncdbg.nan_watch.corpus.files import case_inputs
 
     jobs, _ = jobs_of(options.inputs_dir, options.runs, options.seed)
     job = next(each for each in jobs if each.name == name)

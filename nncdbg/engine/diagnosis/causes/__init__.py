@@ -29,7 +29,7 @@ from nncdbg.engine.diagnosis.causes.integers import cause_of_fault
 from nncdbg.engine.diagnosis.causes.legality import legal
 from nncdbg.engine.diagnosis.causes.recomputed import recomputed
 from nncdbg.engine.diagnosis.causes.rules import RULES
-from nncdbg.engine.nonfinite import bad
+from nncdbg.engine.observers.nonfinite import bad
 
 __all__ = ["RULES", "cause_of", "cause_of_fault", "explained", "legal"]
 

@@ -14,7 +14,7 @@ from nncdbg.engine.diagnosis.causes.places import Index, at, count, spelled, spo
 from nncdbg.engine.diagnosis.causes.rules import rule
 from nncdbg.engine.diagnosis.causes.summing import INFINITE, cause_of_number, decimal
 from nncdbg.engine.dtypes import FLOATS, name_of
-from nncdbg.engine.nonfinite import bad
+from nncdbg.engine.observers.nonfinite import bad
 from nncdbg.engine.ops.types import normal_axis
 
 SATURATE = (

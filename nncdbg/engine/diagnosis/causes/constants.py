@@ -10,7 +10,7 @@ from nncdbg.engine.diagnosis.causes.places import at, count, element, spelled, s
 from nncdbg.engine.diagnosis.causes.rules import rule
 from nncdbg.engine.diagnosis.causes.summing import cause_of_number, decimal
 from nncdbg.engine.graph import Array
-from nncdbg.engine.nonfinite import bad
+from nncdbg.engine.observers.nonfinite import bad
 
 
 @rule("Constant", "ConstantOfShape", "nncdbg.FullLike")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nncdbg.engine.code import Code
+from nncdbg.engine.compilation.code import Code
 from nncdbg.textual_repr.lexemes import name_text
 
 _DEPTH = 6

@@ -11,7 +11,7 @@ import numpy as np
 from nncdbg.engine.diagnosis.cause import Birth
 from nncdbg.engine.diagnosis.causes.numbers import exact, is_float
 from nncdbg.engine.graph import Array
-from nncdbg.engine.nonfinite import bad
+from nncdbg.engine.observers.nonfinite import bad
 from nncdbg.textual_repr.lexemes import name_text
 
 Index: TypeAlias = "tuple[int, ...]"

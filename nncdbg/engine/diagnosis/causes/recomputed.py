@@ -19,7 +19,7 @@ from nncdbg.engine.diagnosis.causes.places import Index, at, flat, has_infinity,
 from nncdbg.engine.diagnosis.causes.summing import INFINITE, decimal
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.graph import Array
-from nncdbg.engine.nonfinite import bad
+from nncdbg.engine.observers.nonfinite import bad
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.declaration import Op
 from nncdbg.engine.ops.schema import split, versions_of
