@@ -27,7 +27,6 @@ function freshWorkspace() {
 /** VS Code runs the tests of a file of exthost/ in its extension host. */
 async function inTheHost({ page, open, host }, theme, result) {
   const workspace = freshWorkspace();
-  fs.mkdirSync(path.join(workspace, ".vscode"));
   fs.writeFileSync(path.join(workspace, ".vscode", "tests.json"), JSON.stringify({ ...plan, theme, result }));
   const remote = (name) => `vscode-remote://${host}${encodeURI(path.join(HERE, name))}`;
   let broken = false;

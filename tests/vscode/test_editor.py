@@ -123,6 +123,7 @@ def make_workspace(base: Path) -> Path:
     """A folder with blanks and other letters in its name: the examples, and models with odd names."""
     folder = base / "graph größe ws"
     shutil.copytree(ROOT / "examples", folder)
+    (folder / ".vscode").mkdir()
     save(folder / "model.onnx", ["Relu", "Neg"])
     save(folder / "changed.bin", ["Relu", "Tanh"])
     save(folder / "logarithm.bin", ["Log", "Neg"])
