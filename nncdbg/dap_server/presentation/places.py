@@ -14,7 +14,7 @@ from nncdbg.terminal.look import short_name_text
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
     from nncdbg.engine.compilation.code import Code
-    from nncdbg.engine.execution.machine import Frame
+    from nncdbg.engine.execution.frame import Frame
     from nncdbg.engine.values.values import Values
     from nncdbg.textual_repr.listing import Path
 

@@ -20,7 +20,7 @@ from nncdbg.terminal.stops import fallbacks, look_at, statement_lines, value_or_
 
 if TYPE_CHECKING:
     from nncdbg.engine.compilation.code import Code
-    from nncdbg.engine.execution.machine import Frame
+    from nncdbg.engine.execution.frame import Frame
     from nncdbg.terminal.session import Session
     from nncdbg.textual_repr.listing import Site
 
