@@ -47,6 +47,7 @@ from nncdbg.engine.stopping.placement import Placement
 from nncdbg.engine.stopping.search import candidates, constant_names
 from nncdbg.engine.stopping.setting import Stopping
 from nncdbg.engine.stopping.traps import Traps
+from nncdbg.engine.text.listing import Listing
 from nncdbg.engine.time.deviations import Edit, edits_of
 from nncdbg.engine.time.timeline import Branch, Mark, Timeline
 from nncdbg.engine.time.visits import last_visit, left_micro_program
@@ -57,8 +58,6 @@ from nncdbg.engine.values.short_names import ProgramNames, ShortNames
 from nncdbg.engine.values.tensor import Tensor
 from nncdbg.engine.values.values import Outputs, Values, type_of
 from nncdbg.stats import Summary, summarize
-from nncdbg.textual_repr.listing import Listing
-from nncdbg.textual_repr.printer import brief, listing_of
 
 if TYPE_CHECKING:
     from nncdbg.engine.diagnosis.cause import Cause
@@ -121,7 +120,7 @@ class Debugger(RichOutput):
         program = load(program)
         self.program = program
         self.seed = seed
-        self.listing: Listing = listing_of(program)
+        self.listing: Listing = program.as_listing()
         self._names: dict[int, tuple[Any, ProgramNames]] = {}
         self.messages: list[str] = []
         """Messages of logpoints and about re-applied edits, oldest first, unless `said` takes them."""
@@ -201,7 +200,7 @@ class Debugger(RichOutput):
         else:
             op = stop.node.op if stop.node is not None else "return"
             state = f"stopped ({stop.reason}) at line {stop.line}: {op}"
-        return printable(f"<Debugger {brief(self.program)}; {state}>")
+        return printable(f"<Debugger {self.program.summary()}; {state}>")
 
     def _take_control(self, codes: Sequence[Code], history: int, max_ops: int | None) -> None:
         """Have the machine, which is at its first statement, stop where it should; `codes` are its blocks."""

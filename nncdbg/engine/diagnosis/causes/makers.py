@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nncdbg.engine.compilation.code import Code
-from nncdbg.textual_repr.lexemes import name_text
+from nncdbg.engine.text.lexemes import name_text
 
 _DEPTH = 6
 """How far back formulas are read."""

@@ -12,7 +12,7 @@ from nncdbg.engine.diagnosis.cause import Birth
 from nncdbg.engine.diagnosis.causes.numbers import exact, is_float
 from nncdbg.engine.graph import Array
 from nncdbg.engine.observers.nonfinite import bad
-from nncdbg.textual_repr.lexemes import name_text
+from nncdbg.engine.text.lexemes import name_text
 
 Index: TypeAlias = "tuple[int, ...]"
 Place: TypeAlias = "Sequence[int | slice]"
