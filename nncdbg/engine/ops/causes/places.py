@@ -8,10 +8,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from nncdbg.engine.diagnosis.cause import Birth
-from nncdbg.engine.diagnosis.causes.numbers import exact, is_float
 from nncdbg.engine.graph import Array
-from nncdbg.engine.observers.nonfinite import bad
+from nncdbg.engine.ops.causes import Birth
+from nncdbg.engine.ops.causes.numbers import exact, is_float
+from nncdbg.stats.finiteness import bad
 from nncdbg.textual_repr.lexemes import name_text
 
 Index: TypeAlias = "tuple[int, ...]"
