@@ -1,10 +1,38 @@
-// Bundles the extension into out/.  Language client, NaN watch, views, connections, and what finds Python are
-// bundles of their own: the first are loaded when they are needed, the last keeps what it remembers for all.
-// The libraries for plots and layout are files of their own too, which only the pages that need them load.
+// Bundles the extension into out/.  Parts that are not needed at activation are separate bundles, loaded on first use.
+// `python` is a separate bundle because all others share its state.
+// The libraries for plots and layout are separate files: only the pages that need them load them.
 
 import { build } from "esbuild";
-import { copyFileSync, writeFileSync } from "node:fs";
+import { copyFileSync, mkdirSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import path from "node:path";
 import { notices } from "./notices.mjs";
+
+/** The bundles of the extension host: name and entry file. */
+const HOST = {
+  extension: "src/extension.ts",
+  connection: "src/session/connection.ts",
+  language: "src/language/language.ts",
+  nanWatch: "src/nanWatch/nanWatch.ts",
+  python: "src/environment/python.ts",
+  runForm: "src/runForm/form.ts",
+  tensor: "src/tensor/tensorViews.ts",
+  views: "src/views/views.ts",
+};
+/** One bundle requires another by its file name in out/. */
+const separate = {
+  name: "separate",
+  setup({ onResolve }) {
+    const bundles = new Map(Object.entries(HOST).map(([name, file]) => [path.resolve(file), name]));
+    onResolve({ filter: /^\./ }, ({ path: imported, resolveDir }) => {
+      const name = bundles.get(`${path.resolve(resolveDir, imported)}.ts`);
+      return name && { path: `./${name}`, external: true };
+    });
+  },
+};
+
+mkdirSync("out", { recursive: true });
+// `make vsix` puts the wheel there.
+readdirSync("out").filter((name) => !name.endsWith(".whl")).forEach((name) => rmSync(`out/${name}`, { recursive: true }));
 
 const node = {
   outdir: "out",
@@ -21,10 +49,11 @@ const JSONRPC = "vscode-jsonrpc/node";
 const jsonrpc = await build({ ...node, entryPoints: { jsonrpc: JSONRPC } });
 const host = await build({
   ...node,
-  entryPoints: ["src/extension.ts", "src/language.ts", "src/nanWatch.ts", "src/python.ts", "src/runForm.ts", "src/views.ts", "src/tensor.ts", "src/wire.ts"],
-  // `import()` is to find these bundles by their bare names, as `require` does.
+  entryPoints: HOST,
+  // `import()` becomes `require`, which finds a bundle without its suffix.
   supported: { "dynamic-import": false },
-  external: ["vscode", "./language", "./nanWatch", "./python", "./runForm", "./views", "./tensor", "./wire", "./jsonrpc"],
+  external: ["vscode", "./jsonrpc"],
+  plugins: [separate],
   // The language client and the connections share it.
   alias: { [JSONRPC]: "./jsonrpc" },
 });
@@ -60,7 +89,7 @@ const palettes = {
 const pages = await build({
   ...page,
   entryPoints: {
-    ...Object.fromEntries(["explain", "graph", "map", "run", "statistics", "tensor"].map((name) => [name, `src/webview/${name}/main.ts`])),
+    ...Object.fromEntries(["explain", "graph", "map", "runForm", "statistics", "tensor"].map((name) => [name, `src/webview/${name}/main.ts`])),
     layout: "src/webview/graph/layout.ts",
   },
   alias: { "@dagrejs/dagre": "./src/webview/page/dagre.ts" },

@@ -1,22 +1,22 @@
 // What VS Code knows of nncdbg.  The logic is in Python: a debug server and a language server, started from here.
 
 import * as vscode from "vscode";
-import { Adapters } from "./adapter";
-import { ChangedModels } from "./changes";
-import { currentSession, registerSessionCommands, told, valueOf } from "./commands";
-import { Configurations, debugGraph } from "./configurations";
-import { Endings } from "./endings";
-import { openExample } from "./example";
-import type { Language } from "./language";
-import { pickListener } from "./listeners";
-import { ModelEditor } from "./listing";
-import type { NanWatch } from "./nanWatch";
-import { install, selectPython, setUp } from "./python";
-import { RunWith } from "./runWith";
-import type { TensorViews } from "./tensor";
-import { EvaluatableValues, InlineValues } from "./values";
-import type { Views } from "./views";
-import { type Exchange, Wires } from "./wires";
+import { Adapters } from "./session/adapter";
+import { ChangedModels } from "./model/changes";
+import { currentSession, registerSessionCommands, told, valueOf } from "./session/commands";
+import { Configurations, debugGraph } from "./session/configurations";
+import { Endings } from "./session/summary";
+import { openExample } from "./model/example";
+import type { Language } from "./language/language";
+import { pickListener } from "./session/listeners";
+import { ModelEditor } from "./model/listing";
+import type { NanWatch } from "./nanWatch/nanWatch";
+import { install, selectPython, setUp } from "./environment/python";
+import { RunWith } from "./runForm/command";
+import type { TensorViews } from "./tensor/tensorViews";
+import { EvaluatableValues, InlineValues } from "./session/inlineValues";
+import type { Views } from "./views/views";
+import { type Exchange, Wires } from "./session/connections";
 
 const TYPE = "nncdbg";
 const NNC = "nnc";
@@ -94,7 +94,7 @@ function late<Made extends SessionViews>(context: vscode.ExtensionContext, make:
 
 /** The views in the panel are a bundle of their own, loaded with the first session. */
 function registerViews(context: vscode.ExtensionContext, wires: Wires, values: InlineValues): vscode.Disposable[] {
-  const make = async () => new (await import("./views")).Views(context.extensionUri, wires, values.onGiven);
+  const make = async () => new (await import("./views/views")).Views(context.extensionUri, wires, values.onGiven);
   const { views, tracked } = late<Views>(context, make);
   return [
     tracked,
@@ -106,7 +106,7 @@ function registerViews(context: vscode.ExtensionContext, wires: Wires, values: I
 
 /** So are the views of tensors, which follow the sessions. */
 function registerTensorViews(context: vscode.ExtensionContext, wires: Wires, values: InlineValues): vscode.Disposable[] {
-  const make = async () => new (await import("./tensor")).TensorViews(context.extensionUri, wires, values.onGiven);
+  const make = async () => new (await import("./tensor/tensorViews")).TensorViews(context.extensionUri, wires, values.onGiven);
   const { views, tracked } = late<TensorViews>(context, make);
   return [
     tracked,
@@ -127,7 +127,7 @@ function registerNanWatch(context: vscode.ExtensionContext): vscode.Disposable[]
   const controller = vscode.tests.createTestController("nncdbg.watch", "nncdbg: watch models for NaN");
   let made: Promise<NanWatch> | undefined;
   const load = async (): Promise<NanWatch> => {
-    const { NanWatch: Made } = await import("./nanWatch");
+    const { NanWatch: Made } = await import("./nanWatch/nanWatch");
     const watch = new Made(controller, profile, context.storageUri ?? context.globalStorageUri);
     context.subscriptions.push(watch);
     return watch;
@@ -160,7 +160,7 @@ function startLanguage(context: vscode.ExtensionContext): void {
       return;
     }
     if (!language) {
-      const { Language: Made } = await import("./language");
+      const { Language: Made } = await import("./language/language");
       language = new Made();
       context.subscriptions.push(language);
     }

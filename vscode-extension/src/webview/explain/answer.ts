@@ -1,7 +1,7 @@
 // The answer of the server to `nncdbg/explain`.
 
-import type { Target } from "../../pageMessages";
-import type { Statistics } from "../../tensorMessages";
+import type { Target } from "../../pages/messages";
+import type { Statistics } from "../../tensor/messages";
 
 /** A plane of a tensor in blocks: its shape, and that of the cells. */
 export interface Plane {

@@ -4,7 +4,7 @@ import "./style.css";
 import { Children } from "../page/children";
 import { follow, keep, kept, tell } from "../page/connection";
 import { statisticsText } from "../statistics/words";
-import { element } from "../tensor/elements";
+import { element } from "../page/elements";
 import type { Answer, Cause, Step, Value } from "./answer";
 import { thumbnail } from "./thumbnail";
 

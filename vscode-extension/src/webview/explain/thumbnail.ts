@@ -1,8 +1,8 @@
 // A small picture of a tensor.
 
-import { painter, scaleOf } from "../tensor/colors";
-import { element } from "../tensor/elements";
-import { cellsOf } from "../tensor/numbers";
+import { painter, scaleOf } from "../color/colors";
+import { element } from "../page/elements";
+import { cellsOf } from "../page/numbers";
 import type { Plane } from "./answer";
 
 /** CSS pixels of the longest and of the shortest side. */

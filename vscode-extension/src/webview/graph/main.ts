@@ -1,10 +1,10 @@
 // The page of the graph tab: the graph, a search, colors, and what is said of a statement.
 
 import "./style.css";
-import type { FromTab, ToTab } from "../../graphMessages";
-import { drawBar } from "../tensor/colorBar";
-import type { Scale } from "../tensor/colors";
-import { button, choice, element } from "../tensor/elements";
+import type { FromTab, ToTab } from "../../graph/messages";
+import { drawBar } from "../color/colorBar";
+import type { Scale } from "../color/colors";
+import { button, choice, element } from "../page/elements";
 import { STATISTICS, View } from "./view";
 
 declare function acquireVsCodeApi(): { postMessage(message: FromTab): void };

@@ -1,7 +1,7 @@
 // Draws what is in view of a graph on a canvas.
 
-import type { GraphNode, State } from "../../graphMessages";
-import { themed } from "../tensor/elements";
+import type { GraphNode, State } from "../../graph/messages";
+import { themed } from "../page/elements";
 import type { Point } from "./pieces";
 import type { Placing } from "./placing";
 import { TITLE } from "./placing";

@@ -1,7 +1,7 @@
 // A graph cut into chunks of consecutive statements, each laid out by itself: the time that it takes grows with
 // the number of statements only, and what is seen first is there first.
 
-import type { Graph, GraphEdge, GraphNode } from "../../graphMessages";
+import type { Graph, GraphEdge, GraphNode } from "../../graph/messages";
 
 export interface Point {
   x: number;

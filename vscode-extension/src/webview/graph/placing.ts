@@ -1,6 +1,6 @@
 // Where the chunks of a graph are: one below the other, those of an open block with a frame around them.
 
-import type { Block, Graph } from "../../graphMessages";
+import type { Block, Graph } from "../../graph/messages";
 import { type Cut, HEIGHT, type LaidOut, type Point } from "./pieces";
 
 export const TITLE = 22;

@@ -1,8 +1,8 @@
 // The graph in the tab: what is laid out when, where one looks, and what a click does.
 
-import type { FromTab, Graph, GraphNode, State } from "../../graphMessages";
-import { painter, scaleOf, type Scale } from "../tensor/colors";
-import { element } from "../tensor/elements";
+import type { FromTab, Graph, GraphNode, State } from "../../graph/messages";
+import { painter, scaleOf, type Scale } from "../color/colors";
+import { element } from "../page/elements";
 import { forgetColors, paint } from "./painting";
 import { type LaidOut, type Point, cut } from "./pieces";
 import { Placing, TITLE } from "./placing";

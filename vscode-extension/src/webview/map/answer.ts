@@ -1,6 +1,6 @@
 // What the server tells of the neighborhood of the current statement (`nncdbg/map`).
 
-import type { Target } from "../../pageMessages";
+import type { Target } from "../../pages/messages";
 
 export type Flag = "nan" | "inf";
 

@@ -2,7 +2,7 @@
 
 import "./style.css";
 import { follow, keep, kept, tell } from "../page/connection";
-import { element } from "../tensor/elements";
+import { element } from "../page/elements";
 import type { Answer } from "./answer";
 import { Drawing } from "./drawing";
 import { laidOut } from "./layout";

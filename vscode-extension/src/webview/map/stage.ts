@@ -1,6 +1,6 @@
 // What the drawing stands on: zoom with wheel, pinch, keys and buttons, pan by dragging, scrolling and keys.
 
-import { element } from "../tensor/elements";
+import { element } from "../page/elements";
 import type { Layout } from "./layout";
 
 const SVG = "http://www.w3.org/2000/svg";

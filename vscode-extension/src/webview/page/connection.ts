@@ -1,6 +1,6 @@
 // What the page of a view hears and says.
 
-import type { FromPage, ToPage } from "../../pageMessages";
+import type { FromPage, ToPage } from "../../pages/messages";
 
 interface Code {
   postMessage(message: FromPage): void;

@@ -1,7 +1,7 @@
 // The values near the place where the program stands: name, what is abnormal, statistics, and how they went.
 
 import "./style.css";
-import { element } from "../tensor/elements";
+import { element } from "../page/elements";
 import { Children } from "../page/children";
 import { follow, tell } from "../page/connection";
 import { Value, statisticsText, wordsOf } from "./words";

@@ -1,6 +1,6 @@
 // How a value is told in words and figures.
 
-import type { Statistics } from "../../tensorMessages";
+import type { Statistics } from "../../tensor/messages";
 
 export interface Series {
   mean: (number | null)[];

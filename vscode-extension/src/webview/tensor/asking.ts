@@ -1,6 +1,6 @@
 // Requests to the session, by way of the host; what is asked of an old state is abandoned.
 
-import { Early, FromView, Request, ToView, keyOf } from "../../tensorMessages";
+import { Early, FromView, Request, ToView, keyOf } from "../../tensor/messages";
 
 /** The answer is wanted no more. */
 export class Abandoned extends Error {}

@@ -1,8 +1,8 @@
 // What a person has chosen to see of a tensor, and what is chosen where nobody has.
 
-import type { Reduction } from "../../tensorMessages";
-import type { MapName } from "./colors";
-import { product } from "./numbers";
+import type { Reduction } from "../../tensor/messages";
+import type { MapName } from "../color/colors";
+import { product } from "../page/numbers";
 
 /** What is known of the tensor. */
 export interface Known {

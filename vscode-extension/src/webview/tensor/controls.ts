@@ -1,10 +1,10 @@
 // The row of choices above the picture: only those that mean something for this tensor.
 
 import { Against, Choices, Known, MODES, Mode, Part, axesFor, modesOf } from "./choices";
-import type { MapName } from "./colors";
-import { choice, element } from "./elements";
+import type { MapName } from "../color/colors";
+import { choice, element } from "../page/elements";
 import { CHANNELS, axesShown } from "./loading";
-import { rounded } from "./numbers";
+import { rounded } from "../page/numbers";
 
 const REDUCTIONS = [
   ["absmax", "farthest from zero"],

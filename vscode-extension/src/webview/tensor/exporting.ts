@@ -1,9 +1,9 @@
 // What is shown, as a file: the slice as CSV, the drawing as PNG.
 
 import type { Choices, Known, Part } from "./choices";
-import { element, themed } from "./elements";
+import { element, themed } from "../page/elements";
 import type { Loading } from "./loading";
-import { gridOf } from "./numbers";
+import { gridOf } from "../page/numbers";
 
 /** Elements of the largest CSV; of larger slices there is a .npy file. */
 const MOST = 1 << 22;

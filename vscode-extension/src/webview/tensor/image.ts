@@ -1,8 +1,8 @@
 // One, three or four channels as the colors that they stand for.
 
 import type { Choices } from "./choices";
-import { ODD, scaleOf } from "./colors";
-import { Cells, gridOf } from "./numbers";
+import { ODD, scaleOf } from "../color/colors";
+import { Cells, gridOf } from "../page/numbers";
 
 const OPAQUE = 255;
 

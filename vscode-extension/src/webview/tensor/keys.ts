@@ -2,7 +2,7 @@
 
 import type { Choices } from "./choices";
 import { CHANNELS, axesShown } from "./loading";
-import type { Grid } from "./numbers";
+import type { Grid } from "../page/numbers";
 
 export type Key = { kind: "cursor"; cursor: [number, number] } | { kind: "choices"; choices: Partial<Choices> };
 

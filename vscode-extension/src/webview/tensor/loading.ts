@@ -1,9 +1,9 @@
 // What is asked of the server for each choice.
 
-import type { Comparison, Histogram, Slice, Statistics } from "../../tensorMessages";
+import type { Comparison, Histogram, Slice, Statistics } from "../../tensor/messages";
 import type { Asking } from "./asking";
 import type { Choices, Part } from "./choices";
-import { Cells, cellsOf } from "./numbers";
+import { Cells, cellsOf } from "../page/numbers";
 
 /** Elements of a picture: its cells come in a message, and are drawn one by one. */
 const PICTURE = 1 << 16;

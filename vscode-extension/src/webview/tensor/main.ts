@@ -1,6 +1,6 @@
 // The page of a tensor view.
 
-import type { FromView, ToLibrary, ToView } from "../../tensorMessages";
+import type { FromView, ToLibrary, ToView } from "../../tensor/messages";
 import "./style.css";
 import { Library } from "./library";
 import { View } from "./view";

@@ -1,8 +1,8 @@
 // A grid of cells drawn as colors, with the numbers of rows and columns, and a cursor.
 
-import { element, themed } from "./elements";
-import { ODD } from "./colors";
-import type { Grid } from "./numbers";
+import { element, themed } from "../page/elements";
+import { ODD } from "../color/colors";
+import type { Grid } from "../page/numbers";
 
 const LEFT = 48;
 const BOTTOM = 20;

@@ -2,11 +2,11 @@
 
 import type uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
-import type { Histogram } from "../../tensorMessages";
-import { ODD, thresholdOf } from "./colors";
-import { element, themed } from "./elements";
+import type { Histogram } from "../../tensor/messages";
+import { ODD, thresholdOf } from "../color/colors";
+import { element, themed } from "../page/elements";
 import type { Drawing } from "./library";
-import { aroundConstant, numberText, rounded } from "./numbers";
+import { aroundConstant, numberText, rounded } from "../page/numbers";
 
 export interface Curve {
   name: string;

@@ -1,8 +1,8 @@
 // What stands at a place of the picture: its index in the whole tensor, and the value there in each part.
 
-import { ODD } from "./colors";
+import { ODD } from "../color/colors";
 import type { Loaded } from "./loading";
-import { gridOf, numberText } from "./numbers";
+import { gridOf, numberText } from "../page/numbers";
 import { Content, Shown, firstChannel } from "./stage";
 
 const NAMES: Record<string, string> = { here: "this value", there: "other value", difference: "difference" };

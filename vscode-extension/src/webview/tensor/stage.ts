@@ -1,14 +1,14 @@
 // Where pictures and plots are drawn, one or several beside each other.
 
-import type { Histogram } from "../../tensorMessages";
+import type { Histogram } from "../../tensor/messages";
 import { Choices, Known, Part } from "./choices";
-import { drawBar } from "./colorBar";
-import { Scale, painter, scaleOf } from "./colors";
-import { element } from "./elements";
+import { drawBar } from "../color/colorBar";
+import { Scale, painter, scaleOf } from "../color/colors";
+import { element } from "../page/elements";
 import { imagePixels } from "./image";
 import type { Drawing, Library } from "./library";
 import { CHANNELS, Loaded } from "./loading";
-import { gridOf } from "./numbers";
+import { gridOf } from "../page/numbers";
 import { Picture } from "./picture";
 import { Curve, Plot } from "./plots";
 

@@ -1,8 +1,8 @@
 // Elements as a table of any size: only what is seen is there, and asked for page by page.
 
-import { element } from "./elements";
-import { ODD } from "./colors";
-import { Cells, Grid } from "./numbers";
+import { element } from "../page/elements";
+import { ODD } from "../color/colors";
+import { Cells, Grid } from "../page/numbers";
 
 const ROW = 22;
 const COLUMN = 116;

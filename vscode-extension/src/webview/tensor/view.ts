@@ -1,16 +1,16 @@
 // The view of one tensor: it asks for what is chosen, and shows what comes.
 
-import type { FromView, Histogram, SavedFormat, Slice, Subject, ToView } from "../../tensorMessages";
+import type { FromView, Histogram, SavedFormat, Slice, Subject, ToView } from "../../tensor/messages";
 import { Abandoned, Asking } from "./asking";
 import { Choices, Known, Part, choicesFor, fitted } from "./choices";
-import { scaleOf } from "./colors";
+import { scaleOf } from "../color/colors";
 import { Controls, compared, partShown } from "./controls";
-import { button, element } from "./elements";
+import { button, element } from "../page/elements";
 import { csvOf, pngOf } from "./exporting";
 import { cellOf, movement, shownAt } from "./keys";
 import type { Library } from "./library";
 import { Loading } from "./loading";
-import { gridOf, positionOf, product, shapeOf } from "./numbers";
+import { gridOf, positionOf, product, shapeOf } from "../page/numbers";
 import { readOut } from "./readout";
 import { Content, Shown, Stage } from "./stage";
 import { TableView } from "./table";

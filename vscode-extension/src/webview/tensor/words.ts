@@ -1,11 +1,11 @@
 // Sentences about what a picture shows, about the whole tensor, and about what is not finite in it.
 
-import type { Comparison, Slice, Statistics } from "../../tensorMessages";
+import type { Comparison, Slice, Statistics } from "../../tensor/messages";
 import type { Choices } from "./choices";
-import { ODD } from "./colors";
-import { element } from "./elements";
+import { ODD } from "../color/colors";
+import { element } from "../page/elements";
 import type { Loaded } from "./loading";
-import { NAN, NEGATIVE_INFINITY, POSITIVE_INFINITY, rounded } from "./numbers";
+import { NAN, NEGATIVE_INFINITY, POSITIVE_INFINITY, rounded } from "../page/numbers";
 
 export interface Odds {
   nan?: number;

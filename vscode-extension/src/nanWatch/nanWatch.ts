@@ -1,0 +1,210 @@
+// Models as tests: a run of one is `nncdbg watch`.  It passes when no gate trips; findings are messages and diagnostics.
+
+import { createHash } from "node:crypto";
+import { existsSync } from "node:fs";
+import { rm } from "node:fs/promises";
+import * as path from "node:path";
+import * as vscode from "vscode";
+import { asModel, currentModel, launchOf } from "../session/configurations";
+import { listingOf, modelOfListing } from "../model/listing";
+import { type Report, WatchError, runWatch } from "./command";
+import { type Launch, launchFor, optionsOf } from "./configuration";
+import { ProgramText, diagnosticsOf, messageOf } from "./findings";
+import { ENVIRONMENT, Missing, NNCDBG, NotInstalled, offer, readyPython } from "../environment/python";
+
+const FOUND = "**/*.{onnx,nnc}";
+const LEFT_OUT = "**/{.*,node_modules,site-packages,__pycache__}/**";
+/** A workspace with more models is no list to choose from; the others are added when they are opened. */
+const MOST = 1000;
+/** Findings that stop a session; those of other gates are known only when the run has ended. */
+const CATCHABLE = new Set(["nan", "inf", "uninitialized", "integer", "overflow", "guard"]);
+
+export class NanWatch implements vscode.Disposable {
+  private readonly problems = vscode.languages.createDiagnosticCollection("nncdbg watch");
+  /** The text with the diagnostics of a model. */
+  private readonly marked = new Map<string, vscode.Uri>();
+
+  constructor(
+    private readonly controller: vscode.TestController,
+    private readonly profile: vscode.TestRunProfile,
+    private readonly storage: vscode.Uri,
+  ) {}
+
+  /** Lists the models of the workspace. */
+  async find(token?: vscode.CancellationToken): Promise<void> {
+    const files = await vscode.workspace.findFiles(FOUND, LEFT_OUT, MOST, token);
+    files.forEach((each) => this.add(each.fsPath));
+  }
+
+  /** Lists the model of a graph text that was opened. */
+  async opened(document: vscode.TextDocument): Promise<void> {
+    if (document.uri.scheme === "file") {
+      this.add((await modelOfListing(document.uri.fsPath)) ?? document.uri.fsPath);
+    }
+  }
+
+  private add(model: string): vscode.TestItem {
+    const uri = vscode.Uri.file(model);
+    const known = this.controller.items.get(uri.toString());
+    if (known) {
+      return known;
+    }
+    const item = this.controller.createTestItem(uri.toString(), vscode.workspace.asRelativePath(uri), uri);
+    this.controller.items.add(item);
+    return item;
+  }
+
+  /** Watches one model, by default the one that is open. */
+  async watchModel(place?: vscode.Uri): Promise<void> {
+    const model = place ? await asModel(place.fsPath) : await currentModel();
+    if (!model) {
+      void vscode.window.showInformationMessage("nncdbg: open an .onnx model or graph text (.nnc) to watch it.");
+      return;
+    }
+    await vscode.commands.executeCommand("workbench.view.testing.focus");
+    const tokens = new vscode.CancellationTokenSource();
+    await this.run(new vscode.TestRunRequest([this.add(model)], undefined, this.profile), tokens.token);
+    tokens.dispose();
+  }
+
+  /** Watches the chosen models, one after the other. */
+  async run(request: vscode.TestRunRequest, token: vscode.CancellationToken, debug = false): Promise<void> {
+    const run = this.controller.createTestRun(request);
+    const abort = new AbortController();
+    const listeners = [token, run.token].map((each) => each.onCancellationRequested(() => abort.abort()));
+    const items = this.chosen(request);
+    items.forEach((item) => run.enqueued(item));
+    try {
+      for (const item of items) {
+        const report = abort.signal.aborted ? undefined : await this.judge(item, run, abort.signal);
+        const tripped = report?.findings.find((each) => each.trips);
+        if (debug && tripped && item.uri) {
+          await this.debug(item.uri.fsPath, tripped.kind);
+        }
+      }
+    } finally {
+      listeners.forEach((each) => void each.dispose());
+      run.end();
+    }
+  }
+
+  private chosen({ include, exclude = [] }: vscode.TestRunRequest): vscode.TestItem[] {
+    const all = include ?? [...this.controller.items].map(([, item]) => item);
+    return all.filter((each) => !exclude.includes(each));
+  }
+
+  /** The report of one model; undefined, with the reason in the run, where there is none. */
+  private async judge(item: vscode.TestItem, run: vscode.TestRun, cancel: AbortSignal): Promise<Report | undefined> {
+    const model = (item.uri as vscode.Uri).fsPath;
+    this.clear(model);
+    run.started(item);
+    const begun = Date.now();
+    const took = () => Date.now() - begun;
+    try {
+      const report = await this.watch(model, (text) => run.appendOutput(text.replace(/\r?\n/g, "\r\n"), undefined, item), cancel);
+      const text = report.findings.length ? await this.mark(model, report) : undefined;
+      const messages = report.findings.filter((each) => each.trips).map((each) => messageOf(each, text as ProgramText, model, this.bundleIn(model)));
+      if (report.status === "ok") {
+        run.passed(item, took());
+      } else {
+        run.failed(item, messages, took());
+      }
+      return report;
+    } catch (error) {
+      if (cancel.aborted) {
+        run.skipped(item);
+      } else {
+        run.errored(item, await this.failure(model, error as Error), took());
+      }
+      return undefined;
+    }
+  }
+
+  private async watch(model: string, said: (text: string) => void, cancel: AbortSignal): Promise<Report> {
+    const folder = folderOf(model);
+    const launch = launchIn(model, folder);
+    const settings = vscode.workspace.getConfiguration("nncdbg.watch", vscode.Uri.file(model));
+    const bundle = this.bundleOf(model);
+    await rm(bundle, { recursive: true, force: true });
+    const gates = settings.get<string[]>("failOn", []);
+    const options = ["--json", "--bundle", bundle, ...(gates.length ? [`--fail-on=${gates.join(",")}`] : []), ...optionsOf(launch)];
+    const command = {
+      python: await readyPython(vscode.Uri.file(folder)),
+      arguments: [...NNCDBG, "watch", model, ...options],
+      cwd: launch.cwd ?? folder,
+      env: { ...process.env, ...ENVIRONMENT },
+      limit: settings.get("timeLimit", 300),
+    };
+    return runWatch(command, said, cancel);
+  }
+
+  /** Shows the findings as diagnostics of the model's text. */
+  private async mark(model: string, report: Report): Promise<ProgramText> {
+    const text = await textOf(model);
+    this.problems.set(text.uri, diagnosticsOf(report.findings, text));
+    this.marked.set(model, text.uri);
+    return text;
+  }
+
+  private clear(model: string): void {
+    const uri = this.marked.get(model);
+    if (uri) {
+      this.problems.delete(uri);
+      this.marked.delete(model);
+    }
+  }
+
+  private async failure(model: string, error: Error): Promise<vscode.TestMessage> {
+    if (error instanceof Missing && !(error instanceof NotInstalled)) {
+      void offer(vscode.window.showErrorMessage, error);
+    }
+    const message = new vscode.TestMessage(error.message);
+    if (error instanceof WatchError && error.line) {
+      message.location = (await textOf(model)).place(error.line);
+    }
+    return message;
+  }
+
+  /** Debugs a model up to the first finding of a kind, as it was watched. */
+  async debug(model: string, kind: string): Promise<void> {
+    const folder = folderOf(model);
+    const stops = CATCHABLE.has(kind) ? { stopOnEntry: false, catch: [kind] } : { stopOnEntry: true };
+    const configuration = { ...launchIn(model, folder), ...stops };
+    await vscode.debug.startDebugging(vscode.workspace.getWorkspaceFolder(vscode.Uri.file(model)), configuration);
+  }
+
+  /** Debugs a repro bundle, which opens at its finding. */
+  async openBundle(bundle: string): Promise<void> {
+    const name = `Debug ${path.basename(bundle)}`;
+    const launch = { type: "nncdbg", request: "launch", name, program: bundle, stopOnEntry: true };
+    await vscode.debug.startDebugging(vscode.workspace.workspaceFolders?.[0], launch);
+  }
+
+  private bundleOf(model: string): string {
+    const key = createHash("sha256").update(model).digest("hex").slice(0, 12);
+    return path.join(this.storage.fsPath, "bundles", `${path.parse(model).name}-${key}`);
+  }
+
+  private bundleIn(model: string): string | undefined {
+    const bundle = this.bundleOf(model);
+    return existsSync(bundle) ? bundle : undefined;
+  }
+
+  dispose(): void {
+    this.problems.dispose();
+  }
+}
+
+function folderOf(model: string): string {
+  return vscode.workspace.getWorkspaceFolder(vscode.Uri.file(model))?.uri.fsPath ?? path.dirname(model);
+}
+
+function launchIn(model: string, folder: string): Launch {
+  const settings = vscode.workspace.getConfiguration("launch", vscode.Uri.file(model));
+  return launchFor(model, folder, settings.get<Launch[]>("configurations", [])) ?? (launchOf(model) as unknown as Launch);
+}
+
+async function textOf(model: string): Promise<ProgramText> {
+  const file = model.endsWith(".nnc") ? model : await listingOf(vscode.Uri.file(model));
+  return ProgramText.read(file, folderOf(model));
+}

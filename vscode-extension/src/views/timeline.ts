@@ -1,0 +1,246 @@
+// The moments of a run as a tree: its branches, and in each what was marked, kept and edited on the way.
+
+import * as vscode from "vscode";
+import { Follower, FollowingView } from "./following";
+import { Sessions } from "./sessionEvents";
+
+interface Moment {
+  kind: "start" | "checkpoint" | "micro" | "edit" | "mark" | "left" | "now";
+  statements: number;
+  name?: string;
+  line?: number;
+  graph?: string;
+  text?: string;
+}
+
+interface Branch {
+  number: number;
+  title: string;
+  parent: number | null;
+  current: boolean;
+  moments: Moment[];
+  leftOut: number;
+}
+
+interface Answer {
+  branches: Branch[];
+  leftOut: number;
+}
+
+/** A row of the tree: a branch, or one of its moments. */
+export interface Row {
+  branch: Branch;
+  moment?: Moment;
+  id: string;
+}
+
+const ICONS: Record<Moment["kind"], string> = {
+  start: "debug-restart",
+  checkpoint: "history",
+  micro: "symbol-method",
+  edit: "edit",
+  mark: "bookmark",
+  left: "circle-outline",
+  now: "debug-stackframe",
+};
+
+/** Rows of a branch that the view shows in a panel of the usual height. */
+const FITTING = 8;
+
+export class Timeline implements FollowingView, vscode.TreeDataProvider<Row>, vscode.Disposable {
+  readonly request = "nncdbg/timeline";
+  readonly follower: Follower;
+  private readonly changed = new vscode.EventEmitter<void>();
+  readonly onDidChangeTreeData = this.changed.event;
+  private readonly tree: vscode.TreeView<Row>;
+  private rows: Row[] = [];
+  private session: vscode.DebugSession | undefined;
+  /** The rows are new, and VS Code has not yet scrolled to the current moment. */
+  private unrevealed = false;
+
+  constructor(sessions: Sessions) {
+    this.follower = new Follower(this, sessions);
+    this.tree = vscode.window.createTreeView<Row>("nncdbg.timeline", { treeDataProvider: this });
+    this.tree.onDidChangeVisibility(() => this.follower.update());
+  }
+
+  // -- what it shows -----------------------------------------------------------------------------
+
+  get visible(): boolean {
+    return this.tree.visible;
+  }
+
+  asks(): object {
+    return {};
+  }
+
+  show(answer: Answer, session: vscode.DebugSession): void {
+    this.session = session;
+    this.rows = answer.branches.map((branch) => ({ branch, id: `${branch.number}` }));
+    this.tree.message = answer.leftOut ? `${answer.leftOut} older branches are not shown.` : undefined;
+    this.changed.fire();
+    this.unrevealed = true;
+  }
+
+  /**
+   * Scrolls to the current moment where not all rows fit.  `reveal` opens a view that was hidden since, and so hides
+   * what else is in the panel: hence only when VS Code reads the rows, and only where it is of use.
+   */
+  private revealNow(moments: Row[]): void {
+    const now = moments.find((row) => row.moment?.kind === "now");
+    if (!now || moments.length < FITTING || !this.unrevealed || !this.visible) {
+      return;
+    }
+    this.unrevealed = false;
+    const { rows } = this;
+    this.tree.reveal(now, { select: false }).then(undefined, (error: unknown) => {
+      // A row that was replaced meanwhile is not there to be revealed; the new one is revealed by itself.
+      if (this.rows === rows) {
+        throw error;
+      }
+    });
+  }
+
+  say(words: string): void {
+    this.session = undefined;
+    this.rows = [];
+    this.tree.message = words;
+    this.changed.fire();
+  }
+
+  getChildren(row?: Row): Row[] {
+    if (!row) {
+      return this.rows;
+    }
+    const { branch } = row;
+    const moments = row.moment ? [] : branch.moments.map((moment, index) => ({ branch, moment, id: idOf(branch, index) }));
+    this.revealNow(moments);
+    return moments;
+  }
+
+  getParent(row: Row): Row | undefined {
+    return row.moment && this.rows.find((each) => each.branch === row.branch);
+  }
+
+  getTreeItem(row: Row): vscode.TreeItem {
+    return row.moment ? itemOfMoment(row, row.moment) : itemOfBranch(row);
+  }
+
+  // -- what one does with it -----------------------------------------------------------------------
+
+  /** To a moment, or to where a branch was left. */
+  async goTo(row: Row): Promise<void> {
+    const moment = row.moment ?? row.branch.moments.find(({ kind }) => kind === "left");
+    if (moment?.kind === "mark") {
+      await this.ask("nncdbg/marks", { action: "goto", name: moment.name });
+    } else if (moment && moment.kind !== "now") {
+      await this.ask("nncdbg/moment", { branch: row.branch.number, statements: moment.statements });
+    }
+  }
+
+  async setMark(): Promise<void> {
+    const taken = this.marks();
+    const value = [...taken, ""].map((_, index) => `m${index + 1}`).find((each) => !taken.includes(each));
+    const name = await askName("Name of the new mark", value, taken);
+    if (name) {
+      await this.ask("nncdbg/marks", { action: "set", name });
+      this.follower.again();
+    }
+  }
+
+  async renameMark({ moment }: Row): Promise<void> {
+    const others = this.marks().filter((each) => each !== moment?.name);
+    const to = await askName(`New name for the mark ${moment?.name}`, moment?.name, others);
+    if (to && to !== moment?.name) {
+      await this.ask("nncdbg/marks", { action: "rename", name: moment?.name, to });
+      this.follower.again();
+    }
+  }
+
+  async deleteMark({ moment }: Row): Promise<void> {
+    await this.ask("nncdbg/marks", { action: "delete", name: moment?.name });
+    this.follower.again();
+  }
+
+  private marks(): (string | undefined)[] {
+    const moments = this.rows.flatMap((row) => row.branch.moments);
+    return moments.filter(({ kind }) => kind === "mark").map(({ name }) => name);
+  }
+
+  private async ask(request: string, argument: object): Promise<void> {
+    const session = this.session ?? vscode.debug.activeDebugSession;
+    if (session?.type !== "nncdbg") {
+      throw new Error("no graph is being debugged");
+    }
+    await session.customRequest(request, argument);
+  }
+
+  dispose(): void {
+    this.tree.dispose();
+    this.changed.dispose();
+  }
+}
+
+/** What was the same moment before keeps its number, so that the tree stays as it was opened. */
+function idOf(branch: Branch, index: number): string {
+  const { kind, statements, name } = branch.moments[index];
+  const alike = branch.moments.slice(0, index).filter((each) => each.kind === kind && each.statements === statements);
+  return [branch.number, kind, statements, kind === "mark" ? name : alike.length].join(":");
+}
+
+function askName(prompt: string, value: string | undefined, taken: (string | undefined)[]) {
+  const validateInput = (name: string) =>
+    !name.trim() ? "A mark needs a name." : taken.includes(name.trim()) ? `The mark ${name.trim()} already exists.` : "";
+  return vscode.window.showInputBox({ prompt, value, validateInput }).then((name) => name?.trim());
+}
+
+function itemOfBranch({ branch, id }: Row): vscode.TreeItem {
+  const { Expanded, Collapsed } = vscode.TreeItemCollapsibleState;
+  const item = new vscode.TreeItem(branch.title, branch.current ? Expanded : Collapsed);
+  item.id = id;
+  item.iconPath = new vscode.ThemeIcon("git-branch");
+  item.contextValue = branch.current ? "branch" : "otherBranch";
+  const from = branch.parent === null ? "" : `, from ${branch.parent}`;
+  const older = branch.leftOut ? `, ${branch.leftOut} older entries not shown` : "";
+  item.description = `branch ${branch.number}${from}${older}`;
+  const now = branch.current ? ", the current one" : "";
+  item.accessibilityInformation = { label: `Branch ${branch.number}: ${branch.title}${now}${older}` };
+  return item;
+}
+
+function itemOfMoment(row: Row, moment: Moment): vscode.TreeItem {
+  const item = new vscode.TreeItem(titleOf(moment));
+  const { kind } = moment;
+  const color = kind === "now" ? new vscode.ThemeColor("debugIcon.breakpointCurrentStackframeForeground") : undefined;
+  item.id = row.id;
+  item.iconPath = new vscode.ThemeIcon(ICONS[kind], color);
+  item.contextValue = kind === "mark" || kind === "now" ? kind : "moment";
+  const after = moment.statements === 1 ? "after 1 statement" : `after ${moment.statements} statements`;
+  const place = moment.line === undefined ? [] : [`line ${moment.line}`];
+  item.description = [...place, `after ${moment.statements}`].join(", ");
+  item.tooltip = moment.text === undefined ? after : `@${moment.graph}, line ${moment.line}\n${moment.text}\n${after}`;
+  item.accessibilityInformation = { label: [titleOf(moment), ...place, after].join(", ") };
+  if (kind !== "now") {
+    item.command = { command: "nncdbg.timeline.goTo", title: "Go There", arguments: [row] };
+  }
+  return item;
+}
+
+function titleOf(moment: Moment): string {
+  switch (moment.kind) {
+    case "start":
+      return "Start";
+    case "checkpoint":
+      return "Checkpoint";
+    case "micro":
+      return `Stepped into the micro program of ${moment.name}`;
+    case "edit":
+      return `${moment.name} set`;
+    case "mark":
+      return moment.name as string;
+    case "left":
+      return "Branch left here";
+    case "now":
+      return "Now";
+  }
+}

@@ -1,0 +1,119 @@
+// The form "Run with": one row for each input, then sizes, backend and seed.
+
+import { type Choices, type Field, fieldOf, type FromForm, GENERATED, type Model, textOf, type ToForm } from "../../runForm/fields";
+import { button, element } from "../page/elements";
+import "./style.css";
+
+declare function acquireVsCodeApi(): { postMessage(message: FromForm): void };
+
+const code = acquireVsCodeApi();
+
+const KINDS: [Field["kind"], string][] = [
+  ["", "drawn at random"],
+  ["file", "file"],
+  ["value", "number or list"],
+  ...GENERATED.map((kind): [Field["kind"], string] => [kind, kind]),
+];
+
+const HINTS: Partial<Record<Field["kind"], string>> = { file: "x.npy, batch.npz:key or photo.png:/255,resize", value: "16000 or [[0.5, nan]]" };
+const SIZES = "sizes, if different from the type: 1,512";
+
+interface Row {
+  select: HTMLSelectElement;
+  detail: HTMLInputElement;
+  update(): void;
+}
+
+let rows = new Map<string, Row>();
+
+function show(model: Model, choices: Choices, words: string): void {
+  rows = new Map();
+  const sizes = new Map<string, HTMLInputElement>();
+  const backend = element("select", { label: "Backend" });
+  const options = [["", "default"], ...model.backends.map((name) => [name, name])] as const;
+  backend.append(...options.map(([value, text]) => element("option", { value, selected: value === choices.backend }, text)));
+  const seed = number("Seed", choices.seed, "0");
+  const entered = (): Choices => ({
+    inputs: Object.fromEntries([...rows].map(([name, row]) => [name, textOf(fieldIn(row))])),
+    dims: Object.fromEntries([...sizes].map(([name, field]) => [name, field.value])),
+    backend: backend.value,
+    seed: seed.value,
+  });
+  const form = element(
+    "form",
+    {},
+    element("h1", {}, `Run ${model.title} with`),
+    ...(words ? [element("p", { className: "words", role: "alert" }, words)] : []),
+    ...group("Inputs", model.inputs.map(({ name, type }) => inputRow(name, type, choices.inputs[name] ?? ""))),
+    ...group("Sizes", model.dims.map((name) => {
+      const field = number(`Size ${name}`, choices.dims[name] ?? "", "chosen");
+      sizes.set(name, field);
+      return row(name, field);
+    })),
+    ...group("Run", [row("backend", backend), row("seed", seed)]),
+    element("button", { type: "submit", className: "start" }, "Start Debugging"),
+  );
+  form.onsubmit = (event) => {
+    event.preventDefault();
+    code.postMessage({ kind: "start", choices: entered() });
+  };
+  document.querySelector("form")?.remove();
+  document.body.append(form);
+  form.querySelector<HTMLElement>("select, input")?.focus();
+}
+
+function group(title: string, members: HTMLElement[]): HTMLElement[] {
+  return members.length ? [element("h2", {}, title), ...members] : [];
+}
+
+function row(name: string, ...fields: HTMLElement[]): HTMLElement {
+  return element("div", { className: "row" }, element("span", { className: "name", title: name }, name), ...fields);
+}
+
+function number(label: string, value: string, placeholder: string): HTMLInputElement {
+  return element("input", { label, value, placeholder, inputMode: "numeric", spellcheck: false });
+}
+
+function inputRow(name: string, type: string | null, text: string): HTMLElement {
+  const { kind, detail: said } = fieldOf(text);
+  const select = element("select", { label: `Data for ${name}` });
+  select.append(...KINDS.map(([value, words]) => element("option", { value, selected: value === kind }, words)));
+  const detail = element("input", { label: `Details for ${name}`, value: said, spellcheck: false });
+  const choose = button("Choose File …", `Choose a file for ${name}`, () => code.postMessage({ kind: "choose", input: name }));
+  const update = () => {
+    const chosen = select.value as Field["kind"];
+    detail.hidden = !chosen;
+    detail.placeholder = HINTS[chosen] ?? SIZES;
+    choose.hidden = chosen !== "file";
+  };
+  select.onchange = () => {
+    detail.value = "";
+    update();
+  };
+  update();
+  rows.set(name, { select, detail, update });
+  const words = element("span", { className: "type" }, type ?? "type unknown");
+  return row(`%${name}`, words, element("span", { className: "data" }, select, detail, choose));
+}
+
+function fieldIn({ select, detail }: Row): Field {
+  return { kind: select.value as Field["kind"], detail: detail.value };
+}
+
+function fill(name: string, file: string): void {
+  const chosen = rows.get(name);
+  if (chosen) {
+    chosen.select.value = "file";
+    chosen.detail.value = file;
+    chosen.update();
+  }
+}
+
+window.addEventListener("message", ({ data }: MessageEvent<ToForm>) => {
+  if (data.kind === "show") {
+    show(data.model, data.choices, data.words);
+  } else {
+    fill(data.input, data.file);
+  }
+});
+code.postMessage({ kind: "ready" });
