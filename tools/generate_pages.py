@@ -69,7 +69,7 @@ def influence() -> Pages:
 
 
 def pictures() -> Pages:
-    """A session that finds a NaN, mends it and goes on, as a terminal shows it."""
+    """A session that finds a NaN, corrects it and continues, as a terminal shows it."""
     from tools.terminal_picture import picture
 
     commands = [

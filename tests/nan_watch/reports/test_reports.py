@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.engine.diagnosis.cause import NAMES
+from nncdbg.engine.ops.causes import NAMES
 from nncdbg.nan_watch.measuring.gates import gate_names
 from nncdbg.nan_watch.memory import wording as memory_words
 from nncdbg.nan_watch.reports import FORMS

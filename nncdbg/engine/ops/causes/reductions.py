@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.diagnosis.cause import Birth, Cause
-from nncdbg.engine.diagnosis.causes.arithmetic import zero_times_infinity
-from nncdbg.engine.diagnosis.causes.numbers import EXACT, ends, largest, overflow_hint, shown
-from nncdbg.engine.diagnosis.causes.places import Index, Region, infinities, many, region, spelled, spot
-from nncdbg.engine.diagnosis.causes.rules import rule
-from nncdbg.engine.diagnosis.causes.summing import (
+from nncdbg.engine.ops.causes import Birth, Cause, Maker
+from nncdbg.engine.ops.causes.arithmetic import zero_times_infinity
+from nncdbg.engine.ops.causes.numbers import EXACT, ends, largest, overflow_hint, shown
+from nncdbg.engine.ops.causes.places import Index, Region, infinities, many, region, spelled, spot
+from nncdbg.engine.ops.causes.summing import (
     Sum,
     cause_of_number,
     cause_of_sum,
@@ -22,17 +20,8 @@ from nncdbg.engine.diagnosis.causes.summing import (
     decimal,
     sum_of,
 )
+from nncdbg.engine.ops.declaration import CauseRule
 from nncdbg.engine.ops.types import normal_axes, normal_axis
-
-_EXTREMES = {"ReduceMax": "the maximum", "ReduceMin": "the minimum"}
-_SUMS = {
-    "ReduceSum": ("the sum", 1),
-    "ReduceMean": ("the sum that the mean needs", 1),
-    "ReduceL1": ("the sum of the magnitudes", 1),
-    "ReduceSumSquare": ("the sum of squares", 2),
-    "ReduceL2": ("the sum of squares", 2),
-}
-"""What is summed, and the power of the terms."""
 
 
 def reduced_axes(birth: Birth) -> tuple[int, ...]:
@@ -66,29 +55,38 @@ def _from(birth: Birth) -> tuple[Region, Sequence[int]]:
     return region(birth, 0, reduced_place(birth, axes, spot(birth))), axes
 
 
-@rule(*_SUMS)
-def reduced_sum(birth: Birth) -> Cause | None:
-    source, axes = _from(birth)
-    what, power = _SUMS[birth.op]
-    if not source.values.size:
-        return empty_reduction(birth, 0, axes, "the mean") if birth.op == "ReduceMean" else None
-    return cause_of_sum(birth, _terms(birth.op, source.values, power), f"{what} of {source.words}")
+def _summed(what: str, power: float = 1, *, mean: bool = False, sizes: bool = False) -> CauseRule:
+    """For a sum of powers of the elements; `sizes` are added without their signs."""
+
+    def rule(birth: Birth) -> Cause | None:
+        source, axes = _from(birth)
+        if not source.values.size:
+            return empty_reduction(birth, 0, axes, "the mean") if mean else None
+        found = sum_of(source.values, power)
+        if sizes:
+            found = Sum(EXACT.subtract(found.positive, found.negative), posinf=found.posinf + found.neginf)
+        return cause_of_sum(birth, found, f"{what} of {source.words}")
+
+    return rule
 
 
-def _terms(op: str, values: Any, power: float) -> Sum:
-    found = sum_of(values, power)
-    if op != "ReduceL1":
-        return found
-    return Sum(EXACT.subtract(found.positive, found.negative), posinf=found.posinf + found.neginf)
+total = _summed("the sum")
+mean = _summed("the sum that the mean needs", mean=True)
+total_of_sizes = _summed("the sum of the magnitudes", sizes=True)
+total_of_squares = _summed("the sum of squares", 2)
 
 
-@rule(*_EXTREMES)
-def extreme(birth: Birth) -> Cause | None:
-    source, axes = _from(birth)
-    return None if source.values.size else empty_reduction(birth, 0, axes, _EXTREMES[birth.op])
+def _extreme(what: str) -> CauseRule:
+    def rule(birth: Birth) -> Cause | None:
+        source, axes = _from(birth)
+        return None if source.values.size else empty_reduction(birth, 0, axes, what)
+
+    return rule
 
 
-@rule("ReduceLogSum")
+greatest, least = _extreme("the maximum"), _extreme("the minimum")
+
+
 def logarithm_of_sum(birth: Birth) -> Cause | None:
     source, axes = _from(birth)
     if not source.values.size:
@@ -106,7 +104,6 @@ def logarithm_of_sum(birth: Birth) -> Cause | None:
     return cause_of_sum(birth, found, words)
 
 
-@rule("ReduceLogSumExp")
 def logarithm_of_exponentials(birth: Birth) -> Cause | None:
     source, axes = _from(birth)
     if not source.values.size:
@@ -119,23 +116,28 @@ def logarithm_of_exponentials(birth: Birth) -> Cause | None:
     return cause_of_number(birth, exact, f"log(sum(exp({source.words})))")
 
 
-@rule("ReduceProd")
 def reduced_product(birth: Birth) -> Cause | None:
     return _cause_of_product(birth, _from(birth)[0])
 
 
-@rule("CumSum", "CumProd")
-def running(birth: Birth) -> Cause | None:
+def running_sum(birth: Birth) -> Cause | None:
+    source = _until(birth)
+    return cause_of_sum(birth, sum_of(source.values), f"the sum of {source.words}")
+
+
+def running_product(birth: Birth) -> Cause | None:
+    return _cause_of_product(birth, _until(birth))
+
+
+def _until(birth: Birth) -> Region:
+    """What a running sum or product has taken in up to the element."""
     index, x = spot(birth), birth.inputs[0]
     axis = normal_axis(int(birth.inputs[1].reshape(()).item()), x.ndim)
     here, exclusive = index[axis], bool(birth.attributes["exclusive"])
     until = slice(None, here + (not exclusive))
     if birth.attributes["reverse"]:
         until = slice(here + exclusive, None)
-    source = region(birth, 0, [until if i == axis else place for i, place in enumerate(index)])
-    if birth.op == "CumProd":
-        return _cause_of_product(birth, source)
-    return cause_of_sum(birth, sum_of(source.values), f"the sum of {source.words}")
+    return region(birth, 0, [until if i == axis else place for i, place in enumerate(index)])
 
 
 def _cause_of_product(birth: Birth, source: Region) -> Cause | None:
@@ -168,10 +170,22 @@ def _cause_of_product(birth: Birth, source: Region) -> Cause | None:
     return Cause("overflow", evidence, overflow_hint(dtype))
 
 
-@rule("nncdbg.SumLike")
 def sum_over_broadcast(birth: Birth) -> Cause | None:
     x, like = birth.inputs
     index, lead = spot(birth), x.ndim - like.ndim
     inner = (slice(None) if size == 1 else i for i, size in zip(index, like.shape, strict=True))
     source = region(birth, 0, [*[slice(None)] * lead, *inner])
     return cause_of_sum(birth, sum_of(source.values), f"the sum of {source.words}")
+
+
+def of_nothing(birth: Birth, made_by: Sequence[Maker]) -> bool:
+    """Whether no element is reduced.  Source: ONNX 20, the result over an empty set is -inf or inf."""
+    return bool(birth.inputs[0].size == 0)
+
+
+def logarithm_of_empty_sum(birth: Birth, made_by: Sequence[Maker]) -> bool:
+    """Whether a Log is that of a sum over an empty set, which is -inf by definition (ONNX 20)."""
+    maker = made_by[0] if made_by else None
+    if maker is None or not maker[1] or 0 not in maker[1][0]:
+        return False
+    return maker[0] in ("ReduceSum", "ReduceSumSquare", "ReduceL1", "ReduceL2")

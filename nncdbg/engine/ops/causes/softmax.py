@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.diagnosis.cause import Birth, Cause
-from nncdbg.engine.diagnosis.causes.arithmetic import bracketed, zero_times_infinity
-from nncdbg.engine.diagnosis.causes.numbers import EXACT, shown
-from nncdbg.engine.diagnosis.causes.places import (
+from nncdbg.engine.graph import Array
+from nncdbg.engine.ops.causes import Birth, Cause, Maker
+from nncdbg.engine.ops.causes.arithmetic import bracketed, zero_times_infinity
+from nncdbg.engine.ops.causes.numbers import EXACT, shown
+from nncdbg.engine.ops.causes.places import (
     Index,
     Place,
     at,
@@ -22,8 +24,7 @@ from nncdbg.engine.diagnosis.causes.places import (
     spot,
     under,
 )
-from nncdbg.engine.diagnosis.causes.rules import rule
-from nncdbg.engine.diagnosis.causes.summing import (
+from nncdbg.engine.ops.causes.summing import (
     CHUNK,
     INFINITE,
     cause_of_number,
@@ -31,7 +32,6 @@ from nncdbg.engine.diagnosis.causes.summing import (
     decimal,
     sum_of,
 )
-from nncdbg.engine.graph import Array
 from nncdbg.engine.ops.softmax import rows_of
 
 MASKED = (
@@ -40,7 +40,6 @@ MASKED = (
 )
 
 
-@rule("Softmax", "LogSoftmax")
 def softmax(birth: Birth) -> Cause | None:
     x, index = birth.inputs[0], spot(birth)
     axis = birth.attributes["axis"]
@@ -88,7 +87,6 @@ def _not_a_number(birth: Birth, scores: Array, axis: int, row: Array, index: Ind
 # Losses ---------------------------------------------------------------------------------------
 
 
-@rule("SoftmaxCrossEntropyLoss")
 def cross_entropy(birth: Birth) -> Cause | None:
     scores = birth.inputs[0]
     if birth.index == 1:
@@ -121,8 +119,7 @@ def _normal(rows: Array) -> Array:
     return np.concatenate(parts)
 
 
-@rule("NegativeLogLikelihoodLoss")
-def likelihood(birth: Birth) -> Cause | None:
+def negative_log_likelihood(birth: Birth) -> Cause | None:
     picked, weights = _picked(birth)
     return None if weights is None else cause_of_loss(birth, picked, weights)
 
@@ -163,7 +160,6 @@ def cause_of_loss(birth: Birth, picked: Array, weights: Array) -> Cause | None:
 # Attention ------------------------------------------------------------------------------------
 
 
-@rule("Attention")
 def attention(birth: Birth) -> Cause | None:
     """Whether the row of the mask lets no key through; all else is found in the function of ONNX."""
     mask = birth.inputs[3] if len(birth.inputs) > 3 else None
@@ -186,3 +182,14 @@ def _query(birth: Birth) -> Index:
         return index[:3]
     sizes = birth.output.shape[2] // birth.attributes["q_num_heads"]
     return index[0], index[2] // sizes, index[1]
+
+
+def masked_scores(birth: Birth, made_by: Sequence[Maker]) -> bool:
+    """Whether result 3 of an Attention, the scores after the mask, has only infinities of the mask."""
+    if birth.index != 3:
+        return False
+    mask = birth.inputs[3] if len(birth.inputs) > 3 else None
+    lengths = birth.inputs[6] if len(birth.inputs) > 6 else None
+    given = mask is not None and mask.dtype == np.bool_
+    masks = given or lengths is not None or bool(birth.attributes.get("is_causal"))
+    return masks and not bool((birth.output == np.inf).any())

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 
-from nncdbg.engine.diagnosis.cause import Birth, Cause
-from nncdbg.engine.diagnosis.causes.arithmetic import zero_times_infinity
-from nncdbg.engine.diagnosis.causes.numbers import EXACT, ends, overflow_hint, shown
-from nncdbg.engine.diagnosis.causes.places import at, element, spelled, spot
-from nncdbg.engine.diagnosis.causes.rules import rule
-from nncdbg.engine.diagnosis.causes.summing import INFINITE, cause_of_number, decimal
+from nncdbg.engine.ops.causes import Birth, Cause
+from nncdbg.engine.ops.causes.arithmetic import zero_times_infinity
+from nncdbg.engine.ops.causes.numbers import EXACT, ends, overflow_hint, shown
+from nncdbg.engine.ops.causes.places import at, element, spelled, spot
+from nncdbg.engine.ops.causes.summing import INFINITE, cause_of_number, decimal
 
 
-@rule("LeakyRelu", "PRelu")
 def sloped(birth: Birth) -> Cause | None:
     index, x = spot(birth), birth.inputs[0]
     number = element(x, index)
@@ -33,7 +31,6 @@ def _slope(birth: Birth, index: tuple[int, ...]) -> float:
     return float(element(slope, index))
 
 
-@rule("HardSwish", "Gelu", "Swish", "Mish", "Softsign", "Elu", "Selu", "Celu", "HardSigmoid", "Shrink")
 def gated(birth: Birth) -> Cause | None:
     """x times a gate that closes below, or an exponential below 0; the factors are attributes."""
     index = spot(birth)

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.diagnosis.cause import Birth, Cause
-from nncdbg.engine.diagnosis.causes.arithmetic import zero_times_infinity
-from nncdbg.engine.diagnosis.causes.numbers import shown
-from nncdbg.engine.diagnosis.causes.places import (
+from nncdbg.engine.ops.causes import Birth, Cause
+from nncdbg.engine.ops.causes.arithmetic import zero_times_infinity
+from nncdbg.engine.ops.causes.numbers import shown
+from nncdbg.engine.ops.causes.places import (
     Index,
     Place,
     Region,
@@ -23,9 +23,8 @@ from nncdbg.engine.diagnosis.causes.places import (
     spelled,
     spot,
 )
-from nncdbg.engine.diagnosis.causes.reductions import empty_reduction
-from nncdbg.engine.diagnosis.causes.rules import rule
-from nncdbg.engine.diagnosis.causes.summing import (
+from nncdbg.engine.ops.causes.reductions import empty_reduction
+from nncdbg.engine.ops.causes.summing import (
     INFINITE,
     cause_of_number,
     cause_of_sum,
@@ -63,20 +62,17 @@ def _source(birth: Birth, index: Index) -> Region:
     return region(birth, 0, [ALL if axis in axes else i for axis, i in enumerate(index)])
 
 
-@rule("LayerNormalization", "InstanceNormalization")
 def normalization(birth: Birth) -> Cause | None:
     index = spot(birth)
     affine = _affine(birth, index)
     return _standardized(birth, _source(birth, index), index, birth.attributes["epsilon"], affine)
 
 
-@rule("MeanVarianceNormalization")
 def mean_variance(birth: Birth) -> Cause | None:
     index = spot(birth)
     return _standardized(birth, _source(birth, index), index, 1e-18, (1.0, 0.0))
 
 
-@rule("GroupNormalization")
 def groups(birth: Birth) -> Cause | None:
     x, index = birth.inputs[0], spot(birth)
     each = x.shape[1] // birth.attributes["num_groups"]
@@ -180,7 +176,6 @@ def _of_affine(birth: Birth, normal: float, affine: tuple[float, float], index: 
     return cause_of_sum(birth, sum_of(terms), words)
 
 
-@rule("RMSNormalization")
 def root_mean_square(birth: Birth) -> Cause | None:
     index, epsilon = spot(birth), birth.attributes["epsilon"]
     source = _source(birth, index)
@@ -205,7 +200,6 @@ def root_mean_square(birth: Birth) -> Cause | None:
     return _of_affine(birth, normal, (scale, 0.0), index) or _of_moments(birth, source)
 
 
-@rule("LpNormalization")
 def power_norm(birth: Birth) -> Cause | None:
     source = _source(birth, spot(birth))
     if not np.isinf(source.values).any():
@@ -214,7 +208,6 @@ def power_norm(birth: Birth) -> Cause | None:
     return Cause("infinity divided by infinity", evidence, INFINITE)
 
 
-@rule("BatchNormalization")
 def batch(birth: Birth) -> Cause | None:
     index, attributes = spot(birth), birth.attributes
     if birth.index:

@@ -12,46 +12,23 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.diagnosis.cause import Birth, Cause
-from nncdbg.engine.diagnosis.causes.arithmetic import zero_times_infinity
-from nncdbg.engine.diagnosis.causes.numbers import EXACT, ends, is_float, overflow_hint, overflows, shown
-from nncdbg.engine.diagnosis.causes.places import Index, at, flat, has_infinity, spelled, spot, under
-from nncdbg.engine.diagnosis.causes.summing import INFINITE, decimal
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.graph import Array
-from nncdbg.engine.observers.nonfinite import bad
 from nncdbg.engine.ops import lookup
-from nncdbg.engine.ops.declaration import Op
+from nncdbg.engine.ops.causes import Birth, Cause
+from nncdbg.engine.ops.causes.arithmetic import zero_times_infinity
+from nncdbg.engine.ops.causes.numbers import EXACT, ends, is_float, overflow_hint, overflows, shown
+from nncdbg.engine.ops.causes.places import Index, at, flat, has_infinity, spelled, spot, under
+from nncdbg.engine.ops.causes.summing import INFINITE, decimal
+from nncdbg.engine.ops.declaration import Content, Op
 from nncdbg.engine.ops.schema import split, versions_of
+from nncdbg.stats.finiteness import bad
 
 MOST = 1 << 20
 """Elements of operands and result up to which an op is run again: some ten milliseconds."""
 
 MOST_BY_REFERENCE = 1 << 12
 """The same for `onnx.reference`, parts of which are loops in Python."""
-
-MOVES = frozenset(
-    {
-        *("ArgMax", "ArgMin", "CenterCropPad", "Compress", "Concat", "ConcatFromSequence", "DepthToSpace"),
-        *("Expand", "EyeLike", "Flatten", "Gather", "GatherElements", "GatherND", "GlobalMaxPool", "Hardmax"),
-        *("Identity", "MaxPool", "MaxRoiPool", "OneHot", "Optional", "OptionalGetElement", "Pad", "Reshape"),
-        *("ReverseSequence", "SequenceAt", "SequenceConstruct", "SequenceErase", "SequenceInsert", "Slice"),
-        *("SpaceToDepth", "Split", "SplitToSequence", "Squeeze", "TensorScatter", "Tile", "TopK"),
-        *("Transpose", "Trilu", "Unique", "Unsqueeze", "nncdbg.Windows"),
-    }
-)
-"""Ops whose result holds nothing that their operands do not hold, or a number between fixed bounds."""
-
-POINTWISE = frozenset(
-    {
-        *("Abs", "Acos", "Acosh", "Add", "Asin", "Asinh", "Atan", "Atanh", "Cast", "CastLike", "Ceil"),
-        *("Celu", "Clip", "Cos", "Cosh", "Div", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid"),
-        *("HardSwish", "LeakyRelu", "Log", "Max", "Mean", "Min", "Mish", "Mod", "Mul", "Neg", "PRelu", "Pow"),
-        *("Reciprocal", "Relu", "Round", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus"),
-        *("Softsign", "Sqrt", "Sub", "Sum", "Swish", "Tan", "Tanh", "ThresholdedRelu", "Where"),
-    }
-)
-"""Ops each element of whose result depends on the elements in the same place only."""
 
 _EXPECTED = (NncdbgError, ValueError, TypeError, RuntimeError, ArithmeticError, LookupError, AttributeError)
 """What kernels, those of `onnx.reference` too, raise over operands of a type they do not take."""
@@ -63,7 +40,8 @@ def recomputed(birth: Birth) -> Cause | None:
     again = _again(birth, birth.inputs)
     if again is not None and not _is_bad(again, index, birth.kind):
         return _suspect(birth, index, shown(float(again[index])))
-    if birth.op in MOVES and again is None:
+    op = lookup(birth.op, birth.opset)
+    if again is None and op is not None and op.content in (Content.MOVED, Content.BOUNDED):
         return _suspect(birth, index, "an element of an operand")
     if not _is_known(birth.op):
         return None
@@ -74,7 +52,8 @@ def recomputed(birth: Birth) -> Cause | None:
 
 def narrowed(birth: Birth, index: Index) -> tuple[Birth, Index]:
     """Of a pointwise op, the one element that is looked at, with as many axes as before."""
-    if birth.op not in POINTWISE or (birth.opset < 7 and len(birth.inputs) > 1):
+    op = lookup(birth.op, birth.opset)
+    if op is None or not op.pointwise or (birth.opset < 7 and len(birth.inputs) > 1):
         return birth, index
     inputs = [
         value[tuple(slice(i, i + 1) for i in under(value, index))] if isinstance(value, np.ndarray) else value

@@ -6,15 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.diagnosis.cause import Birth, Cause
-from nncdbg.engine.diagnosis.causes.arithmetic import zero_times_infinity
-from nncdbg.engine.diagnosis.causes.places import counted, spelled
-from nncdbg.engine.diagnosis.causes.rules import rule
-from nncdbg.engine.diagnosis.causes.summing import INFINITE
 from nncdbg.engine.graph import Array
+from nncdbg.engine.ops.causes import Birth, Cause
+from nncdbg.engine.ops.causes.arithmetic import zero_times_infinity
+from nncdbg.engine.ops.causes.places import counted, spelled
+from nncdbg.engine.ops.causes.summing import INFINITE
+from nncdbg.engine.ops.declaration import CauseRule
 
 
-@rule("RNN", "GRU", "LSTM")
 def recurrent(birth: Birth) -> Cause | None:
     """Infinities in the products of x with W and of the first state with R."""
     if birth.kind != "nan":
@@ -38,20 +37,25 @@ def _meet(a: Array, b: Array) -> bool:
     return bool((b[..., features] == 0).any())
 
 
-_MOMENTS = {"ai.onnx.preview.training.Adagrad": 3, "ai.onnx.preview.training.Adam": 4}
-"""Optimizers that take the root of their last state, and how many operands they have per tensor."""
+def _optimizer(operands: int) -> CauseRule:
+    """For an optimizer that takes the root of its last state and has `operands` per tensor.
 
+    Its operands are R, T, then per tensor x, its gradient and the states; the last is a sum of squares.
+    """
 
-@rule(*_MOMENTS)
-def optimizer(birth: Birth) -> Cause | None:
-    """R, T, then per tensor x, its gradient and the states; the last of these is a sum of squares."""
-    if birth.kind != "nan":
+    def rule(birth: Birth) -> Cause | None:
+        if birth.kind != "nan":
+            return None
+        tensors = (len(birth.inputs) - 2) // operands
+        for number in range(len(birth.inputs) - tensors, len(birth.inputs)):
+            state: Any = birth.inputs[number]
+            if (state < 0).any():
+                evidence = counted(birth, number, state < 0, "negative")
+                hint = "a sum of squares is never negative: check how this state is initialized or loaded"
+                return Cause("square root of a negative number", evidence, hint)
         return None
-    tensors = (len(birth.inputs) - 2) // _MOMENTS[birth.op]
-    for number in range(len(birth.inputs) - tensors, len(birth.inputs)):
-        state: Any = birth.inputs[number]
-        if (state < 0).any():
-            evidence = counted(birth, number, state < 0, "negative")
-            hint = "a sum of squares is never negative: check how this state is initialized or loaded"
-            return Cause("square root of a negative number", evidence, hint)
-    return None
+
+    return rule
+
+
+adagrad, adam = _optimizer(3), _optimizer(4)

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
-from nncdbg.engine.compilation.code import Code
-from nncdbg.engine.text.lexemes import name_text
-
-_DEPTH = 6
-"""How far back formulas are read."""
+from nncdbg.engine.ops.causes import Made
 
 _MOVING = frozenset(
     {"Identity", "Cast", "CastLike", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Flatten"}
@@ -19,33 +12,6 @@ _MEANS = frozenset({"ReduceMean", "GlobalAveragePool", "AveragePool", "Div", "Mu
 
 CANCELLATION = "rounding can make E[x^2] - E[x]^2 negative: compute the variance as the mean of (x - mean)^2"
 """What to do about a `cancelling_variance`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Made:
-    """The statement of the same block that made a value: its op, and its operands by name and by maker."""
-
-    op: str
-    names: Sequence[str]
-    of: Sequence[Made | None]
-
-    def spelled(self, number: int) -> str:
-        """An operand as the program text has it."""
-        name = self.names[number] if number < len(self.names) else ""
-        return f"%{name_text(name)}" if name else f"operand {number + 1}"
-
-
-def made(code: Code, slot: int, depth: int = _DEPTH) -> Made | None:
-    """What made the value in a slot; None for an input, a constant, or what a loop or call gives."""
-    pc = code.definition[slot]
-    if pc < 0 or not depth:
-        return None
-    operands = code.operands[pc]
-    return Made(
-        code.nodes[pc].op,
-        [code.names[each] for each in operands],
-        [made(code, each, depth - 1) for each in operands],
-    )
 
 
 def before_moving(maker: Made | None) -> Made | None:

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.diagnosis.cause import Birth, Cause
-from nncdbg.engine.diagnosis.causes.makers import (
+from nncdbg.engine.dtypes import name_of
+from nncdbg.engine.ops.causes import Birth, Cause
+from nncdbg.engine.ops.causes.makers import (
     CANCELLATION,
     before_moving,
     cancelling_variance,
     complement_of,
 )
-from nncdbg.engine.diagnosis.causes.numbers import EXACT, ends, largest, overflow_hint, overflows, shown
-from nncdbg.engine.diagnosis.causes.places import at, counted, element, spelled, spot
-from nncdbg.engine.diagnosis.causes.rules import rule
-from nncdbg.engine.diagnosis.causes.summing import decimal
-from nncdbg.engine.dtypes import name_of
+from nncdbg.engine.ops.causes.numbers import EXACT, ends, largest, overflow_hint, overflows, shown
+from nncdbg.engine.ops.causes.places import at, counted, element, spelled, spot
+from nncdbg.engine.ops.causes.summing import decimal
+from nncdbg.engine.ops.declaration import CauseRule
 
 
 def least(dtype: np.dtype[Any]) -> str:
@@ -29,7 +28,6 @@ def least(dtype: np.dtype[Any]) -> str:
     return {"f16": "1e-6", "f64": "1e-12"}.get(name_of(dtype), "1e-7")
 
 
-@rule("Log")
 def logarithm(birth: Birth) -> Cause | None:
     x, name = birth.inputs[0], spelled(birth, 0)
     number = element(x, spot(birth))
@@ -57,7 +55,6 @@ def _log_hint(birth: Birth) -> str:
     return clipped
 
 
-@rule("Sqrt")
 def root(birth: Birth) -> Cause | None:
     x, name = birth.inputs[0], spelled(birth, 0)
     if element(x, spot(birth)) >= 0:
@@ -68,7 +65,6 @@ def root(birth: Birth) -> Cause | None:
     return Cause("square root of a negative number", counted(birth, 0, x < 0, "negative"), hint)
 
 
-@rule("Exp", "Sinh", "Cosh")
 def exponential(birth: Birth) -> Cause | None:
     x, index, dtype = birth.inputs[0], spot(birth), birth.output.dtype
     number = element(x, index)
@@ -91,46 +87,34 @@ def exponential(birth: Birth) -> Cause | None:
     return Cause("overflow of the exponential", evidence, hint)
 
 
-@dataclass(frozen=True, slots=True)
-class Domain:
-    """Which numbers a function does not take, in NumPy and in words; and what to do."""
+def _domain(outside: Callable[[Any], Any], words: str, hint: str) -> CauseRule:
+    """For a function that takes some numbers only; `outside` finds the others."""
 
-    outside: Callable[[Any], Any]
-    words: str
-    hint: str
+    def rule(birth: Birth) -> Cause | None:
+        x = birth.inputs[0]
+        if not outside(np.float64(element(x, spot(birth)))):
+            return None
+        return Cause("outside of the domain", counted(birth, 0, outside(x), words), hint)
+
+    return rule
 
 
-_BOTH_SIDES = "use Clip(x, -1, 1): rounding can move a cosine or a correlation past 1"
-_INFINITE = Domain(
-    np.isinf,
-    "infinite",
-    "find the op where the infinity originates, or clip the operand",
+of_angle = _domain(np.isinf, "infinite", "find the op where the infinity originates, or clip the operand")
+arcsine = _domain(
+    lambda x: np.abs(x) > 1,
+    "outside of [-1, 1]",
+    "use Clip(x, -1, 1): rounding can move a cosine or a correlation past 1",
 )
-
-_DOMAINS = {
-    "Asin": Domain(lambda x: np.abs(x) > 1, "outside of [-1, 1]", _BOTH_SIDES),
-    "Acos": Domain(lambda x: np.abs(x) > 1, "outside of [-1, 1]", _BOTH_SIDES),
-    "Atanh": Domain(
-        lambda x: np.abs(x) >= 1,
-        "outside of (-1, 1)",
-        "keep it inside: Clip(x, -1 + epsilon, 1 - epsilon)",
-    ),
-    "Acosh": Domain(lambda x: x < 1, "below 1", "keep it in the domain: Max(x, 1)"),
-    "Sin": _INFINITE,
-    "Cos": _INFINITE,
-    "Tan": _INFINITE,
-}
+area_tangent = _domain(
+    lambda x: np.abs(x) >= 1, "outside of (-1, 1)", "keep it inside: Clip(x, -1 + epsilon, 1 - epsilon)"
+)
+area_cosine = _domain(lambda x: x < 1, "below 1", "keep it in the domain: Max(x, 1)")
 
 
-@rule(*_DOMAINS)
-def domain(birth: Birth) -> Cause | None:
+def tangent(birth: Birth) -> Cause | None:
     x, index = birth.inputs[0], spot(birth)
-    known = _DOMAINS[birth.op]
     number = element(x, index)
-    if known.outside(np.float64(number)):
-        evidence = counted(birth, 0, known.outside(x), known.words)
-        return Cause("outside of the domain", evidence, known.hint)
-    if birth.op == "Tan" and math.isfinite(number) and overflows(Decimal(math.tan(number)), x.dtype):
-        evidence = f"tan({shown(number)}){at(index)} = {shown(math.tan(number))}, and {ends(x.dtype)}"
-        return Cause("overflow", evidence, overflow_hint(x.dtype))
-    return None
+    if math.isinf(number) or not overflows(Decimal(math.tan(number)), x.dtype):
+        return of_angle(birth)
+    evidence = f"tan({shown(number)}){at(index)} = {shown(math.tan(number))}, and {ends(x.dtype)}"
+    return Cause("overflow", evidence, overflow_hint(x.dtype))

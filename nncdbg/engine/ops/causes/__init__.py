@@ -1,15 +1,46 @@
-"""The records of a diagnosis: the statement where a NaN or Inf originates, and why."""
+"""Causes of NaN and Inf: the records of a diagnosis, and one file of rules for each family of ops.
+
+The declaration of an op names its rules (`Op.cause`, `Op.zeros`, `Op.legal`), as ``"softmax.attention"``.
+The files are imported when a rule is first needed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import Any, TypeAlias, TypeVar, cast
 
 from nncdbg.engine.graph import Array
 
-if TYPE_CHECKING:
-    from nncdbg.engine.diagnosis.causes.makers import Made
+Rule = TypeVar("Rule", bound=Callable[..., Any])
+
+Maker: TypeAlias = "tuple[str, Sequence[tuple[int, ...]]] | None"
+"""The op that made an operand, and the shapes of that op's own operands."""
+
+
+def rule_of(declared: Rule | str | None) -> Rule | None:
+    """The rule that an op declares; a name such as ``"softmax.attention"`` is looked up in this package."""
+    if not isinstance(declared, str):
+        return declared
+    module, _, name = declared.partition(".")
+    return cast(Rule, getattr(import_module(f"{__name__}.{module}"), name))
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """The statement of the same block that made a value: its op, and its operands by name and by maker."""
+
+    op: str
+    names: Sequence[str]
+    of: Sequence[Made | None]
+
+    def spelled(self, number: int) -> str:
+        """An operand as the program text has it."""
+        from nncdbg.engine.text.lexemes import name_text
+
+        name = self.names[number] if number < len(self.names) else ""
+        return f"%{name_text(name)}" if name else f"operand {number + 1}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from nncdbg.engine.diagnosis.cause import Birth, Cause
-from nncdbg.engine.diagnosis.causes.numbers import EXACT, shown
-from nncdbg.engine.diagnosis.causes.places import at, count, element, spelled, spot
-from nncdbg.engine.diagnosis.causes.rules import rule
-from nncdbg.engine.diagnosis.causes.summing import cause_of_number, decimal
+import numpy as np
+
 from nncdbg.engine.graph import Array
-from nncdbg.engine.observers.nonfinite import bad
+from nncdbg.engine.ops.causes import Birth, Cause, Maker
+from nncdbg.engine.ops.causes.numbers import EXACT, shown
+from nncdbg.engine.ops.causes.places import at, count, element, spelled, spot
+from nncdbg.engine.ops.causes.summing import cause_of_number, decimal
+from nncdbg.stats.finiteness import bad
 
 
-@rule("Constant", "ConstantOfShape", "nncdbg.FullLike")
 def constant(birth: Birth) -> Cause | None:
     index, what = spot(birth), "NaN" if birth.kind == "nan" else "infinite"
     number = birth.attributes.get("value")
@@ -26,7 +27,6 @@ def constant(birth: Birth) -> Cause | None:
     return Cause("bad parameter", evidence, "check the program that saved the model")
 
 
-@rule("Pad")
 def padding(birth: Birth) -> Cause | None:
     value = birth.attributes.get("value")
     if value is None or value - value == 0:
@@ -35,14 +35,12 @@ def padding(birth: Birth) -> Cause | None:
     return Cause("bad parameter", evidence, "pad with another value")
 
 
-@rule("nncdbg.Empty")
 def unwritten(birth: Birth) -> Cause | None:
     many = count(bad(birth.output, birth.kind))
     evidence = f"{many} of {birth.output.size} elements are uninitialized"
     return Cause("uninitialized read", evidence, 'set init="zeros", or write each element before it is read')
 
 
-@rule("RandomNormal", "RandomNormalLike")
 def normal(birth: Birth) -> Cause | None:
     """Twelve deviations are further than any draw goes."""
     mean, scale = birth.attributes["mean"], birth.attributes["scale"]
@@ -53,7 +51,6 @@ def normal(birth: Birth) -> Cause | None:
     return cause_of_number(birth, farthest, f"the largest magnitude for {words}")
 
 
-@rule("RandomUniform", "RandomUniformLike")
 def uniform(birth: Birth) -> Cause | None:
     low, high = birth.attributes["low"], birth.attributes["high"]
     words = f"low {shown(low)} and high {shown(high)}"
@@ -68,7 +65,6 @@ def _not_finite(birth: Birth, words: str) -> Cause:
     return Cause("bad parameter", f"{birth.op} received {words}", "make both finite")
 
 
-@rule("Dropout")
 def dropout(birth: Birth) -> Cause | None:
     """x * mask / (1 - ratio), in training."""
     index = spot(birth)
@@ -91,10 +87,14 @@ def _ratio(birth: Birth) -> float:
     return float(given.reshape(())) if given is not None else float(birth.attributes.get("ratio", 0.5))
 
 
-@rule("HannWindow", "HammingWindow", "BlackmanWindow")
 def shape_of_window(birth: Birth) -> Cause | None:
     size, periodic = int(birth.inputs[0].reshape(())), birth.attributes["periodic"]
     if size - (not periodic):
         return None
     evidence = f"a symmetric window of {size} element divides by its size minus 1"
     return Cause("zero divided by zero", evidence, "use 2 elements or more, or periodic=1")
+
+
+def infinite(birth: Birth, made_by: Sequence[Maker]) -> bool:
+    """Whether a constant has infinities and no NaN."""
+    return not bool(np.isnan(birth.output).any())

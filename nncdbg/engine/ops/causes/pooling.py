@@ -7,21 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.diagnosis.cause import Birth, Cause
-from nncdbg.engine.diagnosis.causes.matrices import window_of
-from nncdbg.engine.diagnosis.causes.numbers import EXACT, shown
-from nncdbg.engine.diagnosis.causes.places import Place, at, part, spelled, spot
-from nncdbg.engine.diagnosis.causes.reductions import empty_reduction
-from nncdbg.engine.diagnosis.causes.rules import rule
-from nncdbg.engine.diagnosis.causes.summing import INFINITE, Sum, cause_of_sum, decimal, sum_of, too_large
 from nncdbg.engine.graph import Array
+from nncdbg.engine.ops.causes import Birth, Cause
+from nncdbg.engine.ops.causes.matrices import window_of
+from nncdbg.engine.ops.causes.numbers import EXACT, shown
+from nncdbg.engine.ops.causes.places import Place, at, part, spelled, spot
+from nncdbg.engine.ops.causes.reductions import empty_reduction
+from nncdbg.engine.ops.causes.summing import INFINITE, Sum, cause_of_sum, decimal, sum_of, too_large
 from nncdbg.engine.ops.pooling import divisors
 from nncdbg.engine.ops.windows import axes_of
 
 PADDING = "use less padding, so that each window contains an element; count_include_pad=1 counts the padding"
 
 
-@rule("AveragePool", "LpPool", "MaxPool")
 def window(birth: Birth) -> Cause | None:
     index, x = spot(birth), birth.inputs[0]
     axes = axes_of(birth.attributes, birth.attributes["kernel_shape"])
@@ -35,7 +33,6 @@ def window(birth: Birth) -> Cause | None:
     return _of_values(birth, values, where)
 
 
-@rule("GlobalAveragePool", "GlobalLpPool")
 def plane(birth: Birth) -> Cause | None:
     x, index = birth.inputs[0], spot(birth)
     place: Place = [*index[:2], *[slice(None)] * (x.ndim - 2)]
@@ -54,7 +51,6 @@ def _of_values(birth: Birth, values: Array, where: str) -> Cause | None:
     return cause_of_sum(birth, sum_of(np.abs(values), p), f"the sum of powers of {p} of {where}")
 
 
-@rule("LRN")
 def response(birth: Birth) -> Cause | None:
     index, given = spot(birth), birth.attributes
     size, channel = given["size"], index[1]

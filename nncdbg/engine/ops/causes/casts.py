@@ -7,15 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.diagnosis.cause import Birth, Cause
-from nncdbg.engine.diagnosis.causes.arithmetic import bracketed, zero_times_infinity
-from nncdbg.engine.diagnosis.causes.numbers import EXACT, ends, is_float, largest, shown
-from nncdbg.engine.diagnosis.causes.places import Index, at, count, spelled, spot
-from nncdbg.engine.diagnosis.causes.rules import rule
-from nncdbg.engine.diagnosis.causes.summing import INFINITE, cause_of_number, decimal
 from nncdbg.engine.dtypes import FLOATS, name_of
-from nncdbg.engine.observers.nonfinite import bad
+from nncdbg.engine.ops.causes import Birth, Cause
+from nncdbg.engine.ops.causes.arithmetic import bracketed, zero_times_infinity
+from nncdbg.engine.ops.causes.numbers import EXACT, ends, is_float, largest, shown
+from nncdbg.engine.ops.causes.places import Index, at, count, spelled, spot
+from nncdbg.engine.ops.causes.summing import INFINITE, cause_of_number, decimal
 from nncdbg.engine.ops.types import normal_axis
+from nncdbg.stats.finiteness import bad
 
 SATURATE = (
     "keep the value in a wider type, or scale it into range first; saturate=1 limits it to the largest number"
@@ -23,7 +22,6 @@ SATURATE = (
 RANGE = "keep this value in f32 or bf16, or scale it into range before the cast"
 
 
-@rule("Cast", "CastLike")
 def cast(birth: Birth) -> Cause | None:
     x, index, target = birth.inputs[0], spot(birth), birth.output.dtype
     name, kind = name_of(target), "NaN" if birth.kind == "nan" else "infinite"
@@ -45,7 +43,6 @@ def cast(birth: Birth) -> Cause | None:
     return Cause("cast out of range", evidence, hint)
 
 
-@rule("BitCast")
 def bit_cast(birth: Birth) -> Cause | None:
     index, name = spot(birth), name_of(birth.output.dtype)
     what = "a NaN" if birth.kind == "nan" else "an infinity"
@@ -53,7 +50,6 @@ def bit_cast(birth: Birth) -> Cause | None:
     return Cause("bad input", evidence, "check that these bits were written as this type")
 
 
-@rule("QuantizeLinear")
 def quantize(birth: Birth) -> Cause | None:
     """Only a result in a float type holds NaN or an infinity."""
     index = spot(birth)
@@ -74,7 +70,6 @@ def quantize(birth: Birth) -> Cause | None:
     return Cause("cast out of range", words, SATURATE)
 
 
-@rule("DequantizeLinear")
 def dequantize(birth: Birth) -> Cause | None:
     index = spot(birth)
     x, scale = float(birth.inputs[0][index]), _parameter(birth, 1, index)
@@ -102,7 +97,6 @@ def _parameter(birth: Birth, number: int, index: Index) -> float:
     return float(value[tuple(inside)])
 
 
-@rule("DynamicQuantizeLinear")
 def dynamic(birth: Birth) -> Cause | None:
     """The scale is the range of x over 255."""
     x: Any = birth.inputs[0]

@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.diagnosis.cause import Birth, Cause
-from nncdbg.engine.diagnosis.causes.makers import CANCELLATION, cancelling_variance
-from nncdbg.engine.diagnosis.causes.numbers import EXACT, shown
-from nncdbg.engine.diagnosis.causes.places import aligned, at, counted, elements, spelled, spot
-from nncdbg.engine.diagnosis.causes.pointwise import least
-from nncdbg.engine.diagnosis.causes.rules import rule
-from nncdbg.engine.diagnosis.causes.summing import (
+from nncdbg.engine.ops.causes import Birth, Cause
+from nncdbg.engine.ops.causes.makers import CANCELLATION, cancelling_variance
+from nncdbg.engine.ops.causes.numbers import EXACT, shown
+from nncdbg.engine.ops.causes.places import aligned, at, counted, elements, spelled, spot
+from nncdbg.engine.ops.causes.pointwise import least
+from nncdbg.engine.ops.causes.summing import (
     INFINITE,
     cause_of_number,
     cause_of_sum,
@@ -22,7 +21,6 @@ from nncdbg.engine.diagnosis.causes.summing import (
 )
 
 
-@rule("Add", "Sub", "Sum", "Mean")
 def addition(birth: Birth) -> Cause | None:
     index = spot(birth)
     terms = elements(birth, index)
@@ -41,7 +39,6 @@ def bracketed(number: Any) -> str:
     return f"({shown(number)})" if number < 0 else shown(number)
 
 
-@rule("Mul")
 def multiplication(birth: Birth) -> Cause | None:
     index = spot(birth)
     a, b = elements(birth, index)
@@ -58,7 +55,6 @@ def zero_times_infinity(evidence: str) -> Cause:
     return Cause("zero times infinity", evidence, hint)
 
 
-@rule("Div")
 def division(birth: Birth) -> Cause | None:
     index, divisor = spot(birth), aligned(birth)[1]
     a, b = elements(birth, index)
@@ -75,7 +71,6 @@ def division(birth: Birth) -> Cause | None:
     return None
 
 
-@rule("Reciprocal")
 def reciprocal(birth: Birth) -> Cause | None:
     x, index = birth.inputs[0], spot(birth)
     (number,) = elements(birth, index)
@@ -87,7 +82,6 @@ def reciprocal(birth: Birth) -> Cause | None:
     )
 
 
-@rule("Mod")
 def remainder(birth: Birth) -> Cause | None:
     index, divisor = spot(birth), aligned(birth)[1]
     a, b = elements(birth, index)
@@ -100,7 +94,6 @@ def remainder(birth: Birth) -> Cause | None:
     return None
 
 
-@rule("Pow")
 def power(birth: Birth) -> Cause | None:
     x, index = aligned(birth)[0], spot(birth)
     base, exponent = elements(birth, index)

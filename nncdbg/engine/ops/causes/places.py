@@ -8,11 +8,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from nncdbg.engine.diagnosis.cause import Birth
-from nncdbg.engine.diagnosis.causes.numbers import exact, is_float
 from nncdbg.engine.graph import Array
-from nncdbg.engine.observers.nonfinite import bad
+from nncdbg.engine.ops.causes import Birth
+from nncdbg.engine.ops.causes.numbers import exact, is_float
 from nncdbg.engine.text.lexemes import name_text
+from nncdbg.stats.finiteness import bad
 
 Index: TypeAlias = "tuple[int, ...]"
 Place: TypeAlias = "Sequence[int | slice]"

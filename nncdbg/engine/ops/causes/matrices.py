@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.diagnosis.cause import Birth, Cause
-from nncdbg.engine.diagnosis.causes.arithmetic import zero_times_infinity
-from nncdbg.engine.diagnosis.causes.numbers import EXACT, shown
-from nncdbg.engine.diagnosis.causes.places import Index, Place, element, part, spelled, spot
-from nncdbg.engine.diagnosis.causes.rules import rule
-from nncdbg.engine.diagnosis.causes.summing import (
+from nncdbg.engine.graph import Array
+from nncdbg.engine.ops.causes import Birth, Cause
+from nncdbg.engine.ops.causes.arithmetic import zero_times_infinity
+from nncdbg.engine.ops.causes.numbers import EXACT, shown
+from nncdbg.engine.ops.causes.places import Index, Place, element, part, spelled, spot
+from nncdbg.engine.ops.causes.summing import (
     Sum,
     cause_of_number,
     cause_of_sum,
@@ -24,7 +24,6 @@ from nncdbg.engine.diagnosis.causes.summing import (
     sum_of,
     sum_of_products,
 )
-from nncdbg.engine.graph import Array
 from nncdbg.engine.ops.convolution import transposed
 from nncdbg.engine.ops.matrix import einsum_terms
 from nncdbg.engine.ops.windows import Axis, axes_of
@@ -72,7 +71,6 @@ def _times(found: Sum, factor: float) -> Sum:
     return Sum(parts[0], parts[1], infinities[0], infinities[1], found.nan)
 
 
-@rule("MatMul")
 def matmul(birth: Birth) -> Cause | None:
     a, b = birth.inputs
     rows = list(spot(birth))
@@ -96,7 +94,6 @@ def _dot(birth: Birth, left: Place, right: Place) -> Dot:
     return Dot(a, b, words)
 
 
-@rule("Gemm")
 def gemm(birth: Birth) -> Cause | None:
     i, j = spot(birth)
     attributes = birth.attributes
@@ -112,7 +109,6 @@ def gemm(birth: Birth) -> Cause | None:
     return cause_of_dot(birth, dot)
 
 
-@rule("Einsum")
 def einsum(birth: Birth) -> Cause | None:
     terms, right = einsum_terms(birth.attributes["equation"], len(birth.inputs))
     if any("." in term for term in terms):
@@ -144,7 +140,6 @@ def _spread(x: Array, letters: str, free: str, sizes: dict[str, int]) -> Array:
     return np.broadcast_to(ordered.reshape(shape), [sizes[letter] for letter in free]).reshape(-1)
 
 
-@rule("Det")
 def determinant(birth: Birth) -> Cause | None:
     index = spot(birth)
     matrix = birth.inputs[0][index].astype(np.float64)
@@ -162,7 +157,6 @@ def determinant(birth: Birth) -> Cause | None:
 # Convolutions ---------------------------------------------------------------------------------
 
 
-@rule("Conv")
 def conv(birth: Birth) -> Cause | None:
     x, weight = birth.inputs[:2]
     sample, feature, *window = spot(birth)
@@ -208,7 +202,6 @@ def window_of(birth: Birth, axes: Sequence[Axis], index: Index) -> Array:
     return np.asarray(plane[np.ix_(*([i for i in row if i is not None] for row in taps))])
 
 
-@rule("ConvTranspose")
 def conv_transpose(birth: Birth) -> Cause | None:
     x, weight = birth.inputs[:2]
     sample, feature, *place = spot(birth)
