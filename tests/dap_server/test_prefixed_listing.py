@@ -11,8 +11,7 @@ import nncdbg
 from nncdbg.dap_server.sources.shown import sources_of
 from nncdbg.engine.errors import ExpressionError
 from nncdbg.engine.graph import Graph, Node, Program, TensorType, Value
-from nncdbg.engine.text import listing
-from nncdbg.textual_repr import parse
+from nncdbg.textual_repr import listing, parse
 
 F32 = TensorType("f32", (4,))
 FOLDER = "/model/decoder/layers.0/self_attn/"

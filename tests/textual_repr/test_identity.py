@@ -12,8 +12,7 @@ from hypothesis import HealthCheck, given, settings
 
 from nncdbg.engine.errors import ParseError
 from nncdbg.engine.graph import Graph, Node, Program, Value
-from nncdbg.engine.text import listing
-from nncdbg.textual_repr import parse, parse_with_listing, parser, print_program
+from nncdbg.textual_repr import listing, parse, parse_with_listing, parser, print_program
 from tests.textual_repr.strategies import programs
 
 GOLDEN = sorted((Path(__file__).parents[1] / "golden").glob("*.nnc"))
