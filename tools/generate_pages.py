@@ -63,7 +63,7 @@ def familiar() -> Pages:
 
 def influence() -> Pages:
     """Which operand elements influence which results, from the declarations of the ops."""
-    from nncdbg.terminal.influence_reference import page
+    from tools.influence_page import page
 
     return {"docs/INFLUENCE.md": page()}
 

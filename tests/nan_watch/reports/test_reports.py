@@ -18,7 +18,7 @@ from nncdbg.nan_watch.reports.bounds import sentence, visible
 from nncdbg.nan_watch.reports.rules import CAUSES, rule_of
 from nncdbg.nan_watch.reports.text import lines
 from nncdbg.nan_watch.reports.wording import Watched, headline
-from nncdbg.terminal.statements import FittedText
+from nncdbg.presentation.short_statements import FittedText
 from nncdbg.textual_repr.printer import listing
 from tests.nan_watch.reports.made_reports import HOSTILE_NAMES, REPORTS, WATCHED, failed, of_text, plain
 

@@ -37,7 +37,7 @@ class Made:
 
     def spelled(self, number: int) -> str:
         """An operand as the program text has it."""
-        from nncdbg.textual_repr.lexemes import name_text
+        from nncdbg.engine.text.lexemes import name_text
 
         name = self.names[number] if number < len(self.names) else ""
         return f"%{name_text(name)}" if name else f"operand {number + 1}"

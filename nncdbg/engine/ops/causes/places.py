@@ -11,8 +11,8 @@ import numpy as np
 from nncdbg.engine.graph import Array
 from nncdbg.engine.ops.causes import Birth
 from nncdbg.engine.ops.causes.numbers import exact, is_float
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.stats.finiteness import bad
-from nncdbg.textual_repr.lexemes import name_text
 
 Index: TypeAlias = "tuple[int, ...]"
 Place: TypeAlias = "Sequence[int | slice]"
