@@ -36,7 +36,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+from nncdbg.engine.representation import represent_by
+from nncdbg.version import __version__ as __version__
 
 # Imported on first use, so that `nncdbg --help` does not import NumPy and ONNX.
 _PUBLIC = {
@@ -142,3 +143,33 @@ else:
 
 def __dir__() -> list[str]:
     return list(__all__)
+
+
+def _program(program: Program) -> str:
+    from nncdbg.textual_repr.printer import print_program
+
+    return print_program(program)
+
+
+def _program_summary(program: Program) -> str:
+    from nncdbg.textual_repr.printer import brief
+
+    return brief(program)
+
+
+def _diff_report(report: DiffReport) -> str:
+    from nncdbg.terminal.divergence import report_text
+
+    return report_text(report)
+
+
+def _html(record: object) -> str:
+    from nncdbg.notebook import render
+
+    return render(record)
+
+
+represent_by("program", _program)
+represent_by("program summary", _program_summary)
+represent_by("diff report", _diff_report)
+represent_by("html", _html)

@@ -39,7 +39,7 @@ from nncdbg.engine.inputs.consumers import Consumers
 from nncdbg.engine.memory.budget import parse_bytes
 from nncdbg.engine.observers.instrumentation import Instrumentation, allocation_on
 from nncdbg.engine.process.collector import collector_paused
-from nncdbg.engine.rich_output import RichOutput
+from nncdbg.engine.representation import RichOutput
 from nncdbg.engine.stopping.breakpoints import Breakpoint, Place
 from nncdbg.engine.stopping.control import Control, Journey, LogMessage, Stop
 from nncdbg.engine.stopping.judging import Judge

@@ -25,7 +25,7 @@ from typing import Any, TypeAlias
 
 import numpy.typing as npt
 
-from nncdbg.engine.rich_output import RichOutput
+from nncdbg.engine.representation import RichOutput, representation
 
 Dim: TypeAlias = "int | str | None"
 """A size, a symbol such as ``"N"``, or None where nothing is known (printed ``?``)."""
@@ -282,14 +282,10 @@ class Program(RichOutput):
         return [{} if each.name == "kept" else getattr(self, each.name) for each in fields(self)]
 
     def __str__(self) -> str:
-        from nncdbg.textual_repr.printer import print_program
-
-        return print_program(self)
+        return representation("program", self)
 
     def __repr__(self) -> str:
-        from nncdbg.textual_repr.printer import brief
-
-        return f"<Program {brief(self)}>"
+        return f"<Program {representation('program summary', self)}>"
 
     @property
     def graph(self) -> Graph:

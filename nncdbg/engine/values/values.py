@@ -14,7 +14,7 @@ from nncdbg.engine.errors import ExpressionError, NotComputed, UsageError
 from nncdbg.engine.execution.machine import Frame, Machine
 from nncdbg.engine.expression import FACTS, STATEMENT_VARIABLE, Expression, check_variables, evaluate, parse
 from nncdbg.engine.graph import Array, TensorType
-from nncdbg.engine.rich_output import RichOutput
+from nncdbg.engine.representation import RichOutput
 from nncdbg.engine.time.timeline import EVICTED, Timeline
 from nncdbg.engine.values.current import Current, numbered
 from nncdbg.engine.values.short_names import Scopes, ShortNames, choices, meant, nearest_name
