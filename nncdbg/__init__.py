@@ -36,7 +36,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from nncdbg.engine.representation import represent_by
+from nncdbg.representation import represent_by
 from nncdbg.version import __version__ as __version__
 
 # Imported on first use, so that `nncdbg --help` does not import NumPy and ONNX.

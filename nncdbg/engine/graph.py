@@ -25,7 +25,7 @@ from typing import Any, TypeAlias
 
 import numpy.typing as npt
 
-from nncdbg.engine.representation import RichOutput, representation
+from nncdbg.representation import RichOutput, representation
 
 Dim: TypeAlias = "int | str | None"
 """A size, a symbol such as ``"N"``, or None where nothing is known (printed ``?``)."""

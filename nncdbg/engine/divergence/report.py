@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from nncdbg.engine.compilation.code import Path
 from nncdbg.engine.divergence.tolerance import Excess
-from nncdbg.engine.representation import RichOutput, representation
+from nncdbg.representation import RichOutput, representation
 from nncdbg.stats import Comparison
 
 Place: TypeAlias = "tuple[tuple[Path, int], ...]"
