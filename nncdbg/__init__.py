@@ -36,7 +36,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from nncdbg.representation import represent_by
+from nncdbg.representation import register
 from nncdbg.version import __version__ as __version__
 
 # Imported on first use, so that `nncdbg --help` does not import NumPy and ONNX.
@@ -52,7 +52,7 @@ _PUBLIC = {
     ),
     "diff": "nncdbg.engine.divergence.call",
     "DiffReport": "nncdbg.engine.divergence.report",
-    "execute": "nncdbg.terminal.call",
+    "execute": "nncdbg.commands.execute",
     **dict.fromkeys(("load", "ProgramSource"), "nncdbg.engine.frontends"),
     "run": "nncdbg.engine.execution.outputs",
     "Outputs": "nncdbg.engine.values.values",
@@ -86,6 +86,7 @@ _PUBLIC = {
 __all__ = sorted([*_PUBLIC, "__version__"])
 
 if TYPE_CHECKING:
+    from nncdbg.commands.execute import execute as execute
     from nncdbg.dap_server.attach.calls import breakpoint as breakpoint  # noqa: A004
     from nncdbg.dap_server.attach.calls import is_client_connected as is_client_connected
     from nncdbg.dap_server.attach.calls import listen as listen
@@ -109,6 +110,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.frontends import ProgramSource as ProgramSource
     from nncdbg.engine.frontends import load as load
     from nncdbg.engine.graph import Graph as Graph
+    from nncdbg.engine.graph import Node
     from nncdbg.engine.graph import Program as Program
     from nncdbg.engine.graph import TensorType as TensorType
     from nncdbg.engine.ops.declaration import Op as Op
@@ -117,6 +119,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.ops.library import load_op_library as load_op_library
     from nncdbg.engine.stopping.breakpoints import Breakpoint as Breakpoint
     from nncdbg.engine.stopping.control import Stop as Stop
+    from nncdbg.engine.text.listing import Listing
     from nncdbg.engine.time.timeline import Branch as Branch
     from nncdbg.engine.time.timeline import Mark as Mark
     from nncdbg.engine.values.tensor import Tensor as Tensor
@@ -130,7 +133,6 @@ if TYPE_CHECKING:
     from nncdbg.nan_watch.reduction.reducing import reduce as reduce
     from nncdbg.stats import Summary as Summary
     from nncdbg.stats import summarize as summarize
-    from nncdbg.terminal.call import execute as execute
     from nncdbg.textual_repr import parse as parse
 else:
 
@@ -145,31 +147,43 @@ def __dir__() -> list[str]:
     return list(__all__)
 
 
-def _program(program: Program) -> str:
-    from nncdbg.textual_repr.printer import print_program
+class _Representations:
+    """Converts records; imports the converter on first use."""
 
-    return print_program(program)
+    def parse(self, text: str, file: str | None) -> Program:
+        from nncdbg.textual_repr.parser import parse
+
+        return parse(text, file=file)
+
+    def text(self, program: Program, locations: bool) -> str:
+        from nncdbg.textual_repr.printer import print_program
+
+        return print_program(program, locations=locations)
+
+    def statement(self, node: Node) -> str:
+        from nncdbg.textual_repr.printer import print_statement
+
+        return print_statement(node, locations=False)
+
+    def summary(self, program: Program) -> str:
+        from nncdbg.textual_repr.printer import brief
+
+        return brief(program)
+
+    def listing(self, program: Program) -> Listing:
+        from nncdbg.textual_repr.printer import listing_of
+
+        return listing_of(program)
+
+    def diff_report(self, report: DiffReport) -> str:
+        from nncdbg.presentation.divergence import report_text
+
+        return report_text(report)
+
+    def html(self, record: object) -> str:
+        from nncdbg.notebook import render
+
+        return render(record)
 
 
-def _program_summary(program: Program) -> str:
-    from nncdbg.textual_repr.printer import brief
-
-    return brief(program)
-
-
-def _diff_report(report: DiffReport) -> str:
-    from nncdbg.terminal.divergence import report_text
-
-    return report_text(report)
-
-
-def _html(record: object) -> str:
-    from nncdbg.notebook import render
-
-    return render(record)
-
-
-represent_by("program", _program)
-represent_by("program summary", _program_summary)
-represent_by("diff report", _diff_report)
-represent_by("html", _html)
+register(_Representations())

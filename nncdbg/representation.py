@@ -1,23 +1,46 @@
-"""Text and HTML of records.  `nncdbg/__init__.py` registers the functions, so records import no printer."""
+"""Text and HTML of records: `nncdbg/__init__.py` registers the functions, so records import no printer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal, TypeAlias
-
-Form: TypeAlias = Literal["program", "program summary", "diff report", "html"]
-
-_FUNCTIONS: dict[Form, Callable[[Any], str]] = {}
+from typing import Any, Protocol
 
 
-def represent_by(form: Form, function: Callable[[Any], str]) -> None:
-    """Register the function that returns this form of a record."""
-    _FUNCTIONS[form] = function
+class Representations(Protocol):
+    """Conversions of records from and to what a user reads."""
+
+    def parse(self, text: str, file: str | None) -> Any:
+        """Return the Program that `text` spells.  Raises ParseError."""
+
+    def text(self, program: Any, locations: bool) -> str:
+        """Return the text of a Program."""
+
+    def statement(self, node: Any) -> str:
+        """Return the line of a Node, without its location."""
+
+    def summary(self, program: Any) -> str:
+        """Return one line about a Program."""
+
+    def listing(self, program: Any) -> Any:
+        """Return the Listing of a Program."""
+
+    def diff_report(self, report: Any) -> str:
+        """Return the text of a DiffReport."""
+
+    def html(self, record: object) -> str:
+        """Return a record as HTML.  Raises TypeError if there is none."""
 
 
-def representation(form: Form, record: object) -> str:
-    """Return this form of a record."""
-    return _FUNCTIONS[form](record)
+_registered: list[Representations] = []
+
+
+def register(representations: Representations) -> None:
+    """Register the implementation."""
+    _registered[:] = [representations]
+
+
+def representations() -> Representations:
+    """Return the registered implementation."""
+    return _registered[0]
 
 
 class RichOutput:
@@ -26,4 +49,4 @@ class RichOutput:
     __slots__ = ()
 
     def _repr_html_(self) -> str:
-        return representation("html", self)
+        return representations().html(self)

@@ -29,7 +29,6 @@ from nncdbg.nan_watch.records import WatchFinding
 from nncdbg.nan_watch.reduction.case import STORE, ArrayStore, Case
 from nncdbg.nan_watch.reduction.sameness import Probe, Settings, Signature
 from nncdbg.nan_watch.reduction.tracing import Trace
-from nncdbg.textual_repr.printer import print_program
 from nncdbg.version import __version__
 
 PROGRAM, INPUTS, DOCUMENT, README = "program.nnc", "inputs.safetensors", "nncdbg.json", "README"
@@ -117,7 +116,7 @@ def write_bundle(
             write_tensors(draft / STORE, weights.arrays, None)
         if tensors:
             write_tensors(draft / INPUTS, tensors, None)
-        (draft / PROGRAM).write_bytes(print_program(typed).encode("utf-8", "surrogateescape"))
+        (draft / PROGRAM).write_bytes(typed.text().encode("utf-8", "surrogateescape"))
         (draft / DOCUMENT).write_text(to_json(document), encoding="utf-8")
         (draft / README).write_text(_readme(folder, signature, finding), encoding="utf-8", errors="replace")
         _move(draft, folder)
