@@ -44,7 +44,7 @@ _PUBLIC = {
     "Debugger": "nncdbg.engine.debugger",
     "Stop": "nncdbg.engine.stopping.control",
     "Breakpoint": "nncdbg.engine.stopping.breakpoints",
-    "Frame": "nncdbg.engine.execution.machine",
+    "Frame": "nncdbg.engine.execution.frame",
     **dict.fromkeys(("Branch", "Mark"), "nncdbg.engine.time.timeline"),
     **dict.fromkeys(("Graph", "Program", "TensorType"), "nncdbg.engine.graph"),
     **dict.fromkeys(
@@ -105,7 +105,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.errors import RunError as RunError
     from nncdbg.engine.errors import UnsupportedOp as UnsupportedOp
     from nncdbg.engine.errors import UsageError as UsageError
-    from nncdbg.engine.execution.machine import Frame as Frame
+    from nncdbg.engine.execution.frame import Frame as Frame
     from nncdbg.engine.execution.outputs import run as run
     from nncdbg.engine.frontends import ProgramSource as ProgramSource
     from nncdbg.engine.frontends import load as load
