@@ -20,6 +20,7 @@ from nncdbg.engine.ops.schema import check_opsets, split
 from nncdbg.engine.stopping.search import blocks
 from nncdbg.engine.text.listing import Listing
 from nncdbg.engine.values.explanation import excerpt
+from nncdbg.engine.values.short_names import ProgramNames, ShortNames
 from nncdbg.engine.values.values import type_of
 from nncdbg.textual_repr.printer import listing
 
@@ -37,8 +38,17 @@ class Loaded:
     arrived: Callable[[Code], None] = lambda code: None
     _called: dict[tuple[Any, ...], Code] = field(default_factory=dict)
     _formulas: dict[tuple[Any, ...], Code | None] = field(default_factory=dict)
+    _names: dict[int, tuple[Program, ProgramNames]] = field(default_factory=dict)
     _listings: dict[int, Listing] = field(default_factory=dict)
     _arrays: dict[int, Array] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"<Loaded {self.program.summary()}; {len(self.linker.codes)} blocks compiled>"
+
+    @property
+    def codes(self) -> Sequence[Code]:
+        """The blocks compiled so far, the entry graph first."""
+        return self.linker.codes
 
     def entry(self, inputs: Sequence[Array]) -> Code:
         """The entry's code for these inputs.
@@ -109,6 +119,21 @@ class Loaded:
         if key not in self._listings:
             self._listings[key] = listing(code.formula)
         return self._listings[key]
+
+    def line(self, code: Code, pc: int) -> int | None:
+        """Return the line of a statement in the listing of its program or micro program."""
+        return self.listing_of(code).line(code.path, pc)
+
+    def names_of(self, code: Code) -> ProgramNames:
+        """Return the names of the program that a block belongs to: the debugged one, or a micro program."""
+        program = code.formula or self.program
+        if id(program) not in self._names:
+            self._names[id(program)] = program, ProgramNames(program)
+        return self._names[id(program)][1]
+
+    def names_in(self, code: Code) -> ShortNames:
+        """Return the names that are visible in a block, with their short forms."""
+        return self.names_of(code).at(code.path)
 
     def _compile(
         self, program: Program, name: str, types: Sequence[Type | None], formula: Program | None = None

@@ -48,7 +48,7 @@ def straight(count: int) -> str:
 def test_kernels_agree_with_their_micro_programs() -> None:
     debugger = nncdbg.Debugger(nncdbg.parse(NET), {"x": x_of(2, 4)}, check="micro")
     assert debugger.run().reason == "end"
-    coverage = debugger.micro.coverage
+    coverage = debugger.observers.micro.coverage
     assert (len(coverage.statements), coverage.runs, coverage.failed) == (3, 3, {})
     assert {op: len(seen) for op, seen in coverage.without.items()} == {"Transpose": 1}
     plain = nncdbg.Debugger(nncdbg.parse(NET), {"x": x_of(2, 4)})
@@ -73,7 +73,7 @@ def test_a_planted_kernel_bug_stops_at_its_statement_with_both_values(allocator:
         "LogSoftmax",
         7,
     )
-    told = debugger.micro.disagreement
+    told = debugger.observers.micro.disagreement
     assert (told.name, told.kernel.shape, told.micro.shape) == ("c", (2, 4), (2, 4))
     np.testing.assert_allclose(told.kernel[:, 0] - told.micro[:, 0], 0.01, rtol=1e-3)
     np.testing.assert_allclose(told.kernel[:, 1:], told.micro[:, 1:], rtol=1e-5)
@@ -85,10 +85,10 @@ def test_a_planted_kernel_bug_stops_at_its_statement_with_both_values(allocator:
 def test_going_back_checks_nothing_again() -> None:
     debugger = nncdbg.Debugger(nncdbg.parse(NET), {"x": x_of(2, 4)}, allocator="arena", check="micro")
     debugger.run()
-    runs = debugger.micro.coverage.runs
+    runs = debugger.observers.micro.coverage.runs
     debugger.step_back()
     debugger.step_back()
-    assert debugger.micro.coverage.runs == runs
+    assert debugger.observers.micro.coverage.runs == runs
 
 
 def test_a_micro_program_that_was_stepped_into_is_not_checked_itself() -> None:
@@ -96,7 +96,7 @@ def test_a_micro_program_that_was_stepped_into_is_not_checked_itself() -> None:
     debugger.step_into(micro=True)
     while debugger.frames[0].code.formula is not None:
         debugger.step_over()
-    assert debugger.micro.coverage.runs == 0
+    assert debugger.observers.micro.coverage.runs == 0
 
 
 def test_check_and_catch_say_what_they_need() -> None:
@@ -251,5 +251,5 @@ def test_every_example_agrees_with_its_micro_programs(repository: Path) -> None:
         debugger = nncdbg.Debugger(nncdbg.load(path), check="micro")
         debugger.uncatch("uninitialized")
         assert debugger.run().reason == "end", path
-        assert debugger.micro.disagreement is None
-        assert debugger.micro.coverage.failed == {}
+        assert debugger.observers.micro.disagreement is None
+        assert debugger.observers.micro.coverage.failed == {}

@@ -83,8 +83,8 @@ def test_the_statistics_of_a_numpy_scalar_are_logged_and_its_nan_is_caught() -> 
         # The first run prepares the inspection of the type, the second one uses it.
         debugger.restart()
         debugger.run()
-        assert debugger.log is not None
-        row = debugger.log.rows[(debugger.log.positions.written - 1) & MASK]
+        assert debugger.observers.log is not None
+        row = debugger.observers.log.rows[(debugger.observers.log.positions.written - 1) & MASK]
         assert row[0] == debugger.value("b") == np.float32(np.log(np.float32(2))) + np.float32(2)
         assert row[-1] == 1
     debugger.go_to(0)
