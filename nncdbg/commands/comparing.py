@@ -34,7 +34,7 @@ def diff(session: CommandSession, text: str) -> None:
     target, number = _split(needs("diff", text))
     name, index = split_target(target, scope.has, scope.names)
     here = scope.value(name)
-    micro = debugger.observers.micro.disagreement if debugger.observers.micro is not None else None
+    micro = debugger.micro.disagreement if debugger.micro is not None else None
     if number:
         there, titles = _on_branch(debugger, name, known_branch(debugger, whole_number("diff", number)))
     elif session.companion is not None:

@@ -60,6 +60,7 @@ from nncdbg.stats import Summary, summarize
 if TYPE_CHECKING:
     from nncdbg.engine.diagnosis.diagnosing import Diagnosing
     from nncdbg.engine.diagnosis.trail import Trail
+    from nncdbg.engine.observers.oracle import MicroCheck
     from nncdbg.engine.process.black_box import BlackBox
 
 
@@ -77,7 +78,7 @@ class Debugger(RichOutput):
     * `history`: the bytes that old values may take, a number or text such as ``"4GiB"``; by default a
       quarter of RAM.
     * `statistics`: log the summary of every result.
-    * `check`: ``"micro"`` runs micro programs beside the kernels (see `observers.micro`).
+    * `check`: ``"micro"`` runs micro programs beside the kernels (see `micro`).
     * `max_ops`: stop after so many statements, and again after as many more.
     * `folder`: the folder of the files that `inputs` names; by default the current one.
     * `black_box`: records the statement that runs, in case a kernel ends the process.
@@ -542,6 +543,11 @@ class Debugger(RichOutput):
     def problems(self) -> list[str]:
         """What went wrong beside the program: listeners that raised, and so hear no more; oldest first."""
         return self.machine.problems
+
+    @property
+    def micro(self) -> MicroCheck | None:
+        """The comparison of kernels with their micro programs; None without ``check="micro"``."""
+        return self.observers.micro
 
     @property
     def fallbacks(self) -> list[tuple[int | None, str]]:

@@ -71,8 +71,8 @@ def _show_end(screen: Screen, debugger: Debugger) -> None:
     screen.put(f"The program has ended after {debugger.timeline.tick} statements")
     for name, array in (debugger.outputs or {}).items():
         screen.put_line(described(name, array, layout_at(debugger, screen)))
-    if debugger.observers.micro is not None:
-        screen.put(str(debugger.observers.micro.coverage))
+    if debugger.micro is not None:
+        screen.put(str(debugger.micro.coverage))
 
 
 def names_on(debugger: Debugger, screen: Screen, code: Code) -> ProgramNames | None:

@@ -19,6 +19,7 @@ from nncdbg.engine.execution.events import Ended, Event, Failed, Interrupted, Ou
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.limit import Limit
 from nncdbg.engine.execution.machine import Machine
+from nncdbg.engine.execution.transfers import Position
 from nncdbg.engine.findings import Finding
 from nncdbg.engine.graph import Node
 from nncdbg.engine.rich_output import RichOutput
@@ -68,7 +69,7 @@ class LogMessage:
     line: int | None
 
 
-Journey: TypeAlias = "tuple[Callable[[], bool] | None, str, tuple[tuple[int, int], ...]]"
+Journey: TypeAlias = "tuple[Callable[[], bool] | None, str, tuple[Position, ...]]"
 """(whether this is the place, reason to stop there, places to look at): where a way forward leads."""
 
 
@@ -134,7 +135,7 @@ class Control:
             or frame.code.nodes[frame.pc].op == "break"
         ):
             return self._one()
-        depth, place = len(machine.frames), (id(frame.code), frame.pc + 1)
+        depth, place = len(machine.frames), (frame.code, frame.pc + 1)
         return self._go(lambda: len(machine.frames) == depth and machine.frames[-1] is frame, "step", [place])
 
     def micro_program(self) -> Code | None:
@@ -158,7 +159,7 @@ class Control:
             return self.resume()
         depth = len(machine.frames) - 1
         outer = machine.frames[depth - 1]
-        place = (id(outer.code), outer.pc + 1)
+        place = (outer.code, outer.pc + 1)
         return self._go(lambda: len(machine.frames) == depth and machine.frames[-1] is outer, "step", [place])
 
     def run_to(self, sites: Callable[[], Iterable[tuple[Code, int]]], *, heed: bool = True) -> Stop:
@@ -170,7 +171,7 @@ class Control:
         self._destination = sites
         try:
             with self.traps.heeding(heed):
-                return self._go(lambda: self._place() in _places(sites()), "goto", _places(sites()))
+                return self._go(lambda: self._place() in sites(), "goto", sites())
         finally:
             self._destination = None
 
@@ -202,7 +203,7 @@ class Control:
     def blocks_arrived(self) -> None:
         """More blocks are compiled; where the program is to run to may be among them."""
         if self._destination is not None:
-            self.traps.lead_to(_places(self._destination()))
+            self.traps.lead_to(self._destination())
 
     def proceed(self, journey: Journey) -> Stop:
         """Take up a journey that was broken off, from wherever the program has been moved to since."""
@@ -216,9 +217,9 @@ class Control:
         holding = self._holding()
         return self._judged(each for each in holding if each.breakpoint.number in numbers)
 
-    def _place(self) -> tuple[int, int]:
+    def _place(self) -> tuple[Code, int]:
         frame = self.machine.frames[-1]
-        return id(frame.code), frame.pc
+        return frame.code, frame.pc
 
     def _one(self) -> Stop:
         return self._met(self._step()) or self.here("step")
@@ -227,9 +228,7 @@ class Control:
         """The next statement, a trap on it or not, unless the limit comes before it."""
         return Interrupted() if self.machine.bounded else self.timeline.step()
 
-    def _go(
-        self, arrived: Callable[[], bool] | None, reason: str, places: Iterable[tuple[int, int]] = ()
-    ) -> Stop:
+    def _go(self, arrived: Callable[[], bool] | None, reason: str, places: Iterable[Position] = ()) -> Stop:
         self.journey = arrived, reason, tuple(places)
         self.traps.lead_to(self.journey[2])
         try:
@@ -510,10 +509,6 @@ def _words(judged: Judged, begins: bool) -> str:
     after = "after the statement, as the condition reads its result" if behind else ""
     change = str(found.changes) if found.kind == "watch" else ""
     return "; ".join(filter(None, (change, after, judged.detail)))
-
-
-def _places(sites: Iterable[tuple[Code, int]]) -> list[tuple[int, int]]:
-    return [(id(code), pc) for code, pc in sites]
 
 
 def _first_line(error: BaseException) -> str:

@@ -66,8 +66,8 @@ def _run(options: Namespace, screen: Screen) -> int:
     seconds = time.perf_counter() - start
     error = failure_of(stop, options.model)
     files = _save(debugger, options.save_outputs) if error is None and options.save_outputs else {}
-    if debugger.observers.micro is not None:
-        screen.note(str(debugger.observers.micro.coverage))
+    if debugger.micro is not None:
+        screen.note(str(debugger.micro.coverage))
     for _, words in fallbacks(debugger):
         screen.note(words)
     if options.json:
@@ -127,8 +127,8 @@ def _document(
     }
     if error is not None:
         document["error"] = error_document(error)
-    if debugger is not None and debugger.observers.micro is not None:
-        document["check"] = debugger.observers.micro.coverage.as_dict()
+    if debugger is not None and debugger.micro is not None:
+        document["check"] = debugger.micro.coverage.as_dict()
     return document
 
 

@@ -72,7 +72,7 @@ def check_undo(machine: Machine, *, micro: nncdbg.Debugger | None = None) -> Cou
         states.append(machine_state(machine))
         stacks.append(positions(machine))
         for repeat in (True, False):
-            formula = micro.micro_program() if micro is not None else None
+            formula = micro.control.micro_program() if micro is not None else None
             outcome = machine.step() if formula is None else machine.push_formula(formula)
             assert getattr(outcome, "error", None) is None
             transfer = machine.last_transfer

@@ -48,7 +48,7 @@ def straight(count: int) -> str:
 def test_kernels_agree_with_their_micro_programs() -> None:
     debugger = nncdbg.Debugger(nncdbg.parse(NET), {"x": x_of(2, 4)}, check="micro")
     assert debugger.run().reason == "end"
-    coverage = debugger.observers.micro.coverage
+    coverage = debugger.micro.coverage
     assert (len(coverage.statements), coverage.runs, coverage.failed) == (3, 3, {})
     assert {op: len(seen) for op, seen in coverage.without.items()} == {"Transpose": 1}
     plain = nncdbg.Debugger(nncdbg.parse(NET), {"x": x_of(2, 4)})
@@ -73,7 +73,7 @@ def test_a_planted_kernel_bug_stops_at_its_statement_with_both_values(allocator:
         "LogSoftmax",
         7,
     )
-    told = debugger.observers.micro.disagreement
+    told = debugger.micro.disagreement
     assert (told.name, told.kernel.shape, told.micro.shape) == ("c", (2, 4), (2, 4))
     np.testing.assert_allclose(told.kernel[:, 0] - told.micro[:, 0], 0.01, rtol=1e-3)
     np.testing.assert_allclose(told.kernel[:, 1:], told.micro[:, 1:], rtol=1e-5)
@@ -85,10 +85,10 @@ def test_a_planted_kernel_bug_stops_at_its_statement_with_both_values(allocator:
 def test_going_back_checks_nothing_again() -> None:
     debugger = nncdbg.Debugger(nncdbg.parse(NET), {"x": x_of(2, 4)}, allocator="arena", check="micro")
     debugger.run()
-    runs = debugger.observers.micro.coverage.runs
+    runs = debugger.micro.coverage.runs
     debugger.step_back()
     debugger.step_back()
-    assert debugger.observers.micro.coverage.runs == runs
+    assert debugger.micro.coverage.runs == runs
 
 
 def test_a_micro_program_that_was_stepped_into_is_not_checked_itself() -> None:
@@ -96,7 +96,7 @@ def test_a_micro_program_that_was_stepped_into_is_not_checked_itself() -> None:
     debugger.step_into(micro=True)
     while debugger.frames[0].code.formula is not None:
         debugger.step_over()
-    assert debugger.observers.micro.coverage.runs == 0
+    assert debugger.micro.coverage.runs == 0
 
 
 def test_check_and_catch_say_what_they_need() -> None:
@@ -106,12 +106,12 @@ def test_check_and_catch_say_what_they_need() -> None:
     with pytest.raises(UsageError, match="micro programs are not compared"):
         nncdbg.Debugger(program).catch("micro")
     plain = nncdbg.Debugger(program, allocator="plain")
-    assert {*plain.beyond()} == {"micro", "uninitialized", "guard"}
+    assert {*plain.observers.beyond()} == {"micro", "uninitialized", "guard"}
     with pytest.raises(UsageError, match="the allocator plain does not check memory") as caught:
         plain.catch("nan", "guard")
     assert caught.value.hint == "use the allocator debug, arena or poison"
     for allocator in ("debug", "arena", "poison"):
-        assert {*nncdbg.Debugger(program, allocator=allocator, check="micro").beyond()} == set()
+        assert {*nncdbg.Debugger(program, allocator=allocator, check="micro").observers.beyond()} == set()
     quiet = nncdbg.Debugger(
         program, {"x": x_of(2, 4)}, backend=Planted("Softmax", bumped), allocator="plain", check="micro"
     )
@@ -251,5 +251,5 @@ def test_every_example_agrees_with_its_micro_programs(repository: Path) -> None:
         debugger = nncdbg.Debugger(nncdbg.load(path), check="micro")
         debugger.uncatch("uninitialized")
         assert debugger.run().reason == "end", path
-        assert debugger.observers.micro.disagreement is None
-        assert debugger.observers.micro.coverage.failed == {}
+        assert debugger.micro.disagreement is None
+        assert debugger.micro.coverage.failed == {}
