@@ -36,7 +36,6 @@ from nncdbg.engine.inputs.consumers import Consumers
 from nncdbg.engine.memory.budget import parse_bytes
 from nncdbg.engine.observers.instrumentation import Instrumentation, allocation_on
 from nncdbg.engine.process.collector import collector_paused
-from nncdbg.engine.rich_output import RichOutput
 from nncdbg.engine.stopping.breakpoints import Breakpoint, Place
 from nncdbg.engine.stopping.control import Control, LogMessage, Stop
 from nncdbg.engine.stopping.judging import Judge
@@ -55,6 +54,7 @@ from nncdbg.engine.values.editing import change
 from nncdbg.engine.values.new_values import from_text
 from nncdbg.engine.values.tensor import Tensor
 from nncdbg.engine.values.values import Outputs, Values, type_of
+from nncdbg.representation import RichOutput
 from nncdbg.stats import Summary, summarize
 
 if TYPE_CHECKING:

@@ -22,10 +22,10 @@ from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.execution.transfers import Position
 from nncdbg.engine.findings import Finding
 from nncdbg.engine.graph import Node
-from nncdbg.engine.rich_output import RichOutput
 from nncdbg.engine.stopping.breakpoints import Breakpoint
 from nncdbg.engine.stopping.traps import Traps
 from nncdbg.engine.time.timeline import Mark, Timeline
+from nncdbg.representation import RichOutput
 
 
 @dataclass(frozen=True, slots=True)
