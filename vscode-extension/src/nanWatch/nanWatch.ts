@@ -37,7 +37,7 @@ export class NanWatch implements vscode.Disposable {
   }
 
   /** Lists the model of a graph text that was opened. */
-  async opened(document: vscode.TextDocument): Promise<void> {
+  async addDocument(document: vscode.TextDocument): Promise<void> {
     if (document.uri.scheme === "file") {
       this.add((await modelOfListing(document.uri.fsPath)) ?? document.uri.fsPath);
     }
