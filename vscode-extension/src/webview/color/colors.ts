@@ -43,7 +43,15 @@ function pixel(color: string): number {
   return (0xff000000 | (blue << 16) | (green << 8) | red) >>> 0;
 }
 
-const NONFINITE_PIXELS = NONFINITE.map(({ flag, color }) => ({ flag, pixel: pixel(color.slice(1)) }));
+const NONFINITE_PIXELS = new Map(NONFINITE.map(({ flag, color }) => [flag, pixel(color.slice(1))]));
+
+/** The color of a cell with these flags; undefined without NaN and Inf. */
+export const nonfiniteStyle = (flags: number) => NONFINITE.find(({ flag }) => flags & flag);
+
+/** The same as a pixel. */
+export function nonfinitePixel(flags: number): number | undefined {
+  return NONFINITE_PIXELS.get(nonfiniteStyle(flags)?.flag ?? 0);
+}
 
 /** The pixel of each value on a scale.  NaN and Inf in a cell come first. */
 export function painter(scale: Scale): (value: number, nonfinite: number) => number {
@@ -51,7 +59,7 @@ export function painter(scale: Scale): (value: number, nonfinite: number) => num
   const [low, high] = [transformed(scale.low, scale), transformed(scale.high, scale)];
   return (value, nonfinite) => {
     if (nonfinite) {
-      return (NONFINITE_PIXELS.find(({ flag }) => nonfinite & flag) as { pixel: number }).pixel;
+      return nonfinitePixel(nonfinite) as number;
     }
     const part = high > low ? (transformed(value, scale) - low) / (high - low) : 0.5;
     return table[Math.max(0, Math.min(STEPS - 1, Math.floor(part * STEPS)))];

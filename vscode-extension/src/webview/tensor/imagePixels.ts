@@ -1,7 +1,7 @@
 // One, three or four channels as colors.
 
 import type { DisplayOptions } from "./displayOptions";
-import { NONFINITE, scaleOf } from "../color/colors";
+import { nonfinitePixel, scaleOf } from "../color/colors";
 import { Cells, gridOf } from "../page/numbers";
 
 const OPAQUE = 255;
@@ -15,11 +15,9 @@ export function imagePixels(cells: Cells, options: DisplayOptions, dtype: string
   const offsets = Array.from({ length: count }, (_, channel) => gridOf(cells.shape, options.rows, options.columns, at(channel)).cell(0, 0) - first);
   const byte = (cell: number) => Math.max(0, Math.min(OPAQUE, Math.round(((cells.values[cell] - low) / (high - low || 1)) * OPAQUE)));
   return (cell) => {
-    const nonfinite = offsets.reduce((flags, offset) => flags | cells.nonfinite[cell + offset], 0);
-    if (nonfinite) {
-      const { color } = NONFINITE.find(({ flag }) => nonfinite & flag) as { color: string };
-      const [red, green, blue] = [1, 3, 5].map((start) => parseInt(color.slice(start, start + 2), 16)) as [number, number, number];
-      return pixel(red, green, blue, OPAQUE);
+    const nonfinite = nonfinitePixel(offsets.reduce((flags, offset) => flags | cells.nonfinite[cell + offset], 0));
+    if (nonfinite !== undefined) {
+      return nonfinite;
     }
     const [red, green, blue, alpha] = offsets.map((offset) => byte(cell + offset)) as [number, number?, number?, number?];
     return pixel(red, green ?? red, blue ?? red, alpha ?? OPAQUE);

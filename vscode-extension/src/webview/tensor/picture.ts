@@ -1,7 +1,7 @@
 // A grid of cells as colors, with row and column numbers and a cursor.
 
 import { element, themed } from "../page/elements";
-import { NONFINITE } from "../color/colors";
+import { nonfiniteStyle } from "../color/colors";
 import type { Grid } from "../page/numbers";
 
 const LEFT = 48;
@@ -105,10 +105,10 @@ export class Picture {
     let marked = 0;
     for (let row = 0; row < grid.rows && marked < MARKED; row++) {
       for (let column = 0; column < grid.columns && marked < MARKED; column++) {
-        const flags = nonfinite[grid.cell(row, column)];
-        if (flags) {
+        const style = nonfiniteStyle(nonfinite[grid.cell(row, column)]);
+        if (style) {
           marked++;
-          context.fillStyle = (NONFINITE.find(({ flag }) => flags & flag) as { color: string }).color;
+          context.fillStyle = style.color;
           context.fillRect(x + (column + 0.5) * wide - size[0] / 2, y + (row + 0.5) * high - size[1] / 2, ...size);
         }
       }

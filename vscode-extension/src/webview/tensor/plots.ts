@@ -3,7 +3,7 @@
 import type uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import type { Histogram } from "../../tensor/messages";
-import { NONFINITE, thresholdOf } from "../color/colors";
+import { nonfiniteStyle, thresholdOf } from "../color/colors";
 import { element, themed } from "../page/elements";
 import type { UPlot } from "./plotLibrary";
 import { aroundConstant, numberText, rounded } from "../page/numbers";
@@ -128,10 +128,10 @@ function markNonfinite(plot: uPlot, x: ArrayLike<number>, curves: readonly Curve
   ctx.save();
   for (const { nonfinite } of curves) {
     for (let i = 0; i < nonfinite.length; i++) {
-      const flags = nonfinite[i];
-      const place = flags ? plot.valToPos(x[i], "x", true) : -1;
-      if (place >= bbox.left && place <= bbox.left + bbox.width) {
-        ctx.fillStyle = `${(NONFINITE.find(({ flag }) => flags & flag) as { color: string }).color}b0`;
+      const style = nonfiniteStyle(nonfinite[i]);
+      const place = style ? plot.valToPos(x[i], "x", true) : -1;
+      if (style && place >= bbox.left && place <= bbox.left + bbox.width) {
+        ctx.fillStyle = `${style.color}b0`;
         ctx.fillRect(place - width / 2, bbox.top, width, bbox.height);
       }
     }

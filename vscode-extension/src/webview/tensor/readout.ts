@@ -10,7 +10,7 @@ import { firstChannel } from "./stage";
 export function readOut(content: Content, { loaded }: Shown, channel: number, row: number, column: number): string {
   const values = content.shown.map((each) => {
     const name = content.shown.length > 1 ? `${PART_NAMES[each.part]} ` : "";
-    return name + valueAt(content, each.loaded, channel, row, column);
+    return name + cellValues(content, each.loaded, channel, row, column);
   });
   return `[${placesOf(content, loaded, channel, row, column).join(", ")}]  ${values.join("  ·  ")}`;
 }
@@ -34,7 +34,7 @@ function placesOf({ options, info }: Content, { slice }: Loaded, channel: number
   });
 }
 
-function valueAt({ options }: Content, loaded: Loaded, channel: number, row: number, column: number): string {
+function cellValues({ options }: Content, loaded: Loaded, channel: number, row: number, column: number): string {
   const { shape } = loaded.cells;
   const { mode, rows, columns, channels } = options;
   if (mode === "line") {

@@ -1,7 +1,7 @@
 // Elements as a table of any size: only visible rows and columns are requested and created.
 
 import { element } from "../page/elements";
-import { NONFINITE } from "../color/colors";
+import { nonfiniteStyle } from "../color/colors";
 import type { Cells, Grid } from "../page/numbers";
 
 const ROW = 22;
@@ -103,9 +103,9 @@ export class TableView {
   private cell(row: number, column: number, cells: Cells, index: number): HTMLElement {
     const text = cells.text(index);
     const made = element("span", { role: "gridcell", title: text, className: "cell" }, text);
-    const nonfinite = NONFINITE.find(({ flag }) => cells.nonfinite[index] & flag);
-    if (nonfinite) {
-      made.classList.add("nonfinite", nonfinite.style);
+    const style = nonfiniteStyle(cells.nonfinite[index])?.style;
+    if (style) {
+      made.classList.add("nonfinite", style);
     }
     const here = row === this.cursor[0] && column === this.cursor[1];
     made.setAttribute("aria-selected", String(here));
