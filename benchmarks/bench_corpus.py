@@ -24,9 +24,9 @@ CASES, FEW = 1000, 10
 _SCRIPT = """
 import sys
 from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
-from nncdbg.nan_watch.corpus import run_corpus
-from nncdbg.nan_watch.corpus_worker import Task
-from nncdbg.nan_watch.gates import Gates
+from nncdbg.nan_watch.corpus.corpus import run_corpus
+from nncdbg.nan_watch.corpus.worker import Task
+from nncdbg.nan_watch.measuring.gates import Gates
 report = run_corpus(Task(sys.argv[1], Gates.of("nan,inf,uninitialized")), sys.argv[2], jobs=1)
 assert report.ok, report.cases[0]
 assert len(report.cases) == int(sys.argv[3])

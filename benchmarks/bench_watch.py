@@ -27,7 +27,7 @@ SMALL = Path(__file__).resolve().parents[1] / "examples" / "nan_softmax.nnc"
 def run_of(path: Path, inputs: dict[str, Any], backend: str, *, watched: bool) -> Callable[[], Any]:
     """Restart and run to the end."""
     import nncdbg
-    from nncdbg.nan_watch.gates import USUAL, Gates
+    from nncdbg.nan_watch.measuring.gates import USUAL, Gates
     from nncdbg.nan_watch.watching import usual_allocation
 
     memory = usual_allocation(None, backend, Gates.of(USUAL), False) if watched else "plain"
@@ -73,7 +73,7 @@ def against_plain(backend: str, runs: int) -> Iterator[dict[str, Any]]:
 STARTING = """
 import sys
 from time import perf_counter
-import nncdbg.terminal.one_shot.watch, nncdbg.engine.session, nncdbg.nan_watch.runs
+import nncdbg.terminal.one_shot.watch, nncdbg.engine.debugger, nncdbg.nan_watch.runs
 import nncdbg.nan_watch.reports.text, nncdbg.engine.frontends, rich.console
 before = perf_counter()
 sys.stdout = open("/dev/null", "w")

@@ -36,32 +36,33 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+from nncdbg.representation import register
+from nncdbg.version import __version__ as __version__
 
 # Imported on first use, so that `nncdbg --help` does not import NumPy and ONNX.
 _PUBLIC = {
-    "Debugger": "nncdbg.engine.session",
-    "Stop": "nncdbg.engine.control",
-    "Breakpoint": "nncdbg.engine.breakpoints",
-    "Frame": "nncdbg.engine.machine",
-    **dict.fromkeys(("Branch", "Mark"), "nncdbg.engine.timeline"),
+    "Debugger": "nncdbg.engine.debugger",
+    "Stop": "nncdbg.engine.stopping.control",
+    "Breakpoint": "nncdbg.engine.stopping.breakpoints",
+    "Frame": "nncdbg.engine.execution.frame",
+    **dict.fromkeys(("Branch", "Mark"), "nncdbg.engine.time.timeline"),
     **dict.fromkeys(("Graph", "Program", "TensorType"), "nncdbg.engine.graph"),
     **dict.fromkeys(
         ("breakpoint", "is_client_connected", "listen", "wait_for_client"), "nncdbg.dap_server.attach.calls"
     ),
     "diff": "nncdbg.engine.divergence.call",
     "DiffReport": "nncdbg.engine.divergence.report",
-    "execute": "nncdbg.terminal.call",
+    "execute": "nncdbg.commands.execute",
     **dict.fromkeys(("load", "ProgramSource"), "nncdbg.engine.frontends"),
-    "run": "nncdbg.engine.outputs",
-    "Outputs": "nncdbg.engine.values",
-    "Tensor": "nncdbg.engine.tensor",
+    "run": "nncdbg.engine.execution.outputs",
+    "Outputs": "nncdbg.engine.values.values",
+    "Tensor": "nncdbg.engine.values.tensor",
     "load_op_library": "nncdbg.engine.ops.library",
     **dict.fromkeys(("Op", "declare", "op"), "nncdbg.engine.ops.declaration"),
     "parse": "nncdbg.textual_repr",
     "watch": "nncdbg.nan_watch.call",
-    **dict.fromkeys(("reduce", "Reduced"), "nncdbg.nan_watch.reducing"),
-    **dict.fromkeys(("bisect", "BisectReport"), "nncdbg.nan_watch.bisect_report"),
+    **dict.fromkeys(("reduce", "Reduced"), "nncdbg.nan_watch.reduction.reducing"),
+    **dict.fromkeys(("bisect", "BisectReport"), "nncdbg.nan_watch.bisection.report"),
     **dict.fromkeys(("Report", "WatchFinding"), "nncdbg.nan_watch.records"),
     **dict.fromkeys(("Summary", "summarize"), "nncdbg.stats"),
     **dict.fromkeys(
@@ -85,12 +86,12 @@ _PUBLIC = {
 __all__ = sorted([*_PUBLIC, "__version__"])
 
 if TYPE_CHECKING:
+    from nncdbg.commands.execute import execute as execute
     from nncdbg.dap_server.attach.calls import breakpoint as breakpoint  # noqa: A004
     from nncdbg.dap_server.attach.calls import is_client_connected as is_client_connected
     from nncdbg.dap_server.attach.calls import listen as listen
     from nncdbg.dap_server.attach.calls import wait_for_client as wait_for_client
-    from nncdbg.engine.breakpoints import Breakpoint as Breakpoint
-    from nncdbg.engine.control import Stop as Stop
+    from nncdbg.engine.debugger import Debugger as Debugger
     from nncdbg.engine.divergence.call import diff as diff
     from nncdbg.engine.divergence.report import DiffReport as DiffReport
     from nncdbg.engine.errors import ExpressionError as ExpressionError
@@ -104,32 +105,34 @@ if TYPE_CHECKING:
     from nncdbg.engine.errors import RunError as RunError
     from nncdbg.engine.errors import UnsupportedOp as UnsupportedOp
     from nncdbg.engine.errors import UsageError as UsageError
+    from nncdbg.engine.execution.frame import Frame as Frame
+    from nncdbg.engine.execution.outputs import run as run
     from nncdbg.engine.frontends import ProgramSource as ProgramSource
     from nncdbg.engine.frontends import load as load
     from nncdbg.engine.graph import Graph as Graph
+    from nncdbg.engine.graph import Node
     from nncdbg.engine.graph import Program as Program
     from nncdbg.engine.graph import TensorType as TensorType
-    from nncdbg.engine.machine import Frame as Frame
     from nncdbg.engine.ops.declaration import Op as Op
     from nncdbg.engine.ops.declaration import declare as declare
     from nncdbg.engine.ops.declaration import op as op
     from nncdbg.engine.ops.library import load_op_library as load_op_library
-    from nncdbg.engine.outputs import run as run
-    from nncdbg.engine.session import Debugger as Debugger
-    from nncdbg.engine.tensor import Tensor as Tensor
-    from nncdbg.engine.timeline import Branch as Branch
-    from nncdbg.engine.timeline import Mark as Mark
-    from nncdbg.engine.values import Outputs as Outputs
-    from nncdbg.nan_watch.bisect_report import BisectReport as BisectReport
-    from nncdbg.nan_watch.bisect_report import bisect as bisect
+    from nncdbg.engine.stopping.breakpoints import Breakpoint as Breakpoint
+    from nncdbg.engine.stopping.control import Stop as Stop
+    from nncdbg.engine.text.listing import Listing
+    from nncdbg.engine.time.timeline import Branch as Branch
+    from nncdbg.engine.time.timeline import Mark as Mark
+    from nncdbg.engine.values.tensor import Tensor as Tensor
+    from nncdbg.engine.values.values import Outputs as Outputs
+    from nncdbg.nan_watch.bisection.report import BisectReport as BisectReport
+    from nncdbg.nan_watch.bisection.report import bisect as bisect
     from nncdbg.nan_watch.call import watch as watch
     from nncdbg.nan_watch.records import Report as Report
     from nncdbg.nan_watch.records import WatchFinding as WatchFinding
-    from nncdbg.nan_watch.reducing import Reduced as Reduced
-    from nncdbg.nan_watch.reducing import reduce as reduce
+    from nncdbg.nan_watch.reduction.reducing import Reduced as Reduced
+    from nncdbg.nan_watch.reduction.reducing import reduce as reduce
     from nncdbg.stats import Summary as Summary
     from nncdbg.stats import summarize as summarize
-    from nncdbg.terminal.call import execute as execute
     from nncdbg.textual_repr import parse as parse
 else:
 
@@ -142,3 +145,45 @@ else:
 
 def __dir__() -> list[str]:
     return list(__all__)
+
+
+class _Representations:
+    """Converts records; imports the converter on first use."""
+
+    def parse(self, text: str, file: str | None) -> Program:
+        from nncdbg.textual_repr.parser import parse
+
+        return parse(text, file=file)
+
+    def text(self, program: Program, locations: bool) -> str:
+        from nncdbg.textual_repr.printer import print_program
+
+        return print_program(program, locations=locations)
+
+    def statement(self, node: Node) -> str:
+        from nncdbg.textual_repr.printer import print_statement
+
+        return print_statement(node, locations=False)
+
+    def summary(self, program: Program) -> str:
+        from nncdbg.textual_repr.printer import brief
+
+        return brief(program)
+
+    def listing(self, program: Program) -> Listing:
+        from nncdbg.textual_repr.printer import listing_of
+
+        return listing_of(program)
+
+    def diff_report(self, report: DiffReport) -> str:
+        from nncdbg.presentation.divergence import report_text
+
+        return report_text(report)
+
+    def html(self, record: object) -> str:
+        from nncdbg.notebook import render
+
+        return render(record)
+
+
+register(_Representations())

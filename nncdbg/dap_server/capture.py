@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import TypeAlias
 
 from nncdbg.dap_server.transport.pipes import pending
-from nncdbg.engine.threads import BackgroundThread
+from nncdbg.engine.process.threads import BackgroundThread
 
 Tell: TypeAlias = "Callable[[str, str], None]"
 """``tell(text, category)``; the category is "stdout" or "stderr"."""

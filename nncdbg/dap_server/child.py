@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
-from nncdbg.engine.threads import BackgroundThread
+from nncdbg.engine.process.threads import BackgroundThread
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.messages import Answer
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.control import Stop
-    from nncdbg.engine.session import Debugger
+    from nncdbg.engine.debugger import Debugger
+    from nncdbg.engine.stopping.control import Stop
 
 PATIENCE = 60.0
 """Seconds in which the client's Python debugger has to attach."""
@@ -44,7 +44,7 @@ def kernel_at(debugger: Debugger) -> CodeType | None:
     frame = debugger.machine.frames[-1]
     if debugger.machine.ended or frame.pc == len(frame.code.nodes):
         return None
-    if debugger.backend.name not in _PYTHON or frame.code.instructions[frame.pc][0] is None:
+    if debugger.backend.name not in _PYTHON or not frame.code.runs_kernel(frame.pc):
         return None
     name = frame.code.nodes[frame.pc].op
     op = lookup(name, version_of(name, frame.code.opsets))

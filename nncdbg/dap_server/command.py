@@ -6,8 +6,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from nncdbg.engine.address_space import check_address_space
 from nncdbg.engine.errors import UsageError
+from nncdbg.engine.process.address_space import check_address_space
 from nncdbg.terminal.options import Parser
 
 TOKEN = "NNCDBG_DAP_TOKEN"

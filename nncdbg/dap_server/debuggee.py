@@ -20,15 +20,15 @@ from nncdbg.dap_server.registry import State
 from nncdbg.dap_server.runner import Runner
 from nncdbg.dap_server.sources.modules import Modules
 from nncdbg.engine.errors import NncdbgError, RunError
-from nncdbg.terminal.crash import report_crash
+from nncdbg.presentation.crash_report import report_crash
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from nncdbg.dap_server.session import Session
     from nncdbg.dap_server.sources.shown import Sources
-    from nncdbg.engine.control import Stop
-    from nncdbg.engine.session import Debugger
+    from nncdbg.engine.debugger import Debugger
+    from nncdbg.engine.stopping.control import Stop
 
 Verb: TypeAlias = "Callable[[], Stop]"
 

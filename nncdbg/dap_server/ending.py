@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-from nncdbg.engine.threads import BackgroundThread
+from nncdbg.engine.process.threads import BackgroundThread
 
 GRACE = 2.0
 """Seconds in which an op comes to its end after the signal to end; then the process ends without it."""

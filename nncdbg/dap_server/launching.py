@@ -13,13 +13,13 @@ import msgspec
 from nncdbg.dap_server.debuggee import Debuggee
 from nncdbg.dap_server.runner import Runner
 from nncdbg.dap_server.sources.shown import sources_of
-from nncdbg.engine.data_specs import data_file
 from nncdbg.engine.errors import LoadError, UsageError
+from nncdbg.engine.inputs.data_specs import data_file
 
 if TYPE_CHECKING:
     from nncdbg.engine.graph import Program
-    from nncdbg.engine.inputs import Note
-    from nncdbg.nan_watch.bundle import Bundle
+    from nncdbg.engine.inputs.binding import Note
+    from nncdbg.nan_watch.bundles.bundle import Bundle
 
 
 class LaunchArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -60,10 +60,10 @@ def launch(arguments: LaunchArguments, runner: Runner, check: Callable[[], None]
 
     `check` is called between the parts of the work; an exception that it raises abandons the launch.
     """
-    from nncdbg.engine.black_box import BlackBox
+    from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.frontends.listings import workspace_of
     from nncdbg.engine.ops.library import load_op_library
-    from nncdbg.engine.session import Debugger
+    from nncdbg.engine.process.black_box import BlackBox
     from nncdbg.terminal import opening
 
     folder = _folder(arguments.cwd)

@@ -19,11 +19,11 @@ from nncdbg.dap_server.protocol.events import (
     ProgressStartEventBody,
     ProgressUpdateEventBody,
 )
-from nncdbg.engine.threads import BackgroundThread
+from nncdbg.engine.process.threads import BackgroundThread
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.session import Debugger
+    from nncdbg.engine.debugger import Debugger
 
 PATIENCE = 0.5
 """Seconds before something is worth a word."""

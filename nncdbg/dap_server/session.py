@@ -38,8 +38,8 @@ from nncdbg.dap_server.transport.backlog import Backlog
 from nncdbg.dap_server.transport.connection import Connection
 from nncdbg.dap_server.transport.framing import FrameError
 from nncdbg.engine.errors import NncdbgError, UsageError
-from nncdbg.engine.threads import BackgroundThread
-from nncdbg.terminal.crash import report_crash
+from nncdbg.engine.process.threads import BackgroundThread
+from nncdbg.presentation.crash_report import report_crash
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.attach.process import Attachment

@@ -33,14 +33,14 @@ from nncdbg.dap_server.registry import each_program
 from nncdbg.dap_server.transport.addresses import bind
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.escaping import printable_line
-from nncdbg.engine.threads import BackgroundThread
-from nncdbg.terminal.screen import Screen
-from nncdbg.terminal.stops import place_of, show_stop
+from nncdbg.engine.process.threads import BackgroundThread
+from nncdbg.presentation.screen import Screen
+from nncdbg.presentation.stops import place_of, show_stop
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.messages import Answer
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.control import Stop
+    from nncdbg.engine.stopping.control import Stop
 
 WIDTH = 100
 """Cells of pictures and grids: nobody says how wide the terminal is."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
-    from nncdbg.engine.code import Statement
+    from nncdbg.engine.compilation.code import Statement
 
 
 @dataclass(frozen=True, slots=True)

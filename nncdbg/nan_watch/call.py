@@ -8,11 +8,11 @@ from typing import Any
 
 from nncdbg.engine.backends import Backend
 from nncdbg.engine.backends import backend as backend_of
+from nncdbg.engine.compilation.linking import Allocation
+from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.frontends import ProgramSource, load
-from nncdbg.engine.linking import Allocation
 from nncdbg.engine.ops.declaration import revision
-from nncdbg.engine.session import Debugger
-from nncdbg.nan_watch.gates import USUAL, Gates
+from nncdbg.nan_watch.measuring.gates import USUAL, Gates
 from nncdbg.nan_watch.records import Report
 from nncdbg.nan_watch.reports import Watched
 from nncdbg.nan_watch.runs import watch_runs
@@ -48,7 +48,7 @@ def watch(
     gates = Gates.of(fail_on, strict=strict)
     good = None
     if against is not None:
-        from nncdbg.nan_watch.recording import read
+        from nncdbg.nan_watch.baselines.recording import read
 
         good = read(against)
 

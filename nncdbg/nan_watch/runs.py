@@ -6,15 +6,15 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.errors import UnsupportedOp, UsageError
-from nncdbg.engine.session import Debugger
-from nncdbg.nan_watch.gates import Gates
+from nncdbg.nan_watch.measuring.gates import Gates
 from nncdbg.nan_watch.records import FAILED, OK, TRIPPED, UNSUPPORTED, Case, Report
 from nncdbg.nan_watch.watching import MAX_FINDINGS, watch_run
 
 if TYPE_CHECKING:
-    from nncdbg.engine.control import Stop
-    from nncdbg.nan_watch.recording import Recording
+    from nncdbg.engine.stopping.control import Stop
+    from nncdbg.nan_watch.baselines.recording import Recording
 
 MakeDebugger = Callable[[int, bool], Debugger]
 """A debugger at its start, for a seed; and whether it has to log statistics."""
@@ -48,9 +48,9 @@ def watch_runs(
         report = watch_run(debugger, gates, max_findings=max_findings, run=lambda: move(debugger))
         report.model = model
         return report
-    from nncdbg.nan_watch.corpus_report import CorpusReport, Result
-    from nncdbg.nan_watch.measuring import Measuring, check_good
-    from nncdbg.nan_watch.recording import fingerprint, record, write
+    from nncdbg.nan_watch.baselines.recording import fingerprint, record, write
+    from nncdbg.nan_watch.corpus.report import CorpusReport, Result
+    from nncdbg.nan_watch.measuring.measuring import Measuring, check_good
 
     check_good(gates, good)
     whole = CorpusReport(model, gates, max_findings, named=runs > 1)

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING
 
 from nncdbg.engine.backends import Backend
 from nncdbg.engine.backends import backend as backend_of
-from nncdbg.engine.code import Code, Statement
+from nncdbg.engine.compilation.code import Code, Statement
+from nncdbg.engine.compilation.linking import Allocation
 from nncdbg.engine.diagnosis.sightings import ENTRANCE, Sighting
 from nncdbg.engine.errors import StoppedRun
 from nncdbg.engine.findings import NUMERIC
-from nncdbg.engine.linking import Allocation
 from nncdbg.engine.memory.lean import LeanAllocation
-from nncdbg.nan_watch.gates import Gates
+from nncdbg.nan_watch.measuring.gates import Gates
+from nncdbg.nan_watch.measuring.training import judge_loop
 from nncdbg.nan_watch.records import Operand, Report, Site, Use, WatchFinding
-from nncdbg.nan_watch.training import judge_loop
 
 if TYPE_CHECKING:
-    from nncdbg.engine.control import Stop
-    from nncdbg.engine.session import Debugger
-    from nncdbg.nan_watch.measuring import Measuring
+    from nncdbg.engine.debugger import Debugger
+    from nncdbg.engine.stopping.control import Stop
+    from nncdbg.nan_watch.measuring.measuring import Measuring
 
 MAX_FINDINGS = 20
 """Findings that a report lists by default."""

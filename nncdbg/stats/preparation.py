@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine import dtypes
-from nncdbg.engine.threads import BackgroundThread, parsed
+from nncdbg.engine.process.threads import BackgroundThread, parsed
 from nncdbg.stats.kernel import Kernel
 
 _FIRST = ("f32", "i64", "bool", "f64", "f16", "bf16", "i32")

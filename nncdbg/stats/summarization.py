@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from nncdbg.engine import dtypes
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.threads import BackgroundThread
+from nncdbg.engine.process.threads import BackgroundThread
 from nncdbg.stats.kernel import Kernel
 from nncdbg.stats.plain import blocks_of, combine, empty_summary, summarize_plain
 from nncdbg.stats.preparation import address_of, kernels, looked_at

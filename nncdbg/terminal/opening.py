@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from nncdbg.engine.errors import UsageError
 
 if TYPE_CHECKING:
-    from nncdbg.engine.session import Debugger
-    from nncdbg.nan_watch.bundle import Bundle
-    from nncdbg.terminal.screen import Screen
+    from nncdbg.engine.debugger import Debugger
+    from nncdbg.nan_watch.bundles.bundle import Bundle
+    from nncdbg.presentation.screen import Screen
 
 DOCUMENT = "nncdbg.json"
 """What makes a folder a bundle."""
@@ -34,7 +34,7 @@ def bundle_at(path: str | os.PathLike[str]) -> Bundle | None:
     """The bundle at a path, None if there is none.  Raises LoadError if it is damaged."""
     if not is_bundle(path):
         return None
-    from nncdbg.nan_watch.bundle import open_bundle
+    from nncdbg.nan_watch.bundles.bundle import open_bundle
 
     return open_bundle(Path(path))
 

@@ -8,18 +8,18 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from nncdbg.engine.address_space import check_address_space
 from nncdbg.engine.errors import LoadError, UsageError
+from nncdbg.engine.process.address_space import check_address_space
 from nncdbg.terminal import opening
 from nncdbg.terminal.one_shot.failure import failure_document
 
 if TYPE_CHECKING:
-    from nncdbg.engine.control import Stop
+    from nncdbg.engine.compilation.linking import Allocation
+    from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.divergence.observers import Verification
     from nncdbg.engine.graph import Program
-    from nncdbg.engine.linking import Allocation
-    from nncdbg.engine.session import Debugger
-    from nncdbg.terminal.screen import Screen
+    from nncdbg.engine.stopping.control import Stop
+    from nncdbg.presentation.screen import Screen
 
 T = TypeVar("T")
 
@@ -118,7 +118,7 @@ def verify_observers(
 ) -> Verification:
     """The outputs with and without observers, for the options of `add_machine`."""
     from nncdbg.engine.divergence.observers import verify_observers
-    from nncdbg.terminal.running import under_way
+    from nncdbg.presentation.run_progress import under_way
 
     def make(allocator: str | Allocation, statistics: bool, checks: bool) -> Debugger:
         check = getattr(options, "check", None) if checks else None
@@ -195,7 +195,7 @@ def given_inputs(options: argparse.Namespace) -> tuple[dict[str, Any], dict[str,
 
     A bundle also gives the options that nobody has given.
     """
-    from nncdbg.engine.inputs import parse_dim, parse_spec
+    from nncdbg.engine.inputs.binding import parse_dim, parse_spec
     from nncdbg.engine.ops.library import load_op_library
 
     bundled = opening.settle(options)
@@ -215,8 +215,8 @@ def make_debugger_of(
     statistics: bool,
 ) -> Debugger:
     """A debugger for the options of `add_machine` with these inputs."""
-    from nncdbg.engine.black_box import BlackBox
-    from nncdbg.engine.session import Debugger
+    from nncdbg.engine.debugger import Debugger
+    from nncdbg.engine.process.black_box import BlackBox
 
     model = getattr(options, "model", None)
 

@@ -8,7 +8,7 @@ from functools import cache, partial
 from pathlib import Path
 
 import nncdbg
-from nncdbg.nan_watch.gates import USUAL
+from nncdbg.nan_watch.measuring.gates import USUAL
 from nncdbg.nan_watch.records import TRIPPED, Report, WatchFinding
 from tests.bugs.labels import NOTHING, ROOT, Bug, Label
 

@@ -11,7 +11,7 @@ from typing import Any
 import nncdbg
 from nncdbg.engine.divergence.played import digest
 from nncdbg.engine.memory.placed import PlacedAllocation
-from nncdbg.nan_watch.memory import watch_memory
+from nncdbg.nan_watch.memory.comparison import watch_memory
 from tests.bugs.plan_truth import Story
 from tests.bugs.plans import Mutant, mutants, plan_of
 

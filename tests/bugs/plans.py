@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from nncdbg.engine.code import Code
+from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.memory.live_ranges import LiveRange, Times
 from nncdbg.engine.memory.packing import pack
 from nncdbg.engine.memory.plan_file import PlacedPlan, Site

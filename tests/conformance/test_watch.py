@@ -7,7 +7,7 @@ import re
 import pytest
 
 import nncdbg
-from nncdbg.engine.nonfinite import KINDS, bad_in
+from nncdbg.engine.observers.nonfinite import KINDS, bad_in
 from tests.conformance.cases import Case, cases
 from tests.conformance.test_conformance import finite, known
 from tests.conformance.ways import named

@@ -15,8 +15,8 @@ import pytest
 
 import nncdbg
 from nncdbg.engine.backends.numpy import NumPy
-from nncdbg.engine.black_box import BlackBox, last_run
-from nncdbg.engine.last_words import read_box, sentence
+from nncdbg.engine.process.black_box import BlackBox, last_run
+from nncdbg.engine.process.last_words import read_box, sentence
 from tests.dap_server.client import Client, stdio_client
 
 DEATHS = {

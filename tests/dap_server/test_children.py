@@ -20,7 +20,7 @@ from nncdbg.dap_server.protocol.types import Variable
 from nncdbg.dap_server.runner import Runner
 from nncdbg.dap_server.session import Session
 from nncdbg.dap_server.transport.connection import Connection
-from nncdbg.engine.code import UNSET
+from nncdbg.engine.compilation.code import UNSET
 from tests.dap_server.conftest import EXAMPLES
 
 

@@ -219,8 +219,8 @@ def test_what_ran_on_numpy_is_told_once_per_op(client: Client, tmp_path: Path) -
 
 def test_a_repro_bundle_stops_at_its_finding(client: Client, tmp_path: Path) -> None:
     import nncdbg
-    from nncdbg.nan_watch.excerpt import bundle_finding
-    from nncdbg.nan_watch.sameness import Settings, found_first
+    from nncdbg.nan_watch.bundles.excerpt import bundle_finding
+    from nncdbg.nan_watch.reduction.sameness import Settings, found_first
 
     program = nncdbg.parse(
         "#nncdbg 1\ngraph @main(%x: f32[2]) -> (%y) {\n  %a = Neg(%x)\n  %y = Log(%a)\n  return %y\n}\n"

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.engine.code import Code
-from nncdbg.engine.timeline import SPACING
+from nncdbg.engine.compilation.code import Code
+from nncdbg.engine.time.timeline import SPACING
 
 LOOP = """\
 graph @main(%x: f32[4], %n: i64[]) -> (%y: f32[4]) {
@@ -261,7 +261,7 @@ def test_an_interruption_that_comes_too_late_leaves_no_traps(monkeypatch: pytest
 
 
 def _trap() -> Any:
-    from nncdbg.engine.code import TRAP
+    from nncdbg.engine.compilation.code import TRAP
 
     return TRAP
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.engine.code import Compiler
+from nncdbg.engine.compilation.code import Compiler
 from nncdbg.engine.ops.declaration import Op, declare, declared_together
 from nncdbg.textual_repr.parser import parse
 

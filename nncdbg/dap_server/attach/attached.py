@@ -11,12 +11,12 @@ from nncdbg.dap_server.debuggee import Debuggee
 from nncdbg.dap_server.events import report_stop
 from nncdbg.dap_server.registry import State
 from nncdbg.dap_server.sources.shown import sources_of_running
-from nncdbg.engine.catching import Catches
+from nncdbg.engine.observers.catching import Catches
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.control import Stop
-    from nncdbg.engine.session import Debugger
+    from nncdbg.engine.debugger import Debugger
+    from nncdbg.engine.stopping.control import Stop
 
 
 class Attached(Debuggee):

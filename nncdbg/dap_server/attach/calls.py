@@ -61,7 +61,7 @@ def listen(address: Address, token: str | None = None) -> Address:
     from nncdbg.dap_server.session import Session
     from nncdbg.dap_server.transport.connection import Connection
     from nncdbg.dap_server.transport.serving import Listener
-    from nncdbg.engine.session import Debugger
+    from nncdbg.engine.debugger import Debugger
 
     attachment = Attachment()
 
@@ -132,7 +132,7 @@ def _forked() -> None:
     global _attachment, _listener, _entry
     if _attachment is None or _listener is None:
         return
-    from nncdbg.engine.session import Debugger
+    from nncdbg.engine.debugger import Debugger
 
     Debugger.supervisor = None
     _attachment.forget()

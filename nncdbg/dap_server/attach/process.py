@@ -27,8 +27,8 @@ from nncdbg.engine.errors import UsageError
 if TYPE_CHECKING:
     from nncdbg.dap_server.debuggee import Verb
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.control import Stop
-    from nncdbg.engine.session import Debugger
+    from nncdbg.engine.debugger import Debugger
+    from nncdbg.engine.stopping.control import Stop
 
 
 class Attachment:

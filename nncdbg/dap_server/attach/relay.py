@@ -26,7 +26,7 @@ from nncdbg.dap_server.transport.addresses import Address, prepare, words
 from nncdbg.dap_server.transport.connection import Connection
 from nncdbg.dap_server.transport.framing import FrameError
 from nncdbg.engine.errors import NncdbgError, UsageError
-from nncdbg.engine.threads import BackgroundThread
+from nncdbg.engine.process.threads import BackgroundThread
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session

@@ -19,7 +19,7 @@ from nncdbg.engine.errors import NncdbgError
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine import breakpoints as engine
+    from nncdbg.engine.stopping import breakpoints as engine
 
 PENDING = "the program is not loaded yet"
 

@@ -14,7 +14,7 @@ from nncdbg.engine.findings import KINDS
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.session import Debugger
+    from nncdbg.engine.debugger import Debugger
 
 _CONDITION = "an expression, such as $iter > 3 or max(abs(%h)) > 100"
 

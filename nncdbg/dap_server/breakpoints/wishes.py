@@ -13,15 +13,15 @@ from nncdbg.dap_server.protocol.types import Source
 from nncdbg.dap_server.sources.instructions import reference_of, statement_at
 from nncdbg.dap_server.sources.positions import MAX_NUMBER, column_for_client, line_for_client
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.search import candidates
-from nncdbg.terminal.places import split_place
-from nncdbg.textual_repr.listing import Listing
+from nncdbg.engine.stopping.search import candidates
+from nncdbg.engine.text.listing import Listing
+from nncdbg.presentation.breakpoint_syntax import split_place
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine import breakpoints as engine
-    from nncdbg.engine.code import Code
-    from nncdbg.engine.session import Debugger
+    from nncdbg.engine.compilation.code import Code
+    from nncdbg.engine.debugger import Debugger
+    from nncdbg.engine.stopping import breakpoints as engine
 
 _SHOWN = 5
 """Lines that a message lists."""

@@ -11,7 +11,7 @@ from nncdbg.dap_server.protocol.requests import DataBreakpointInfoBody, SetDataB
 from nncdbg.dap_server.registry import CONFIGURABLE, LIVE, request
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.expression import nodes, parse, spelled
-from nncdbg.engine.search import candidates
+from nncdbg.engine.stopping.search import candidates
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.protocol.requests import DataBreakpointInfoArguments, SetDataBreakpointsArguments

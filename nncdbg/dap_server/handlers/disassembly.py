@@ -10,9 +10,9 @@ from nncdbg.dap_server.protocol.types import DisassembledInstruction
 from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.dap_server.sources.instructions import parse_reference, statement_at_address
 from nncdbg.dap_server.sources.positions import line_for_client
-from nncdbg.engine.code import CONTROL
+from nncdbg.engine.compilation.code import CONTROL
+from nncdbg.engine.compilation.formula import formula_of
 from nncdbg.engine.errors import NncdbgError, UsageError
-from nncdbg.engine.formula import formula_of
 from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
@@ -20,7 +20,7 @@ from nncdbg.engine.ops.schema import version_of
 if TYPE_CHECKING:
     from nncdbg.dap_server.protocol.requests import DisassembleArguments
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.code import Code
+    from nncdbg.engine.compilation.code import Code
 
 MOST = 20_000
 """Instructions in one answer."""

@@ -22,15 +22,15 @@ from nncdbg.dap_server.presentation.places import (
 from nncdbg.dap_server.presentation.results import result_of
 from nncdbg.dap_server.protocol.requests import SetExpressionBody, SetVariableBody
 from nncdbg.dap_server.registry import LIVE, request
-from nncdbg.engine.data_specs import data_file, generated
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import evaluate, evaluate_index, split_target
+from nncdbg.engine.inputs.data_specs import data_file, generated
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.protocol.requests import SetExpressionArguments, SetVariableArguments
     from nncdbg.dap_server.protocol.types import ValueFormat, Variable
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.values import Values
+    from nncdbg.engine.values.values import Values
 
 
 @request("setVariable", when=LIVE, values=True, capability="supportsSetVariable")

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
         SetExceptionBreakpointsArguments,
     )
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.control import Stop
     from nncdbg.engine.findings import Finding
+    from nncdbg.engine.stopping.control import Stop
 
 
 @request(

@@ -15,13 +15,12 @@ from nncdbg.dap_server.presentation.places import values_from
 from nncdbg.dap_server.presentation.samples import packed, sampling
 from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.dap_server.sources.positions import line_for_client
-from nncdbg.engine.code import UNSET
+from nncdbg.engine.compilation.code import UNSET
 from nncdbg.engine.errors import UsageError
+from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.expression import resolve_name, spelled
-from nncdbg.engine.machine import Frame
-from nncdbg.stats.blocks import reduce_blocks
-from nncdbg.terminal.look import SMALL, is_text
-from nncdbg.terminal.slices import (
+from nncdbg.presentation.elements import SMALL, is_text
+from nncdbg.presentation.slices import (
     content_of,
     diagnosed,
     followed,
@@ -29,10 +28,11 @@ from nncdbg.terminal.slices import (
     originating,
     slicing_of,
 )
+from nncdbg.stats.blocks import reduce_blocks
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.slicing import Origin, Visit
+    from nncdbg.engine.values.slicing import Origin, Visit
 
 MOST_STATEMENTS = 100
 """Statements of one answer."""

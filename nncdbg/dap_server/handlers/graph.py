@@ -12,11 +12,11 @@ from nncdbg.dap_server.presentation.neighbourhood import Block, on_the_stack, so
 from nncdbg.dap_server.presentation.places import computed
 from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.dap_server.sources.positions import line_for_client
-from nncdbg.engine.current import results_of
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled
-from nncdbg.engine.timeline import EVICTED
-from nncdbg.terminal.look import is_text
+from nncdbg.engine.time.timeline import EVICTED
+from nncdbg.engine.values.current import results_of
+from nncdbg.presentation.elements import is_text
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session

@@ -25,7 +25,7 @@ from nncdbg.engine.expression import spelled
 if TYPE_CHECKING:
     from nncdbg.dap_server.protocol.requests import ReadMemoryArguments, WriteMemoryArguments
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.values import Values
+    from nncdbg.engine.values.values import Values
 
 MAX_READ = 1 << 20
 """Bytes of one answer; who asks for more gets these, and asks on from there."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         TerminateThreadsArguments,
     )
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.control import Stop
+    from nncdbg.engine.stopping.control import Stop
 
 
 class ReverseArguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

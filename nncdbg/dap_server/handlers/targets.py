@@ -23,9 +23,9 @@ if TYPE_CHECKING:
         StepInTargetsArguments,
     )
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.code import Code
-    from nncdbg.engine.control import Stop
-    from nncdbg.textual_repr.listing import Listing, Site
+    from nncdbg.engine.compilation.code import Code
+    from nncdbg.engine.stopping.control import Stop
+    from nncdbg.engine.text.listing import Listing, Site
 
 
 # -- into -------------------------------------------------------------------------------------------

@@ -10,17 +10,17 @@ import msgspec
 
 from nncdbg.dap_server.registry import LIVE, STOPPED, State, request
 from nncdbg.dap_server.sources.positions import line_for_client
-from nncdbg.engine.deviations import Edit, edits_of
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled
-from nncdbg.engine.timeline import Mark
+from nncdbg.engine.time.deviations import Edit, edits_of
+from nncdbg.engine.time.timeline import Mark
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.code import Statement
-    from nncdbg.engine.deviations import Deviation
-    from nncdbg.engine.machine import Machine
-    from nncdbg.engine.timeline import Branch
+    from nncdbg.engine.compilation.code import Statement
+    from nncdbg.engine.execution.machine import Machine
+    from nncdbg.engine.time.deviations import Deviation
+    from nncdbg.engine.time.timeline import Branch
 
 MOST_MOMENTS = 300
 """Moments of one answer, those of the present branch first, of each branch the latest."""

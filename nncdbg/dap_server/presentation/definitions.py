@@ -10,7 +10,7 @@ from nncdbg.dap_server.sources.instructions import address_of, statement_at_addr
 if TYPE_CHECKING:
     from nncdbg.dap_server.protocol.types import Source
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.code import Code
+    from nncdbg.engine.compilation.code import Code
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ import numpy as np
 
 from nncdbg.dap_server.presentation.glance import Glance, type_text
 from nncdbg.engine import dtypes
-from nncdbg.engine.data_specs import Plain, read_spec
 from nncdbg.engine.errors import UsageError
+from nncdbg.engine.inputs.data_specs import Plain, read_spec
 
 if TYPE_CHECKING:
     from nncdbg.engine.graph import Array

@@ -21,19 +21,19 @@ import numpy as np
 from nncdbg.dap_server.presentation.answers import Answers
 from nncdbg.engine import dtypes
 from nncdbg.engine.graph import TensorType
-from nncdbg.engine.npy import read_part
-from nncdbg.engine.statistics_log import COLUMNS
+from nncdbg.engine.inputs.npy import read_part
+from nncdbg.engine.observers.statistics_log import COLUMNS
+from nncdbg.presentation.elements import SMALL, elements, is_text
 from nncdbg.stats import Summary
 from nncdbg.stats.inspection import summary_of
 from nncdbg.stats.piecewise import summarize_by_pieces
-from nncdbg.terminal.look import SMALL, elements, is_text
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.presentation.places import FramePlace
     from nncdbg.dap_server.presentation.sent import Known
-    from nncdbg.engine.code import Code
+    from nncdbg.engine.compilation.code import Code
+    from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.graph import Array
-    from nncdbg.engine.session import Debugger
 
 GLANCE = 1 << 22
 """Elements of which one answer computes statistics: some 2 ms."""

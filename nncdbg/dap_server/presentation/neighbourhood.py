@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Container
 
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.code import Path
+    from nncdbg.engine.compilation.code import Path
+    from nncdbg.engine.execution.frame import Frame
     from nncdbg.engine.graph import Graph, Node, Program
-    from nncdbg.engine.machine import Frame
 
 MOST_STATEMENTS = 60
 """Statements that are shown, those of blocks looked into among them."""

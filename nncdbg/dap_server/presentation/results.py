@@ -17,7 +17,7 @@ from nncdbg.engine.expression.nodes import Name
 if TYPE_CHECKING:
     from nncdbg.dap_server.protocol.types import ValueFormat, Variable
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.values import Values
+    from nncdbg.engine.values.values import Values
 
 
 def result_of(

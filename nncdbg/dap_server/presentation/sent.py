@@ -16,13 +16,13 @@ import numpy as np
 
 from nncdbg.dap_server.presentation.glance import UNKNOWN, is_tensor
 from nncdbg.dap_server.presentation.memory_references import number_in
-from nncdbg.engine.code import UNSET
+from nncdbg.engine.compilation.code import UNSET
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.presentation.children import View
     from nncdbg.dap_server.presentation.places import FramePlace
     from nncdbg.dap_server.protocol.types import Variable
-    from nncdbg.engine.machine import Frame
+    from nncdbg.engine.execution.frame import Frame
 
 Listed: TypeAlias = "Variable | msgspec.Raw"
 """A variable, or one as it was sent before."""

@@ -11,11 +11,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-from nncdbg.engine.code import Code, Path
+from nncdbg.engine.compilation.code import Code, Path
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.session import Debugger
+    from nncdbg.engine.debugger import Debugger
 
 BITS = 20
 """Of an address, those that say which statement of the block; a longer block takes several numbers."""

@@ -15,7 +15,7 @@ from nncdbg.dap_server.protocol.types import ColumnDescriptor, Module
 if TYPE_CHECKING:
     from nncdbg.dap_server.protocol.types import Source
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.code import Code
+    from nncdbg.engine.compilation.code import Code
 
 ENTERED, NOT_ENTERED = "compiled", "not entered yet"
 

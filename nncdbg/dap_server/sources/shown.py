@@ -16,13 +16,13 @@ from urllib.parse import unquote, urlsplit
 from nncdbg.dap_server.protocol.types import Source
 from nncdbg.dap_server.sources.listing_file import write_listing
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.search import origins
+from nncdbg.engine.stopping.search import origins
 
 if TYPE_CHECKING:
-    from nncdbg.engine.code import Code
-    from nncdbg.engine.machine import Frame
-    from nncdbg.engine.session import Debugger
-    from nncdbg.textual_repr.listing import Listing
+    from nncdbg.engine.compilation.code import Code
+    from nncdbg.engine.debugger import Debugger
+    from nncdbg.engine.execution.frame import Frame
+    from nncdbg.engine.text.listing import Listing
 
 MIME_TYPE = "text/x-nnc"
 

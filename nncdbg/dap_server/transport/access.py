@@ -18,7 +18,7 @@ from pathlib import Path
 from nncdbg.dap_server.transport.addresses import Place, words
 from nncdbg.dap_server.transport.peers import kernel_names_tcp_peers, peer_user
 from nncdbg.engine.errors import NncdbgError, UsageError
-from nncdbg.engine.state_folder import state_folder
+from nncdbg.engine.process.state_folder import state_folder
 
 
 class Access:

@@ -17,7 +17,7 @@ from nncdbg.dap_server.runner import Runner
 from nncdbg.dap_server.session import Session
 from nncdbg.dap_server.transport.connection import Connection
 from nncdbg.dap_server.transport.pipes import capacity, pending
-from nncdbg.engine.threads import BackgroundThread
+from nncdbg.engine.process.threads import BackgroundThread
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer

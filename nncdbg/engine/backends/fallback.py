@@ -8,7 +8,7 @@ import numpy as np
 
 from nncdbg.engine.backends import Backend, Call, Execute, Kernels
 from nncdbg.engine.backends.numpy import NumPy
-from nncdbg.engine.code import Statement
+from nncdbg.engine.compilation.code import Statement
 from nncdbg.engine.errors import UnsupportedOp
 
 

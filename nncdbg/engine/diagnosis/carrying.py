@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.code import Statement
+from nncdbg.engine.compilation.code import Statement
 from nncdbg.engine.diagnosis.inheriting import Formulas, inherits
 from nncdbg.engine.diagnosis.intentional import consumed, role_of
 from nncdbg.engine.diagnosis.marks import MarkedTensors, Stage, groups_of, masks_of
 from nncdbg.engine.diagnosis.register import NONE, Origins
 from nncdbg.engine.diagnosis.sightings import Sightings, Visit
 from nncdbg.engine.diagnosis.step import Step
-from nncdbg.engine.launch import Loaded
-from nncdbg.engine.machine import Machine
-from nncdbg.engine.nonfinite import influenced, shaped
+from nncdbg.engine.execution.launch import Loaded
+from nncdbg.engine.execution.machine import Machine
+from nncdbg.engine.observers.nonfinite import influenced, shaped
 from nncdbg.engine.ops.influence import NOTHING, Infinities, Marked, whole
 
 

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.backends.numpy import NumPy
+from nncdbg.engine.compilation.linking import Allocation, Binding, Execute, Linker
 from nncdbg.engine.diagnosis.step import Step, step_of
 from nncdbg.engine.errors import NncdbgError
-from nncdbg.engine.events import Ended
-from nncdbg.engine.launch import Loaded, generator_of
-from nncdbg.engine.linking import Allocation, Binding, Execute, Linker
-from nncdbg.engine.machine import Machine, Running
-from nncdbg.engine.nonfinite import array_of
+from nncdbg.engine.execution.events import Ended
+from nncdbg.engine.execution.launch import Loaded, generator_of
+from nncdbg.engine.execution.machine import Machine, Running
+from nncdbg.engine.observers.nonfinite import array_of
 from nncdbg.engine.ops import Op
 from nncdbg.engine.ops.influence import EVERYTHING
 
@@ -55,7 +55,7 @@ class Formulas:
         except NncdbgError:
             return None  # There is no formula for these operands, so the op is looked at as a whole.
         frame = machine.frames[0]
-        results = [array_of(value) for value in frame.code.instructions[-1][1](frame.slots)] if ended else []
+        results = [array_of(value) for value in frame.code.operands_of(-1, frame.slots)] if ended else []
         same = len(results) >= len(step.application.results)
         pairs = zip(results, step.application.results, strict=False)
         return results if same and all(np.shape(a) == np.shape(b) for a, b in pairs) else None

@@ -15,6 +15,7 @@ import numpy as np
 
 from nncdbg.engine.dtypes import FROM_ONNX, NUMPY, ONNX, name_of
 from nncdbg.engine.errors import UsageError
+from nncdbg.engine.frontends.stores import Store
 from nncdbg.engine.graph import (
     Array,
     Attribute,
@@ -30,7 +31,6 @@ from nncdbg.engine.graph import (
     Value,
 )
 from nncdbg.engine.ops.schema import only_float, schema, version_of
-from nncdbg.engine.stores import Store
 
 WIDTHS = ("f16", "bf16", "f32", "f64")
 """What can be cast to, and what is cast."""

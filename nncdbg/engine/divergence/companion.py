@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.lockstep import Lockstep
 from nncdbg.engine.divergence.paired_runs import PairedRuns
 from nncdbg.engine.divergence.written import Key, Written, key_of
 from nncdbg.engine.errors import NotComputed
+from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.expression import spelled
-from nncdbg.engine.machine import Frame
-from nncdbg.engine.session import Debugger
 
 
 class Companion:

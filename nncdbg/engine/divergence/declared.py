@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.code import Code
+from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.divergence.report import Difference, Site
 from nncdbg.engine.divergence.tolerance import Tolerance, excess
 from nncdbg.engine.divergence.written import Written

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.blame import PROPAGATED, Verdict
 from nncdbg.engine.divergence.measure import measure
 from nncdbg.engine.divergence.recomputation import Recomputation
@@ -23,9 +24,8 @@ from nncdbg.engine.divergence.written import GONE, Result, site_of
 from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.graph import Array, Graph
-from nncdbg.engine.npy import archive_names, load_from_archive
-from nncdbg.engine.session import Debugger
-from nncdbg.engine.values import type_of
+from nncdbg.engine.inputs.npy import archive_names, load_from_archive
+from nncdbg.engine.values.values import type_of
 
 
 def load_golden(path: Path) -> dict[str, Array]:

@@ -5,6 +5,7 @@ One value of each side is held at a time; where control flow takes other ways, t
 
 from __future__ import annotations
 
+from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.blame import Verdict, is_discrete
 from nncdbg.engine.divergence.casting import has_same_places
 from nncdbg.engine.divergence.measure import measure
@@ -17,7 +18,6 @@ from nncdbg.engine.divergence.tally import Tally
 from nncdbg.engine.divergence.tolerance import Tolerance
 from nncdbg.engine.divergence.written import GONE, Key, Written, site_of
 from nncdbg.engine.graph import Program
-from nncdbg.engine.session import Debugger
 
 BUDGET = 1 << 30
 """Bytes of values that may wait in memory, per side."""

@@ -10,15 +10,15 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from nncdbg.engine.code import Code
+from nncdbg.engine.compilation.code import Code
+from nncdbg.engine.compilation.linking import Allocation
+from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.played import Changed, Differs, Moment, Played, Player, digest
 from nncdbg.engine.divergence.written import written_slots
-from nncdbg.engine.linking import Allocation
 from nncdbg.engine.memory.arena import ArenaAllocation
 from nncdbg.engine.memory.blocks import Block
 from nncdbg.engine.memory.plan_file import Site
 from nncdbg.engine.memory.planner import Plan, by_liveness
-from nncdbg.engine.session import Debugger
 
 Start: TypeAlias = Callable[["str | Allocation"], Debugger]
 """The program at its start, with this allocator."""

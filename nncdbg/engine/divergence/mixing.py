@@ -13,7 +13,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from nncdbg.engine.code import Path
+from nncdbg.engine.compilation.code import Path
+from nncdbg.engine.compilation.inference import literal_dtype, output_types
 from nncdbg.engine.dtypes import FROM_ONNX, ONNX
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import (
@@ -28,9 +29,8 @@ from nncdbg.engine.graph import (
     Type,
     Value,
 )
-from nncdbg.engine.inference import literal_dtype, output_types
 from nncdbg.engine.ops.schema import only_float, schema, version_of
-from nncdbg.engine.search import blocks
+from nncdbg.engine.stopping.search import blocks
 
 Place: TypeAlias = "tuple[Path, int]"
 

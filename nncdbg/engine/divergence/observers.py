@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from nncdbg.engine.compilation.linking import Allocation
 from nncdbg.engine.errors import RunError
 from nncdbg.engine.findings import KINDS
-from nncdbg.engine.linking import Allocation
 from nncdbg.engine.memory import ALLOCATORS
 from nncdbg.engine.memory.lean import LeanAllocation
-from nncdbg.engine.values import type_of
+from nncdbg.engine.values.values import type_of
 
 if TYPE_CHECKING:
-    from nncdbg.engine.control import Stop
-    from nncdbg.engine.session import Debugger
+    from nncdbg.engine.debugger import Debugger
+    from nncdbg.engine.stopping.control import Stop
 
 Make: TypeAlias = "Callable[[str | Allocation, bool, bool], Debugger]"
 """``make(allocator, statistics, checks)``: a debugger at its first statement."""

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.code import UNSET, Code
+from nncdbg.engine.compilation.code import UNSET, Code
+from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.written import Fixed, Given, Key, Result, Source
-from nncdbg.engine.machine import Frame
-from nncdbg.engine.session import Debugger
+from nncdbg.engine.execution.frame import Frame
 
 
 class Origins:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.blame import Blame, TraceCounterparts
 from nncdbg.engine.divergence.declared import declared_differences
 from nncdbg.engine.divergence.doubt import doubtful
@@ -24,7 +25,6 @@ from nncdbg.engine.divergence.units import Units, units_of
 from nncdbg.engine.divergence.written import GONE, Key, Place, Result, Written, site_of
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.expression import spelled
-from nncdbg.engine.session import Debugger
 
 _SAMPLES = 16
 """Elements that are compared before two tensors are compared as a whole."""

@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nncdbg.engine.code import Statement
+from nncdbg.engine.compilation.code import Statement
 from nncdbg.engine.divergence.side import Side
 from nncdbg.engine.divergence.written import written_slots
 from nncdbg.engine.dtypes import COMPLEX, FLOATS, name_of
-from nncdbg.engine.events import Failed
+from nncdbg.engine.execution.events import Failed
+from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.findings import Finding
-from nncdbg.engine.machine import Frame
 from nncdbg.engine.memory.inspected import GUARDS, UNWRITTEN
-from nncdbg.engine.values import copied
+from nncdbg.engine.values.values import copied
 
 if TYPE_CHECKING:
+    from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.memory.plan_file import Site
-    from nncdbg.engine.session import Debugger
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.blame import Verdict
 from nncdbg.engine.divergence.growth import GrowthTable
 from nncdbg.engine.divergence.measure import measure
@@ -13,8 +14,7 @@ from nncdbg.engine.divergence.report import DiffReport, Match, Place, Site
 from nncdbg.engine.divergence.side import Side
 from nncdbg.engine.divergence.tolerance import Tolerance
 from nncdbg.engine.divergence.written import Written
-from nncdbg.engine.session import Debugger
-from nncdbg.engine.values import type_of
+from nncdbg.engine.values.values import type_of
 
 _NAMED = 8
 """Names listed of values without a counterpart."""

@@ -13,8 +13,8 @@ from typing import Any, Protocol, TypeAlias
 
 from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.engine.frontends.confinement import path_inside
+from nncdbg.engine.frontends.stores import Store
 from nncdbg.engine.graph import Program
-from nncdbg.engine.stores import Store
 
 _FRONTENDS = {
     ".onnx": "nncdbg.engine.frontends.onnx:load",

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from nncdbg.engine.code import Compiler, Path, agreed, common_type
+from nncdbg.engine.compilation.code import Compiler, Path, agreed, common_type
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.frontends.order import reads
 from nncdbg.engine.graph import (

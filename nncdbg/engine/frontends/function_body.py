@@ -10,7 +10,7 @@ from nncdbg.engine.errors import GraphError
 from nncdbg.engine.frontends.onnx_graph import Conversion
 from nncdbg.engine.frontends.onnx_node import domain_of
 from nncdbg.engine.graph import Program, Type
-from nncdbg.engine.onnx_messages import node_proto, type_proto
+from nncdbg.engine.ops.onnx_messages import node_proto, type_proto
 
 
 def formula(

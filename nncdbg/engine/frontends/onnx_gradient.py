@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
+from nncdbg.engine.differentiation.grad import Request, gradient_graph
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.frontends.order import title
-from nncdbg.engine.grad import Request, gradient_graph
 from nncdbg.engine.graph import Graph, Node, Type, Value
 
 GRADIENT = "ai.onnx.preview.training.Gradient"

@@ -11,8 +11,8 @@ from nncdbg.engine.errors import GraphError
 from nncdbg.engine.frontends.external_data import ExternalData
 from nncdbg.engine.frontends.onnx_store import array_of
 from nncdbg.engine.graph import Attribute, Inline, Location, Type, Value
-from nncdbg.engine.onnx_messages import type_of_proto
-from nncdbg.engine.threads import parsed
+from nncdbg.engine.ops.onnx_messages import type_of_proto
+from nncdbg.engine.process.threads import parsed
 
 _STACK_TRACE = "pkg.torch.onnx.stack_trace"
 _NAME_SCOPES = "pkg.torch.onnx.name_scopes"

@@ -13,7 +13,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from nncdbg.engine.state_folder import state_folder
+from nncdbg.engine.process.state_folder import state_folder
 
 
 def note_printed(text: Path, stores: Sequence[Path]) -> bool:

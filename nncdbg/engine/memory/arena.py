@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.code import Code, Statement
-from nncdbg.engine.events import Event, Iterated, Popped, Pushed
+from nncdbg.engine.compilation.code import Code, Statement
+from nncdbg.engine.compilation.linking import Binding, Execute, Gather
+from nncdbg.engine.execution.events import Event, Iterated, Popped, Pushed
 from nncdbg.engine.findings import Report
 from nncdbg.engine.graph import Array
-from nncdbg.engine.linking import Binding, Execute, Gather
 from nncdbg.engine.memory.blocks import Block, Heap, Owner
 from nncdbg.engine.memory.buffers import GUARD, write_pattern
 from nncdbg.engine.memory.inspected import InspectedAllocation, Making
@@ -29,7 +29,7 @@ from nncdbg.engine.memory.lifetimes import Scope
 from nncdbg.engine.memory.planner import Plan, by_liveness
 from nncdbg.engine.memory.reusing import ReusingAllocation
 from nncdbg.engine.memory.stretches import Bytes, Course, KnownSteps, Step, Stretches, step_of
-from nncdbg.engine.statistics_log import StatisticsLog
+from nncdbg.engine.observers.statistics_log import StatisticsLog
 
 
 class ArenaAllocation(ReusingAllocation):

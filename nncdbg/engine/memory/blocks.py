@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
-from nncdbg.engine.code import Code, Path, Statement
+from nncdbg.engine.compilation.code import Code, Path, Statement
 from nncdbg.engine.memory.buffers import ALIGNMENT, GUARD, address_of
 from nncdbg.engine.memory.region import Region
 from nncdbg.engine.memory.segment import Segment

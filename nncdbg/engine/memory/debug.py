@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from nncdbg.engine.compilation.linking import LineOf
+from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.graph import Array
-from nncdbg.engine.linking import LineOf
-from nncdbg.engine.machine import Machine
 from nncdbg.engine.memory.buffers import GUARD, address_of
 from nncdbg.engine.memory.inspected import InspectedAllocation
 from nncdbg.engine.memory.region import Region

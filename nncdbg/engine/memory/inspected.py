@@ -16,19 +16,19 @@ from weakref import ref
 
 import numpy as np
 
-from nncdbg.engine.code import CONTROL, Code, Statement
+from nncdbg.engine.compilation.code import CONTROL, Code, Statement
+from nncdbg.engine.compilation.linking import Allocation, Binding, Execute, Gather, LineOf
 from nncdbg.engine.dtypes import NUMPY, name_of
+from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.findings import Finding, Report
 from nncdbg.engine.graph import Array
-from nncdbg.engine.linking import Allocation, Binding, Execute, Gather, LineOf
-from nncdbg.engine.machine import Machine
 from nncdbg.engine.memory.buffers import GUARD, damage, guards, heal, planned, span_of
 from nncdbg.engine.memory.kernel_buffers import KernelBuffers
 from nncdbg.engine.memory.proof import misused
 from nncdbg.engine.memory.stretches import KnownSteps
-from nncdbg.engine.ops.moving import SCATTERING, SIZES
+from nncdbg.engine.observers.statistics_log import MASK, ROW_BYTES, StatisticsLog
+from nncdbg.engine.ops.declaration import Content
 from nncdbg.engine.ops.planning import measure_of
-from nncdbg.engine.statistics_log import MASK, ROW_BYTES, StatisticsLog
 from nncdbg.stats.inspection import Flag, Inspector, fill, inspect_plain, inspector, is_pattern
 
 # Plain ints: the operators of an IntFlag are slow.
@@ -112,7 +112,7 @@ class InspectedAllocation(Allocation):
     def wrap(self, binding: Binding) -> Execute:
         if binding.node.op == "nncdbg.Empty" and binding.attributes["init"] in ("nan", "none"):
             return self._empty(binding)
-        if binding.node.op in SCATTERING:
+        if binding.op.content is Content.UPDATED:
             return self._filling(binding)
         return self._running(binding)
 
@@ -355,7 +355,7 @@ class InspectedAllocation(Allocation):
     def _check_reads(self, statement: Statement, inputs: Sequence[Any]) -> None:
         code, pc = statement.code, statement.pc
         verb = code.nodes[pc].op if pc < len(code.nodes) else "return"
-        if verb in SIZES:
+        if isinstance(statement, Binding) and statement.op.content is Content.SIZES:
             return
         for slot, value in zip(code.operands[pc], inputs, strict=False):
             found = self.unwritten.get(id(value))

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TypeAlias
 
-from nncdbg.engine.code import Code
-from nncdbg.engine.linking import LineOf
-from nncdbg.engine.liveness import last_uses
+from nncdbg.engine.compilation.code import Code
+from nncdbg.engine.compilation.linking import LineOf
+from nncdbg.engine.compilation.liveness import last_uses
 
 Interval: TypeAlias = "tuple[int, int]"
 

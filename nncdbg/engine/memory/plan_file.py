@@ -33,10 +33,10 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from nncdbg.engine.code import Path
+from nncdbg.engine.compilation.code import Path
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.graph import Graph, Program
-from nncdbg.engine.search import blocks
+from nncdbg.engine.stopping.search import blocks
 
 VERSION = 1
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from nncdbg.engine.code import Code
-from nncdbg.engine.liveness import dying
+from nncdbg.engine.compilation.code import Code
+from nncdbg.engine.compilation.liveness import dying
 
 Plan: TypeAlias = Callable[[Code, int], Sequence[int]]
 """`plan(code, pc)`: the slots of the block whose values are freed after its statement `pc`."""

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from nncdbg.engine.code import CONTROL, Code, Statement
+from nncdbg.engine.compilation.code import CONTROL, Code, Statement
+from nncdbg.engine.compilation.linking import Binding
 from nncdbg.engine.graph import Array
-from nncdbg.engine.linking import Binding
 from nncdbg.engine.memory.blocks import Block
 from nncdbg.engine.memory.buffers import GUARD, pattern_between
 from nncdbg.engine.memory.segment import Segment

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from nncdbg.nan_watch.gates import KINDS, MEASURES, RANGE
+from nncdbg.nan_watch.measuring.gates import KINDS, MEASURES, RANGE
 
 _NAMES = {
     "nan": "NaN",

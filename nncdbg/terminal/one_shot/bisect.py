@@ -17,14 +17,14 @@ from nncdbg.terminal.options import Parser, add_machine, add_model, chosen_progr
 
 if TYPE_CHECKING:
     from nncdbg.engine.divergence.mixing import Place
-    from nncdbg.nan_watch.bisection import Bisection
-    from nncdbg.nan_watch.narrow_trial import Kept
-    from nncdbg.terminal.screen import Screen
+    from nncdbg.nan_watch.bisection.bisection import Bisection
+    from nncdbg.nan_watch.bisection.narrow_trial import Kept
+    from nncdbg.presentation.screen import Screen
 
 
 def main(arguments: Sequence[str]) -> int:
     """0 if a smallest set was found, 130 if it was interrupted, with the best so far."""
-    from nncdbg.terminal.screen import Screen
+    from nncdbg.presentation.screen import Screen
 
     options = _options(arguments)
     with told_in_json(options):
@@ -50,8 +50,8 @@ def _options(arguments: Sequence[str]) -> Namespace:
 
 def _bisect(options: Namespace, screen: Screen) -> int:
     from nncdbg.engine.divergence.tolerance import Tolerance
-    from nncdbg.nan_watch.bisection import Bisection
-    from nncdbg.nan_watch.sameness import Settings
+    from nncdbg.nan_watch.bisection.bisection import Bisection
+    from nncdbg.nan_watch.reduction.sameness import Settings
 
     started = time.perf_counter()
     if options.output and not Path(options.output).absolute().parent.is_dir():
@@ -98,9 +98,8 @@ def _searched(search: Bisection) -> tuple[list[Place], list[Kept], bool]:
 
 def _write_mixed(search: Bisection, places: Sequence[Place], path: Path) -> None:
     from nncdbg.terminal.one_shot.text import stores_from, write_text
-    from nncdbg.textual_repr.printer import print_program
 
-    write_text(path, print_program(stores_from(search.mixed(places), path.parent)))
+    write_text(path, stores_from(search.mixed(places), path.parent).text())
 
 
 @contextmanager
@@ -144,7 +143,7 @@ def _print(
     kept: Sequence[Kept],
     interrupted: bool,
 ) -> None:
-    from nncdbg.nan_watch.bisect_report import kept_lines
+    from nncdbg.nan_watch.bisection.report import kept_lines
 
     if interrupted:
         screen.note("interrupted: this is the smallest set so far; it may not be minimal")

@@ -124,7 +124,7 @@ def _schema_of(name: str) -> Any:
 
 def _print_one(name: str, *, as_json: bool) -> None:
     from nncdbg.engine.ops.schema import schema, version_of
-    from nncdbg.textual_repr.language_server.signatures import label, op_signature
+    from nncdbg.textual_repr.language_server.features.signatures import label, op_signature
 
     if name not in all_names():
         near = difflib.get_close_matches(name, all_names(), 1)
@@ -154,7 +154,7 @@ def _gradient(entry: Known) -> str:
         return "its own rule"
     if not entry.formula and not entry.function:
         return "none"
-    from nncdbg.engine.differentiability import rule_gaps
+    from nncdbg.engine.differentiation.differentiability import rule_gaps
 
     gaps = rule_gaps(entry.name)
     if gaps is None:

@@ -12,22 +12,22 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nncdbg.presentation.run_progress import hearing
 from nncdbg.terminal.one_shot.failure import told_in_json
 from nncdbg.terminal.options import Parser, add_machine, add_model, chosen_program, given_inputs, say_notes
-from nncdbg.terminal.running import hearing
 
 if TYPE_CHECKING:
-    from nncdbg.nan_watch.reducing import Job, Reduced
-    from nncdbg.nan_watch.reduction import Progress
-    from nncdbg.nan_watch.sameness import Settings
-    from nncdbg.terminal.screen import Screen
+    from nncdbg.nan_watch.reduction.reducing import Job, Reduced
+    from nncdbg.nan_watch.reduction.reduction import Progress
+    from nncdbg.nan_watch.reduction.sameness import Settings
+    from nncdbg.presentation.screen import Screen
 
 INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str]) -> int:
     """0 if it is reduced and verified, 2 if a watch finds nothing, 130 if it was interrupted."""
-    from nncdbg.terminal.screen import Screen
+    from nncdbg.presentation.screen import Screen
 
     options = _options(arguments)
     with told_in_json(options):
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _options(arguments: Sequence[str]) -> Namespace:
-    from nncdbg.nan_watch.gates import USUAL
+    from nncdbg.nan_watch.measuring.gates import USUAL
 
     parser = Parser(
         "nncdbg reduce",
@@ -58,7 +58,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
 
 
 def _reduce(options: Namespace, screen: Screen) -> int:
-    from nncdbg.nan_watch.reducing import Job, verify
+    from nncdbg.nan_watch.reduction.reducing import Job, verify
 
     started = time.perf_counter()
     program = chosen_program(options)
@@ -83,8 +83,8 @@ def _reduce(options: Namespace, screen: Screen) -> int:
 
 def settings_of(options: Namespace) -> Settings:
     """How the options say that a program is run and watched."""
-    from nncdbg.nan_watch.gates import split
-    from nncdbg.nan_watch.sameness import Settings
+    from nncdbg.nan_watch.measuring.gates import split
+    from nncdbg.nan_watch.reduction.sameness import Settings
 
     return Settings(
         backend=options.backend,

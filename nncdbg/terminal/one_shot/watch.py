@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.errors import NncdbgError, StoppedRun
+from nncdbg.presentation.run_progress import hearing, under_way
 from nncdbg.terminal.one_shot.failure import told_in_json
 from nncdbg.terminal.options import (
     Parser,
@@ -22,17 +23,16 @@ from nncdbg.terminal.options import (
     given_inputs,
     verify_observers,
 )
-from nncdbg.terminal.running import hearing, under_way
 
 if TYPE_CHECKING:
-    from nncdbg.engine.control import Stop
+    from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.graph import Program
-    from nncdbg.engine.session import Debugger
-    from nncdbg.nan_watch.gates import Gates
-    from nncdbg.nan_watch.recording import Recording
+    from nncdbg.engine.stopping.control import Stop
+    from nncdbg.nan_watch.baselines.recording import Recording
+    from nncdbg.nan_watch.measuring.gates import Gates
     from nncdbg.nan_watch.records import Report
     from nncdbg.nan_watch.reports import Watched
-    from nncdbg.terminal.screen import Screen
+    from nncdbg.presentation.screen import Screen
 
 _FILES = ("junit", "sarif", "markdown")
 """Reports that go to a file, each an option of its name."""
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
 
     If several of these happened, the highest.
     """
-    from nncdbg.terminal.screen import Screen
+    from nncdbg.presentation.screen import Screen
 
     options = _options(arguments)
     with told_in_json(options):
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _options(arguments: Sequence[str]) -> Namespace:
-    from nncdbg.nan_watch.gates import USUAL, table
+    from nncdbg.nan_watch.measuring.gates import USUAL, table
 
     width = max(len(gate) for gate, _ in table()) + 2
     gates = "\n".join(f"  {gate:<{width}}{meaning}" for gate, meaning in table())
@@ -138,7 +138,7 @@ def _check(parser: Parser, options: Namespace) -> None:
 
 
 def _watch(options: Namespace, screen: Screen) -> int:
-    from nncdbg.nan_watch.gates import Gates
+    from nncdbg.nan_watch.measuring.gates import Gates
     from nncdbg.nan_watch.reports import Watched
 
     program = chosen_program(options)
@@ -156,7 +156,7 @@ def _watch(options: Namespace, screen: Screen) -> int:
     report.model = options.model
     report.observers = verified
     if known is not None:
-        from nncdbg.nan_watch.baseline import compare
+        from nncdbg.nan_watch.baselines.baseline import compare
 
         report = compare(report, known, program).report
     watched = Watched.of(program, gates)
@@ -174,7 +174,7 @@ def _known(options: Namespace, program: Program) -> Any:
     """The baseline, read and found to be this model's before anything runs."""
     if not options.baseline:
         return None
-    from nncdbg.nan_watch.baseline import read_baseline
+    from nncdbg.nan_watch.baselines.baseline import read_baseline
 
     known = read_baseline(options.baseline)
     known.check(options.model, program)
@@ -280,7 +280,7 @@ def _good(options: Namespace) -> Recording | None:
     """The recorded good run to compare with."""
     if not options.against:
         return None
-    from nncdbg.nan_watch.recording import read
+    from nncdbg.nan_watch.baselines.recording import read
 
     return read(options.against)
 
@@ -288,7 +288,7 @@ def _good(options: Namespace) -> Recording | None:
 def _in_memories(
     options: Namespace, program: Program, inputs: dict[str, Any], dims: dict[str, int]
 ) -> Report:
-    from nncdbg.nan_watch.memory import memory_plan, watch_memory, write_plan
+    from nncdbg.nan_watch.memory.comparison import memory_plan, watch_memory, write_plan
 
     fields = {"dims": dims, "seed": options.seed, "max_ops": options.max_ops, "history": options.history}
     if options.write_plan:
@@ -301,8 +301,8 @@ def _in_memories(
 def _corpus(
     options: Namespace, screen: Screen, gates: Gates, inputs: dict[str, Any], dims: dict[str, int]
 ) -> Report:
-    from nncdbg.nan_watch.corpus import run_corpus
-    from nncdbg.nan_watch.corpus_worker import Task
+    from nncdbg.nan_watch.corpus.corpus import run_corpus
+    from nncdbg.nan_watch.corpus.worker import Task
 
     task = Task(
         options.model,
@@ -350,11 +350,9 @@ def _on_screen(screen: Screen, program: Program, watched: Watched) -> Watched:
     """The parts of a watch for a report whose lines are fitted to the screen."""
     if not screen.shortens:
         return watched
-    from nncdbg.terminal.statements import FittedText
-    from nncdbg.textual_repr.printer import listing_of
+    from nncdbg.presentation.short_statements import FittedText
 
-    shown = listing_of(program)
-    return replace(watched, screen=FittedText(program, shown, screen.out.width))
+    return replace(watched, screen=FittedText(program, program.as_listing(), screen.out.width))
 
 
 # -- telling -----------------------------------------------------------------------------------------
@@ -389,7 +387,7 @@ def _write(options: Namespace, report: Report, watched: Any) -> list[NncdbgError
 def _write_baseline(options: Namespace, report: Report, program: Program) -> list[NncdbgError]:
     if not options.write_baseline:
         return []
-    from nncdbg.nan_watch.baseline import write_baseline
+    from nncdbg.nan_watch.baselines.baseline import write_baseline
 
     try:
         write_baseline(options.write_baseline, report, program)
@@ -412,7 +410,7 @@ def _bundle(
 
     from msgspec import structs
 
-    from nncdbg.nan_watch.excerpt import bundle_finding
+    from nncdbg.nan_watch.bundles.excerpt import bundle_finding
     from nncdbg.terminal.one_shot.reduce import settings_of
 
     settings = settings_of(options)
@@ -431,8 +429,8 @@ def _bundle(
 
 def _of_case(options: Namespace, program: Program, name: str) -> tuple[int, dict[str, Any]]:
     """The seed of a case of the corpus, and what its file gives."""
-    from nncdbg.nan_watch.corpus import jobs_of
-    from nncdbg.nan_watch.corpus_files import case_inputs
+    from nncdbg.nan_watch.corpus.corpus import jobs_of
+    from nncdbg.nan_watch.corpus.files import case_inputs
 
     jobs, _ = jobs_of(options.inputs_dir, options.runs, options.seed)
     job = next(each for each in jobs if each.name == name)

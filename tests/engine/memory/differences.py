@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nncdbg.engine.code import Statement
+from nncdbg.engine.compilation.code import Statement
+from nncdbg.engine.compilation.linking import Allocation
+from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.played import Played, Player
 from nncdbg.engine.errors import RunError
 from nncdbg.engine.findings import Finding
 from nncdbg.engine.graph import Program
-from nncdbg.engine.linking import Allocation
 from nncdbg.engine.memory.arena import ArenaAllocation
 from nncdbg.engine.memory.planner import Plan, by_liveness
-from nncdbg.engine.session import Debugger
-from nncdbg.engine.values import copied
+from nncdbg.engine.values.values import copied
 
 
 @dataclass(frozen=True, slots=True)

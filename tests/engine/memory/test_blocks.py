@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nncdbg.engine.code import Statement
+from nncdbg.engine.compilation.code import Statement
 from nncdbg.engine.memory.blocks import Block, Heap, Owner
 from nncdbg.engine.memory.buffers import GUARD, span_of
 

@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import nncdbg
-from nncdbg.engine.code import CONTROL, Code
+from nncdbg.engine.compilation.code import CONTROL, Code
+from nncdbg.engine.compilation.liveness import last_uses
 from nncdbg.engine.divergence.played import digest
-from nncdbg.engine.liveness import last_uses
 from nncdbg.engine.memory.arena import ArenaAllocation
 from nncdbg.engine.memory.buffers import address_of
 from nncdbg.engine.memory.planner import Plan, by_liveness

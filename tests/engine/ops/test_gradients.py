@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.graph import Value
 from nncdbg.engine.ops import declared, names
-from tests.engine.gradients import check, gradients, program_of, run, with_gradient
+from tests.engine.differentiation.gradients import check, gradients, program_of, run, with_gradient
 from tests.engine.ops.one_node import by_formula, by_kernel
 
 GENERATOR = np.random.default_rng(7)

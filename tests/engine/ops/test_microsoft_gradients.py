@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.engine.gradients import check
+from tests.engine.differentiation.gradients import check
 
 GENERATOR = np.random.default_rng(43)
 

@@ -1,0 +1,57 @@
+"""Results that the user gives for statements whose op has no kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from nncdbg.engine.backends import Call, Kernels
+from nncdbg.engine.compilation.code import UNSET, Code
+from nncdbg.engine.errors import UnsupportedOp
+
+
+@dataclass(slots=True)
+class SuppliedResults:
+    """Per statement the results given so far.  They hold in every iteration and on every branch."""
+
+    to_device: Callable[[Any], Any]
+    _given: dict[tuple[Code, int], list[Any]] = field(default_factory=dict)
+
+    def supply(self, code: Code, pc: int, output: int, array: Any) -> None:
+        """Give one result of a statement."""
+        results = self._given.setdefault((code, pc), [UNSET] * len(code.nodes[pc].outputs))
+        results[output] = self.to_device(array)
+
+    def has(self, code: Code, pc: int) -> bool:
+        """Whether a result of the statement was given."""
+        return (code, pc) in self._given
+
+    def result(self, code: Code, pc: int, output: int) -> Any:
+        """A result that was given, UNSET if none was."""
+        return self._given[code, pc][output] if self.has(code, pc) else UNSET
+
+    def missing(self, code: Code, pc: int) -> list[str]:
+        """The results of the statement that are not given yet."""
+        outputs = code.nodes[pc].outputs
+        given = self._given.get((code, pc), [UNSET] * len(outputs))
+        pairs = zip(outputs, given, strict=True)
+        return [value.name for value, result in pairs if value.name and result is UNSET]
+
+    def cover(self, kernels: Kernels, call: Call, code: Code, pc: int) -> Kernels:
+        """The kernel of a statement with results given: it returns these, once they are complete."""
+        if not self.has(code, pc):
+            return kernels
+
+        def run(*inputs: Any) -> Any:
+            missing = self.missing(code, pc)
+            if missing:
+                names = " and ".join(f"%{name}" for name in missing)
+                raise UnsupportedOp(
+                    f"{call.node.op} has no kernel, and {names} is not set yet",
+                    hint=f"set %{missing[0]} = zeros[SIZES], or set it to FILE.npy",
+                )
+            results = [None if result is UNSET else result for result in self._given[code, pc]]
+            return results if call.several else results[0]
+
+        return Kernels(run)

@@ -1,0 +1,216 @@
+"""How a backward graph is put together: statements under readable names, fitted to the program's opset."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from nncdbg.engine.compilation.inference import literal_dtype, output_types
+from nncdbg.engine.dtypes import ONNX
+from nncdbg.engine.errors import GraphError, UnsupportedOp
+from nncdbg.engine.frontends.order import reads
+from nncdbg.engine.graph import (
+    Attribute,
+    Constant,
+    Graph,
+    Literal,
+    Location,
+    Node,
+    Operand,
+    TensorType,
+    Type,
+    Value,
+    tensor_only,
+)
+from nncdbg.engine.ops import lookup
+from nncdbg.engine.ops.schema import schema, version_of, versions_of
+
+
+class Builder:
+    """Collects statements; calling it appends one (it is the `Emit` of rules).
+
+    `types` are those of all values, as far as they are known.  A value that it makes is anonymous
+    until `name` says what it is.
+    """
+
+    def __init__(
+        self,
+        opsets: Mapping[str, int],
+        graphs: Mapping[str, Graph],
+        types: Mapping[str, Type | None],
+        used: set[str],
+    ) -> None:
+        self.opsets = opsets
+        self.graphs = graphs
+        self.types = dict(types)
+        self.location: Location | None = None
+        self.prefix = ""
+        """What anonymous values are called after."""
+        self._used = used
+        self._nodes: list[Node] = []
+        self._constants: list[Constant] = []
+        self._anonymous: set[str] = set()
+        self._names: dict[str, str] = {}
+
+    @property
+    def version(self) -> int:
+        """The opset of ONNX's own operators."""
+        return version_of("Identity", self.opsets)
+
+    def type_of(self, operand: Operand) -> TensorType | None:
+        """The type of a value, None where it is not known, or for data in place."""
+        return tensor_only(self.types.get(operand)) if isinstance(operand, str) else None
+
+    def types_at(self, node: Node) -> list[Type | None]:
+        """The types of a statement's operands."""
+        types = [self.types.get(operand) if isinstance(operand, str) else None for operand in node.inputs]
+        for index, operand in enumerate(node.inputs):
+            if isinstance(operand, Literal):
+                dtype = literal_dtype(operand, node, index, types, self.opsets)
+                types[index] = TensorType(dtype, np.shape(operand.data))
+        return types
+
+    def __call__(self, op: str, *operands: Operand, **attributes: Attribute) -> str:
+        """Append a statement of one output; the name of its value."""
+        name = self.fresh(f"{self.prefix}.{op.rpartition('.')[2].lower()}")
+        self._anonymous.add(name)
+        made = Node(op, operands, (Value(name),), attributes, location=self.location)
+        self.append(self._fitted(made))
+        return name
+
+    def append(self, node: Node) -> None:
+        """Append a statement as it is."""
+        self._nodes.append(node)
+        self.learn(node)
+
+    def learn(self, node: Node) -> None:
+        """Take in what is known of the types of a statement's outputs."""
+        for value, known in zip(node.outputs, self._inferred(node), strict=False):
+            exact = isinstance(known, TensorType) and known.concrete
+            self.types[value.name] = known if exact or value.type is None else value.type
+
+    def _inferred(self, node: Node) -> Sequence[Type | None]:
+        unknown: list[Type | None] = [None] * len(node.outputs)
+        if node.op.startswith("@"):
+            called = self.graphs.get(node.op[1:])
+            return unknown if called is None else [value.type for value in called.outputs]
+        if node.subgraphs:
+            return unknown
+        try:
+            return output_types(node, self.types_at(node), self.opsets)
+        except GraphError:
+            # The statement cannot run, and says so when it is compiled.
+            return unknown
+
+    def fresh(self, name: str) -> str:
+        """A value name that is still free: `name`, or ``name.1`` and so on."""
+        free, count = name, 0
+        while free in self._used:
+            count += 1
+            free = f"{name}.{count}"
+        self._used.add(free)
+        return free
+
+    def name(self, value: str, wanted: str) -> bool:
+        """Call an anonymous value `wanted`; False if the value has a name already."""
+        if value not in self._anonymous:
+            return False
+        self._anonymous.remove(value)
+        self._names[value] = self.fresh(wanted)
+        return True
+
+    def repeated(self, graph: Graph, operands: Sequence[Operand]) -> tuple[list[Node], list[Operand]]:
+        """The statements of a graph appended for these operands; those statements, and its results.
+
+        Raises UnsupportedOp for control flow, and for a statement that the opset does not have.
+        """
+        inside: dict[str, Operand] = {
+            value.name: operand for value, operand in zip(graph.inputs, operands, strict=True)
+        }
+        for constant in graph.constants:
+            inside[constant.value.name] = self._constant(constant)
+        nodes = []
+        for node in graph.nodes:
+            if node.subgraphs or node.op == "break":
+                raise UnsupportedOp("it contains control flow")
+            inputs = tuple(inside[each] if isinstance(each, str) else each for each in node.inputs)
+            outputs = tuple(self.fresh(f"{self.prefix}.{v.name}") if v.name else "" for v in node.outputs)
+            inside |= {value.name: name for value, name in zip(node.outputs, outputs, strict=True)}
+            location = node.location or self.location
+            made = replace(node, inputs=inputs, outputs=tuple(map(Value, outputs)), location=location)
+            nodes.append(self._fitted(made))
+            self.append(nodes[-1])
+        return nodes, [inside[value.name] for value in graph.outputs]
+
+    def _constant(self, constant: Constant) -> str:
+        name = self.fresh(f"{self.prefix}.{constant.value.name}")
+        self._constants.append(replace(constant, value=replace(constant.value, name=name)))
+        self.types[name] = constant.value.type
+        return name
+
+    def finished(self, results: Sequence[str]) -> tuple[list[str], tuple[Node, ...], tuple[Constant, ...]]:
+        """The names of the results, the statements that they need, and the constants that those read."""
+        needed, kept = set(results), []
+        for node in reversed(self._nodes):
+            if any(value.name in needed for value in node.outputs):
+                needed.update(reads(node))
+                kept.append(self._renamed(node))
+        for old, new in self._names.items():
+            self.types[new] = self.types.get(old)
+        constants = tuple(constant for constant in self._constants if constant.value.name in needed)
+        return [self._names.get(name, name) for name in results], tuple(reversed(kept)), constants
+
+    def _renamed(self, node: Node) -> Node:
+        names = self._names
+        inputs = tuple(names.get(each, each) if isinstance(each, str) else each for each in node.inputs)
+        outputs = tuple(replace(each, name=names.get(each.name, each.name)) for each in node.outputs)
+        return replace(node, inputs=inputs, outputs=outputs)
+
+    # -- opsets --------------------------------------------------------------------------
+
+    def _fitted(self, node: Node) -> Node:
+        """The statement as the program's opset has it; UnsupportedOp if that has no such statement."""
+        if node.op.startswith("@") or node.subgraphs:
+            return node
+        version = version_of(node.op, self.opsets)
+        found = schema(node.op, version)
+        if found is not None and _takes_axes(node.op):
+            node = _with_axes(node, "axes" not in found.attributes)
+        if node.op == "CastLike" and found is None:
+            target = self.types_at(node)[1]
+            if isinstance(target, TensorType):
+                node = replace(node, op="Cast", inputs=node.inputs[:1], attributes={"to": ONNX[target.dtype]})
+        found = schema(node.op, version)
+        fits = lookup(node.op, version) is not None
+        if fits and found is not None:
+            variadic = bool(found.inputs) and found.inputs[-1].variadic
+            fits = node.attributes.keys() <= found.attributes.keys()
+            fits = fits and (variadic or len(node.inputs) <= len(found.inputs))
+        if not fits:
+            raise UnsupportedOp(f"it needs {node.op} in a form that opset {version} does not have")
+        return node
+
+
+def _takes_axes(op: str) -> bool:
+    """Whether the newest version of an op takes axes as operand 1, which older ones have as an attribute."""
+    newest = schema(op, versions_of(op)[-1]) if versions_of(op) else None
+    return newest is not None and [each.name for each in newest.inputs[1:2]] == ["axes"]
+
+
+def _with_axes(node: Node, as_operand: bool) -> Node:
+    """The statement with its axes as an operand, or as an attribute if they stand in place."""
+    attributes = dict(node.attributes)
+    if as_operand and "axes" in attributes:
+        axes = attributes.pop("axes")
+        assert isinstance(axes, tuple)
+        return replace(node, inputs=(*node.inputs[:1], Literal(axes)), attributes=attributes)
+    if as_operand:
+        return node
+    if not attributes.get("noop_with_empty_axes"):
+        attributes.pop("noop_with_empty_axes", None)
+    given = node.inputs[1] if len(node.inputs) > 1 else None
+    if isinstance(given, Literal):
+        return replace(node, inputs=node.inputs[:1], attributes={**attributes, "axes": given.data})
+    return replace(node, attributes=attributes)

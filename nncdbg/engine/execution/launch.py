@@ -1,0 +1,177 @@
+"""From a program to a machine at its first statement: inputs bound, code compiled and linked."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.compilation.code import Code, Compiler, Path, initial_data
+from nncdbg.engine.compilation.formula import formula_of
+from nncdbg.engine.compilation.linking import Linker
+from nncdbg.engine.errors import GraphError, NncdbgError
+from nncdbg.engine.execution.frame import Frame
+from nncdbg.engine.execution.machine import Running
+from nncdbg.engine.graph import Array, Constant, Node, Program, TensorType, Type
+from nncdbg.engine.ops.schema import check_opsets, split
+from nncdbg.engine.stopping.search import blocks
+from nncdbg.engine.text.listing import Listing
+from nncdbg.engine.values.explanation import excerpt
+from nncdbg.engine.values.values import type_of
+from nncdbg.textual_repr.printer import listing
+
+
+@dataclass(slots=True)
+class Loaded:
+    """A program's code: of the entry now, of called graphs and micro programs when they are first entered.
+
+    Every code is in `linker.codes`; `arrived` is told of those that come while the program runs.
+    """
+
+    program: Program
+    listing: Listing
+    linker: Linker
+    arrived: Callable[[Code], None] = lambda code: None
+    _called: dict[tuple[Any, ...], Code] = field(default_factory=dict)
+    _formulas: dict[tuple[Any, ...], Code | None] = field(default_factory=dict)
+    _listings: dict[int, Listing] = field(default_factory=dict)
+    _arrays: dict[int, Array] = field(default_factory=dict)
+
+    def entry(self, inputs: Sequence[Array]) -> Code:
+        """The entry's code for these inputs.
+
+        Raises GraphError for an opset that nobody knows, and for what is wrong with any sizes; where
+        only the sizes of these inputs do not fit together, the statement fails when it is run, so that
+        one can step up to it.
+        """
+        used = {split(node.op)[0] for _, graph in blocks(self.program) for node in graph.nodes}
+        check_opsets(self.program.opsets, used)
+        graph = self.program.graphs[self.program.entry]
+        types = [type_of(array) for array in inputs]
+        try:
+            return self._compile(self.program, graph.name, types)
+        except GraphError:
+            if all(
+                known is None or value.type == known for value, known in zip(graph.inputs, types, strict=True)
+            ):
+                raise
+        declared = [
+            value.type or (TensorType(known.dtype) if known else None)
+            for value, known in zip(graph.inputs, types, strict=True)
+        ]
+        return self._compile(self.program, graph.name, declared)
+
+    def call(self, name: str, inputs: Sequence[Any]) -> Code:
+        """The code of a called graph, one per combination of element types."""
+        types = [type_of(value) for value in inputs]
+        key = (name, *(known.dtype if known else None for known in types))
+        if key not in self._called:
+            graph = self.program.graphs[name]
+            if len(types) != len(graph.inputs):
+                raise GraphError(f"@{name} takes {len(graph.inputs)} operands, not {len(types)}")
+            elements = [TensorType(known.dtype) if known else None for known in types]
+            merged = [
+                value.type if element is None or _fits(value.type, element) else element
+                for value, element in zip(graph.inputs, elements, strict=True)
+            ]
+            self._called[key] = self._compile(self.program, name, merged)
+        return self._called[key]
+
+    def formula(self, frame: Frame) -> Code | None:
+        """The micro program of the statement at a frame's pc, for its operands; None for a primitive."""
+        code, pc = frame.code, frame.pc
+        if not code.runs_kernel(pc):
+            return None
+        return self.formula_for(code, pc, code.operands_of(pc, frame.slots))
+
+    def formula_for(self, code: Code, pc: int, operands: Sequence[Any]) -> Code | None:
+        """The micro program of a statement for these operands; None for a primitive."""
+        types = [type_of(value) for value in operands]
+        key = (id(code), pc, tuple(types))
+        if key not in self._formulas:
+            program = formula_of(code.nodes[pc], types, code.opsets)
+            if program is not None and len(program.graphs[program.entry].outputs) < _wanted(code.nodes[pc]):
+                program = None  # The formula gives the main results only; this statement wants more.
+            given = [known for known in types if known is not None]
+            self._formulas[key] = (
+                self._compile(program, program.entry, given, formula=program) if program is not None else None
+            )
+        return self._formulas[key]
+
+    def listing_of(self, code: Code) -> Listing:
+        """The text in which the statements of a code stand."""
+        if code.formula is None:
+            return self.listing
+        key = id(code.formula)
+        if key not in self._listings:
+            self._listings[key] = listing(code.formula)
+        return self._listings[key]
+
+    def _compile(
+        self, program: Program, name: str, types: Sequence[Type | None], formula: Program | None = None
+    ) -> Code:
+        def complain(path: Path, pc: int, error: NncdbgError) -> NncdbgError:
+            return _placed(error, self.listing if formula is None else listing(formula), path, pc, program)
+
+        compiler = Compiler(program, lambda constant: self._read(constant, program), complain)
+        code = compiler.compile(program.graphs[name], types)
+        if formula is not None:
+            _mark_formula(code, formula)
+        self.linker.link(code)
+        self.arrived(code)
+        return code
+
+    def _read(self, constant: Constant, program: Program) -> Array:
+        # One array per constant, so that every frame of a graph shares it.
+        key = id(constant)
+        if key not in self._arrays:
+            self._arrays[key] = initial_data(constant, program)
+        return self._arrays[key]
+
+
+def _fits(declared: Type | None, element: TensorType) -> bool:
+    return isinstance(declared, TensorType) and declared.dtype == element.dtype
+
+
+def _wanted(node: Node) -> int:
+    """How many outputs the statement names, up to its last one."""
+    return max((index for index, value in enumerate(node.outputs, 1) if value.name), default=0)
+
+
+def _mark_formula(code: Code, program: Program) -> None:
+    stack = [code]
+    while stack:
+        each = stack.pop()
+        each.formula = program
+        for bodies in each.bodies.values():
+            stack.extend(bodies)
+
+
+def _placed(error: NncdbgError, text: Listing, path: Path, pc: int, program: Program) -> NncdbgError:
+    """The error with its statement underlined and source position in the user's model."""
+    error.excerpt = excerpt(text, path, pc)
+    location = _node_at(program, path, pc).location
+    error.source = str(location) if location is not None else None
+    return error
+
+
+def _node_at(program: Program, path: Path, pc: int) -> Any:
+    graph = program.graphs[str(path[0])]
+    for node, body in zip(path[1::2], path[2::2], strict=True):
+        graph = graph.nodes[int(node)].subgraphs[int(body)]
+    return graph.nodes[pc]
+
+
+def generator_of(running: Running, seed: int) -> Callable[[Path, int], np.random.Generator]:
+    """Random streams keyed by (seed, statement, iteration of every frame): the same at every replay."""
+
+    def generator(path: Path, pc: int) -> np.random.Generator:
+        *outer, inner = running.frames
+        place = repr((seed, path, pc, inner.iteration, [(frame.pc, frame.iteration) for frame in outer]))
+        digest = hashlib.blake2b(place.encode(), digest_size=16).digest()
+        return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
+
+    return generator

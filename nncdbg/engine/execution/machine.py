@@ -1,0 +1,432 @@
+"""The machine: frames over compiled code, one loop, one way to take a step.
+
+All state is data (frames, tick, journal), so that pause, clone, step back and what-if are
+copies.  Running free and single stepping execute the same instructions.  The machine knows
+nothing of breakpoints, statistics or people: a trap is an instruction without `execute`, and
+whoever wants to stop it calls `interrupt`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import length_hint
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from nncdbg.engine.compilation.code import TRAP, Code, Statement
+from nncdbg.engine.dtypes import NUMPY
+from nncdbg.engine.errors import RunError
+from nncdbg.engine.execution.events import (
+    Ended,
+    Event,
+    Failed,
+    Interrupted,
+    Iterated,
+    Outcome,
+    Popped,
+    Pushed,
+    Restored,
+    Skipped,
+    Trapped,
+)
+from nncdbg.engine.execution.frame import Frame
+from nncdbg.engine.execution.transfers import (
+    Finished,
+    FramePopped,
+    FramePushed,
+    IterationEnded,
+    ProgramEnded,
+    Transfer,
+)
+from nncdbg.engine.graph import TensorType, tensor_only
+from nncdbg.engine.inputs.abstract_run import block_results
+
+DEEPEST = 10_000
+"""Frames on the stack: deeper than any real program, and soon reached by one that calls itself."""
+
+
+CallCode: TypeAlias = Callable[[str, Sequence[Any]], Code]
+
+
+class Running:
+    """The stack of whichever machine executes now, for kernels that depend on where they are."""
+
+    __slots__ = ("frames",)
+
+    def __init__(self) -> None:
+        self.frames: list[Frame] = []
+
+
+class Machine:
+    """Executes a program from its entry code.
+
+    `tick` counts executed statements.  `journal` holds what undoing the latest transfers of
+    control needs; straight-line statements need nothing, as their outputs stay in the slots.
+    """
+
+    def __init__(self, entry: Code, inputs: Sequence[Any], call_code: CallCode, running: Running) -> None:
+        self.call_code = call_code
+        self.running = running
+        self.tick = 0
+        self.bound: float = math.inf
+        """The tick at which `run` comes back with an interruption; the end of the program is not counted."""
+        self.halt: float = math.inf
+        """The tick at which `run` comes back with an interruption, whatever is next."""
+        self.ended = False
+        self.interrupted = False
+        self._disarmed: list[Code] = []
+        self.journal: deque[Transfer] = deque()
+        self.floor = 0
+        """The tick below which the journal does not reach."""
+        self.listeners: list[Callable[[Event], None]] = []
+        self.problems: list[str] = []
+        """What listeners raised."""
+        self.frames: list[Frame] = [self._frame(entry, inputs)]
+
+    # -- running -------------------------------------------------------------------------
+
+    def run(self) -> Outcome:
+        """Run until a trap, an interruption, the bound, a failure or the end."""
+        self.running.frames = self.frames
+        with np.errstate(all="ignore"):
+            while True:
+                if self.ended:
+                    return Ended()
+                frame = self.frames[-1]
+                # Asked once per block: where the bound may lie inside it, statements are taken one by one.
+                near = self.tick + len(frame.code.patched) - frame.pc > min(self.bound, self.halt)
+                outcome = self._run_one(frame) if near else self._run_block()
+                if outcome is not None:
+                    return outcome
+
+    @property
+    def next_statement(self) -> Statement:
+        """The statement to be executed next; at the end, the last line of the entry graph."""
+        return Statement(self.frames[-1].code, self.frames[-1].pc)
+
+    @property
+    def bounded(self) -> bool:
+        """True if the bound is reached, and more is to come than the end of the entry graph."""
+        if self.ended or self.tick < self.bound:
+            return False
+        frame = self.frames[-1]
+        return len(self.frames) > 1 or frame.pc < len(frame.code.nodes)
+
+    def _run_one(self, frame: Frame) -> Outcome | None:
+        """The next statement, unless the bound or a trap comes before it."""
+        if self.bounded or self.tick >= self.halt:
+            return self._interruption()
+        return Trapped() if frame.pc in frame.code.traps else self.step()
+
+    def _run_block(self) -> Outcome | None:
+        """Run statements of the innermost frame up to its next transfer of control, and take that."""
+        frame = self.frames[-1]
+        slots, patched, start = frame.slots, frame.code.patched, frame.pc
+        # The list iterator is the program counter: no increment per statement.
+        cursor = iter(patched)
+        cursor.__setstate__(start)  # type: ignore[attr-defined]
+        try:
+            for execute, gather, target in cursor:
+                if execute is None:
+                    break
+                slots[target] = execute(*gather(slots))
+        except BaseException as error:
+            self._advance(frame, len(patched) - length_hint(cursor) - 1 - start)
+            if isinstance(error, Exception):
+                return Failed(error)
+            raise
+        self._advance(frame, len(patched) - length_hint(cursor) - 1 - start)
+        if self.interrupted:
+            return self._interruption()
+        if patched[frame.pc] is TRAP:
+            if frame.pc in frame.code.traps:
+                return Trapped()
+            # `interrupt` in another thread has not come to its end, or came too late for the last run.
+            frame.code.arm()
+            return Interrupted()
+        return self._transfer(frame)
+
+    def _advance(self, frame: Frame, count: int) -> None:
+        frame.pc += count
+        self.tick += count
+
+    def step(self) -> Outcome | None:
+        """Execute exactly the next statement, a trap on it or not; None if all is well."""
+        if self.ended:
+            return Ended()
+        self.running.frames = self.frames
+        frame = self.frames[-1]
+        execute, gather, target = frame.code.instructions[frame.pc]
+        if execute is None:
+            outcome = self._transfer(frame)
+        else:
+            try:
+                with np.errstate(all="ignore"):
+                    frame.slots[target] = execute(*gather(frame.slots))
+            except Exception as error:  # noqa: BLE001 - a kernel may raise anything; that is the outcome
+                return Failed(error)
+            self._advance(frame, 1)
+            outcome = None
+        return self._interruption() if self.interrupted else outcome
+
+    def interrupt(self) -> None:
+        """Stop before the next statement; safe from a signal handler, a listener or another thread."""
+        self.interrupted = True
+        for frame in self.frames[-1:]:
+            # First on the list, then disarmed: whoever empties the list meanwhile misses nothing for good,
+            # as a trap where none was set is taken for an interruption (see `_run_block`).
+            self._disarmed.append(frame.code)
+            # One slice assignment, so that the running loop meets a trap whatever it fetches next.
+            frame.code.patched[:] = [TRAP] * len(frame.code.patched)
+
+    def _interruption(self) -> Interrupted:
+        self.interrupted = False
+        while self._disarmed:
+            self._disarmed.pop().arm()
+        return Interrupted()
+
+    # -- transfers of control ------------------------------------------------------------
+
+    def _transfer(self, frame: Frame) -> Outcome | None:
+        outcome: Outcome | None = None
+        try:
+            if frame.pc == len(frame.code.nodes):
+                outcome = self._leave(frame)
+            elif frame.code.nodes[frame.pc].op == "if":
+                self._enter_branch(frame)
+            elif frame.code.nodes[frame.pc].op == "while":
+                self._enter_loop(frame)
+            elif frame.code.nodes[frame.pc].op == "break":
+                self._break(frame)
+            else:
+                self._call(frame)
+        except Exception as error:  # noqa: BLE001 - what goes wrong in the debuggee is an outcome
+            return Failed(error)
+        if self.interrupted:
+            # The end comes before an interruption: what is pending is told with it.
+            interruption = self._interruption()
+            return outcome or interruption
+        return outcome
+
+    def _operands(self, frame: Frame) -> Sequence[Any]:
+        return frame.code.operands_of(frame.pc, frame.slots)
+
+    def _frame(self, code: Code, inputs: Sequence[Any], times: int | None = None) -> Frame:
+        slots = code.template.copy()
+        slots[1 : 1 + len(inputs)] = inputs
+        return Frame(code, slots, times)
+
+    def push(self, frame: Frame) -> None:
+        """Begin a frame inside the innermost one, whose pc stays at the statement that caused it."""
+        if len(self.frames) > DEEPEST:
+            raise RunError(
+                f"blocks and calls are nested more than {DEEPEST} levels deep",
+                hint=f"check whether @{frame.code.graph.name} calls itself",
+            )
+        if self.frames:
+            outer = self.frames[-1].slots
+            for source, target in frame.code.captures:
+                frame.slots[target] = outer[source]
+        self.frames.append(frame)
+        self.tick += 1
+        self.journal.append(FramePushed(self.tick))
+        frame.entered = self.tick
+        self.emit(Pushed(frame))
+
+    def push_formula(self, code: Code) -> None:
+        """Step into the op at the pc: its micro program gets the op's operands that are given."""
+        inputs = [value for value in self._operands(self.frames[-1]) if value is not None]
+        self.push(self._frame(code, inputs))
+
+    def _call(self, frame: Frame) -> None:
+        node, inputs = frame.code.nodes[frame.pc], self._operands(frame)
+        self.push(self._frame(self.call_code(node.op[1:], inputs), inputs))
+
+    def _enter_branch(self, frame: Frame) -> None:
+        chosen = 0 if _truth(self._operands(frame)[0]) else 1
+        self.push(self._frame(frame.code.bodies[frame.pc][chosen], ()))
+
+    def _enter_loop(self, frame: Frame) -> None:
+        times, *carried = self._operands(frame)
+        limit = None if times is None else int(_scalar(times, "the number of iterations"))
+        body = frame.code.bodies[frame.pc][0]
+        loop = self._frame(body, (np.array(0, np.int64), *carried), limit)
+        loop.collected = [[] for _ in range(len(body.graph.outputs) - len(carried))]
+        if limit is not None and limit <= 0:
+            seen = {body.names[inner]: frame.slots[outer] for outer, inner in body.captures}
+            self._store(frame, [*carried, *_none_collected(body, len(carried), seen)])
+            self.emit(Skipped(loop))
+            return
+        self.push(loop)
+
+    def _break(self, frame: Frame) -> None:
+        if _truth(self._operands(frame)[0]):
+            self._advance(frame, 1)
+            return
+        carried = frame.slots[2 : 1 + len(frame.code.graph.inputs)]
+        if not frame.iteration:
+            seen = {frame.code.names[inner]: frame.slots[inner] for _, inner in frame.code.captures}
+            self._pop(frame, [*carried, *_none_collected(frame.code, len(carried), seen)])
+            return
+        self._pop(frame, self._loop_results(frame, carried))
+
+    def _leave(self, frame: Frame) -> Outcome | None:
+        values = list(self._operands(frame))
+        if frame.is_loop:
+            self._next(frame, values)
+            return None
+        if len(self.frames) > 1:
+            self._pop(frame, values)
+            return None
+        self.tick += 1
+        self.journal.append(ProgramEnded(self.tick))
+        self.ended = True
+        self.emit(Ended())
+        return Ended()
+
+    def _next(self, frame: Frame, values: list[Any]) -> None:
+        count = len(frame.code.graph.inputs) - 1
+        carried, collected = values[:count], values[count:]
+        if frame.times is not None and frame.iteration + 1 >= frame.times:
+            self._pop(frame, self._loop_results(frame, carried, collected))
+            return
+        for items, value in zip(frame.collected, collected, strict=True):
+            items.append(value)
+        before = frame.slots
+        fresh = frame.code.template.copy()
+        fresh[1] = np.array(frame.iteration + 1, np.int64)
+        fresh[2 : 2 + count] = carried
+        for slot in frame.code.kept:
+            fresh[slot] = before[slot]
+        frame.slots, frame.iteration, frame.pc = fresh, frame.iteration + 1, 0
+        self.tick += 1
+        self.journal.append(IterationEnded(self.tick, frame.code, before))
+        self.emit(Iterated(frame, before))
+
+    def _loop_results(
+        self, loop: Frame, carried: Sequence[Any], latest: Sequence[Any] | None = None
+    ) -> list[Any]:
+        """The final carried values, and the collected ones stacked, those of the last iteration too."""
+        series = loop.collected
+        if latest is not None:
+            series = [[*items, value] for items, value in zip(series, latest, strict=True)]
+        return [*carried, *map(_stacked, series)]
+
+    def _pop(self, frame: Frame, values: list[Any]) -> None:
+        self.frames.pop()
+        self._store(self.frames[-1], values)
+        self.journal.append(FramePopped(self.tick, frame))
+        self.emit(Popped(frame))
+
+    def _store(self, frame: Frame, values: list[Any]) -> None:
+        """Write the results of a block or call to the statement's outputs, and advance past the statement."""
+        for slot, value in zip(frame.code.result_slots(frame.pc), values, strict=False):
+            frame.slots[slot] = value
+        self._advance(frame, 1)
+
+    def emit(self, event: Event) -> None:
+        """Tell every listener; one that raises is reported in `problems` and told no more."""
+        for listener in tuple(self.listeners):
+            try:
+                listener(event)
+            except Exception as error:  # noqa: BLE001 - whoever listens must not stop the program
+                self.listeners.remove(listener)
+                self.problems.append(_problem(listener, event, error))
+
+    # -- going back ----------------------------------------------------------------------
+
+    def undo(self) -> None:
+        """Take back the last statement.  The journal must reach that far (see `can_undo`)."""
+        if self.last_transfer is None:
+            self.frames[-1].pc -= 1
+        else:
+            self.journal.pop().undo(self.frames)
+        self.tick -= 1
+        self.ended = False
+
+    @property
+    def last_transfer(self) -> Transfer | None:
+        """The last executed statement, if it was a transfer of control that the journal still has."""
+        last = self.journal[-1] if self.journal else None
+        return last if last is not None and last.tick == self.tick else None
+
+    def finished(self) -> Iterator[Finished]:
+        """Yield the finished frames and iterations that the journal still has, latest first."""
+        for transfer in reversed(self.journal):
+            if isinstance(transfer, (FramePopped, IterationEnded)):
+                yield transfer
+
+    @property
+    def can_undo(self) -> bool:
+        """False at the beginning, and where the journal no longer reaches back one statement."""
+        return self.tick > self.floor
+
+    def forget(self) -> None:
+        """Drop the oldest entry of the journal."""
+        self.floor = self.journal.popleft().tick
+
+    def become(self, other: Machine, journal: Iterable[Transfer] = (), floor: int | None = None) -> None:
+        """Take over the state of a clone, with the journal that belongs to it."""
+        self.frames, self.tick, self.ended = other.frames, other.tick, other.ended
+        self.journal = deque(journal)
+        self.floor = other.tick if floor is None else floor
+        self.emit(Restored())
+
+    def clone(self) -> Machine:
+        """A machine in the same state that shares arrays and code, without journal or listeners.
+
+        It keeps no journal on its way either, so that it can run on for any length.
+        """
+        copy = Machine.__new__(Machine)
+        copy.call_code, copy.running = self.call_code, self.running
+        copy.tick, copy.bound, copy.ended, copy.interrupted = self.tick, math.inf, self.ended, False
+        copy.halt = math.inf
+        copy._disarmed = []
+        copy.journal, copy.floor, copy.listeners = deque(maxlen=0), self.tick, []
+        copy.problems = []
+        copy.frames = [frame.clone() for frame in self.frames]
+        return copy
+
+
+def _problem(listener: Callable[[Event], None], event: Event, error: Exception) -> str:
+    name = getattr(listener, "__qualname__", repr(listener))
+    what = f"{type(error).__name__}: {error}"
+    return f"the listener {name} failed at {type(event).__name__} and is detached: {what}"
+
+
+def _scalar(value: Any, what: str) -> Any:
+    # An array of a device has `item` too; it waits, as what is decided here must be known.
+    if getattr(value, "size", 0) != 1:
+        shape = list(getattr(value, "shape", ()))
+        raise RunError(f"{what} must be one element, got {'shape ' + str(shape) if shape else 'a sequence'}")
+    return value.item()
+
+
+def _truth(value: Any) -> bool:
+    return bool(_scalar(value, "a condition"))
+
+
+def _none_collected(body: Code, carried: int, seen: Mapping[str, Any]) -> list[Any]:
+    """What a loop collects in no iteration: of each result no elements, with the sizes that are known.
+
+    `seen` has the values around the loop that the body reads.
+    """
+    return [_no_elements(tensor_only(known)) for known in block_results(body, seen)[carried:]]
+
+
+def _no_elements(type: TensorType | None) -> Any:
+    """An empty array on a new first axis; an unknown size is 0, as in onnxruntime."""
+    sizes = [size if isinstance(size, int) else 0 for size in (type.shape if type and type.shape else ())]
+    return np.empty((0, *sizes), NUMPY[type.dtype] if type else np.float32)
+
+
+def _stacked(items: list[Any]) -> Any:
+    """The collected values on a new first axis."""
+    try:
+        return np.stack(items)
+    except ValueError as error:
+        shapes = " and ".join(str(list(shape)) for shape in sorted({np.shape(item) for item in items})[:2])
+        raise RunError(f"collected values of shapes {shapes} cannot be stacked") from error

@@ -1,0 +1,73 @@
+"""`nncdbg.run`: a run from the first statement to the end, as one call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from nncdbg.engine.backends import Backend
+from nncdbg.engine.debugger import Debugger
+from nncdbg.engine.errors import MemoryFault, NncdbgError, RunError
+from nncdbg.engine.frontends import ProgramSource
+from nncdbg.engine.stopping.control import Stop
+from nncdbg.engine.values.values import Outputs
+
+
+def run(
+    program: ProgramSource,
+    inputs: Mapping[str, Any] | None = None,
+    *,
+    backend: str | Backend = "numpy",
+    fallback: bool = False,
+    dims: Mapping[str, int] | None = None,
+    seed: int = 0,
+    max_ops: int | None = None,
+) -> Outputs:
+    """Run a program to its end and return its outputs.
+
+    `program` is a Program, a path or an `onnx.ModelProto`.  The other arguments are those of Debugger:
+    inputs that are not given are drawn at random from `seed`.
+
+    Raises what `nncdbg.load` and Debugger raise, UnsupportedOp if an op has no kernel, and RunError or
+    MemoryFault if a statement fails.
+    """
+    debugger = Debugger(
+        program,
+        inputs,
+        backend=backend,
+        fallback=fallback,
+        dims=dims,
+        seed=seed,
+        max_ops=max_ops,
+        statistics=False,
+    )
+    error = failure_of(debugger.run(), debugger.program.source or "MODEL")
+    if error is not None:
+        raise error
+    assert debugger.outputs is not None
+    return debugger.outputs
+
+
+def failure_of(stop: Stop, model: str) -> NncdbgError | None:
+    """The error that ended a run before its end, with hints that name `model`; None at the end."""
+    if stop.reason == "end":
+        return None
+    if isinstance(stop.error, NncdbgError):
+        return stop.error
+    if stop.reason == "pause":
+        return RunError(
+            f"stopped: {stop.detail}", hint="check the program for an endless loop, or raise --max-ops"
+        )
+    if stop.finding is not None and stop.finding.kind == "micro":
+        return RunError(
+            f"{stop.detail} (line {stop.line})",
+            hint=f"stop at the statement with `nncdbg {model} --check micro`",
+        )
+    if stop.finding is not None:
+        kind = stop.finding.kind
+        return MemoryFault(
+            f"{stop.detail} (line {stop.line})",
+            kind=kind,
+            hint=f"stop at the statement with `nncdbg {model}`, then `continue`",
+        )
+    return RunError(stop.detail or f"the run stopped: {stop.reason}")

@@ -1,0 +1,459 @@
+"""A run without tensors: types and small integers only, to learn what a program needs of its inputs.
+
+Shapes, counts and indices are computed as in the real run, large tensors are only their types.  The run
+reports which integers the ops accept from each input (`Use`), and the first statement whose operand sizes
+cannot be right (`Failure`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from nncdbg.engine.compilation.code import Code, Path, initial_data, literal_array, type_of_array
+from nncdbg.engine.compilation.inference import literal_dtype, output_types
+from nncdbg.engine.dtypes import NUMPY
+from nncdbg.engine.errors import NncdbgError
+from nncdbg.engine.graph import (
+    Array,
+    Constant,
+    Dim,
+    Graph,
+    Inline,
+    Literal,
+    Node,
+    Program,
+    TensorType,
+    Type,
+    Value,
+    tensor_only,
+    without_sizes,
+)
+from nncdbg.engine.ops import lookup
+from nncdbg.engine.ops.declaration import Content, Op
+from nncdbg.engine.ops.schema import complete, version_of
+from nncdbg.engine.ops.valid_integers import Integers, known_type
+
+SMALL = 1024
+"""Elements up to which the content of a tensor is computed."""
+
+_SAMPLED = 1 << 20
+"""Elements up to which a kernel runs on zeros to learn the sizes of its results."""
+
+_DEEPEST = 100
+"""Calls and blocks inside each other."""
+
+Place: TypeAlias = "tuple[Path, int]"
+
+Origin: TypeAlias = "tuple[str, int]"
+"""An input of the entry graph, and what was added to its elements on the way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """What is known of a value: its type, its content if it is small, and the inputs it was moved from."""
+
+    type: Type | None = None
+    data: Array | None = None
+    origins: frozenset[Origin] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """The integers that an op accepts from an input of the entry graph."""
+
+    input: str
+    accepted: Integers
+    op: str
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A statement whose operand sizes cannot be right; `numbers` are the sizes that take part in it."""
+
+    op: str
+    place: Place
+    numbers: frozenset[int]
+
+
+class _Failed(Exception):
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.op)
+        self.failure = failure
+
+
+class _OverBudget(Exception):
+    """More statements than the caller allows."""
+
+
+_WRONG_PROGRAM = (NncdbgError, KeyError)
+"""What ends the run early: compiling or running the program reports the error."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """Results of a kernel; `exact` if their content is that of the real run, not only their sizes."""
+
+    arrays: list[Any]
+    exact: bool
+
+
+@dataclass(slots=True)
+class _Scope:
+    """The values of one block, and of those around it."""
+
+    path: Path
+    values: dict[str, Fact] = field(default_factory=dict)
+    outer: _Scope | None = None
+
+    def find(self, name: str) -> Fact:
+        scope: _Scope | None = self
+        while scope is not None:
+            if name in scope.values:
+                return scope.values[name]
+            scope = scope.outer
+        return Fact()
+
+
+@dataclass(slots=True)
+class AbstractRun:
+    """One run of a program's entry graph.  Kernels run on small integers and on zeros only."""
+
+    program: Program
+    sizes: Mapping[str, int]
+    """The numbers that symbolic sizes stand for."""
+    budget: int = 100_000
+    """Statements after which the run ends."""
+    uses: list[Use] = field(default_factory=list)
+    failure: Failure | None = None
+    cut_short: bool = False
+    """True if the budget was spent before the end."""
+    steps: int = 0
+    _depth: int = 0
+
+    def run(self, inputs: Mapping[str, Fact]) -> AbstractRun:
+        """Run from these facts about the inputs; the results are in `uses`, `failure` and `steps`."""
+        graph = self.program.graphs[self.program.entry]
+        given = [inputs.get(value.name, Fact(value.type)) for value in graph.inputs]
+        try:
+            self.block(graph, (graph.name,), given, None)
+        except _Failed as failed:
+            self.failure = failed.failure
+        except _OverBudget:
+            self.cut_short = True
+        except _WRONG_PROGRAM:
+            pass
+        return self
+
+    # -- blocks --------------------------------------------------------------------------------
+
+    def block(self, graph: Graph, path: Path, given: Sequence[Fact], outer: _Scope | None) -> list[Fact]:
+        """What is known of the results of a block."""
+        self._depth += 1
+        try:
+            if self._depth > _DEEPEST:
+                return [Fact(value.type) for value in graph.outputs]
+            scope = _Scope(path, outer=outer)
+            for value, fact in zip(graph.inputs, given, strict=False):
+                scope.values[value.name] = fact
+            for constant in graph.constants:
+                scope.values[constant.value.name] = self._constant(constant)
+            for pc, node in enumerate(graph.nodes):
+                self._statement(scope, pc, node)
+            return [scope.find(value.name) for value in graph.outputs]
+        finally:
+            self._depth -= 1
+
+    def _constant(self, constant: Constant) -> Fact:
+        if not isinstance(constant.data, Inline):
+            return Fact(constant.value.type)
+        array = initial_data(constant, self.program)
+        return Fact(type_of_array(array), array if array.size <= SMALL else None)
+
+    def _statement(self, scope: _Scope, pc: int, node: Node) -> None:
+        self.steps += 1
+        if self.steps > self.budget:
+            raise _OverBudget
+        if node.op == "break":
+            return
+        operands = self._operands(scope, node)
+        if node.op == "if":
+            results = self._branches(scope, pc, node, operands)
+        elif node.op == "while":
+            results = self._loop(scope, pc, node, operands)
+        elif node.op.startswith("@"):
+            called = self.program.graphs[node.op[1:]]
+            results = self.block(called, (called.name,), operands, None)
+        else:
+            results = self._op((scope.path, pc), node, operands)
+        for value, fact in zip(node.outputs, results, strict=False):
+            if value.name:
+                scope.values[value.name] = self._declared(value, fact)
+
+    def _operands(self, scope: _Scope, node: Node) -> list[Fact]:
+        facts = [scope.find(operand) if isinstance(operand, str) else Fact() for operand in node.inputs]
+        types = [fact.type for fact in facts]
+        for index, operand in enumerate(node.inputs):
+            if isinstance(operand, Literal):
+                plain = None if node.op in ("if", "while") else node
+                dtype = literal_dtype(operand, plain, index, types, self.program.opsets)
+                array = literal_array(operand, dtype)
+                facts[index] = Fact(type_of_array(array), array)
+        return facts
+
+    def _declared(self, value: Value, fact: Fact) -> Fact:
+        """The fact, with declared sizes where no others are known."""
+        known, stated = tensor_only(fact.type), tensor_only(value.type)
+        if fact.type is None:
+            known = stated and without_sizes(stated)  # type: ignore[assignment]
+        if known is None or stated is None or stated.shape is None:
+            return fact if fact.type is not None else Fact(value.type, fact.data, fact.origins)
+        sizes: tuple[Dim, ...] = tuple(self.sizes.get(d) if isinstance(d, str) else d for d in stated.shape)
+        if known.shape is not None and len(known.shape) == len(sizes):
+            sizes = tuple(d if d is not None else s for d, s in zip(known.shape, sizes, strict=True))
+        elif known.shape is not None:
+            return fact
+        return Fact(TensorType(known.dtype, sizes), fact.data, fact.origins)
+
+    def _branches(self, scope: _Scope, pc: int, node: Node, operands: Sequence[Fact]) -> list[Fact]:
+        condition = operands[0].data
+        paths = [(*scope.path, pc, index) for index in range(len(node.subgraphs))]
+        if condition is not None and condition.size == 1:
+            taken = 0 if condition.all() else 1
+            return self.block(node.subgraphs[taken], paths[taken], (), scope)
+        ends = []
+        for path, branch in zip(paths, node.subgraphs, strict=True):
+            depth = self._depth
+            try:
+                ends.append(self.block(branch, path, (), scope))
+            except _Failed:  # The run may take the other branch.
+                self._depth = depth
+        if not ends:
+            return [Fact(value.type) for value in node.outputs]
+        return [_joined(facts) for facts in zip(*ends, strict=True)]
+
+    def _loop(self, scope: _Scope, pc: int, node: Node, operands: Sequence[Fact]) -> list[Fact]:
+        times, *initial = operands
+        self._note(times, Integers(1, 6), "Loop", (scope.path, pc))
+        body, path = node.subgraphs[0], (*scope.path, pc, 0)
+        counter = Fact(TensorType("i64", ()))
+        carried = [Fact(fact.type, None, fact.origins) for fact in initial]
+        ends = self.block(body, path, [counter, *carried], scope)
+        after = [_joined(pair) for pair in zip(carried, ends, strict=False)]
+        if [fact.type for fact in after] != [fact.type for fact in carried]:
+            ends = self.block(body, path, [counter, *after], scope)
+        count = int(times.data.reshape(-1)[0]) if times.data is not None and times.data.size == 1 else None
+        breaks = any(each.op == "break" for each in body.nodes)
+        return [*after, *(_stacked(fact, None if breaks else count) for fact in ends[len(initial) :])]
+
+    # -- ops -----------------------------------------------------------------------------------
+
+    def _op(self, place: Place, node: Node, operands: Sequence[Fact]) -> list[Fact]:
+        version = version_of(node.op, self.program.opsets)
+        op = lookup(node.op, version)
+        types = [fact.type for fact in operands]
+        try:
+            results = list(output_types(node, types, self.program.opsets))
+            if op is None:
+                return [Fact(type_) for type_ in results]
+            attributes = complete(node.op, version, node.attributes)
+            if op.integers is not None:
+                data = [fact.data for fact in operands]
+                for index, accepted in op.integers(attributes, types, data).items():
+                    if index < len(operands):
+                        self._note(operands[index], accepted, node.op, place)
+            made = self._computed(op, op.arguments(attributes, version, len(node.outputs)), operands, results)
+        except NncdbgError:
+            raise self._failed(node, place, operands) from None
+        except Exception:  # noqa: BLE001  # A kernel may raise anything for operands that do not fit.
+            raise self._failed(node, place, operands) from None
+        moved = _moved(node, op, operands)
+        facts = [Fact(type_, None, moved) for type_ in results]
+        if made is not None:
+            facts = [
+                _measured(fact, array, exact=made.exact)
+                for fact, array in zip(facts, made.arrays, strict=True)
+            ]
+        if "kernel_shape" in attributes and _is_empty(facts[0]) and not any(map(_is_empty, operands)):
+            raise self._failed(node, place, operands)
+        return facts
+
+    def _failed(self, node: Node, place: Place, operands: Sequence[Fact]) -> _Failed:
+        return _Failed(Failure(node.op, place, _numbers(node, operands)))
+
+    def _computed(
+        self, op: Op, arguments: Mapping[str, Any], operands: Sequence[Fact], results: Sequence[Type | None]
+    ) -> _Made | None:
+        """The results of the kernel on what is known; None where running it would not tell more.
+
+        Where only sizes matter, the kernel runs on zeros, and only the sizes of the results are right.
+        """
+        if op.random or op.reference or (op.kernel is None and op.ufunc is None):
+            return None
+        host = op.host_operands
+        given = [fact for fact in operands if fact.type is not None]
+        known = all(fact.data is not None for fact in given)
+        sized = all(known_type(type_) is not None for type_ in results)
+        counts_only = op.content is Content.SIZES
+        if not known and sized and not counts_only:
+            return None
+        if known and sized and sum(map(_total, results)) > SMALL:
+            return None
+        if not known and not counts_only and not (host or op.view):
+            return None
+        arrays = []
+        for index, fact in enumerate(operands):
+            array = fact.data
+            if array is None and fact.type is not None:
+                type_ = known_type(fact.type)
+                if type_ is None or index in host:
+                    return None
+                # Never touched where only its sizes are used, so that it takes no memory.
+                lazy = op.view or counts_only
+                if not lazy and _total(type_) > _SAMPLED:
+                    return None
+                array = np.zeros(type_.shape, np.int8 if lazy else NUMPY[type_.dtype])  # type: ignore[arg-type]
+            arrays.append(array)
+        if not op.view and _estimate(arrays, host) > _SAMPLED:
+            return None
+        with np.errstate(all="ignore"):
+            made = op.bind(np, arguments)(*arrays)
+        listed = list(made) if isinstance(made, tuple) else [made]
+        return _Made(listed, known or counts_only) if len(listed) == len(results) else None
+
+    def _note(self, fact: Fact, accepted: Integers, op: str, place: Place) -> None:
+        for name, offset in fact.origins:
+            if accepted.exact is None:
+                shifted = Integers(accepted.low - offset, accepted.high - offset)
+                self.uses.append(Use(name, shifted, op, place))
+            elif not offset:
+                self.uses.append(Use(name, accepted, op, place))
+
+
+def block_results(code: Code, seen: Mapping[str, Any]) -> list[Type | None]:
+    """The types of the results of a block, as far as they are known before it runs.
+
+    `seen` has the values around it that it reads; its own inputs have the types of all iterations.
+    """
+    program = Program(code.graphs, code.graph.name, opsets=code.opsets)
+    outer = _Scope(code.path[:-2])
+    for name, content in seen.items():
+        outer.values[name] = known_content(content)
+    given = [Fact(code.types.get(value.name)) for value in code.graph.inputs]
+    run = AbstractRun(program, {})
+    try:
+        facts = run.block(code.graph, code.path, given, outer)
+    except (_Failed, _OverBudget, *_WRONG_PROGRAM):
+        return [code.types.get(value.name) for value in code.graph.outputs]
+    names = [value.name for value in code.graph.outputs]
+    return [fact.type or code.types.get(name) for name, fact in zip(names, facts, strict=True)]
+
+
+def known_content(content: Any) -> Fact:
+    """A value of the run as a fact: its type, and its content if it is small and may decide sizes."""
+    if not isinstance(content, np.ndarray):
+        return Fact()
+    small = content.size <= SMALL and content.dtype.kind in "iub"
+    return Fact(type_of_array(content), content if small else None)
+
+
+def _moved(node: Node, op: Op, operands: Sequence[Fact]) -> frozenset[Origin]:
+    """The inputs whose elements the first result holds, with what was added to them."""
+    if node.op in ("Add", "Sub") and len(operands) == 2:
+        left, right = operands
+        if left.origins and right.data is not None and right.data.size == 1:
+            added = right.data.reshape(-1)[0]
+            if added == int(added):
+                sign = 1 if node.op == "Add" else -1
+                return frozenset((name, offset + sign * int(added)) for name, offset in left.origins)
+        if node.op == "Add" and right.origins and left.data is not None and left.data.size == 1:
+            return _moved(node, op, (right, left))
+        return frozenset()
+    if op.content not in (Content.MOVED, Content.CAST):
+        return frozenset()
+    sources = range(len(operands)) if op.sources is None else op.sources
+    return frozenset().union(*(operands[index].origins for index in sources if index < len(operands)))
+
+
+def _measured(fact: Fact, made: Any, *, exact: bool) -> Fact:
+    """The fact with the sizes of a result, and with its content if that is `exact` and small."""
+    if not isinstance(made, (np.ndarray, np.generic)):
+        return fact
+    array = np.asarray(made)
+    dtype = fact.type.dtype if isinstance(fact.type, TensorType) else type_of_array(array).dtype
+    return Fact(
+        TensorType(dtype, array.shape), array if exact and array.size <= SMALL else None, fact.origins
+    )
+
+
+def _total(type_: Type | None) -> int:
+    known = known_type(type_)
+    return prod(int(size) for size in known.shape or () if size is not None) if known is not None else 0
+
+
+def _estimate(arrays: Sequence[Array | None], host: Sequence[int]) -> int:
+    """Elements that a kernel may make from operands of these sizes and these counts."""
+    total = max((array.size for array in arrays if array is not None), default=0)
+    for index in host:
+        array = arrays[index] if index < len(arrays) else None
+        if array is not None and array.dtype.kind in "iu" and array.size:
+            total = max(total, prod(max(1, abs(int(number))) for number in array.reshape(-1)))
+    return total
+
+
+def _is_empty(fact: Fact) -> bool:
+    known = tensor_only(fact.type)
+    return known is not None and known.shape is not None and 0 in known.shape
+
+
+def _numbers(node: Node, operands: Sequence[Fact]) -> frozenset[int]:
+    """The sizes in a statement: those of its operands, their products, small integers, attributes."""
+    found: set[int] = set()
+    for fact in operands:
+        known = tensor_only(fact.type)
+        if known is not None and known.shape is not None:
+            numbers = [size for size in known.shape if isinstance(size, int)]
+            found.update(numbers)
+            found.add(prod(numbers))
+        if fact.data is not None and fact.data.size <= 16 and fact.data.dtype.kind in "iu":
+            listed = [int(number) for number in fact.data.reshape(-1)]
+            found.update(listed)
+            found.add(prod(number for number in listed if number > 0))
+    for value in node.attributes.values():
+        items = value if isinstance(value, tuple) else (value,)
+        found.update(item for item in items if isinstance(item, int))
+    return frozenset(number for number in found if number > 0)
+
+
+def _joined(facts: Sequence[Fact]) -> Fact:
+    """What holds of a value that is one of several."""
+    first, *others = facts
+    types = {fact.type for fact in facts}
+    origins = frozenset().union(*(fact.origins for fact in facts))
+    if len(types) == 1:
+        return Fact(first.type, None if others else first.data, origins)
+    tensors = [tensor_only(fact.type) for fact in facts]
+    if any(known is None for known in tensors):
+        return Fact(None, None, origins)
+    known = [each for each in tensors if each is not None]
+    if len({each.dtype for each in known}) > 1:
+        return Fact(None, None, origins)
+    if any(each.shape is None for each in known) or len({len(each.shape or ()) for each in known}) > 1:
+        return Fact(without_sizes(known[0]), None, origins)
+    sizes: list[Dim] = [
+        column[0] if len(set(column)) == 1 else None
+        for column in zip(*(each.shape or () for each in known), strict=True)
+    ]
+    return Fact(TensorType(known[0].dtype, tuple(sizes)), None, origins)
+
+
+def _stacked(fact: Fact, count: int | None) -> Fact:
+    known = tensor_only(fact.type)
+    if known is None or known.shape is None:
+        return Fact(known and without_sizes(known), None, fact.origins)
+    return Fact(TensorType(known.dtype, (count, *known.shape)), None, fact.origins)

@@ -1,0 +1,136 @@
+"""Data that is given as text: a NumPy file, an image, data to generate, a number or a list.
+
+x.npy    batch.npz:x    photo.png:/255    zeros    normal[1,512]    16000    [[0.5, nan], [-inf, 1e-3]]
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.errors import UsageError
+from nncdbg.engine.expression import evaluate, parse
+from nncdbg.engine.graph import Array
+from nncdbg.engine.inputs.generated import GENERATED
+from nncdbg.engine.inputs.image_specs import ImageFile, image_file, is_image_text
+from nncdbg.engine.inputs.npy import Check, accept, load_array, load_from_archive
+
+FORMS = (
+    f"FILE.npy, FILE.npz:KEY, FILE.png:STEPS, a number or list, or {'|'.join(GENERATED)} "
+    "with sizes if needed: normal[1,512]"
+)
+
+_GENERATED = re.compile(rf"({'|'.join(GENERATED)})\s*(?:\[([^\]]*)\])?")
+_LITERAL = re.compile(r"""[-+.\d\["']|(?i:true|false|nan|inf)\b""")
+_FILE = re.compile(r"(?i)\.np[yz]$|\.npz:")
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """Data to generate: one of `GENERATED`, with its sizes if they are given."""
+
+    kind: str
+    sizes: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A .npy file, or the array `key` of an .npz file (its only one if None)."""
+
+    path: Path
+    key: str | None = None
+
+    def read(self, check: Check = accept) -> Array:
+        """Return the array.  Raises LoadError for a file that cannot be read.
+
+        `check` may refuse the array of an archive by its type and shape, before it is unpacked.
+        """
+        if self.path.suffix.lower() == ".npz":
+            return load_from_archive(self.path, self.key, check)
+        return load_array(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """A number, a text or nested lists of these."""
+
+    data: Any
+
+
+def generated(text: str) -> Generated | None:
+    """``zeros`` or ``normal[1,512]``; None for any other text.  Raises UsageError for wrong sizes."""
+    found = _GENERATED.fullmatch(text.strip())
+    if found is None:
+        return None
+    kind, sizes = found.groups()
+    if sizes is None:
+        return Generated(kind)
+    listed = [size.strip() for size in sizes.split(",")] if sizes.strip() else []
+    if not all(size.isascii() and size.isdigit() for size in listed):
+        raise UsageError(f'"{text}" has wrong sizes', hint=f"write sizes as numbers: {kind}[1,512]")
+    return Generated(kind, tuple(map(int, listed)))
+
+
+def data_file(text: str, folder: Path | None = None) -> DataFile | ImageFile | None:
+    """A NumPy or image file by its suffix, relative to `folder`; None for any other text.
+
+    Raises UsageError for an unknown step of an image.
+    """
+    if _FILE.search(text) is None:
+        return image_file(text, folder)
+    lower, path, key = text.lower(), text, None
+    if ".npz:" in lower:
+        cut = lower.rindex(".npz:") + len(".npz")
+        path, key = text[:cut], text[cut + 1 :]
+    return DataFile(folder / path if folder else Path(path), key)
+
+
+def split_data(text: str) -> tuple[str, str] | None:
+    """The target and the data of ``%v = zeros[2,3]`` or ``%v = x.npy``; None for any other assignment."""
+    for place, character in enumerate(text):
+        data = text[place + 1 :].strip().strip("\"'")
+        if character == "=" and (_GENERATED.fullmatch(data) or _FILE.search(data) or is_image_text(data)):
+            return text[:place].strip(), data
+    return None
+
+
+def read_spec(text: str, folder: Path | None = None) -> Generated | DataFile | ImageFile | Plain:
+    """What a text gives.  Raises UsageError for a text in none of the forms."""
+    found = generated(text) or data_file(text, folder)
+    if found is not None:
+        return found
+    if _LITERAL.match(text.strip()) is None:
+        near = difflib.get_close_matches(text, GENERATED, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"use one of: {FORMS}"
+        raise UsageError(f'"{text}" is not valid data', hint=hint)
+    value = evaluate(parse(text, lambda name: False), _NoValues())
+    return Plain(value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value)
+
+
+class _NoValues:
+    """A scope without values, for numbers and lists."""
+
+    def has(self, name: str) -> bool:
+        return False
+
+    def names(self) -> tuple[str, ...]:
+        return ()
+
+    def value(self, name: str) -> Array:
+        raise UsageError(f"an input cannot refer to %{name}")
+
+    previous = value
+
+    def variable(self, name: str) -> object:
+        raise UsageError(f"an input cannot refer to ${name}")
+
+    def variables(self) -> tuple[str, ...]:
+        return ()
+
+    def summary(self, array: Array) -> Any:
+        raise UsageError("an input cannot use stats()")

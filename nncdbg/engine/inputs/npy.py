@@ -1,0 +1,193 @@
+"""NumPy files, never unpickled; a damaged one gives one clear reason."""
+
+from __future__ import annotations
+
+import difflib
+import mmap
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, TypeAlias
+from zipfile import ZipFile
+
+import numpy as np
+from numpy.lib.npyio import NpzFile
+
+from nncdbg.engine.errors import LoadError, NncdbgError, UsageError
+from nncdbg.engine.graph import Array
+from nncdbg.engine.process.threads import parsed
+
+Check: TypeAlias = "Callable[[Array], object]"
+"""Raises for an array that cannot be used; its argument has the type and shape of that one, and no data."""
+
+_PICKLES = "save a plain array: numpy.save(path, array); nncdbg never unpickles"
+
+MAPPED = 1 << 26
+"""Bytes from which a .npy file is mapped into memory instead of read: only what is looked at is read then."""
+
+
+def load_array(path: Path) -> Array:
+    """The array of a .npy file, a large one read-only and as the file is; LoadError if there is none."""
+    with opened(path) as file:
+        if os.fstat(file.fileno()).st_size >= MAPPED and file.read(6) == b"\x93NUMPY":
+            return parsed(lambda: np.load(path, mmap_mode="r", allow_pickle=False))
+        loaded = parsed(lambda: _loaded(file))
+        if isinstance(loaded, np.ndarray):
+            return loaded
+    raise LoadError(
+        f"{path} is an archive of arrays, not one array",
+        hint="rename the file to .npz, and add a key: FILE.npz:KEY",
+    )
+
+
+def _loaded(file: IO[bytes]) -> Any:
+    file.seek(0)
+    return np.load(file, allow_pickle=False)
+
+
+def read_part(part: Array) -> Array:
+    """The elements of a small part of an array, copied if they are of a mapped file.
+
+    Then only the pages that they stand in are read: by default the system reads on for megabytes, as
+    suits a pass over all of it.
+    """
+    pages: Any = part
+    of_file = False
+    while isinstance(pages, np.ndarray):
+        of_file |= isinstance(pages, np.memmap)
+        pages = pages.base
+    if not of_file or not isinstance(pages, mmap.mmap) or not part.size:
+        return part
+    low, high = np.lib.array_utils.byte_bounds(part)
+    origin = np.frombuffer(pages, np.uint8).ctypes.data
+    start = (low - origin) // mmap.PAGESIZE * mmap.PAGESIZE
+    where = (start, high - origin - start)
+    pages.madvise(mmap.MADV_RANDOM, *where)
+    try:
+        return np.array(part)
+    finally:
+        pages.madvise(mmap.MADV_NORMAL, *where)
+
+
+def accept(header: Array) -> None:
+    """Take an array of any type and shape."""
+
+
+def load_from_archive(path: Path, key: str | None, check: Check = accept) -> Array:
+    """Return an array of a .npz file; `key` None takes the only one.
+
+    `check` raises for a type or shape that cannot be used, before any data is unpacked.  Raises
+    LoadError, UsageError for the key, and what `check` raises.
+    """
+    with _archive(path) as archive:
+        names = list(archive.files)
+        if key is None and len(names) == 1:
+            key = names[0]
+        if key not in names:
+            what = "needs a key: FILE.npz:KEY" if key is None else f'has no array "{key}"'
+            raise UsageError(f"{path} {what}", hint=choice(key or "", names))
+        return _unpacked(path, archive, key, check)
+
+
+def load_archive(path: Path, check: Check = accept) -> list[Array]:
+    """Return every array of a .npz file in its order: a sequence; `check` and raises as for one array."""
+    with _archive(path) as archive:
+        return [_unpacked(path, archive, key, check) for key in archive.files]
+
+
+def archive_names(path: Path) -> list[str]:
+    """The names of the arrays in a .npz file, in its order; LoadError if there is none."""
+    with _archive(path) as archive:
+        return list(archive.files)
+
+
+@contextmanager
+def _archive(path: Path) -> Iterator[NpzFile]:
+    with opened(path) as file:
+        archive = parsed(lambda: _loaded(file))
+        if isinstance(archive, np.ndarray):
+            raise LoadError(
+                f"{path} is one array, not an archive of named arrays",
+                hint="save the array with numpy.savez(path, name=array)",
+            )
+        yield archive
+
+
+def _unpacked(path: Path, archive: NpzFile, key: str, check: Check) -> Array:
+    """Return an array of an archive whose header is right: a small file may unpack to any size."""
+    zipped = archive.zip
+    assert zipped is not None, "the archive is open"
+    name = key if key in zipped.namelist() else f"{key}.npy"
+    header, there = parsed(lambda: _promised(zipped, name))
+    if header is None:
+        hint = "save plain arrays: numpy.savez(path, x=x)"
+        raise LoadError(f'"{key}" in {path} is not a plain array', hint=hint)
+    if header.dtype.hasobject:
+        raise LoadError(f'"{key}" in {path} contains Python objects', hint=_PICKLES)
+    if header.nbytes > there:
+        fact = f"its header requires {header.nbytes} bytes, but the archive has {there}"
+        raise LoadError(f'"{key}" in {path} is truncated: {fact}')
+    check(header)
+    array: Array = parsed(lambda: archive[key])
+    return array
+
+
+def _promised(zipped: ZipFile, name: str) -> tuple[Array | None, int]:
+    """Return the header of a member of an archive, and the bytes after it."""
+    with zipped.open(name) as member:
+        return _header(member), zipped.getinfo(name).file_size - member.tell()
+
+
+_READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+"""By version of the format.  Version 3 is for records, which a tensor cannot contain."""
+
+
+def _header(file: IO[bytes]) -> Array | None:
+    """Return an array of the type and shape of the one in a file, without data; None if there is none."""
+    start = file.read(np.lib.format.MAGIC_LEN)
+    reader = _READERS.get((start[-2], start[-1])) if start.startswith(np.lib.format.MAGIC_PREFIX) else None
+    if reader is None:
+        return None
+    shape, _, dtype = reader(file)
+    return np.broadcast_to(np.zeros((), dtype), shape)
+
+
+@contextmanager
+def opened(path: Path, kind: str = "a NumPy file", suffixes: str = ".npy or .npz") -> Iterator[IO[bytes]]:
+    """Open a regular file; any failure while it is read becomes a LoadError that names the file."""
+    try:
+        # To open a pipe or a device might wait for ever.
+        mode = path.stat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise LoadError(f"{path} is not a regular file", hint=f"use a {suffixes} file")
+        with path.open("rb") as file:
+            yield file
+    except NncdbgError:
+        raise
+    except FileNotFoundError:
+        raise LoadError(f"{path} does not exist", hint=f"searched {path.parent.resolve()}") from None
+    except IsADirectoryError:
+        raise LoadError(f"{path} is a directory") from None
+    except OSError as error:
+        raise LoadError(f"cannot read {path}: {error.strerror or error}") from error
+    except MemoryError as error:
+        raise LoadError(f"{path} does not fit in memory") from error
+    except Exception as error:
+        # Neither numpy.load nor Pillow has one exception for a damaged file: it may be any of a dozen.
+        if "allow_pickle" in str(error) or "Python objects" in str(error):
+            raise LoadError(
+                f"{path} contains Python objects, or is not a NumPy file",
+                hint=_PICKLES,
+            ) from error
+        raise LoadError(f"{path} is damaged or not {kind}: {error}") from error
+
+
+def choice(name: str, known: Iterable[str]) -> str:
+    """A hint: the known name that is nearest to `name`, or all of them."""
+    names = sorted(known)
+    if not names:
+        return "choose another file: it has no arrays"
+    near = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean {near[0]}?" if near else "use one of: " + ", ".join(names)

@@ -1,0 +1,163 @@
+"""What looks at results while a program runs, and what that is for: statistics, and findings that stop it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from nncdbg.engine.backends import Backend
+from nncdbg.engine.compilation.linking import Allocation, Binding, Execute, Linker
+from nncdbg.engine.errors import UsageError
+from nncdbg.engine.expression import Expression
+from nncdbg.engine.findings import Report
+from nncdbg.engine.graph import Program
+from nncdbg.engine.memory import allocation
+from nncdbg.engine.observers.catching import Catches
+from nncdbg.engine.observers.integer_checks import IntegerChecks
+from nncdbg.engine.observers.observation import Observer
+from nncdbg.engine.observers.overflow_checks import OverflowChecks
+from nncdbg.engine.observers.statistics_log import StatisticsLog
+from nncdbg.engine.text.listing import Listing
+from nncdbg.stats.inspection import Flag
+
+GUARDS = Flag.GUARD_BEFORE | Flag.GUARD_AFTER
+
+_FAULTS = {"integer", "inf", "overflow"}
+"""Kinds of findings that the checks of single ops report."""
+
+if TYPE_CHECKING:
+    from nncdbg.engine.diagnosis.trail import Trail
+    from nncdbg.engine.observers.oracle import MicroCheck
+
+
+class Instrumentation:
+    """Has results inspected by the allocation, or by an observer that `linker` links in while it is wanted.
+
+    `report` hears of findings; with `statistics` the summary of every result is logged.
+    """
+
+    def __init__(self, linker: Linker, report: Report, statistics: bool) -> None:
+        self.linker = linker
+        self.report = report
+        self.catches = Catches(to_host=linker.backend.to_host)
+        self.trail: Trail | None = None
+        self.log, self._observer = _statistics_on(linker.backend, report, statistics)
+        self._integers = IntegerChecks(report, linker.backend.to_host)
+        self._overflows = OverflowChecks(report, linker.backend.to_host)
+        self.micro: MicroCheck | None = None
+        linker.allocation.connect(report, self.log)
+        self._link()
+
+    def check(self, name: str, program: Program, text: Listing, quiet: Callable[[], bool]) -> None:
+        """Run micro programs beside the kernels; `quiet` says when nothing is to be checked.
+
+        Raises UsageError for a check that is not "micro".
+        """
+        if name != "micro":
+            raise UsageError(f"unknown check {name!r}", hint="use micro")
+        from nncdbg.engine.observers.oracle import MicroCheck
+
+        self.micro = MicroCheck(program, text, self.report, self.linker.backend.to_host, quiet)
+        self.linker.check = self.micro.wrap
+        self.catches.add("micro")
+
+    def catch(self, kinds: Iterable[str], condition: Expression | None) -> None:
+        """Stop for these kinds too.  Raises UsageError for one that is none, or that cannot be found here."""
+        beyond = self.beyond()
+        for kind in kinds:
+            if kind in beyond:
+                why, hint = beyond[kind]
+                raise UsageError(why, hint=hint)
+            self.catches.add(kind, condition)
+        self._link()
+
+    def catch_only(self, conditions: Mapping[str, Expression | None]) -> None:
+        """Catch exactly these kinds."""
+        if self.catches.conditions != conditions:
+            self.catches.conditions = dict(conditions)
+            self._link()
+
+    def uncatch(self, kinds: Iterable[str]) -> None:
+        """Stop no more for these kinds."""
+        caught = self.catches.conditions.keys() & set(kinds)
+        for kind in caught:
+            del self.catches.conditions[kind]
+        if caught:
+            self._link()
+
+    def follow(self, trail: Trail) -> None:
+        """Let a trail hear of all that is found, and have every statement followed once it asks for that."""
+        self.trail = trail
+        self._link()
+
+    def unfollow(self) -> None:
+        """Drop the trail; another one may come."""
+        self.trail = None
+        if self.linker.follow is not None:
+            self.linker.follow = None
+            self.linker.link_again()
+
+    def begin_following(self) -> None:
+        """Have the trail see each statement's operands and results as a whole from now on."""
+        assert self.trail is not None
+        self.linker.follow = self.trail.wrap
+        self.linker.link_again()
+
+    def measure(self, wrap: Callable[[Binding, Execute], Execute]) -> None:
+        """Have each statement's results measured by what `wrap` makes of its instruction."""
+        self.linker.measure = wrap
+        self.linker.link_again()
+
+    def beyond(self) -> dict[str, tuple[str, str]]:
+        """The kinds of findings that cannot be found here, each with why, and what would find it."""
+        found = {}
+        if self.micro is None:
+            found["micro"] = "micro programs are not compared with the kernels", "use --check micro"
+        backend, inspecting = self.linker.backend, self.linker.allocation
+        if not inspecting.inspects:
+            why = f"the allocator {inspecting.name} does not check memory"
+            hint = "use the allocator debug, arena or poison"
+            if not backend.on_host:
+                hint += f", with another backend than {backend.name}"
+            found |= dict.fromkeys(("uninitialized", "guard"), (why, hint))
+        return found
+
+    def _link(self) -> None:
+        """Look for what is caught now."""
+        inspecting = self.linker.allocation
+        followed = 0 if self.trail is None else int(Flag.NAN | Flag.INF | Flag.UNWRITTEN | GUARDS)
+        inspecting.watched = self._observer.watched = self.catches.flags | followed
+        wanted = not inspecting.inspects and (self.log is not None or bool(self._observer.watched & 3))
+        observe = self._observer.wrap if wanted else None
+        checked = self.trail is not None or bool(_FAULTS & self.catches.conditions.keys())
+        faults = self._faults if checked else None
+        if (observe, faults) != (self.linker.observe, self.linker.faults):
+            self.linker.observe, self.linker.faults = observe, faults
+            self.linker.link_again()
+
+    def _faults(self, binding: Binding, execute: Execute) -> Execute:
+        """The instruction with the checks that its op declares."""
+        return self._overflows.wrap(binding, self._integers.wrap(binding, execute))
+
+
+def allocation_on(backend: Backend, allocator: str | Allocation | None) -> Allocation:
+    """The allocation asked for; if none is, `debug`, or `plain` where it cannot manage the memory."""
+    usual = "debug" if backend.on_host else "plain"
+    chosen = allocation(usual if allocator is None else allocator)
+    if not backend.on_host and chosen.inspects:
+        raise UsageError(
+            f"the allocator {chosen.name} manages host memory, but {backend.name} uses device memory",
+            hint="use --allocator plain, or --backend numpy or onnxruntime",
+        )
+    return chosen
+
+
+def _statistics_on(backend: Backend, report: Report, wanted: bool) -> tuple[StatisticsLog | None, Observer]:
+    """The log, if it is wanted, and the observer for results that no allocation inspects."""
+    if backend.on_host:
+        log = StatisticsLog() if wanted else None
+        return log, Observer(report, log)
+    from nncdbg.engine.backends.device_observation import DeviceObserver, DeviceStatisticsLog
+
+    on_device = DeviceStatisticsLog(backend) if wanted else None
+    return on_device, DeviceObserver(backend, report, on_device)

@@ -1,0 +1,74 @@
+"""Integer faults while a program runs: an op that declares them is checked before its kernel runs.
+
+Operands are read and never changed.  A statement whose op declares no integer faults is left as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.compilation.code import Statement
+from nncdbg.engine.compilation.linking import Binding, Execute
+from nncdbg.engine.findings import Finding, Report
+from nncdbg.engine.ops import lookup
+from nncdbg.engine.ops.integer_faults import IntegerFault
+from nncdbg.engine.ops.schema import complete, version_of
+
+
+def fault_of(statement: Statement, inputs: Sequence[Any]) -> IntegerFault | None:
+    """The integer fault of a statement over these operands (NumPy arrays); None if it has none."""
+    node = statement.code.nodes[statement.pc]
+    version = version_of(node.op, statement.code.opsets)
+    op = lookup(node.op, version)
+    if op is None or op.integer_fault is None:
+        return None
+    return op.integer_fault(complete(node.op, version, node.attributes), [*map(_array, inputs)])
+
+
+def _array(value: Any) -> Any:
+    return np.asarray(value) if isinstance(value, np.generic) else value
+
+
+def finding_of(statement: Statement, fault: IntegerFault, inputs: Sequence[Any], result: Any) -> Finding:
+    """The finding that a fault of a statement is."""
+    code, pc = statement.code, statement.pc
+    node, name = code.nodes[pc], code.names[code.operands[pc][fault.operand]]
+    where, count = f"%{name}" if name else f"operand {fault.operand + 1}", int(fault.elements.sum())
+    detail = (
+        f"{fault.cause}: %{node.outputs[0].name} is wrong: {node.op} does not accept "
+        f"{count} of {fault.elements.size} elements of {where}"
+    )
+    return Finding("integer", statement, detail, inputs, 0, result=result, elements=fault.results)
+
+
+class IntegerChecks:
+    """Reports findings of the kind `integer` to `report`; `to_host` gives an operand as a NumPy array."""
+
+    def __init__(self, report: Report, to_host: Callable[[Any], Any]) -> None:
+        self.report = report
+        self.to_host = to_host
+
+    def wrap(self, binding: Binding, execute: Execute) -> Execute:
+        """The instruction with the check of its op; `execute` itself where the op has none."""
+        find = binding.op.integer_fault
+        if find is None:
+            return execute
+        to_host, attributes = self.to_host, binding.attributes
+
+        def checked(*inputs: Any) -> Any:
+            fault = find(attributes, [*map(to_host, inputs)])
+            if fault is None:
+                return execute(*inputs)
+            results = None
+            try:
+                results = execute(*inputs)
+            finally:
+                # Some kernels refuse to divide by zero; then the fault is why the statement failed.
+                result = results[0] if binding.several and results else results
+                self.report(finding_of(binding, fault, inputs, result))
+            return results
+
+        return checked

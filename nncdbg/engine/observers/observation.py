@@ -1,0 +1,115 @@
+"""Statistics and findings where the allocator does not inspect: results are looked at, never touched."""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import ref
+
+import numpy as np
+
+from nncdbg.engine.compilation.linking import Binding, Execute
+from nncdbg.engine.dtypes import name_of
+from nncdbg.engine.findings import Finding, Report
+from nncdbg.engine.memory.buffers import address_of
+from nncdbg.engine.observers.statistics_log import MASK, ROW_BYTES, StatisticsLog
+from nncdbg.stats import summarize
+from nncdbg.stats.inspection import Flag, Inspector, inspector, row_of
+
+# Plain ints: the operators of an IntFlag are slow.
+NAN, INF = int(Flag.NAN), int(Flag.INF)
+_FINDINGS = ((NAN, "nan"), (INF, "inf"))
+
+
+class Observer:
+    """Wraps an instruction so that the summary of each result is logged and judged."""
+
+    def __init__(self, report: Report, log: StatisticsLog | None) -> None:
+        self.report = report
+        self.log = log
+        self.watched = 0
+        self._inspectors: dict[np.dtype[Any], Inspector] = {}
+        self._cells: dict[type, tuple[Any, int, Inspector]] = {}
+        """By type of a NumPy scalar a cell for one element, its address, and the inspection of the dtype."""
+
+    def wrap(self, binding: Binding, execute: Execute) -> Execute:
+        return (
+            self._observing_several(binding, execute)
+            if binding.several
+            else self._observing(binding, execute)
+        )
+
+    def _observing(self, binding: Binding, execute: Execute) -> Execute:
+        """For one result.  A NumPy scalar has no address: it is inspected in a cell that it is copied to."""
+        cells, log = self._cells, self.log
+        results, rows = ([None], 0) if log is None else (log.results, log.address)
+        position = log.positions.take if log is not None else None
+
+        def observed_one(*inputs: Any) -> Any:
+            result = execute(*inputs)
+            found = cells.get(type(result))
+            if found is None:
+                self._look(binding, inputs, 0, result)
+                return result
+            cell, address, compiled = found
+            cell[0] = result
+            row = 0
+            if position is not None:
+                number = position() & MASK
+                results[number] = None
+                row = rows + number * ROW_BYTES
+            flags = compiled(address, 1, 0, row)
+            if flags & self.watched:
+                self._report(binding, inputs, 0, result, flags)
+            return result
+
+        return observed_one
+
+    def _observing_several(self, binding: Binding, execute: Execute) -> Execute:
+
+        def observed(*inputs: Any) -> Any:
+            results = execute(*inputs)
+            for index, result in enumerate(results):
+                self._look(binding, inputs, index, result)
+            return results
+
+        return observed
+
+    def _look(self, binding: Binding, inputs: Any, index: int, result: Any) -> None:
+        if not isinstance(result, (np.ndarray, np.generic)) or result.dtype.hasobject:
+            return
+        number = -1
+        if self.log is not None:
+            number = self.log.positions.take() & MASK
+            # An element, which NumPy gives for some tensors of no axes, cannot be referred to.
+            self.log.results[number] = ref(result) if isinstance(result, np.ndarray) else None
+        compiled = self._inspectors.get(result.dtype) or self._inspector(result.dtype)
+        found = result.__array_interface__
+        # The address of a NumPy scalar is that of a copy.
+        if compiled is None or isinstance(result, np.generic) or not result.flags.carray or found["strides"]:
+            flags = self._look_plainly(result, number)
+        else:
+            row = self.log.address + number * ROW_BYTES if self.log is not None else 0
+            flags = compiled(found["data"][0], result.size, 0, row)
+        if flags & self.watched:
+            self._report(binding, inputs, index, result, flags)
+
+    def _report(self, binding: Binding, inputs: Any, index: int, result: Any, flags: int) -> None:
+        for flag, kind in _FINDINGS:
+            if flags & flag & self.watched:
+                self.report(Finding(kind, binding, "", inputs, index, result=result))
+
+    def _inspector(self, dtype: np.dtype[Any]) -> Inspector | None:
+        """The compiled inspection of a dtype, kept from the moment it is there."""
+        compiled = inspector(name_of(dtype))
+        if compiled is not None:
+            self._inspectors[dtype] = compiled
+            cell = np.zeros(1, dtype)
+            self._cells[dtype.type] = cell, address_of(cell), compiled
+        return compiled
+
+    def _look_plainly(self, result: Any, number: int) -> int:
+        """What the compiled pass does, for any strides."""
+        summary = summarize(result)
+        if self.log is not None:
+            self.log.rows[number] = row_of(summary)
+        return NAN * bool(summary.nan) | INF * bool(summary.posinf or summary.neginf)

@@ -1,0 +1,180 @@
+"""The slow oracle: beside each kernel of a composite op runs its micro program, and both must agree.
+
+The micro program is what the op means, in simple ops; it runs on a machine of its own, on NumPy,
+so that nothing of the program's state is touched.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.backends.numpy import NumPy
+from nncdbg.engine.compilation.code import Code, Statement
+from nncdbg.engine.compilation.linking import Allocation, Binding, Execute, Linker, walk
+from nncdbg.engine.divergence.measure import measure
+from nncdbg.engine.divergence.report import Match, Site
+from nncdbg.engine.divergence.tolerance import Tolerance
+from nncdbg.engine.errors import NncdbgError
+from nncdbg.engine.execution.events import Ended, Failed
+from nncdbg.engine.execution.launch import Loaded, generator_of
+from nncdbg.engine.execution.machine import Machine, Running
+from nncdbg.engine.findings import Finding, Report
+from nncdbg.engine.graph import Program
+from nncdbg.engine.ops import lookup
+from nncdbg.engine.ops.schema import version_of
+from nncdbg.engine.text.listing import Listing
+from nncdbg.engine.values.values import type_of
+
+
+@dataclass(frozen=True, slots=True)
+class Disagreement:
+    """A value as the kernel gave it, and as the micro program did."""
+
+    statement: Statement
+    name: str
+    kernel: Any
+    micro: Any
+    detail: str
+
+
+@dataclass(slots=True)
+class Coverage:
+    """What was checked: statements and runs; and what was not, by op, with the number of statements."""
+
+    statements: set[tuple[int, int]] = field(default_factory=set)
+    runs: int = 0
+    without: dict[str, set[tuple[int, int]]] = field(default_factory=dict)
+    """No micro program: primitives, and composites that draw random numbers."""
+    failed: dict[str, str] = field(default_factory=dict)
+    """Why the micro program of an op could not run."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Numbers by name, fit for JSON."""
+        return {
+            "statements": len(self.statements),
+            "runs": self.runs,
+            "without": {op: len(seen) for op, seen in self.without.items()},
+            "failed": dict(self.failed),
+        }
+
+    def __str__(self) -> str:
+        checked = _counted(len(self.statements), "statement")
+        parts = [f"micro programs ran beside {checked}, {_counted(self.runs, 'time')}"]
+        if self.without:
+            counts = Counter({op: len(seen) for op, seen in self.without.items()})
+            parts.append(f"no micro program: {', '.join(f'{op} {n}' for op, n in counts.most_common())}")
+        parts += [f"the micro program of {op} could not run: {reason}" for op, reason in self.failed.items()]
+        return "; ".join(parts)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+class MicroCheck:
+    """Wraps kernels.  `report` hears of disagreements; `quiet` says when nothing is to be checked."""
+
+    def __init__(
+        self,
+        program: Program,
+        text: Listing,
+        report: Report,
+        to_host: Callable[[Any], Any],
+        quiet: Callable[[], bool],
+    ) -> None:
+        self.report, self.to_host, self.quiet = report, to_host, quiet
+        self.coverage = Coverage()
+        self.disagreement: Disagreement | None = None
+        """The latest."""
+        self._running = Running()
+        linker = Linker(NumPy(), Allocation(), generator_of(self._running, 0))
+        self._loaded = Loaded(program, text, linker)
+
+    def wrap(self, binding: Binding, execute: Execute) -> Execute:
+        """An instruction that runs the kernel, then what it should be the same as."""
+        if binding.code.formula is not None:
+            return execute
+
+        def checked(*inputs: Any) -> Any:
+            # Before the kernel: where memory is reused, its operands may be gone after it.
+            expected = None if self.quiet() else self._expected(binding, inputs)
+            results = execute(*inputs)
+            if expected is not None:
+                self._compare(binding, inputs, results if binding.several else (results,), expected)
+            return results
+
+        return checked
+
+    def _expected(self, binding: Binding, inputs: Sequence[Any]) -> Sequence[Any] | None:
+        """The results by the micro program; None where there is none, or it fails."""
+        statement, op = (id(binding.code), binding.pc), binding.node.op
+        operands = [self.to_host(value) for value in inputs]
+        try:
+            formula = self._loaded.formula_for(binding.code, binding.pc, operands)
+            if formula is None or binding.op.random or _is_random(formula):
+                self.coverage.without.setdefault(op, set()).add(statement)
+                return None
+            expected = self._run(formula, operands)
+        except NncdbgError as error:
+            self.coverage.failed[op] = error.message
+            return None
+        self.coverage.statements.add(statement)
+        self.coverage.runs += 1
+        return expected
+
+    def _run(self, formula: Code, operands: Sequence[Any]) -> Sequence[Any]:
+        given = [value for value in operands if value is not None]
+        around = self._running.frames
+        machine = Machine(formula, given, self._loaded.call, self._running)
+        outcome = machine.run()
+        self._running.frames = around
+        if isinstance(outcome, Failed):
+            raise outcome.error if isinstance(outcome.error, NncdbgError) else NncdbgError(str(outcome.error))
+        assert isinstance(outcome, Ended)
+        frame = machine.frames[0]
+        return frame.code.operands_of(-1, frame.slots)
+
+    def _compare(
+        self, binding: Binding, inputs: Sequence[Any], results: Sequence[Any], expected: Sequence[Any]
+    ) -> None:
+        for index, (value, given, wanted) in enumerate(
+            zip(binding.node.outputs, results, expected, strict=False)
+        ):
+            if not value.name:
+                continue
+            host = self.to_host(given)
+            site = Site(value.name, binding.node.op, str(type_of(host)), None, "", (), "", 0)
+            match = measure(site, site, "place", (host, wanted), Tolerance())
+            if match.diverges:
+                detail = _words(match)
+                # In memory of its own: the buffer may be used again.
+                kernel = np.array(host) if isinstance(host, np.ndarray) else host
+                self.disagreement = Disagreement(
+                    Statement(binding.code, binding.pc), value.name, kernel, wanted, detail
+                )
+                self.report(Finding("micro", binding, detail, inputs, index))
+                return
+
+
+def _words(match: Match) -> str:
+    name, op = match.a.value, match.a.op
+    start = f"%{name}: the kernel of {op} and its micro program disagree"
+    if match.elements is None:
+        return f"{start}: {match.detail}"
+    kernel, micro = match.elements
+    where = list(match.excess.where or ())
+    return f"{start} in {_counted(match.excess.count, 'element')}, most at {where}: {kernel} and {micro}"
+
+
+def _is_random(formula: Code) -> bool:
+    for code in walk(formula):
+        for node in code.nodes:
+            declared = lookup(node.op, version_of(node.op, code.opsets))
+            if declared is not None and declared.random:
+                return True
+    return False

@@ -1,0 +1,112 @@
+"""Overflows inside ops whose results are finite: the result is compared with one that cannot overflow.
+
+Only an op that declares `Op.squares` is checked, and computed again only if a few elements of its result
+are those of an overflow and its operands are so large that its sum of squares may overflow.
+Operands and results are read and never changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.backends.composed import call_of
+from nncdbg.engine.backends.numpy import NumPy
+from nncdbg.engine.compilation.linking import Binding, Execute
+from nncdbg.engine.dtypes import FLOATS, name_of
+from nncdbg.engine.errors import NncdbgError
+from nncdbg.engine.findings import Finding, Report
+from nncdbg.engine.graph import Array
+
+RELATIVE = 2.0**-6
+"""Differences below are rounding errors, whatever the type."""
+
+
+class OverflowChecks:
+    """Reports findings of the kind `inf`, with `elements`; `to_host` gives a value as a NumPy array."""
+
+    def __init__(self, report: Report, to_host: Callable[[Any], Any]) -> None:
+        self.report = report
+        self.to_host = to_host
+
+    def wrap(self, binding: Binding, execute: Execute) -> Execute:
+        """The instruction with the check; `execute` itself where the op adds up no squares."""
+        squares = binding.op.squares
+        if squares is None or not squares.when(binding.attributes):
+            return execute
+
+        def checked(*inputs: Any) -> Any:
+            results = execute(*inputs)
+            result = results[0] if binding.several else results
+            if squares.suspicious(binding.attributes, inputs, result):
+                self._check(binding, inputs, result)
+            return results
+
+        return checked
+
+    def _check(self, binding: Binding, inputs: Sequence[Any], result: Any) -> None:
+        wrong = overflowed(binding, [*map(self.to_host, inputs)], np.asarray(self.to_host(result)))
+        if wrong is None:
+            return
+        node = binding.node
+        count = f"{np.count_nonzero(wrong)} of {wrong.size} elements"
+        detail = (
+            f"an overflow to Inf inside {node.op}: {count} of %{node.outputs[0].name} are finite but wrong"
+        )
+        self.report(Finding("inf", binding, detail, inputs, 0, result=result, elements=wrong))
+
+
+def overflowed(binding: Binding, inputs: Sequence[Any], result: Array) -> Array | None:
+    """The finite elements of a result that are wrong as a sum of squares overflowed; None without one.
+
+    They differ from the result in a wider type and, since a wider type also rounds less, from the result over
+    scaled operands.  An op without a kernel has no wider type than f64.
+    """
+    squares = binding.op.squares
+    assert squares is not None
+    if binding.op.kernel is None and any(_is(value, "f64") for value in inputs):
+        return None
+    wrong = _differs(result, _again(binding, [*map(_wider, inputs)]))
+    if wrong is not None and wrong.any() and squares.scale_free:
+        scaled = _differs(result, _again(binding, squares.scaled(inputs)))
+        wrong = None if scaled is None else wrong & scaled
+    return wrong if wrong is not None and wrong.any() else None
+
+
+def _is(value: Any, dtype: str) -> bool:
+    return isinstance(value, np.ndarray) and name_of(value.dtype) == dtype
+
+
+def _wider(value: Any) -> Any:
+    if not isinstance(value, (np.ndarray, np.generic)) or name_of(value.dtype) not in FLOATS:
+        return value
+    return value.astype(np.longdouble if value.dtype == np.float64 else np.float64)
+
+
+def _again(binding: Binding, inputs: Sequence[Any]) -> Any:
+    """The main result of the op's definition over these operands; None where it cannot run over them."""
+    call = call_of(binding.code, binding.pc, _no_generator)
+    try:
+        with np.errstate(all="ignore"):
+            results = NumPy().bind(call).run(*inputs)
+    except NncdbgError:
+        return None
+    return np.asarray(results[0] if call.several or isinstance(results, tuple) else results)
+
+
+def _no_generator() -> Any:
+    raise AssertionError("an op that declares `squares` must not be random")
+
+
+def _differs(result: Array, expected: Any) -> Array | None:
+    """The finite elements of `result` that are not those of `expected`, rounded to the same type."""
+    if expected is None or expected.shape != result.shape:
+        return None
+    with np.errstate(all="ignore"):
+        given = result.astype(np.float64)
+        right = expected.astype(result.dtype).astype(np.float64)
+        there = np.isfinite(given) & np.isfinite(right)
+        apart, size = np.abs(given - right), np.maximum(np.abs(given), np.abs(right))
+        return np.asarray(there & (apart > RELATIVE * size))

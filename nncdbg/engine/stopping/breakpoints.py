@@ -1,0 +1,161 @@
+"""Breakpoints: what a user asked to stop at, and which statements carry a trap for it."""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from nncdbg.engine.compilation.code import Code, Path
+from nncdbg.engine.errors import UsageError
+from nncdbg.engine.escaping import printable
+from nncdbg.engine.expression import Expression
+from nncdbg.engine.graph import Node
+from nncdbg.engine.stopping.changes import Changes
+from nncdbg.engine.text.listing import Listing
+
+Hits = Callable[[int], bool]
+
+Place: TypeAlias = "tuple[Code | Path | Listing, int]"
+"""One statement: of a block of the program by its path, of a micro program by its code; or of every
+micro program that reads like a listing, by the line there."""
+
+
+@dataclass(slots=True, eq=False)
+class Breakpoint:
+    """One stop condition.  `kind` is line, source, op, graph, value, data, watch, assert or site.
+
+    `target` is the line number (as text), ``file:line`` of the user's model, op name, graph name or
+    value name; of a site, which `place` gives, it is what people read.  A data breakpoint stops
+    after the value was written; `watch` and `assert` after a value of their `expression` was written, if it
+    changed or is false; the others stop before the statement runs.  If the condition or the log
+    message reads a result of the statement itself (`reads` has all names, `reads_out` is for `$out`), both
+    are evaluated after it.
+    """
+
+    number: int
+    kind: str
+    target: str
+    condition: Expression | None = None
+    hits: str | None = None
+    log: str | None = None
+    reads: frozenset[str] = frozenset()
+    temporary: bool = False
+    place: Place | None = None
+    reads_out: bool = False
+    expression: Expression | None = None
+    """What a `watch` watches, or an `assert` asserts."""
+    changes: Changes = field(default_factory=Changes)
+    """The results of a watched expression."""
+    enabled: bool = True
+    passes: array[int] = field(default_factory=lambda: array("q"))
+    """The ticks at which the place was reached with the condition true."""
+    skipped: int = 0
+    """Hits up to this count do not stop (`ignore`)."""
+    lines: tuple[int, ...] = ()
+    note: str = ""
+    sites: list[tuple[Code, int, bool]] = field(default_factory=list)
+    """(code, pc of the trap, True if the trap stands behind the statement meant)."""
+
+    @property
+    def after_writes(self) -> bool:
+        """Whether it stops after a value is written, by its kind."""
+        return self.kind in ("data", "watch", "assert")
+
+    @property
+    def written(self) -> frozenset[str]:
+        """The values after whose writing it stops, by its kind."""
+        return self.expression.names if self.expression is not None else frozenset((self.target,))
+
+    @property
+    def count(self) -> int:
+        """How often the place was reached with the condition true, up to now."""
+        return len(self.passes)
+
+    def passed(self, tick: int) -> None:
+        """Count a visit at `tick`, once."""
+        if not self.passes or self.passes[-1] < tick:
+            self.passes.append(tick)
+
+    def rewind(self, tick: int) -> None:
+        """Forget what was counted after `tick`."""
+        while self.passes and self.passes[-1] > tick:
+            self.passes.pop()
+
+    def due(self) -> bool:
+        """Whether this hit, already counted, is one to stop at."""
+        return self.count > self.skipped and (self.hits is None or hit_rule(self.hits)(self.count))
+
+    def __repr__(self) -> str:
+        state = "" if self.enabled else ", disabled"
+        return printable(f"<Breakpoint {self.number}: {self}, reached {self.count} times{state}>")
+
+    def __str__(self) -> str:
+        where = {"value": f"%{self.target}", "data": f"%{self.target}", "graph": f"@{self.target}"}.get(
+            self.kind, self.target
+        )
+        parts = [f"{'watch' if self.kind == 'data' else self.kind} {where}"]
+        if self.condition is not None:
+            parts.append(f"if {self.condition.text}")
+        if self.hits is not None:
+            parts.append(f"hits {self.hits}")
+        return " ".join(parts)
+
+
+_HITS = re.compile(r"\s*(==|>=|>|<=|<|%)?\s*(\d+)\s*\Z")
+
+
+def hit_rule(text: str) -> Hits:
+    """`3` or `==3`: the third hit; `>=3`, `>3`, `<3`, `<=3`; `%3`: every third.
+
+    Raises UsageError for anything else.
+    """
+    match = _HITS.match(text)
+    if match is None:
+        raise UsageError(
+            f"hit count {text!r} is not a number",
+            hint="write a number, optionally after an operator: == >= > <= < %",
+        )
+    sign, number = match[1] or "==", int(match[2])
+    if sign == "%" and number == 0:
+        raise UsageError("`%0` matches no hit", hint="write %1 or more")
+    rules: dict[str, Hits] = {
+        "==": lambda count: count == number,
+        ">=": lambda count: count >= number,
+        ">": lambda count: count > number,
+        "<=": lambda count: count <= number,
+        "<": lambda count: count < number,
+        "%": lambda count: count % number == 0,
+    }
+    return rules[sign]
+
+
+def matching(breakpoint: Breakpoint, code: Code) -> Iterable[tuple[int, bool]]:
+    """The (pc of the trap, stands behind) of a breakpoint by op, graph or value in one block."""
+    if code.formula is not None:
+        return
+    if breakpoint.kind == "graph" and code.graph.name == breakpoint.target:
+        yield 0, False
+    for pc, node in enumerate(code.nodes):
+        if breakpoint.kind == "op" and node.op == breakpoint.target:
+            after = reads_result(breakpoint, node)
+            yield pc + after, after
+        elif breakpoint.kind == "value" or breakpoint.after_writes:
+            # Each statement once, though it may write several of the values.
+            everything = breakpoint.expression is not None and breakpoint.reads_out
+            if any(value.name and (everything or value.name in breakpoint.written) for value in node.outputs):
+                after = breakpoint.after_writes or reads_result(breakpoint, node)
+                yield pc + after, after
+    takes = breakpoint.kind == "value" or breakpoint.after_writes
+    if takes and any(value.name in breakpoint.written for value in code.graph.inputs):
+        # What the block is given, a loop's carried value above all, is written as it begins.
+        yield 0, True
+
+
+def reads_result(breakpoint: Breakpoint, node: Node) -> bool:
+    """Whether the condition or the log message reads what this statement computes."""
+    if breakpoint.reads_out and node.outputs:
+        return True
+    return any(value.name in breakpoint.reads for value in node.outputs if value.name)

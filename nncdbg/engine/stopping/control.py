@@ -1,0 +1,456 @@
+"""Run, step and stop: one loop that asks, each time the machine comes back, whether to stop here.
+
+Every way of going forward is `_go(arrived)`: run until a breakpoint holds, something is
+found, the program ends or fails, or `arrived` says that this is the place.  Traps bring the
+machine back at exactly the places where one of these can be true.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from nncdbg.engine.compilation.code import Code
+from nncdbg.engine.errors import NncdbgError, UsageError
+from nncdbg.engine.execution.events import Ended, Failed, Interrupted, Outcome
+from nncdbg.engine.execution.frame import Frame
+from nncdbg.engine.execution.limit import Limit
+from nncdbg.engine.execution.machine import Machine
+from nncdbg.engine.findings import Finding
+from nncdbg.engine.graph import Node
+from nncdbg.engine.stopping.breakpoints import Breakpoint
+from nncdbg.engine.stopping.traps import Traps
+from nncdbg.engine.time.timeline import Mark, Timeline
+from nncdbg.representation import RichOutput
+
+
+@dataclass(frozen=True, slots=True)
+class Stop(RichOutput):
+    """Why and where the program stands.
+
+    `reason` is entry, breakpoint, step, data, exception, goto, pause or end.  `node` and `line`
+    are the statement concerned: the next one, or for `data` and `exception` the one just run.
+    """
+
+    reason: str
+    frame: Frame | None
+    node: Node | None
+    line: int | None
+    detail: str = ""
+    breakpoints: tuple[int, ...] = ()
+    finding: Finding | None = None
+    error: BaseException | None = None
+
+    def __repr__(self) -> str:
+        op = self.node.op if self.node is not None else None
+        detail = f", detail={self.detail!r}" if self.detail else ""
+        return f"Stop({self.reason!r}, line={self.line}, op={op!r}{detail})"
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A breakpoint that holds at the place where the machine stands."""
+
+    breakpoint: Breakpoint
+    after: bool
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LogMessage:
+    """What a logpoint printed, and where: the frame, and the line in the text that shows it."""
+
+    text: str
+    frame: Frame
+    line: int | None
+
+
+Journey: TypeAlias = "tuple[Callable[[], bool] | None, str, tuple[tuple[int, int], ...]]"
+"""(whether this is the place, reason to stop there, places to look at): where a way forward leads."""
+
+
+class Control:
+    """Moves one machine, which comes back at `traps`.
+
+    `holds` evaluates a condition, before the statement or after it; `log` prints a logpoint's message;
+    `settle` decides whether a finding stops the program; `describe` makes a Stop of (reason, frame, pc)
+    with the line of the listing.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        timeline: Timeline,
+        traps: Traps,
+        holds: Callable[[Breakpoint, bool], bool],
+        log: Callable[[Judged], None],
+        settle: Callable[[Finding], Stop | None],
+        describe: Callable[..., Stop],
+    ) -> None:
+        self.machine = machine
+        self.timeline = timeline
+        self.traps = traps
+        self.holds = holds
+        self.log = log
+        self.settle = settle
+        self.describe = describe
+        self.service = False
+        """Set with an interruption that asks for house-keeping, not for a stop."""
+        self.actions: deque[Callable[[], None]] = deque()
+        """What is to be done between two statements, with the next house-keeping."""
+        self._acting = False
+        self.going_back = False
+        """True while a way back is under way: the machine may be between two moments."""
+        self.paused = False
+        """Set with an interruption that somebody asked for."""
+        self.limit: Limit | None = None
+        """How many statements may run before it stops to ask."""
+        self.pending: list[Finding] = []
+        """What was found in the statement just run, still to be judged."""
+        timeline.halted = self._halted
+        self._destination: Callable[[], Iterable[tuple[Code, int]]] | None = None
+        self.journey: Journey | None = None
+        """What is left of the latest way forward if something broke it off."""
+
+    # -- forward ---------------------------------------------------------------------------
+
+    def resume(self, *, heed: bool = True) -> Stop:
+        """Run until something stops it; without `heed` neither breakpoints nor findings do."""
+        with self.traps.heeding(heed):
+            return self._go(None, "pause")
+
+    def step_over(self) -> Stop:
+        """The next statement, whole, whatever blocks and calls it takes."""
+        machine = self.machine
+        frame = machine.frames[-1]
+        if (
+            (frame.code.runs_kernel(frame.pc) and not self.timeline.detour_next)
+            or frame.pc == len(frame.code.nodes)
+            or frame.code.nodes[frame.pc].op == "break"
+        ):
+            return self._one()
+        depth, place = len(machine.frames), (id(frame.code), frame.pc + 1)
+        return self._go(lambda: len(machine.frames) == depth and machine.frames[-1] is frame, "step", [place])
+
+    def step_into(self, formula: Code | None = None) -> Stop:
+        """The next statement; into its block or graph if it has one, or into the op's micro program."""
+        if formula is None:
+            return self.step_over() if self.timeline.detour_next else self._one()
+        self.timeline.detour(formula)
+        return self._arrived("step")
+
+    def step_out(self) -> Stop:
+        """Run until the innermost frame is left."""
+        machine = self.machine
+        if len(machine.frames) == 1:
+            return self.resume()
+        depth = len(machine.frames) - 1
+        outer = machine.frames[depth - 1]
+        place = (id(outer.code), outer.pc + 1)
+        return self._go(lambda: len(machine.frames) == depth and machine.frames[-1] is outer, "step", [place])
+
+    def run_to(self, sites: Callable[[], Iterable[tuple[Code, int]]], *, heed: bool = True) -> Stop:
+        """Run until one of the statements is next, in whatever frame.
+
+        `sites` is asked again when more blocks have been compiled.  Without `heed` neither breakpoints
+        nor findings stop the program on the way.
+        """
+        self._destination = sites
+        try:
+            with self.traps.heeding(heed):
+                return self._go(lambda: self._place() in _places(sites()), "goto", _places(sites()))
+        finally:
+            self._destination = None
+
+    def blocks_arrived(self) -> None:
+        """More blocks are compiled; where the program is to run to may be among them."""
+        if self._destination is not None:
+            self.traps.lead_to(_places(self._destination()))
+
+    def proceed(self, journey: Journey) -> Stop:
+        """Take up a journey that was broken off, from wherever the program has been moved to since."""
+        arrived, reason, places = journey
+        if arrived is not None and self._place() in places and arrived():
+            return self._arrived(reason)
+        return self._go(arrived, reason, places)
+
+    def stop_here(self, numbers: Container[int]) -> Stop | None:
+        """The stop that these breakpoints make before the next statement, for a program not yet run."""
+        holding = self._holding()
+        return self._judged(each for each in holding if each.breakpoint.number in numbers)
+
+    def _place(self) -> tuple[int, int]:
+        frame = self.machine.frames[-1]
+        return id(frame.code), frame.pc
+
+    def _one(self) -> Stop:
+        return self._met(self._step()) or self._arrived("step")
+
+    def _step(self) -> Outcome | None:
+        """The next statement, a trap on it or not, unless the limit comes before it."""
+        return Interrupted() if self.machine.bounded else self.timeline.step()
+
+    def _go(
+        self, arrived: Callable[[], bool] | None, reason: str, places: Iterable[tuple[int, int]] = ()
+    ) -> Stop:
+        self.journey = arrived, reason, tuple(places)
+        self.traps.lead_to(self.journey[2])
+        try:
+            # The statement at the pc runs even if it carries the trap that brought us here.
+            outcome = self._step()
+            while True:
+                stop = self._met(outcome)
+                if stop is not None:
+                    return stop
+                if arrived is not None and self._at_trap() and arrived():
+                    self.journey = None
+                    return self._arrived(reason)
+                due = self._at_trap() or self.timeline.detour_next
+                outcome = self._step() if due else self.timeline.run()
+        finally:
+            self.traps.lead_to(())
+
+    def _at_trap(self) -> bool:
+        frame = self.machine.frames[-1]
+        return frame.pc in frame.code.traps
+
+    def _met(self, outcome: Outcome | None) -> Stop | None:
+        """The stop that is due now; a breakpoint at this very place counts, and is told, with any other."""
+        stop = self._after(outcome)
+        if isinstance(outcome, (Ended, Failed)) or not self._at_trap():
+            return stop
+        hit = self._judge()
+        if stop is None or hit is None:
+            return stop or hit
+        detail = "; ".join(part for part in (stop.detail, f"also {hit.detail}") if part)
+        return replace(stop, breakpoints=hit.breakpoints, detail=detail)
+
+    def _after(self, outcome: Outcome | None) -> Stop | None:
+        match outcome:
+            case Ended():
+                self.service = self.paused = False
+                return self._interrupted() or self.describe("end", None, 0)
+            case Failed(error):
+                frame, self.pending = self.machine.frames[-1], []
+                return self.describe("exception", frame, frame.pc, detail=_first_line(error), error=error)
+            case Interrupted():
+                return self._interrupted()
+        return None
+
+    def _interrupted(self) -> Stop | None:
+        """The results of the statement are stored now, so that conditions can look at them."""
+        if self.service:
+            self.service = False
+            self.timeline.enforce()
+            self.act()
+        found, self.pending = self.pending if self.traps.heeded else [], []
+        stop = next((stop for stop in map(self.settle, found) if stop is not None), None)
+        words = self.limit.taken() if self.limit is not None else None
+        if words is not None:
+            frame = self.machine.frames[-1]
+            stop = stop or self.describe("pause", frame, frame.pc, detail=words)
+        if self.paused:
+            self.paused = False
+            stop = stop or self._arrived("pause")
+        return stop
+
+    def pause(self) -> None:
+        """Stop before the next statement; from a signal handler or another thread."""
+        self.paused = True
+        self.machine.interrupt()
+
+    def found(self, finding: Finding) -> None:
+        """The statement in execution has given this; it is settled once its results are stored."""
+        self.pending.append(finding)
+        self.machine.interrupt()
+
+    def serve(self, action: Callable[[], None] | None = None) -> None:
+        """Keep house before the next statement, and do `action` there; from any thread."""
+        if action is not None:
+            self.actions.append(action)
+        self.service = True
+        self.machine.interrupt()
+
+    def act(self) -> None:
+        """Do what `serve` was asked for."""
+        if self._acting:
+            # An action that looks at another moment runs statements itself.
+            return
+        self._acting = True
+        try:
+            while self.actions:
+                self.actions.popleft()()
+        finally:
+            self._acting = False
+
+    @contextmanager
+    def _back(self) -> Iterator[None]:
+        self.going_back = True
+        try:
+            yield
+        finally:
+            self.going_back = False
+
+    def _halted(self) -> bool:
+        """Asked on a long way through history: whether somebody wants to stop there.
+
+        What is to be done between two statements is done there too.
+        """
+        self.act()
+        return self.paused
+
+    def _arrived(self, reason: str) -> Stop:
+        frame = self.machine.frames[-1]
+        return self.describe(reason, frame, frame.pc)
+
+    # -- breakpoints that hold here -----------------------------------------------------------
+
+    def _holding(self) -> list[Judged]:
+        """The breakpoints at this place whose condition is true; a condition that fails counts as one."""
+        frame = self.machine.frames[-1]
+        found = []
+        for breakpoint, after in self.traps.at(frame):
+            if after and frame.pc == 0 and not frame.is_loop and breakpoint.kind == "value":
+                continue
+            try:
+                if self.holds(breakpoint, after):
+                    found.append(Judged(breakpoint, after))
+            except NncdbgError as error:
+                found.append(Judged(breakpoint, after, f"its condition failed: {error.message}"))
+        return found
+
+    def _judge(self) -> Stop | None:
+        """Count the breakpoints that hold here, print logpoints, and stop if one is due."""
+        return self._judged(self._holding())
+
+    def _judged(self, holding: Iterable[Judged]) -> Stop | None:
+        due = []
+        for judged in holding:
+            judged.breakpoint.passed(self.machine.tick)
+            if not judged.detail and not judged.breakpoint.due():
+                continue
+            if judged.breakpoint.log is not None and not judged.detail:
+                self.log(judged)
+                continue
+            due.append(judged)
+        return self._stop_at(due) if due else None
+
+    def _stop_at(self, due: list[Judged]) -> Stop:
+        frame = self.machine.frames[-1]
+        first = due[0]
+        for judged in due:
+            if judged.breakpoint.temporary:
+                self.traps.remove(judged.breakpoint.number)
+        begins = frame.pc == 0
+        detail = "; ".join(": ".join(filter(None, (_headline(j), _words(j, begins)))) for j in due)
+        reason = "data" if first.breakpoint.after_writes else "breakpoint"
+        pc = frame.pc - 1 if first.after and frame.pc > 0 else frame.pc
+        return self.describe(
+            reason, frame, pc, detail=detail, breakpoints=tuple(j.breakpoint.number for j in due)
+        )
+
+    # -- backward ----------------------------------------------------------------------------
+
+    def step_back(self, into: bool = False) -> Stop:
+        """One statement back in this frame, over whatever it took; with `into`, to the last one run."""
+        self._not_at_start()
+        with self._back():
+            if into:
+                self.timeline.back()
+            else:
+                self.timeline.back_over()
+        return self._rewound("step")
+
+    def reverse_step_out(self) -> Stop:
+        """Back to the statement that began the innermost frame."""
+        self._not_at_start()
+        with self._back():
+            self.timeline.back_out()
+        return self._rewound("step")
+
+    def go_to(self, tick: int) -> Stop:
+        """The moment after `tick` statements, backward or forward, breakpoints not heeded."""
+        with self._back():
+            self.timeline.go_to(tick)
+        return self._rewound("goto")
+
+    def return_to(self, mark: Mark) -> Stop:
+        """A marked moment, breakpoints not heeded."""
+        with self._back():
+            self.timeline.return_to(mark)
+        return self._rewound("goto")
+
+    def reverse_continue(self, found_before: Callable[[], Stop | None]) -> Stop:
+        """Back to the previous place at which a breakpoint held, or to the start.
+
+        `found_before` tells whether the statement just before this place gave something caught.
+        """
+        self._not_at_start()
+        with self._back():
+            return self._reverse_continue(found_before)
+
+    def _reverse_continue(self, found_before: Callable[[], Stop | None]) -> Stop:
+        machine = self.machine
+        while True:
+            self.timeline.back()
+            due = self._judge_backwards() if self._at_trap() else []
+            if due:
+                self._rewound("breakpoint")
+                return self._stop_at(due)
+            stop = found_before()
+            if stop is not None:
+                self._rewound("exception")
+                return stop
+            if machine.tick == 0 or self._halted():
+                return self._rewound("entry")
+
+    def _judge_backwards(self) -> list[Judged]:
+        """The breakpoints that a run forward stopped at here, or would have."""
+        due = []
+        for judged in self._holding():
+            judged.breakpoint.rewind(self.machine.tick - 1)
+            judged.breakpoint.passed(self.machine.tick)
+            if (judged.detail or judged.breakpoint.due()) and judged.breakpoint.log is None:
+                due.append(judged)
+        return due
+
+    def _rewound(self, reason: str) -> Stop:
+        for breakpoint in self.traps.breakpoints.values():
+            breakpoint.rewind(self.machine.tick)
+            breakpoint.changes.rewind(self.machine.tick)
+        if self.limit is not None:
+            self.limit.renew()
+        if self.machine.ended:
+            return self.describe("end", None, 0)
+        if self.paused:
+            self.paused = False
+            return self._arrived("pause")
+        return self._arrived(reason if self.machine.tick else "entry")
+
+    def _not_at_start(self) -> None:
+        if self.machine.tick == 0:
+            raise UsageError("this is the start of the program", hint="step forward first")
+
+
+def _headline(judged: Judged) -> str:
+    return f"breakpoint {judged.breakpoint.number}, {judged.breakpoint}"
+
+
+def _words(judged: Judged, begins: bool) -> str:
+    """What is said of a breakpoint besides its place and condition; `begins`: its block is about to begin."""
+    found = judged.breakpoint
+    behind = judged.after and not begins and not found.after_writes and found.condition is not None
+    after = "after the statement, as the condition reads its result" if behind else ""
+    change = str(found.changes) if found.kind == "watch" else ""
+    return "; ".join(filter(None, (change, after, judged.detail)))
+
+
+def _places(sites: Iterable[tuple[Code, int]]) -> list[tuple[int, int]]:
+    return [(id(code), pc) for code, pc in sites]
+
+
+def _first_line(error: BaseException) -> str:
+    return error.message if isinstance(error, NncdbgError) else f"{type(error).__name__}: {error}"

@@ -1,0 +1,172 @@
+"""Whether a breakpoint that is reached, or what was found, stops the program; and the words for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+from nncdbg.engine.compilation.code import Code, Statement
+from nncdbg.engine.errors import NncdbgError, NotComputed
+from nncdbg.engine.execution.frame import Frame
+from nncdbg.engine.execution.transfers import FramePopped
+from nncdbg.engine.expression import Expression, condition, evaluate
+from nncdbg.engine.findings import Finding
+from nncdbg.engine.graph import Array
+from nncdbg.engine.observers.catching import Catches, holds_any
+from nncdbg.engine.observers.integer_checks import fault_of, finding_of
+from nncdbg.engine.stopping.breakpoints import Breakpoint
+from nncdbg.engine.stopping.control import Judged, LogMessage, Stop
+from nncdbg.engine.stopping.placement import braced
+from nncdbg.engine.text.listing import Listing
+from nncdbg.engine.values.current import Current
+from nncdbg.engine.values.explanation import explained, size_origins
+from nncdbg.engine.values.values import Values
+
+_TOLD_AS = {"nan": ("nan",), "inf": ("inf", "overflow")}
+
+
+class Judge:
+    """Looks at a program through `scope`, the names and values of its innermost frame.
+
+    `listing_in` gives the text that a block stands in; `inputs` are the entry graph's arrays.
+    """
+
+    def __init__(
+        self,
+        scope: Values,
+        catches: Catches,
+        listing_in: Callable[[Code], Listing],
+        inputs: Mapping[str, Array],
+    ) -> None:
+        self.scope = scope
+        self.machine = scope.machine
+        self.catches = catches
+        self.listing_in = listing_in
+        self.inputs = inputs
+
+    def describe(self, reason: str, frame: Frame | None, pc: int, **fields: Any) -> Stop:
+        """The stop at statement `pc` of a frame, its error explained; `fields` are those of Stop."""
+        if frame is None:
+            return Stop(reason, None, None, None, **fields)
+        node = frame.code.nodes[pc] if pc < len(frame.code.nodes) else None
+        error = fields.get("error")
+        if error is not None:
+            fields["error"] = self.explain(error, frame, pc)
+        return Stop(reason, frame, node, self._line(frame, pc), **fields)
+
+    def explain(self, error: BaseException, frame: Frame, pc: int) -> NncdbgError:
+        """The error of a statement on the stack: its place, its operands, where their sizes come from."""
+        told = explained(error, frame, pc, self.listing_in(frame.code))
+        told.operands += size_origins(self.machine.frames, frame, pc, self.inputs)
+        return told
+
+    def _line(self, frame: Frame, pc: int) -> int | None:
+        return self.listing_in(frame.code).line(frame.code.path, pc)
+
+    # -- breakpoints -------------------------------------------------------------------------
+
+    def holds(self, found: Breakpoint, after: bool) -> bool:
+        """Whether the condition of a breakpoint is true now, before or after the statement that is meant."""
+        when = found.condition
+        if when is not None and not condition(
+            when, self._scope(found, after) if when.variables else self.scope
+        ):
+            return False
+        return found.expression is None or self._stops(found, found.expression, after)
+
+    def _stops(self, found: Breakpoint, expression: Expression, after: bool) -> bool:
+        """Whether a watched expression has changed or an asserted one is false, once it can be computed."""
+        scope = self._scope(found, after) if expression.variables else self.scope
+        try:
+            if found.kind == "assert":
+                return not condition(expression, scope)
+            return found.changes.changed(self.machine.tick, evaluate(expression, scope))
+        except NotComputed:
+            return False
+
+    def _scope(self, found: Breakpoint, after: bool) -> Values:
+        """The names and values of this moment, `$in0` and `$out` those of the breakpoint's statement.
+
+        Where a block begins, `$out` is the value that is watched.
+        """
+        frame = self.machine.frames[-1]
+        if not after or (frame.pc == 0 and found.expression is not None):
+            current = Current(frame, frame.pc, None)
+        elif frame.pc == 0 and found.target in frame.code.slot_of:
+            current = Current(frame, 0, (frame.code.slot_of[found.target],))
+        else:
+            current = Current.after(frame, frame.pc - 1)
+        return replace(self.scope, current=current)
+
+    def message(self, judged: Judged) -> LogMessage:
+        """What a logpoint says here, each expression in braces replaced by its value."""
+        scope = self._scope(judged.breakpoint, judged.after)
+        rest, text = judged.breakpoint.log or "", ""
+        for part in braced(rest):
+            try:
+                shown = str(evaluate(scope.read(part), scope))
+            except NncdbgError as error:
+                shown = f"<{error.message}>"
+            before, _, rest = rest.partition("{" + part + "}")
+            text += before + shown
+        frame = self.machine.frames[-1]
+        pc = frame.pc - 1 if judged.after and frame.pc > 0 else frame.pc
+        return LogMessage(text + rest, frame, self._line(frame, pc))
+
+    # -- findings ----------------------------------------------------------------------------
+
+    def concerns(self, finding: Finding) -> bool:
+        """Whether a finding may stop the program; its condition is asked by `settle`."""
+        return not self.scope.timeline.replaying and any(True for _ in self.catches.qualifying(finding))
+
+    def settle(self, finding: Finding) -> Stop | None:
+        """The stop that a finding makes, if it is caught and its condition holds.
+
+        The statement's results are stored by now.
+        """
+        statement = finding.binding
+        left = (each.frame for each in self.machine.finished() if isinstance(each, FramePopped))
+        frame = next(f for f in chain(reversed(self.machine.frames), left) if f.code is statement.code)
+        for told, when in self.catches.qualifying(finding):
+            detail = told.detail
+            try:
+                current = Current.after(frame, statement.pc)
+                if when is not None and not condition(when, replace(self.scope, current=current)):
+                    continue
+            except NncdbgError as error:
+                detail = f"{detail}; the condition of catch {told.kind} failed: {error.message}"
+            return self.describe("exception", frame, statement.pc, detail=detail, finding=told)
+        return None
+
+    def settle_before(self) -> Stop | None:
+        """The stop for what is caught in the statement just before this place, on the way back."""
+        frame = self.machine.frames[-1]
+        pc = frame.pc - 1
+        if pc < 0 or self.machine.last_transfer is not None or not frame.code.runs_kernel(pc):
+            return None
+        caught = [
+            kind for kind in _TOLD_AS if any(name in self.catches.conditions for name in _TOLD_AS[kind])
+        ]
+        if not caught and "integer" not in self.catches.conditions:
+            return None
+        slots = self.scope.timeline.recalled(pc)
+        if slots is None:
+            return None
+        to_host = self.scope.to_host
+        inputs = [*map(to_host, frame.code.operands_of(pc, slots))]
+        outputs = frame.code.results_of(pc, slots)
+        if "integer" in self.catches.conditions:
+            statement = Statement(frame.code, pc)
+            fault = fault_of(statement, inputs)
+            stop = None if fault is None else self.settle(finding_of(statement, fault, inputs, outputs[0]))
+            if stop is not None:
+                return stop
+        for index, output in enumerate(outputs):
+            for kind in caught:
+                if holds_any(to_host(output), kind):
+                    stop = self.settle(Finding(kind, Statement(frame.code, pc), "", inputs, index))
+                    if stop is not None:
+                        return stop
+        return None

@@ -1,0 +1,168 @@
+"""From what a user names (a line, an op, a graph, a value) to the statements that carry the trap."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from nncdbg.engine.compilation.code import Code, Path
+from nncdbg.engine.errors import UsageError
+from nncdbg.engine.graph import Program
+from nncdbg.engine.stopping.breakpoints import Breakpoint, matching, reads_result
+from nncdbg.engine.stopping.search import candidates, origins, places, same_file
+from nncdbg.engine.text.listing import Listing
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Binds breakpoints to the statements of one program."""
+
+    program: Program
+    listing: Listing
+    listing_in: Callable[[Code], Listing]
+    """The text that the statements of a block stand in."""
+
+    @cached_property
+    def origins(self) -> Mapping[str, Mapping[int, Sequence[tuple[Path, int]]]]:
+        """Per file of the user's model and line in it, the statements that come from there."""
+        return origins(self.program)
+
+    def bind(self, found: Breakpoint, codes: Iterable[Code]) -> None:
+        """Set the lines and sites of a breakpoint; UsageError for a place that does not exist."""
+        if found.kind == "line":
+            self._bind_line(found)
+        elif found.kind == "source":
+            self._bind_source(found)
+        elif found.kind == "site":
+            self._bind_site(found)
+        else:
+            self._bind_target(found)
+        for code in codes:
+            self.bind_in(found, code)
+        if not found.after_writes and any(after and pc for _, pc, after in found.sites):
+            what = "the condition" if found.log is None else "the message"
+            words = f"{what} reads the result, so it is evaluated after the statement"
+            found.note = f"{found.note}; {words}" if found.note else words
+
+    def _bind_line(self, found: Breakpoint) -> None:
+        line = int(found.target)
+        place = self.listing.next_site(line)
+        if place is None or line < 1:
+            last = len(self.listing.lines)
+            raise UsageError(f"no statement at or after line {line}", hint=f"choose a line from 1 to {last}")
+        if place[0] != line:
+            found.note = f"line {line} has no statement; moved to line {place[0]}"
+            found.target = str(place[0])
+        found.lines = (place[0],)
+
+    def _bind_source(self, found: Breakpoint) -> None:
+        file, _, number = found.target.rpartition(":")
+        line = int(number)
+        origin = self.origin(file)
+        if not origin:
+            raise UsageError(f"no statement comes from {file}", hint=self._known_files())
+        there = min((each for each in origin if each >= line), default=None)
+        if there is None or line < 1:
+            raise UsageError(f"no statement comes from {file}:{line} or later")
+        if there != line:
+            found.note = f"line {line} has no statement; moved to line {there}"
+            found.target = f"{file}:{there}"
+        found.lines = tuple(sorted(self.listing.line(path, pc) for path, pc in origin[there]))
+
+    def origin(self, file: str) -> dict[int, list[tuple[Path, int]]]:
+        """Per line of a file of the user's model the statements from there; none for other files."""
+        lines: dict[int, list[tuple[Path, int]]] = {}
+        for known, origin in self.origins.items():
+            if same_file(known, file):
+                for line, sites in origin.items():
+                    lines.setdefault(line, []).extend(sites)
+        return lines
+
+    def _known_files(self) -> str | None:
+        files = sorted(self.origins)
+        return (
+            f"use one of the source files: {', '.join(files[:3])}{' ...' if len(files) > 3 else ''}"
+            if files
+            else None
+        )
+
+    def _bind_site(self, found: Breakpoint) -> None:
+        assert found.place is not None
+        block, pc = found.place
+        if isinstance(block, Listing):
+            if block.site(pc) is None:
+                raise UsageError(f"there is no statement on {found.target}")
+            return
+        if isinstance(block, Code):
+            if block.formula is not None:
+                return
+            block = block.path
+        lines = self.listing.statements.get(block, ())
+        if not 0 <= pc < len(lines):
+            raise UsageError(f"there is no statement {found.target}")
+        found.lines = (lines[pc],)
+
+    def _bind_target(self, found: Breakpoint) -> None:
+        kind = "data" if found.after_writes else found.kind
+        targets = found.written if found.after_writes else (found.target,)
+        found.lines = tuple(
+            sorted(
+                {self.listing.line(*place) for each in targets for place in places(self.program, kind, each)}
+            )
+        )
+        if not found.lines and not (found.expression is not None and found.reads_out):
+            raise self._nothing_there(found)
+
+    def bind_in(self, found: Breakpoint, code: Code) -> None:
+        """Add the statements of one block, which may be compiled later than the breakpoint was set."""
+        if found.kind not in ("line", "source", "site"):
+            found.sites.extend((code, pc, after) for pc, after in matching(found, code))
+            return
+        for pc in self._statements(found, code):
+            after = pc < len(code.nodes) and reads_result(found, code.nodes[pc])
+            found.sites.append((code, pc + after, after))
+
+    def _statements(self, found: Breakpoint, code: Code) -> Iterator[int]:
+        """The statements of a block that a breakpoint by line or site means."""
+        block, number = found.place or (None, 0)
+        if isinstance(block, Code):
+            if block is code:
+                yield number
+            return
+        if isinstance(block, Listing):
+            site = block.site(number)
+            alike = code.formula is not None and self.listing_in(code).lines == block.lines
+            if alike and site is not None and site.path == code.path:
+                yield site.pc
+            return
+        if code.formula is None:
+            for line in found.lines:
+                site = self.listing.site(line)
+                if site is not None and site.path == code.path:
+                    yield site.pc
+
+    def _nothing_there(self, found: Breakpoint) -> UsageError:
+        if found.expression is not None:
+            words = f"`{found.target}` reads no value that the program computes"
+            return UsageError(words, hint="write, for example, max(abs(%h)) < 6e4")
+        sigil = {"op": "", "graph": "@"}.get(found.kind, "%")
+        near = difflib.get_close_matches(found.target, candidates(self.program, found.kind), 1)
+        kind = "value" if found.kind == "data" else found.kind
+        return UsageError(
+            f"the program has no {kind} {sigil}{found.target}",
+            hint=f"did you mean {sigil}{near[0]}?" if near else None,
+        )
+
+
+def braced(text: str) -> list[str]:
+    """The expressions in braces of a log message; UsageError for a brace that is not closed."""
+    parts, start = [], 0
+    while (opening := text.find("{", start)) >= 0:
+        closing = text.find("}", opening)
+        if closing < 0:
+            raise UsageError(f"the brace at column {opening + 1} of the log message is not closed")
+        parts.append(text[opening + 1 : closing])
+        start = closing + 1
+    return parts

@@ -1,0 +1,85 @@
+"""Where a program mentions an op, a graph or a value."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from nncdbg.engine.compilation.code import Path
+from nncdbg.engine.graph import Graph, Program, Type
+
+
+def blocks(program: Program) -> Iterator[tuple[Path, Graph]]:
+    """Every graph, branch and loop body with its path, outer before inner."""
+    stack: list[tuple[Path, Graph]] = [
+        ((name,), graph) for name, graph in reversed(list(program.graphs.items()))
+    ]
+    while stack:
+        path, graph = stack.pop()
+        yield path, graph
+        for pc, node in enumerate(graph.nodes):
+            stack.extend(((*path, pc, index), body) for index, body in enumerate(node.subgraphs))
+
+
+def places(program: Program, kind: str, target: str) -> Iterator[tuple[Path, int]]:
+    """The statements with the op `target`, that define the value `target`, or the first of the graph."""
+    for path, graph in blocks(program):
+        if kind == "graph" and graph.name == target:
+            yield path, 0
+        if kind in ("value", "data") and any(value.name == target for value in graph.inputs):
+            yield path, 0
+        for pc, node in enumerate(graph.nodes):
+            if kind == "op" and node.op == target:
+                yield path, pc
+            if kind in ("value", "data") and any(value.name == target for value in node.outputs):
+                yield path, pc
+
+
+def candidates(program: Program, kind: str) -> set[str]:
+    """Every name that a breakpoint of this kind can have."""
+    found: set[str] = set()
+    for _, graph in blocks(program):
+        if kind == "graph":
+            found.add(graph.name)
+        elif kind == "op":
+            found.update(node.op for node in graph.nodes)
+        else:
+            found.update(value.name for value in graph.inputs)
+            found.update(value.name for node in graph.nodes for value in node.outputs)
+    return found - {""}
+
+
+def declared_type(program: Program, name: str) -> Type | None:
+    """Return the type that the program declares for a value; None for no value or several with the name."""
+    declared = [
+        value.type
+        for _, graph in blocks(program)
+        for value in (*graph.inputs, *(output for node in graph.nodes for output in node.outputs))
+        if value.name == name
+    ]
+    return declared[0] if len(declared) == 1 else None
+
+
+def constant_names(program: Program) -> set[str]:
+    """Every name of a weight or number that stands in the program."""
+    return {constant.value.name for _, graph in blocks(program) for constant in graph.constants}
+
+
+def origins(program: Program) -> dict[str, dict[int, list[tuple[Path, int]]]]:
+    """Per file of the user's model, and line in it, the statements that come from there."""
+    found: dict[str, dict[int, list[tuple[Path, int]]]] = {}
+    for path, graph in blocks(program):
+        for pc, node in enumerate(graph.nodes):
+            location = node.location
+            if location is not None and location.file and location.line is not None:
+                found.setdefault(location.file, {}).setdefault(location.line, []).append((path, pc))
+    return found
+
+
+def same_file(known: str, asked: str) -> bool:
+    """Whether two paths mean one file; a relative one means any file that ends with it."""
+    if os.path.isabs(known) and os.path.isabs(asked):
+        return os.path.realpath(known) == os.path.realpath(asked)
+    long, short = (asked, known) if os.path.isabs(asked) else (known, asked)
+    parts, tail = os.path.normpath(long).split(os.sep), os.path.normpath(short).split(os.sep)
+    return parts[-len(tail) :] == tail

@@ -1,0 +1,230 @@
+"""Setting breakpoints: what is asked for is checked, bound to statements, and given a number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.compilation.code import Code
+from nncdbg.engine.compilation.linking import walk
+from nncdbg.engine.errors import ExpressionError, UsageError
+from nncdbg.engine.expression import Expression, check_condition, evaluate_index, spelled, split_target
+from nncdbg.engine.ops.valid_integers import known_type
+from nncdbg.engine.stopping.breakpoints import Breakpoint, Place, hit_rule
+from nncdbg.engine.stopping.placement import Placement, braced
+from nncdbg.engine.stopping.traps import Traps
+from nncdbg.engine.text.listing import Listing
+from nncdbg.engine.values.values import Values
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A condition, the names of values that it and the log message read, and whether they read `$out`."""
+
+    condition: Expression | None
+    names: frozenset[str]
+    out: bool
+
+
+class Stopping:
+    """Sets and removes the breakpoints of `traps`; `scope` knows the names that conditions may have."""
+
+    def __init__(self, placement: Placement, traps: Traps, scope: Values) -> None:
+        self.placement = placement
+        self.traps = traps
+        self.scope = scope
+        self._numbers = 0
+
+    def add(
+        self,
+        asked: Mapping[str, Any],
+        when: str | None = None,
+        hits: int | str | None = None,
+        log: str | None = None,
+        temporary: bool = False,
+    ) -> Breakpoint:
+        """A new breakpoint at the one place of `asked`, by kind, that is not None.
+
+        Raises UsageError for a place that does not exist, ExpressionError for a wrong condition.
+        """
+        chosen = [(kind, place) for kind, place in asked.items() if place is not None]
+        if len(chosen) != 1:
+            raise UsageError(
+                "a breakpoint needs exactly one of line, op, graph, value, source or site",
+                hint="use break_at(line=12)",
+            )
+        kind, place = chosen[0]
+        _check_kind(kind, place)
+        expression = self.scope.read(place) if kind in ("watch", "assert") else None
+        if kind == "watch":
+            self._check_element(place)
+        target = self._target(kind, place)
+        read = self._read(when, log, kind, target)
+        rule = str(hits) if hits is not None else None
+        if rule is not None:
+            hit_rule(rule)
+        found = Breakpoint(
+            self._numbers + 1,
+            kind,
+            target,
+            read.condition,
+            rule,
+            log,
+            read.names,
+            temporary,
+            place if kind == "site" else None,
+            read.out or (expression is not None and expression.reads_result),
+            expression,
+        )
+        self._bind(found)
+        self._numbers += 1
+        self.traps.breakpoints[found.number] = found
+        self.traps.rearm()
+        return found
+
+    def _check_element(self, text: str) -> None:
+        """Raise UsageError for an element such as ``%h[9, 0]`` outside of a value whose sizes are known."""
+        try:
+            name, index = split_target(text, self.scope.has, self.scope.names)
+        except ExpressionError:
+            return  # Another expression, which was parsed before.
+        if index is None or index.names:
+            return
+        types = {known_type(code.types.get(name)) for code in self.traps.codes if name in code.slot_of}
+        known = types.pop() if len(types) == 1 else None
+        if known is not None:
+            shape = [int(size) for size in known.shape or () if size is not None]
+            try:
+                np.broadcast_to(False, shape)[evaluate_index(index, self.scope)]
+            except IndexError as error:
+                raise UsageError(f"{text.strip()} is not an element of {known}: {error}") from None
+
+    def _read(self, when: str | None, log: str | None, kind: str, target: str) -> _Read:
+        """Return the condition, and what it and the log message read.  Raises ExpressionError."""
+        value = spelled(target) if kind in ("value", "data") else "$out"
+        condition = check_condition(self.scope.read(when), value) if when else None
+        read = [self.scope.read(part) for part in braced(log or "")]
+        read += [condition] if condition is not None else []
+        names = frozenset[str]().union(*(each.names for each in read))
+        return _Read(condition, names, any(each.reads_result for each in read))
+
+    def _bind(self, found: Breakpoint) -> None:
+        """Bind a breakpoint to its statements.  Raises UsageError where `$out` has no value there."""
+        try:
+            self.placement.bind(found, self.traps.codes)
+        except UsageError as error:
+            if found.kind == "op" and error.hint is None:
+                error.hint = self._value_hint(found.target)
+            raise
+        before = found.sites and not any(after for _, _, after in found.sites)
+        if found.reads_out and (found.kind == "graph" or before):
+            raise UsageError(
+                f"`$out` has no value at {found.kind} {found.target}: no result is computed there",
+                hint="break at an op, a value or a statement with results",
+            )
+
+    def _value_hint(self, written: str) -> str | None:
+        """A hint that an op's name that does not exist means a value, if it does."""
+        try:
+            name = self.scope.find(written)
+        except ExpressionError as error:
+            return error.hint
+        return f"did you mean the value {spelled(name)}?" if name is not None else None
+
+    def _target(self, kind: str, place: Any) -> str:
+        match kind:
+            case "graph":
+                return str(place.lstrip("@"))
+            case "value" | "data":
+                return self._value(place)
+            case "source":
+                return f"{place[0]}:{place[1]}"
+            case "site":
+                return _site_words(place)
+        return str(place)
+
+    def _value(self, written: str) -> str:
+        """The name of the value to stop at, given its name or a part of it; an unknown one as it is."""
+        return self.scope.find(written) or written.removeprefix("%")
+
+    def set_condition(self, number: int, when: str | None) -> Breakpoint:
+        """Replace the condition of a breakpoint, or remove it.
+
+        Raises UsageError for an unknown number, ExpressionError for a wrong condition.
+        """
+        found = self.known(number)
+        before = _Read(found.condition, found.reads, found.reads_out)
+        try:
+            self._bind_again(found, self._read(when, found.log, found.kind, found.target))
+        except UsageError:
+            self._bind_again(found, before)
+            raise
+        finally:
+            self.traps.rearm()
+        return found
+
+    def _bind_again(self, found: Breakpoint, read: _Read) -> None:
+        found.condition, found.reads, found.reads_out = read.condition, read.names, read.out
+        found.sites.clear()
+        found.note = ""
+        self._bind(found)
+
+    def ignore(self, number: int, count: int) -> Breakpoint:
+        """Have the next `count` hits of a breakpoint pass.  Raises UsageError for an unknown number."""
+        found = self.known(number)
+        found.skipped = found.count + max(0, count)
+        return found
+
+    def delete(self, number: int | None) -> None:
+        """Remove one breakpoint, or all.  Raises UsageError for a number that is not there."""
+        if number is None:
+            self.traps.breakpoints.clear()
+            self.traps.rearm()
+        else:
+            self.traps.remove(self.known(number).number)
+
+    def enable(self, number: int, enabled: bool) -> None:
+        """Switch a breakpoint on or off.  Raises UsageError for a number that is not there."""
+        self.known(number).enabled = enabled
+        self.traps.rearm()
+
+    def known(self, number: int) -> Breakpoint:
+        """The breakpoint with a number.  Raises UsageError if there is none."""
+        found = self.traps.breakpoints.get(number)
+        if found is None:
+            raise UsageError(f"no breakpoint {number}", hint="list the breakpoints with `info breakpoints`")
+        return found
+
+    def reach(self, code: Code) -> None:
+        """Let the breakpoints have their traps in a block that has been compiled, and in those inside it."""
+        if self.traps.breakpoints:
+            for each in walk(code):
+                for found in self.traps.breakpoints.values():
+                    self.placement.bind_in(found, each)
+            self.traps.rearm()
+
+
+def _check_kind(kind: str, place: Any) -> None:
+    """Raise UsageError if a line is not a number, or another place that has a name is not text."""
+    if kind == "line":
+        try:
+            int(place)
+        except (TypeError, ValueError):
+            raise UsageError(
+                f"the line must be a number, not {place!r}", hint="use break_at(line=12)"
+            ) from None
+    elif kind not in ("source", "site") and not isinstance(place, str):
+        raise UsageError(
+            f"{kind} must be a string, not {type(place).__name__}", hint='use break_at(op="Softmax")'
+        )
+
+
+def _site_words(site: Place) -> str:
+    block, pc = site
+    if isinstance(block, Listing):
+        return f"line {pc} of a micro program"
+    name = block.graph.name if isinstance(block, Code) else ".".join(map(str, block))
+    return f"{pc} of @{name}"

@@ -1,0 +1,48 @@
+"""What the journal tells of the past, such as when a statement was last about to run; nothing is undone.
+
+Between two transfers of control the machine goes through one block, statement by statement, so
+from a transfer to the next both tick and pc rise by one each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+from nncdbg.engine.compilation.code import Code
+from nncdbg.engine.execution.machine import Machine
+from nncdbg.engine.execution.transfers import FramePopped
+
+Stretch: TypeAlias = "tuple[Code, int, int, int]"
+"""(block, first pc, last pc, tick at which the last was about to run): statements run in a row."""
+
+
+def last_visit(machine: Machine, wanted: Callable[[Code], bool], pc: int) -> int | None:
+    """The last tick before now at which statement `pc` of a wanted block was about to run.
+
+    None if it has not run as far back as the journal reaches.
+    """
+    for code, first, last, tick in _stretches(machine):
+        if wanted(code) and first <= pc <= last and tick - (last - pc) < machine.tick:
+            return tick - (last - pc)
+    return None
+
+
+def left_micro_program(machine: Machine) -> bool:
+    """Whether the statement just run was the end of a micro program that was stepped into."""
+    last = machine.last_transfer
+    return isinstance(last, FramePopped) and last.code.formula is not machine.frames[-1].code.formula
+
+
+def _stretches(machine: Machine) -> Iterator[Stretch]:
+    """What has run, the latest first."""
+    stack = [(frame.code, frame.pc) for frame in machine.frames]
+    tick = machine.tick
+    for transfer in reversed(machine.journal):
+        code, pc = stack[-1]
+        first = pc - (tick - transfer.tick)
+        yield code, first, pc, tick
+        transfer.undo_position(stack, first)
+        tick = transfer.tick - 1
+    code, pc = stack[-1]
+    yield code, pc - (tick - machine.floor), pc, tick

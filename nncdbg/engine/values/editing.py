@@ -1,0 +1,295 @@
+"""Changing a value and what follows from it: what depends on the value is computed again.
+
+The edit holds from this moment on.  Statements of the frames on the stack that have already
+run and depend on it run again; iterations of a loop that are over stay as they were.  A value that was
+set before in the same frame and iteration keeps what it was set to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import compress
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from nncdbg.engine.compilation.code import UNSET, Code, Statement
+from nncdbg.engine.dtypes import INTEGERS, name_of
+from nncdbg.engine.errors import RunError, UsageError
+from nncdbg.engine.execution.events import Ended, Failed
+from nncdbg.engine.execution.frame import Frame
+from nncdbg.engine.execution.machine import Machine
+from nncdbg.engine.expression import evaluate_index, parse_index
+from nncdbg.engine.graph import Array
+from nncdbg.engine.inputs.nested_lists import EQUAL_ROWS, ragged
+from nncdbg.engine.memory.shared_pages import note_change, writable_copy
+from nncdbg.engine.time.deviations import Edit, edits_of
+from nncdbg.engine.time.timeline import EVICTED, Branch
+from nncdbg.engine.values.values import Values, type_of
+
+Recall: TypeAlias = "Callable[[int, int], Any]"
+"""(depth of the frame, slot) to the value that was evicted from it."""
+
+Keeps: TypeAlias = "Callable[[int, int], bool]"
+"""(depth of the frame, slot) to whether the value there was set before, and stays."""
+
+Store: TypeAlias = "Callable[[int, int, Any], None]"
+"""Writes (depth of the frame, slot, content)."""
+
+
+def change(scope: Values, name: str, value: Any, index: Any, to_device: Callable[[Array], Any]) -> Branch:
+    """Set `%name`, or the part at `index`, and what depends on it, in a new branch, which is returned.
+
+    `index` is a NumPy index, or its text.  Raises UsageError or RunError, with all as it was.
+    """
+    machine, timeline = scope.machine, scope.timeline
+    place = scope.place(name)
+    if place.depth is None:
+        raise UsageError(
+            f"%{name} belongs to a block that has ended", hint="step back into the block to change it"
+        )
+    if isinstance(index, str):
+        index = evaluate_index(parse_index(index, scope.has, scope.names), scope)
+    after = edited(name, scope.to_host(scope.content(name)), value, index)
+    depth, slot = _home(machine.frames, place.depth, place.slot)
+    branch = timeline.fork(f"%{name} set")
+    try:
+        with timeline.quiet():
+            earlier = edits_of(timeline.edits)
+            edit = apply_edit(machine, depth, slot, name, to_device(after), timeline.recompute, earlier)
+    except BaseException:
+        timeline.abandon(branch)
+        raise
+    timeline.edits.append(edit)
+    return branch
+
+
+def _home(frames: Sequence[Frame], depth: int, slot: int) -> tuple[int, int]:
+    """The frame that a captured value comes from, so that an edit reaches all who see it."""
+    while True:
+        captures = {inner: outer for outer, inner in frames[depth].code.captures}
+        if slot not in captures or depth == 0:
+            return depth, slot
+        depth, slot = depth - 1, captures[slot]
+
+
+def edited(name: str, before: Array, value: Any, index: Any) -> Array:
+    """A copy of `before` with `value` at `index` (None: everywhere).
+
+    Raises UsageError where shape, type or a number do not fit; the type of the tensor never changes.
+    """
+    if not isinstance(before, (np.ndarray, np.generic)):
+        raise UsageError(f"cannot set %{name}: it is not a tensor")
+    given = given_value(name, value)
+    if index is None and given.shape not in ((), before.shape):
+        raise UsageError(
+            f"%{name} is {type_of(before)}, but the new value has shape {list(given.shape)}",
+            hint="use a scalar or the same shape, or set a part: `set %v[0] = 1`",
+        )
+    after = np.array(before) if index is None else writable_copy(np.asarray(before))
+    try:
+        # `[()]` makes a text of an array of one, as text goes into the tensor as it is.
+        after[... if index is None else index] = _fitting(given, after.dtype)[()]
+        if after.dtype.kind == "O" and not _is_text(after):
+            raise TypeError("an element must be a single string")
+        note_change(after, ... if index is None else index)
+    except (IndexError, ValueError, TypeError, OverflowError) as error:
+        raise UsageError(
+            f"%{name} of type {type_of(before)} cannot be set: {error}",
+            hint="check the index, the shape and the type",
+        ) from error
+    return after
+
+
+def given_value(name: str, value: Any) -> Array:
+    """The array of a value to set.  Raises UsageError for a ragged list."""
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise UsageError(f"%{name} cannot be set: {ragged(value)}", hint=EQUAL_ROWS) from error
+
+
+def _is_text(array: Array) -> bool:
+    return array.dtype.kind in "UT" or all(isinstance(item, str) for item in array.flat)
+
+
+def _fitting(given: Array, dtype: np.dtype[Any]) -> Array:
+    """The new value in the type of the tensor.  Raises TypeError or ValueError for what that cannot hold.
+
+    Floats are rounded, but what is finite stays finite; everything else must be exact, NaN and Inf too.
+    """
+    if given.size and _is_text(given) != (dtype.kind == "O"):
+        raise TypeError("text is required" if dtype.kind == "O" else "text is not a number")
+    if dtype.kind == "O":
+        return given.astype(object)
+    if given.dtype.kind == "c" and dtype.kind != "c":
+        raise TypeError("expected a real number, got a complex number")
+    wide = np.complex128 if dtype.kind == "c" else np.float64
+    with np.errstate(all="ignore"):
+        cast, before = given.astype(dtype), given.astype(wide)
+        after = cast.astype(wide)
+    exact = dtype.kind == "b" or name_of(dtype) in INTEGERS
+    same = (after == before) | (np.isnan(after) & np.isnan(before))
+    kept = same if exact else np.where(np.isfinite(before), np.isfinite(after), same)
+    if not kept.all():
+        raise ValueError(f"{name_of(dtype)} cannot represent {given[~kept].flat[0]}")
+    return cast
+
+
+def apply_edit(
+    machine: Machine,
+    depth: int,
+    slot: int,
+    name: str,
+    after: Array,
+    recall: Recall,
+    earlier: Sequence[Edit] = (),
+) -> Edit:
+    """Store `after` in a slot of the frame at `depth` and compute again what depends on it.
+
+    `recall` gives the value that a slot of a frame had before it was evicted, or UNSET.  Values that one of
+    the `earlier` edits set stay.  Raises RunError, with everything as it was, if a statement fails.
+    """
+    kept: list[str] = []
+
+    def keeps(level: int, position: int) -> bool:
+        if not _was_set(machine.frames[level], level, position, earlier, recall):
+            return False
+        kept.append(machine.frames[level].code.names[position])
+        return True
+
+    changes: list[tuple[int, int, Any, Any]] = []
+
+    def store(level: int, position: int, content: Any) -> None:
+        slots = machine.frames[level].slots
+        changes.append((level, position, slots[position], content))
+        slots[position] = content
+
+    store(depth, slot, after)
+    dirty = {slot}
+    late: list[Statement] = []
+    try:
+        for level in range(depth, len(machine.frames)):
+            if level > depth:
+                dirty = _entering(machine, level, dirty, store, keeps)
+            if not dirty:
+                break
+            _again(machine, level, dirty, store, recall, keeps)
+            late += _decided(machine, level, dirty)
+    except BaseException:
+        for level, position, before, _ in reversed(changes):
+            machine.frames[level].slots[position] = before
+        raise
+    return Edit(machine.tick, name, tuple(changes), machine.next_statement, tuple(late), tuple(kept))
+
+
+def _was_set(frame: Frame, level: int, position: int, edits: Sequence[Edit], recall: Recall) -> bool:
+    """Whether a slot holds what an edit has stored there since the frame at `level` was entered."""
+    stored = [
+        edit.changes[0][3]
+        for edit in edits
+        if edit.changes[0][:2] == (level, position) and edit.tick >= frame.entered
+    ]
+    if not stored:
+        return False
+    content = frame.slots[position]
+    return any(each is (recall(level, position) if content is EVICTED else content) for each in stored)
+
+
+def _decided(machine: Machine, level: int, dirty: set[int]) -> Iterator[Statement]:
+    """The decisions of one frame that have been taken with a value that is `dirty` now."""
+    frame = machine.frames[level]
+    for pc in range(min(frame.pc, len(frame.code.nodes))):
+        if frame.code.nodes[pc].op == "break" and frame.code.operands[pc][0] in dirty:
+            yield Statement(frame.code, pc)
+    # The first operand of `if` is its condition, that of `while` the number of iterations.
+    inside = level + 1 < len(machine.frames) and frame.pc < len(frame.code.nodes)
+    if (
+        inside
+        and frame.code.nodes[frame.pc].op in ("if", "while")
+        and frame.code.operands[frame.pc][0] in dirty
+    ):
+        yield Statement(frame.code, frame.pc)
+
+
+def late_words(edit: Edit, line_in: Callable[[Code, int], int | None]) -> list[str]:
+    """A sentence for each decision that was taken, and each value that was set, before the edit and stays."""
+    found = []
+    for statement in edit.late:
+        op, line = statement.code.nodes[statement.pc].op, line_in(statement.code, statement.pc)
+        used = f"line {line}: `{op}` has already used %{edit.name}, and keeps its decision"
+        found.append(f"{used} (to change it, step back to line {line} first)")
+    found += [f"%{name} depends on %{edit.name}, and keeps the value that was set" for name in edit.kept]
+    return found
+
+
+def _entering(machine: Machine, level: int, dirty: set[int], store: Store, keeps: Keeps) -> set[int]:
+    """The slots of an inner frame that hold what has changed around it."""
+    outer, inner = machine.frames[level - 1], machine.frames[level]
+    changed = set()
+    for source, target in inner.code.captures:
+        if source in dirty:
+            store(level, target, outer.slots[source])
+            changed.add(target)
+    if inner.iteration == 0 and outer.pc < len(outer.code.nodes):
+        operands = outer.code.operands[outer.pc]
+        if inner.code.formula is not None:
+            operands = tuple(position for position in operands if position)
+        first = 2 if inner.is_loop else 1
+        given = operands[1:] if inner.is_loop else operands
+        if inner.code.graph.inputs:
+            for position, source in enumerate(given, first):
+                if source in dirty and not keeps(level, position):
+                    store(level, position, outer.slots[source])
+                    changed.add(position)
+    return changed
+
+
+def _again(machine: Machine, level: int, dirty: set[int], store: Store, recall: Recall, keeps: Keeps) -> None:
+    """Run the statements of one frame that have run and depend on `dirty` once more, in order."""
+    frame = machine.frames[level]
+    for pc in range(min(frame.pc, len(frame.code.nodes))):
+        if not (frame.code.reads(pc) & dirty) or frame.code.nodes[pc].op == "break":
+            continue
+        positions = frame.code.result_slots(pc)
+        free = [not keeps(level, position) for position in positions]
+        if not any(free):
+            continue
+        if not _brought_back(frame, level, frame.code.reads(pc), recall):
+            for position in compress(positions, free):
+                store(level, position, EVICTED)
+            continue
+        results = _results_of(machine, level, pc)
+        for position, content in compress(zip(positions, results, strict=True), free):
+            store(level, position, content)
+            dirty.add(position)
+
+
+def _brought_back(frame: Frame, level: int, wanted: set[int], recall: Recall) -> bool:
+    """Fill evicted slots again; False if one is not to be had."""
+    for slot in wanted:
+        if frame.slots[slot] is EVICTED:
+            value = recall(level, slot)
+            if value is UNSET:
+                return False
+            frame.slots[slot] = value
+    return True
+
+
+def _results_of(machine: Machine, level: int, pc: int) -> list[Any]:
+    """What one statement of a frame gives now, computed on a separate machine."""
+    apart = machine.clone()
+    del apart.frames[level + 1 :]
+    apart.ended = False
+    frame = apart.frames[level]
+    frame.pc = pc
+    while len(apart.frames) > level + 1 or frame.pc == pc:
+        outcome = apart.step()
+        if isinstance(outcome, Failed):
+            raise RunError(
+                f"cannot recompute the values that depend on the edit: {outcome.error}"
+            ) from outcome.error
+        if isinstance(outcome, Ended):
+            break
+    contents = frame.code.results_of(pc, frame.slots)
+    return [UNSET if content is None else content for content in contents]

@@ -1,0 +1,109 @@
+"""The one shape of an error in a statement: underlined, with its source and operands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from nncdbg.engine.compilation.code import Code
+from nncdbg.engine.errors import Excerpt, NncdbgError, RunError
+from nncdbg.engine.execution.frame import Frame
+from nncdbg.engine.graph import tensor_only
+from nncdbg.engine.text.listing import Listing, Path
+from nncdbg.engine.values.values import type_of
+
+
+def explained(error: BaseException, frame: Frame, pc: int, text: Listing) -> NncdbgError:
+    """The error with statement, source and operands; what is not ours becomes a RunError."""
+    node = frame.code.nodes[pc] if pc < len(frame.code.nodes) else None
+    told = (
+        error
+        if isinstance(error, NncdbgError)
+        else _wrapped(error, node.op if node else "the end of the graph")
+    )
+    if node is not None and node.op not in told.message:
+        told.message = f"{node.op}: {told.message}"
+    if told.excerpt is None:
+        told.excerpt = excerpt(text, frame.code.path, pc)
+    if node is not None:
+        operands = frame.code.operands_of(pc, frame.slots)
+        known = zip(node.inputs, map(type_of, operands), strict=True)
+        told.operands = tuple(f"%{name}: {type}" for name, type in known if isinstance(name, str) and type)
+        told.source = str(node.location) if node.location is not None else None
+    return told
+
+
+_SHOWN = 6
+"""Symbolic sizes that an error lists at most."""
+
+
+def size_origins(
+    frames: Sequence[Frame], frame: Frame, pc: int, inputs: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """Where the symbolic sizes in the shapes of a statement's operands may come from.
+
+    `frames` is the stack, outermost first; `inputs` are the entry graph's arrays.  Lines such as
+    ``N=3 is axis 0 of input %x``, for inputs that the operands were computed from.
+    """
+    if frame not in frames or pc > len(frame.code.nodes):
+        return ()
+    operands = [frame.slots[slot] for slot in frame.code.operands[pc]]
+    sizes = {size for content in operands for size in getattr(content, "shape", ())}
+    declared = {value.name: tensor_only(value.type) for value in frames[0].code.graph.inputs}
+    lines = []
+    for name in _inputs_behind(frames[: frames.index(frame) + 1], pc):
+        type_, shape = declared[name], getattr(inputs.get(name), "shape", ())
+        for axis, (dim, size) in enumerate(zip(type_.shape or () if type_ else (), shape, strict=False)):
+            if isinstance(dim, str) and size in sizes:
+                lines.append(f"{dim}={size} is axis {axis} of input %{name}")
+    return tuple(lines[:_SHOWN])
+
+
+def _inputs_behind(frames: Sequence[Frame], pc: int) -> Sequence[str]:
+    """The entry's inputs that the statement at `pc` of the innermost frame depends on, nearest first."""
+    inner = frames[-1]
+    wanted: Iterable[int] = inner.code.operands[pc]
+    for depth in range(len(frames) - 1, 0, -1):
+        code, outer = frames[depth].code, frames[depth - 1]
+        begun = _begun_with(code, wanted)
+        captured = {inside: outside for outside, inside in code.captures}
+        given = [slot for slot in begun if slot not in captured]
+        wanted = [captured[slot] for slot in begun if slot in captured]
+        # What a block is given comes from the statement that began it.
+        wanted = [*wanted, *(outer.code.operands[outer.pc] if given else ())]
+    entry = frames[0].code
+    names = {value.name for value in entry.graph.inputs}
+    return [entry.names[slot] for slot in _begun_with(entry, wanted) if entry.names[slot] in names]
+
+
+def _begun_with(code: Code, wanted: Iterable[int]) -> list[int]:
+    """The slots filled when a frame of `code` begins that the slots `wanted` were computed from."""
+    seen = dict.fromkeys(wanted)
+    level = list(seen)
+    found = []
+    while level:
+        slot = level.pop(0)
+        pc = code.definition[slot]
+        if pc < 0:
+            found.append(slot)
+            continue
+        for source in sorted(code.reads(pc)):
+            if source not in seen:
+                seen[source] = None
+                level.append(source)
+    return found
+
+
+def _wrapped(error: BaseException, what: str) -> RunError:
+    text = f"out of memory in {what}" if isinstance(error, MemoryError) else f"{what} failed: {error}"
+    wrapped = RunError(text, hint="check the types and shapes of the operands")
+    wrapped.__cause__ = error
+    return wrapped
+
+
+def excerpt(text: Listing, path: Path, pc: int) -> Excerpt:
+    """The line of a statement, underlined from its first character."""
+    line = text.line(path, pc)
+    words = text.lines[line - 1]
+    indent = len(words) - len(words.lstrip())
+    return Excerpt(words, line, indent + 1, len(words.strip()), text.file)

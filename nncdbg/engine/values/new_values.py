@@ -1,0 +1,88 @@
+"""The array that `set` gives a value: from an expression's result, generated data or a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine import dtypes
+from nncdbg.engine.errors import UsageError
+from nncdbg.engine.graph import Array, TensorType, Type, tensor_only
+from nncdbg.engine.inputs.data_specs import DataFile, Generated, Plain, read_spec
+from nncdbg.engine.inputs.generated import generate
+from nncdbg.engine.inputs.image_files import read_image
+from nncdbg.engine.inputs.image_specs import ImageFile
+from nncdbg.engine.ops.valid_integers import known_type
+from nncdbg.engine.values.editing import edited, given_value
+
+
+def from_text(
+    name: str, type_: Type | None, text: str, folder: Path | None, say: Callable[[str], None]
+) -> Any:
+    """The data that a text gives for %`name` of this type: ``zeros``, ``normal[2,3]``, ``x.npy``, ``[1, 2]``.
+
+    `say` takes a sentence about the conversion of an image.  Raises UsageError for a text in none of these
+    forms, data of another element type, or an image that does not fit; LoadError for a file that cannot be
+    read.
+    """
+    spec = read_spec(text, folder)
+    known = tensor_only(type_)
+    match spec:
+        case Plain(data):
+            return data
+        case DataFile():
+            return _same_dtype(name, known, spec.read())
+        case ImageFile():
+            image = read_image(name, known, spec)
+            say(f"%{name}: {image.words}")
+            return image.array
+        case Generated(kind, sizes):
+            complete = known_type(type_)
+            shape = sizes if sizes is not None else complete.shape if complete is not None else None
+            if shape is None:
+                raise UsageError(f"the sizes of %{name} are not known", hint=f"write the sizes: {kind}[2,3]")
+            return generate(name, TensorType(known.dtype if known is not None else "f32", shape), kind, 0)
+
+
+def _same_dtype(name: str, known: TensorType | None, array: Array) -> Array:
+    if known is None:
+        return array
+    wanted = dtypes.NUMPY[known.dtype]
+    if array.dtype.type is np.void and not array.dtype.names and wanted.itemsize == array.dtype.itemsize:
+        # NumPy files keep bf16 and its kin as raw bytes.
+        array = array.view(wanted)
+    if array.dtype != wanted:
+        held = array.dtype.name
+        if array.dtype in dtypes.NUMPY.values():
+            held = str(TensorType(dtypes.name_of(array.dtype), array.shape))
+        raise UsageError(
+            f"%{name} is {known}, but the file contains {held}",
+            hint=f"convert the array before numpy.save: x.astype({wanted.name!r})",
+        )
+    return array
+
+
+def whole_result(name: str, type_: Type | None, value: Any) -> Array:
+    """`value` as the whole result %`name` of this type; a scalar fills the tensor.
+
+    Floats in lists are f32 where the type is not known.  Raises UsageError for sizes or numbers that do not
+    fit, and for ragged lists.
+    """
+    given = given_value(name, value)
+    known, complete = tensor_only(type_), known_type(type_)
+    if known is None:
+        listed = given.dtype == np.float64 and not isinstance(value, np.ndarray)
+        return given.astype(np.float32) if listed else np.array(given)
+    shape = given.shape
+    if complete is not None and given.shape == ():
+        shape = tuple(int(size) for size in complete.shape or () if size is not None)
+    sizes = known.shape
+    if sizes is not None and (
+        len(sizes) != len(shape)
+        or any(isinstance(a, int) and a != b for a, b in zip(sizes, shape, strict=True))
+    ):
+        raise UsageError(f"%{name} is {known}, but the new value has shape {list(shape)}")
+    return edited(name, np.zeros(shape, dtypes.NUMPY[known.dtype]), given, None)

@@ -1,0 +1,222 @@
+"""The backward slice of a value: what it was computed from, through calls, branches and loops.
+
+Nothing is recorded for it.  Standing frames are on the stack; frames that were left, and the
+slots of finished iterations, are in the machine's journal.  Where the journal no longer reaches,
+or a value was set by hand since, the slice ends.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from nncdbg.engine.compilation.code import UNSET, Code
+from nncdbg.engine.execution.frame import Frame
+from nncdbg.engine.execution.machine import Machine
+from nncdbg.engine.execution.transfers import FramePopped, IterationEnded
+from nncdbg.engine.time.timeline import EVICTED
+from nncdbg.engine.values.values import Place
+
+FinishedKind = TypeVar("FinishedKind", FramePopped, IterationEnded)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Visit:
+    """One frame of a block, or one iteration of a loop, and whose statement `pc` it was begun by.
+
+    `outer` is None for the entry graph, and where it is not known.  `depth` is None for a frame
+    that was left.  `until` is the tick up to which it was there.
+    """
+
+    code: Code
+    slots: list[Any]
+    outer: Visit | None
+    pc: int = -1
+    depth: int | None = None
+    until: float = math.inf
+
+    @property
+    def iteration(self) -> int | None:
+        """Which iteration of a loop this is; None for other blocks, and if even that was dropped."""
+        return _iteration(self.slots) if self.code.is_loop else None
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """A slot that a value depends on, `distance` statements away; `pc` -1 for what a block was given."""
+
+    visit: Visit
+    slot: int
+    distance: int
+
+    @property
+    def pc(self) -> int:
+        return self.visit.code.definition[self.slot]
+
+    @property
+    def name(self) -> str:
+        return self.visit.code.names[self.slot]
+
+
+class Slicing:
+    """Follows values back in a machine as it stands.  `edited` is the tick of the last value set by hand."""
+
+    def __init__(self, machine: Machine, edited: int = -1) -> None:
+        self.machine = machine
+        self.edited = edited
+
+    # -- where to begin ----------------------------------------------------------------------
+
+    def visit(self, depth: int) -> Visit:
+        """The frame at a depth of the stack (0: the entry graph)."""
+        found = None
+        for index, frame in enumerate(self.machine.frames[: depth + 1]):
+            pc = self.machine.frames[index - 1].pc if index else -1
+            found = Visit(frame.code, frame.slots, found, pc, index)
+        assert found is not None
+        return found
+
+    def visit_of(self, place: Place) -> Visit:
+        """The frame that a place is in."""
+        return Visit(place.code, place.slots, None) if place.depth is None else self.visit(place.depth)
+
+    def visit_of_frame(self, frame: Frame) -> Visit:
+        """A frame that stands or was left."""
+        standing = [depth for depth, each in enumerate(self.machine.frames) if each is frame]
+        return self.visit(standing[0]) if standing else Visit(frame.code, frame.slots, None)
+
+    # -- following ---------------------------------------------------------------------------
+
+    def origins(
+        self,
+        visit: Visit,
+        slots: Sequence[int],
+        depth: int,
+        leads_on: Callable[[Origin], bool] = lambda origin: True,
+    ) -> Iterator[Origin]:
+        """The slots themselves, then breadth first all that they were computed from.
+
+        What does not lead on is told, and not followed further.
+        """
+        level = [(visit, slot) for slot in slots if slot]
+        seen = {(id(each.slots), slot) for each, slot in level}
+        for distance in range(depth + 1):
+            following = []
+            # A statement with several results is told once, so its results stand together.
+            for here, slot in sorted(level, key=lambda one: -one[0].code.definition[one[1]]):
+                origin = Origin(here, slot, distance)
+                yield origin
+                for source in self._sources(here, slot) if leads_on(origin) else ():
+                    key = (id(source[0].slots), source[1])
+                    if key not in seen:
+                        seen.add(key)
+                        following.append(source)
+            level = following
+
+    def _sources(self, visit: Visit, slot: int) -> Sequence[tuple[Visit, int]]:
+        """What one value was computed from."""
+        code, pc = visit.code, visit.code.definition[slot]
+        if pc < 0:
+            given = self._given(visit, slot)
+            return () if given is None else (given,)
+        inner = self._inside(visit, pc)
+        if inner is not None:
+            result = self._result(inner, code.result_slots(pc).index(slot))
+            return () if result is None else (result,)
+        read = [one for one in code.operands[pc] if one]
+        captured = sorted(code.reads(pc) - set(read) - {0})
+        return [(visit, one) for one in (*read, *captured)]
+
+    # -- into a block --------------------------------------------------------------------------
+
+    def _inside(self, visit: Visit, pc: int) -> Visit | None:
+        """The frame, left by now, that the statement at `pc` began; None if it began none or none is kept."""
+        node = visit.code.nodes[pc]
+        if not node.op.startswith("@") and pc not in visit.code.bodies:
+            return None
+        for each in self._finished(FramePopped, visit.until):
+            if self._begun_by(visit, pc, each.frame):
+                return Visit(each.code, each.slots, visit, pc, None, each.tick)
+        return None
+
+    def _begun_by(self, visit: Visit, pc: int, frame: Frame) -> bool:
+        """Whether a frame was begun by this statement: its block, and what it was given, are the same."""
+        code = visit.code
+        if pc in code.bodies:
+            if frame.code not in code.bodies[pc]:
+                return False
+            given = [(visit.slots[outer], frame.slots[inner]) for outer, inner in frame.code.captures]
+            return all(a is b for a, b in given)
+        operands = [visit.slots[slot] for slot in code.operands[pc]]
+        inputs = frame.slots[1 : 1 + len(operands)]
+        same = all(a is b for a, b in zip(operands, inputs, strict=True))
+        return frame.code.path == (code.nodes[pc].op[1:],) and frame.code.formula is code.formula and same
+
+    def _result(self, inner: Visit, index: int) -> tuple[Visit, int] | None:
+        """The value inside a block that left it as its result `index`."""
+        code = inner.code
+        results = code.operands[len(code.nodes)]
+        if not code.is_loop:
+            return inner, results[index]
+        carried = len(code.graph.inputs) - 1
+        if self._broken(inner):
+            if index < carried:
+                return inner, 2 + index
+            before = self._iteration_before(inner)
+            return (before, results[index]) if before is not None else None
+        return inner, results[index]
+
+    def _broken(self, inner: Visit) -> bool:
+        """Whether a loop was left by its `break`: its last iteration never came to its end."""
+        for each in self._finished(FramePopped, inner.until):
+            if each.slots is inner.slots:
+                return each.frame.pc < len(inner.code.nodes)
+        return False
+
+    # -- out of a block ------------------------------------------------------------------------
+
+    def _given(self, visit: Visit, slot: int) -> tuple[Visit, int] | None:
+        """Where what a block was given comes from; None for constants and the program's inputs."""
+        code, index = visit.code, slot - 1
+        captured = {inner: outer for outer, inner in code.captures}
+        if slot in captured:
+            return (visit.outer, captured[slot]) if visit.outer is not None else None
+        if index >= len(code.graph.inputs):
+            return None
+        if code.is_loop:
+            if index == 0:
+                return None
+            before = self._iteration_before(visit)
+            if before is not None:
+                return before, code.operands[len(code.nodes)][index - 1]
+            if _iteration(visit.slots) != 0:
+                return None
+        if visit.outer is None:
+            return None
+        operands = visit.outer.code.operands[visit.pc]
+        if code.formula is not None and visit.outer.code.formula is not code.formula:
+            operands = tuple(one for one in operands if visit.outer.slots[one] is not None)
+        return visit.outer, operands[index]
+
+    def _iteration_before(self, visit: Visit) -> Visit | None:
+        iteration = _iteration(visit.slots)
+        if not iteration:
+            return None
+        for each in self._finished(IterationEnded, visit.until):
+            if each.code is visit.code and _iteration(each.slots) == iteration - 1:
+                return Visit(each.code, each.slots, visit.outer, visit.pc, None, each.tick)
+        return None
+
+    def _finished(self, kind: type[FinishedKind], until: float) -> Iterator[FinishedKind]:
+        """Yield finished frames or iterations up to tick `until`, latest first, back to the last edit."""
+        for each in self.machine.finished():
+            if each.tick <= self.edited:
+                return
+            if isinstance(each, kind) and each.tick <= until:
+                yield each
+
+
+def _iteration(slots: Sequence[Any]) -> int | None:
+    return None if slots[1] is UNSET or slots[1] is EVICTED else int(slots[1])

@@ -1,0 +1,358 @@
+"""What a name means at this moment: the frame that has it, and whether it is computed yet."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.compilation.code import UNSET, Code
+from nncdbg.engine.errors import ExpressionError, NotComputed, UsageError
+from nncdbg.engine.execution.frame import Frame
+from nncdbg.engine.execution.machine import Machine
+from nncdbg.engine.execution.transfers import FramePopped
+from nncdbg.engine.expression import FACTS, STATEMENT_VARIABLE, Expression, check_variables, evaluate, parse
+from nncdbg.engine.graph import Array, TensorType
+from nncdbg.engine.text.prefixes import Prefixes
+from nncdbg.engine.time.timeline import EVICTED, Timeline
+from nncdbg.engine.values.current import Current, numbered
+from nncdbg.engine.values.short_names import Scopes, ShortNames, choices, meant, nearest_name
+from nncdbg.representation import RichOutput
+from nncdbg.stats import Summary
+from nncdbg.stats.piecewise import summarize_by_pieces
+
+_VARIABLE = re.compile(r"\$[A-Za-z_]\w*", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A slot that a name leads to.  `depth` is None for a frame that has been left."""
+
+    slots: list[Any]
+    slot: int
+    code: Code
+    depth: int | None
+    computed: bool
+
+
+def _as_it_is(content: Any) -> Any:
+    return content
+
+
+def _go_on() -> None:
+    pass
+
+
+def _not_supplied(frame: Frame, slot: int) -> Any:
+    return UNSET
+
+
+class Outputs(dict[str, Array], RichOutput):
+    """The results of a program: read-only arrays by name, without the `%`."""
+
+
+@dataclass(slots=True)
+class Values:
+    """The values of a machine as seen from the frame at `depth` (-1: the innermost).
+
+    A name is looked for in that frame, the frames around it, and then in the frames left most
+    recently: a layer that was stepped over can still be looked into.
+    """
+
+    machine: Machine
+    timeline: Timeline
+    line: Callable[[Frame, int], int | None]
+    """The line of a statement of a frame, by its pc."""
+    program_names: frozenset[str]
+    names_in: Callable[[Code], ShortNames]
+    """The names that are visible in a block."""
+    prefixes: Prefixes
+    """With which the program's text shortens names."""
+    depth: int = -1
+    to_host: Callable[[Any], Any] = _as_it_is
+    """Copies a value of a device to the host."""
+    supplied: Callable[[Frame, int], Any] = _not_supplied
+    """(frame, slot) to the result that the user gave for the frame's next statement, or UNSET."""
+    between: Callable[[], None] = _go_on
+    """Called before each value is read; an exception from it ends the read."""
+    convenience: dict[str, Any] = field(default_factory=dict)
+    """What was defined with `$x = EXPR`, by name without `$`; `_` is the value printed last."""
+    current: Current | None = None
+    """What `$in0` and `$out` are about; the next and the last statement of the frame if None."""
+
+    def places(self, name: str) -> Iterator[Place]:
+        frames = self.machine.frames
+        start = len(frames) - 1 if self.depth < 0 else min(self.depth, len(frames) - 1)
+        for depth in range(start, -1, -1):
+            frame = frames[depth]
+            slot = frame.code.slot_of.get(name)
+            if slot is not None:
+                done = frame.code.definition[slot] < frame.pc or self.machine.ended
+                supplied = UNSET if done else self.supplied(frame, slot)
+                if supplied is not UNSET:
+                    yield Place([supplied], 0, frame.code, depth, True)
+                yield Place(frame.slots, slot, frame.code, depth, done)
+        edited = self.timeline.last_edit
+        for each in self.machine.finished():
+            if each.tick <= edited:
+                # What these frames hold may be what they would not have computed after the edit.
+                break
+            if isinstance(each, FramePopped) and (slot := each.code.slot_of.get(name)) is not None:
+                yield Place(each.slots, slot, each.code, None, True)
+
+    def place(self, name: str) -> Place:
+        """Where `name` is computed now; raises NotComputed or ExpressionError."""
+        waiting = None
+        for place in self.places(name):
+            if place.computed and place.slots[place.slot] is not UNSET:
+                return place
+            waiting = waiting or place
+        if waiting is not None:
+            raise NotComputed(
+                f"%{name} is not computed yet",
+                hint=f"step over the statement that defines the value{self._where(waiting)}",
+            )
+        if self.has(name):
+            inner = self.inner_frame(name)
+            if inner is not None:
+                raise NotComputed(
+                    f"%{name} is not available in this frame",
+                    hint=f"select the inner frame @{inner.code.graph.name}",
+                )
+            raise NotComputed(
+                f"%{name} is not available in this frame",
+                hint="run the block again: it has not run since the last edit, or its history was dropped",
+            )
+        raise self._unknown(name)
+
+    def inner_frame(self, name: str) -> Frame | None:
+        """Return the frame inside the selected one that has a value; None if no such frame has it."""
+        frames = self.machine.frames
+        start = len(frames) if self.depth < 0 else self.depth + 1
+        return next((frame for frame in frames[start:] if name in frame.code.slot_of), None)
+
+    def resolve(self, name: str) -> str:
+        """Return the full name of a value, given its name or an unambiguous part of it, with `%` or without.
+
+        Raises ExpressionError for a part that several names have, and for a name that does not exist.
+        """
+        found = self.find(name)
+        if found is None:
+            raise self._unknown(name.removeprefix("%"))
+        return found
+
+    def find(self, name: str) -> str | None:
+        """Return the name as `resolve` does, or None if there is none.  Raises ExpressionError as it does."""
+        if not isinstance(name, str):
+            raise UsageError(
+                f"the name of a value must be a string, not {type(name).__name__}", hint='use value("%h")'
+            )
+        if self.has(name):
+            return name
+        text = name.removeprefix("%")
+        found = [text] if self.has(text) else meant(text, self.names())
+        if len(found) > 1:
+            raise ExpressionError(f"%{text} is ambiguous", hint=choices(found))
+        return found[0] if found else None
+
+    def _unknown(self, name: str) -> ExpressionError:
+        near = nearest_name(name, self.names())
+        return ExpressionError(
+            f"nothing is named %{name}",
+            hint=f"did you mean %{near}?" if near else "list the available values with `info values`",
+        )
+
+    def _where(self, place: Place) -> str:
+        pc = place.code.definition[place.slot]
+        return f" ({place.code.nodes[pc].op})" if pc >= 0 else ""
+
+    # -- the scope of an expression ----------------------------------------------------------
+
+    def has(self, name: str) -> bool:
+        return name in self.program_names or any(name in frame.code.slot_of for frame in self.machine.frames)
+
+    def names(self) -> Scopes:
+        """Every name of the program, and those of the micro programs on the stack, nearest first."""
+        frames = self.machine.frames
+        selected = frames[max(-len(frames), min(self.depth, len(frames) - 1))]
+        return Scopes(
+            (
+                self.names_in(selected.code).names,
+                [name for frame in reversed(frames) for name in frame.code.slot_of],
+                self.program_names,
+            ),
+            self.prefixes.find,
+        )
+
+    def value(self, name: str) -> Array:
+        """The array at this moment, read-only."""
+        return self._kept(self.content(name))
+
+    def named(self, name: str) -> tuple[str, Array]:
+        """Return the full name and the array, read-only, of a value or of a variable such as `$out`.
+
+        A variable that is no value of the program has an empty name.  Raises as `resolve`, `value` and
+        `variable` do, ExpressionError for an unknown variable.
+        """
+        if isinstance(name, str) and _VARIABLE.fullmatch(name):
+            if (numbered := STATEMENT_VARIABLE.fullmatch(name[1:])) is not None:
+                return self._of_statement(numbered[1], int(numbered[2] or 0))
+            return "", read_only(evaluate(self.read(name), self))
+        name = self.resolve(name)
+        return name, self.value(name)
+
+    def content(self, name: str) -> Any:
+        """Return the content of the slot at this moment, not copied: on a device, or in memory reused later.
+
+        For immediate reads, also of a part, at any size.  Raises NotComputed or ExpressionError.
+        """
+        self.between()
+        return self._content(self.place(name), name)
+
+    def _content(self, place: Place, name: str) -> Any:
+        content = place.slots[place.slot]
+        if content is EVICTED:
+            content = UNSET
+            if place.depth is not None:
+                content = self.timeline.recompute(place.depth, place.slot)
+            if content is UNSET:
+                raise NotComputed(
+                    f"%{name} was dropped to keep within the history budget",
+                    hint="step back to the statement, or increase --history",
+                )
+        return self._standing(name, content)
+
+    def _standing(self, name: str, content: Any) -> Any:
+        """The content of a slot, if it is at this moment what was written."""
+        gone = self.timeline.standing(content)
+        if gone is not None:
+            raise NotComputed(
+                f"%{name} is no longer valid: {gone}",
+                hint="go back to an earlier step, or use --allocator debug",
+            )
+        return content
+
+    def _kept(self, content: Any) -> Array:
+        """The content of a slot as the user may keep it."""
+        content = self.to_host(content)
+        return read_only(content) if self.timeline.retains else read_only(copied(content))
+
+    def previous(self, name: str) -> Array:
+        """The value at the previous iteration of its loop, or at the previous visit of its graph."""
+        return self._kept(self.previous_content(name))
+
+    def previous_content(self, name: str) -> Any:
+        """What `previous` gives, where it stands (see `content`)."""
+        self.between()
+        here = next(self.places(name), None)
+        if here is None:
+            self.place(name)
+            raise AssertionError(f"no frame contains %{name}")
+        for each in self.machine.finished():
+            if each.code is here.code and each.slots is not here.slots:
+                content = each.slots[here.slot]
+                if content is not UNSET and content is not EVICTED:
+                    return self._standing(name, content)
+        raise NotComputed(
+            f"%{name} has no previous value", hint="step to a later iteration, or increase --history"
+        )
+
+    def outputs(self) -> Outputs:
+        """The results by name of a program that has ended."""
+        frame = self.machine.frames[0]
+        contents = frame.code.operands_of(-1, frame.slots)
+        names = [value.name for value in frame.code.graph.outputs]
+        return Outputs((name, self._kept(content)) for name, content in zip(names, contents, strict=True))
+
+    def read(self, text: str) -> Expression:
+        """An expression over these values and variables.  Raises ExpressionError."""
+        return check_variables(parse(text, self.has, self.names), self)
+
+    def variables(self) -> Iterable[str]:
+        """The names after `$` that mean something here."""
+        current = self._current()
+        yield from FACTS
+        yield from numbered("in", len(current.frame.code.operands[current.pc]))
+        yield from numbered("out", len(current.results or ()))
+        yield from self.convenience
+
+    def variable(self, name: str) -> object:
+        """`$iter`, `$op`, `$line`, `$in0`, `$out`, or a convenience name.  Raises KeyError for another name.
+
+        Raises NotComputed for a result of a statement that has not run.
+        """
+        numbered = STATEMENT_VARIABLE.fullmatch(name)
+        if numbered is not None:
+            return self._of_statement(numbered[1], int(numbered[2] or 0))[1]
+        current = self._current()
+        frame, pc = current.frame, current.pc
+        match name:
+            case "iter":
+                outer = self.machine.frames[: self.machine.frames.index(frame) + 1]
+                loops = [each.iteration for each in outer if each.is_loop]
+                return loops[-1] if loops else 0
+            case "op":
+                return frame.code.nodes[pc].op if pc < len(frame.code.nodes) else "return"
+            case "line":
+                return self.line(frame, pc) or 0
+        return self.convenience[name]
+
+    def _current(self) -> Current:
+        if self.current is not None:
+            return self.current
+        frame = self.machine.frames[self.depth]
+        return Current.before(frame, frame.pc)
+
+    def _of_statement(self, kind: str, number: int) -> tuple[str, Array]:
+        """The name and the array of an operand (`in`) or a result (`out`) of the current statement."""
+        current = self._current()
+        frame = current.frame
+        slots = frame.code.operands[current.pc] if kind == "in" else current.results
+        if slots is None:
+            raise NotComputed("$out is not computed yet", hint="step over a statement to see its result")
+        shown = f"${kind}{number or ''}" if kind == "out" else f"${kind}{number}"
+        if number >= len(slots):
+            what = ("operand" if kind == "in" else "result") + ("" if len(slots) == 1 else "s")
+            hint = f"use {', '.join(f'${each}' for each in numbered(kind, len(slots)))}" if slots else None
+            raise ExpressionError(f"there is no {shown}: the statement has {len(slots)} {what}", hint=hint)
+        slot = slots[number]
+        if slot == 0:
+            raise NotComputed(f"{shown} is an optional operand that is not given")
+        if frame.slots[slot] is UNSET:
+            raise NotComputed(
+                f"{shown} is not computed yet", hint="step over the statement that defines the value"
+            )
+        self.between()
+        depth = self.machine.frames.index(frame) if frame in self.machine.frames else None
+        place = Place(frame.slots, slot, frame.code, depth, True)
+        name = frame.code.names[slot]
+        return name, self._kept(self._content(place, name))
+
+    def summary(self, array: Array) -> Summary:
+        return summarize_by_pieces(array, self.between)
+
+
+def copied(content: Any) -> Any:
+    """A tensor in memory of its own, so that it stays as it is when its buffer is used again."""
+    return np.array(content) if isinstance(content, np.ndarray) else content
+
+
+def read_only(content: Any) -> Array:
+    """A view that cannot be written through; sequences come as they are."""
+    if isinstance(content, (list, tuple)) or content is None:
+        return content  # type: ignore[return-value]
+    view = np.asarray(content).view()
+    view.flags.writeable = False
+    return view
+
+
+def type_of(content: Any) -> TensorType | None:
+    """The type of a tensor in a slot."""
+    from nncdbg.engine.dtypes import name_of
+
+    if hasattr(content, "dtype") and hasattr(content, "shape"):
+        return TensorType(name_of(content.dtype), tuple(content.shape))
+    return None

@@ -1,0 +1,245 @@
+"""A good run, recorded as the statistics of each statement, and another one compared with it.
+
+The file is JSON, one statement per line, sorted by key, so that two of them can be compared by `diff`:
+
+    {"nncdbg_recording": 1, "model": "net.onnx", "program": "5d41…",
+     "statements": {
+      "main %h Conv": {"order": 3, "visits": 1, "dtype": "f32", "min": -1.5, …},
+      …}}
+
+A statement's key is its graph's path, the name of its value, and its op; all iterations and calls are
+one.  Statistics are `Summary`'s.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nncdbg.engine.errors import LoadError, UsageError
+from nncdbg.engine.graph import Program
+from nncdbg.engine.stopping.search import blocks
+from nncdbg.nan_watch.measuring.gates import MEASURES, Gates, Threshold
+from nncdbg.nan_watch.measuring.tracks import Track
+from nncdbg.nan_watch.records import Operand, WatchFinding
+from nncdbg.stats.summary import Summary
+
+VERSION = 1
+
+_LARGEST = 1 << 28
+"""Bytes of a recording: more is no recording of ours."""
+
+_LEAST_SHARED = 0.5
+"""Share of the recorded statements that another version of the same model still has."""
+
+_FIELDS = Summary.__slots__
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A statement of the good run."""
+
+    order: int
+    visits: int
+    dtype: str
+    summary: Summary
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A good run: `statements` by key; `program` tells the model by its statements, not by its weights."""
+
+    model: str
+    program: str
+    statements: Mapping[str, Recorded]
+
+
+def fingerprint(program: Program) -> str:
+    """A digest of the names and ops of a program's statements."""
+    digest = hashlib.blake2b(digest_size=16)
+    for path, graph in blocks(program):
+        for node in graph.nodes:
+            line = [list(map(str, path)), node.op, [value.name for value in node.outputs]]
+            digest.update(json.dumps(line).encode())
+    return digest.hexdigest()
+
+
+def record(program: str, model: str, tracks: Iterable[Track]) -> Recording:
+    """The recording of what was measured in a good run of a program with this fingerprint."""
+    statements = {
+        _key(track): Recorded(order, track.visits, track.dtype, track.summary)
+        for order, track in enumerate(tracks)
+        if track.summary is not None
+    }
+    return Recording(Path(model).name, program, statements)
+
+
+def write(recording: Recording, path: str | os.PathLike[str]) -> None:
+    """Write a recording, whole or not at all.  Raises LoadError if that cannot be done."""
+    lines = ",\n".join(
+        f"  {json.dumps(key)}: {json.dumps(_document(each))}"
+        for key, each in sorted(recording.statements.items())
+    )
+    text = (
+        f'{{"nncdbg_recording": {VERSION}, "model": {json.dumps(recording.model)},\n'
+        f' "program": {json.dumps(recording.program)},\n "statements": {{\n{lines}\n }}}}\n'
+    )
+    target = Path(path)
+    draft = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(target)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise LoadError(f"cannot write the recording {path}: {error.strerror or error}") from error
+
+
+def read(path: str | os.PathLike[str]) -> Recording:
+    """A recording from its file.  Raises LoadError for one that cannot be read or is none."""
+    try:
+        if os.path.getsize(path) > _LARGEST:
+            raise LoadError(f"the recording {path} is larger than {_LARGEST:,} bytes")
+        document = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise LoadError(f"cannot read the recording {path}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise LoadError(f"the recording {path} is damaged: {error}") from error
+    if not isinstance(document, dict) or "nncdbg_recording" not in document:
+        raise LoadError(f"{path} is not a recording of a run", hint="record a run with --record FILE")
+    if document["nncdbg_recording"] != VERSION:
+        raise LoadError(
+            f"the recording {path} has version {document['nncdbg_recording']!r}, "
+            f"but this nncdbg reads version {VERSION}",
+            hint="record the good run again with this nncdbg",
+        )
+    try:
+        statements = {key: _recorded(each) for key, each in document["statements"].items()}
+        return Recording(str(document["model"]), str(document["program"]), statements)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise LoadError(f"the recording {path} is damaged: {error!r}") from error
+
+
+def check_model(good: Recording, program: Program) -> None:
+    """Raises UsageError for a recording of another model.
+
+    One that was edited since is compared as far as it goes.
+    """
+    if fingerprint(program) == good.program:
+        return
+    names = {
+        (value.name, node.op)
+        for _, graph in blocks(program)
+        for node in graph.nodes
+        for value in node.outputs
+    }
+    shared = sum(1 for key in good.statements if _value_and_op(key) in names)
+    if shared < _LEAST_SHARED * len(good.statements):
+        raise UsageError(
+            f"the recording is for another model, {good.model}: "
+            f"only {shared} of its {len(good.statements)} statements are in this model",
+            hint="record a good run of this model with --record FILE",
+        )
+
+
+def compare(good: Recording, tracks: list[Track], gates: Gates) -> tuple[list[WatchFinding], list[str]]:
+    """The statements that changed beyond the gate `change`, in the order of execution, all of them.
+
+    Returns them, and what could not be compared: statements that are new, or that are gone.
+    """
+    asked = [gate for gate in gates.thresholds if gate.kind == "change"]
+    limits = asked or [Threshold("change", MEASURES["change"].limit or 0.0, True)]
+    findings = []
+    for track in tracks:
+        known = good.statements.get(_key(track))
+        if known is None or track.summary is None:
+            continue
+        change, fact = _change(known.summary, track.summary)
+        for gate in limits:
+            if gate.concerns(track.site.value, track.site.graph, track.site.node) and gate.exceeded(change):
+                findings.append(_finding(track, known, gate, change, fact))
+    return findings, list(_unmatched(good, tracks))
+
+
+def _finding(track: Track, known: Recorded, gate: Threshold, change: float, fact: str) -> WatchFinding:
+    size = f", a change of {gate.shown(change)}" if math.isfinite(change) else ""
+    return WatchFinding(
+        "change",
+        "birth",
+        track.site,
+        inputs=(Operand(f"{track.site.value} (good)", None, known.summary),),
+        stats=track.summary,
+        evidence=f"{fact}{size}; {gate.words()}",
+        hint=MEASURES["change"].hint,
+        actual=change,
+        threshold=gate.limit,
+        count=track.visits,
+        trips=True,
+    )
+
+
+def _change(good: Summary, now: Summary) -> tuple[float, str]:
+    """The largest change, over the range of the good run, and both values of what changed most.
+
+    Finite elements that are so no more, or the other way round, are a change beyond all measure.
+    """
+    for name in ("nan", "posinf", "neginf"):
+        before, after = getattr(good, name) > 0, getattr(now, name) > 0
+        if before != after:
+            return math.inf, f"{name} was {getattr(good, name)} and is {getattr(now, name)}"
+    if good.min is None or now.min is None:
+        changed = good.min is not now.min
+        return (math.inf if changed else 0.0), "one of the runs has no finite element"
+    assert good.max is not None
+    scale = max(abs(good.min), abs(good.max))
+    worst, fact = 0.0, "nothing changed"
+    for name in ("min", "max", "mean", "std"):
+        before, after = getattr(good, name), getattr(now, name)
+        difference = abs(after - before)
+        change = difference / scale if scale else math.inf if difference else 0.0
+        if change > worst:
+            worst, fact = change, f"{name} was {before:.6g} and is {after:.6g}"
+    return worst, fact
+
+
+def _unmatched(good: Recording, tracks: list[Track]) -> Iterator[str]:
+    seen = {_key(track) for track in tracks}
+    gone = [key for key in good.statements if key not in seen]
+    fresh = [key for key in (_key(track) for track in tracks) if key not in good.statements]
+    if gone:
+        yield f"change: {len(gone)} recorded statements did not run: {_listed(gone)}"
+    if fresh:
+        yield f"change: {len(fresh)} statements are not in the recording: {_listed(fresh)}"
+
+
+def _listed(keys: list[str]) -> str:
+    shown = "; ".join(sorted(keys)[:3])
+    return shown if len(keys) <= 3 else f"{shown}; …"
+
+
+def _key(track: Track) -> str:
+    """Graph, value and op; the op last and without blanks, so that the value's name may have any."""
+    graph, value, op = track.key
+    return f"{graph} %{value} {op}"
+
+
+def _value_and_op(key: str) -> tuple[str, str]:
+    place, _, op = key.rpartition(" ")
+    return place.partition(" %")[2], op
+
+
+def _document(each: Recorded) -> dict[str, Any]:
+    head = {"order": each.order, "visits": each.visits, "dtype": each.dtype}
+    return {**head, **each.summary.as_dict()}
+
+
+def _recorded(document: Mapping[str, Any]) -> Recorded:
+    low, high, mean, std = (None if document[name] is None else float(document[name]) for name in _FIELDS[:4])
+    nan, posinf, neginf, zero, subnormal, count = (int(document[name]) for name in _FIELDS[4:])
+    summary = Summary(low, high, mean, std, nan, posinf, neginf, zero, subnormal, count)
+    return Recorded(int(document["order"]), int(document["visits"]), str(document["dtype"]), summary)

@@ -1,0 +1,170 @@
+"""One statement in a narrower float type, tried by itself with the operands that it really has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import ml_dtypes
+import msgspec
+import numpy as np
+
+from nncdbg.engine.backends.fallback import Fallback
+from nncdbg.engine.compilation.code import Code
+from nncdbg.engine.compilation.linking import Allocation, Linker
+from nncdbg.engine.debugger import Debugger
+from nncdbg.engine.divergence.casting import cast_array
+from nncdbg.engine.divergence.measure import measure
+from nncdbg.engine.divergence.mixing import Place, fixed, is_wide, narrow_node
+from nncdbg.engine.divergence.report import NOWHERE
+from nncdbg.engine.divergence.tolerance import Tolerance
+from nncdbg.engine.dtypes import NUMPY
+from nncdbg.engine.errors import NncdbgError
+from nncdbg.engine.execution.launch import generator_of
+from nncdbg.engine.graph import Node, Value
+from nncdbg.engine.values.values import type_of
+from nncdbg.nan_watch.records import Site
+from nncdbg.nan_watch.reduction.case import Case
+from nncdbg.nan_watch.reduction.sameness import Settings
+from nncdbg.stats import summarize
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A statement that has to stay wide, and why.
+
+    `reason` is overflow, not a number, unsupported or error; `detail` says it with its numbers, `hint` what
+    else would help.  `factor` is by how many tolerances an output is off without it, infinite for one
+    that is not finite.
+    """
+
+    place: Place
+    site: Site
+    reason: str
+    detail: str
+    hint: str
+    factor: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Fit for JSON."""
+        site = self.site
+        return {
+            "line": site.line,
+            "graph": site.graph,
+            "node": site.node,
+            "op": site.op,
+            "value": site.value,
+            "location": site.location(),
+            "reason": self.reason,
+            "detail": self.detail,
+            "hint": self.hint,
+            "factor": self.factor if np.isfinite(self.factor) else None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How far the outputs of a mixed program are from the wide ones: at most `factor` tolerances."""
+
+    factor: float
+    words: str
+
+    @property
+    def fine(self) -> bool:
+        return self.factor <= 1
+
+
+@dataclass(slots=True)
+class Alone:
+    """A statement tried alone: by how many tolerances its results are off at worst, and why if badly."""
+
+    factor: float = 0.0
+    reason: str = ""
+    detail: str = ""
+    hint: str = ""
+    times: int = 0
+
+
+@dataclass(slots=True)
+class Trial:
+    """Executes statements of the program that `debugger` runs, in `dtype`."""
+
+    debugger: Debugger
+    settings: Settings
+    dtype: str
+    tolerance: Tolerance
+
+    def __call__(self, code: Code, pc: int, operands: Sequence[Any], results: Sequence[Any]) -> Alone:
+        """A statement with these operands, on the host, beside the results that it has given with them."""
+        tried = self._narrowed(code, pc, operands, results)
+        return tried if tried.reason or np.isfinite(tried.factor) else self._beyond(code, pc, operands)
+
+    def _narrowed(self, code: Code, pc: int, operands: Sequence[Any], results: Sequence[Any]) -> Alone:
+        """One execution with the operands cast, beside the results of the wide one."""
+        debugger, node = self.debugger, code.nodes[pc]
+        to_device = debugger.backend.to_device
+        cast = [
+            content if fixed(node, index, code.opsets) else cast_array(content, self.dtype)
+            for index, content in enumerate(operands)
+        ]
+        try:
+            binding = self._linker().bind(code, pc, narrow_node(node, self.dtype, code.opsets))
+            with np.errstate(all="ignore"):
+                found = binding.kernel(*(each if each is None else to_device(each) for each in cast))
+        except Exception as error:  # noqa: BLE001  a kernel may raise anything, and then it stays wide
+            said = error.message if isinstance(error, NncdbgError) else str(error)
+            return Alone(np.inf, "unsupported", f"{node.op} does not run in {self.dtype}: {said}")
+        narrow = [*map(debugger.backend.to_host, found if binding.several else [found])]
+        pairs = [pair for pair in zip(results, narrow, strict=False) if pair[0] is not None]
+        return Alone(max((self._factor(pair) for pair in pairs), default=0.0))
+
+    def _linker(self) -> Linker:
+        debugger, backend = self.debugger, self.debugger.backend
+        fallback = Fallback(backend) if self.settings.fallback else None
+        return Linker(backend, Allocation(), generator_of(debugger.machine.running, debugger.seed), fallback)
+
+    def _factor(self, pair: tuple[Any, Any]) -> float:
+        return measure(NOWHERE, NOWHERE, "name", pair, self.tolerance).excess.factor
+
+    def _beyond(self, code: Code, pc: int, operands: Sequence[Any]) -> Alone:
+        """Why a result is not finite in the narrow type."""
+        node, dtype = code.nodes[pc], self.dtype
+        largest = float(ml_dtypes.finfo(NUMPY[dtype]).max)
+        for name, content in zip(node.inputs, operands, strict=True):
+            reach = _reach(content)
+            if reach > largest:
+                return Alone(
+                    np.inf,
+                    "overflow",
+                    f"%{name} reaches {reach:.6g}, and the largest {dtype} is {largest:.6g}",
+                )
+        case = _alone(node, operands, code.opsets, dtype)
+        gates = {"fail_on": ["nan", "inf"], "strict": True}
+        report = msgspec.structs.replace(self.settings, **gates).watch(case.program(), case.inputs)
+        found = next(iter(report.tripping), None)
+        if found is None:
+            return Alone(np.inf, "not a number", f"{node.op} gives different infinities or NaN in {dtype}")
+        reason = "overflow" if found.kind == "inf" else "not a number"
+        said = ": ".join(part for part in (found.cause, found.evidence) if part)
+        return Alone(np.inf, reason, said or f"{node.op} gives {found.kind} in {dtype}", found.hint)
+
+
+def _alone(node: Node, operands: Sequence[Any], opsets: Mapping[str, int], dtype: str) -> Case:
+    """A statement by itself, its operands cast."""
+    inputs = {
+        operand: content if fixed(node, index, opsets) else cast_array(content, dtype)
+        for index, (operand, content) in enumerate(zip(node.inputs, operands, strict=True))
+        if isinstance(operand, str)
+    }
+    narrow = narrow_node(node, dtype, opsets)
+    nodes = (replace(narrow, outputs=tuple(Value(each.name) for each in node.outputs)),)
+    return Case(nodes, tuple(each.name for each in node.outputs if each.name), inputs, {}, opsets)
+
+
+def _reach(content: Any) -> float:
+    """The largest magnitude of the finite elements of a tensor; 0 of what is none."""
+    if not is_wide(type_of(content)) or not content.size:
+        return 0.0
+    found = summarize(content)
+    return max((abs(edge) for edge in (found.min, found.max) if edge is not None), default=0.0)

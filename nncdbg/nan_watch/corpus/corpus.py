@@ -1,0 +1,229 @@
+"""A watch over many cases, in processes that run side by side.
+
+The results are those of one run after the other, in the order of names, whatever is done first.  A
+process that crashes costs its own case, and is replaced.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from multiprocessing.connection import wait
+from types import FrameType
+from typing import Any
+
+from nncdbg.engine.errors import RunError, UsageError
+from nncdbg.nan_watch.baselines.recording import record, write
+from nncdbg.nan_watch.corpus.files import case_files
+from nncdbg.nan_watch.corpus.process import Process
+from nncdbg.nan_watch.corpus.report import CorpusReport, Result
+from nncdbg.nan_watch.corpus.worker import Job, Ready, Refused, Task
+from nncdbg.nan_watch.measuring.measuring import check_good
+from nncdbg.nan_watch.records import Case, Report
+
+NOT_RUN = "not run"
+
+_PACE = 0.1
+"""Seconds between two looks at whether to stop."""
+
+_AHEAD = 32
+"""Cases per process that may be done before an earlier one is: their results wait in memory."""
+
+Progress = Callable[[int, int], None]
+"""Told how many of how many cases are done."""
+
+
+def run_corpus(
+    task: Task,
+    folder: str | os.PathLike[str] | None,
+    *,
+    runs: int = 1,
+    seed: int = 0,
+    jobs: int | None = None,
+    budget: float | None = None,
+    record_to: str | os.PathLike[str] | None = None,
+    progress: Progress = lambda done, total: None,
+) -> Report:
+    """Watch a program with each case of a folder, or without one `runs` times with the seeds from `seed` on.
+
+    With both, each case is run so often.  `jobs` is how many processes run (as many as there are cores),
+    `budget` the seconds after which no case is begun or waited for.  `record_to` is the file of a recording
+    of all runs together.  SIGINT and SIGTERM end it: what was
+    done up to there is told, with `Report.interrupted`.
+
+    A case is `ok`, `tripped`, `failed` (the run did), `crashed` (the process did), `unreadable`, `unfit`
+    (its inputs do not fit) or `not run`.  Raises LoadError for a model or folder that cannot be
+    read, UsageError for options that fit no case.
+    """
+    check_good(task.gates, task.good)
+    task = replace(task, keep=task.keep or record_to is not None or task.good is not None)
+    asked, skipped = jobs_of(folder, runs, seed)
+    if jobs is not None and jobs < 1:
+        raise UsageError(f"invalid number of jobs: {jobs}", hint="use 1 or more, such as --jobs 1")
+    if budget is not None and not budget > 0:
+        raise UsageError(
+            f"invalid budget: {budget} seconds", hint="use a number above 0, such as --budget 60"
+        )
+    count = min(len(asked), jobs or cores())
+    whole = CorpusReport(task.model, task.gates, task.max_findings)
+    with tempfile.TemporaryDirectory(prefix="nncdbg-corpus-") as boxes, _signals() as signalled:
+        pool = _Pool(task, asked, count, boxes, whole, progress)
+        try:
+            pool.run(signalled, None if budget is None else time.monotonic() + budget)
+        finally:
+            pool.close()
+    if skipped:
+        whole.note(
+            f"ignored files that are not cases: {', '.join(skipped[:5])}"
+            f"{' and others' if len(skipped) > 5 else ''}"
+        )
+    if pool.left:
+        whole.leave(
+            pool.left, "the watch was interrupted" if signalled else f"the budget of {budget:g} s expired"
+        )
+    report = whole.finished(task.good)
+    report.interrupted = bool(signalled)
+    if record_to is not None:
+        write(record(pool.fingerprint, task.model, whole.tracks.ordered()), record_to)
+    return report
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def jobs_of(folder: str | os.PathLike[str] | None, runs: int, seed: int) -> tuple[list[Job], list[str]]:
+    """The runs that a folder of cases, and a number of seeds, ask for; and the names of what is no case."""
+    if runs < 1:
+        raise UsageError(f"invalid number of runs: {runs}", hint="use 1 or more, such as --runs 1")
+    seeds = range(seed, seed + runs)
+    if folder is None:
+        return [Job(index, f"seed {each}", None, each) for index, each in enumerate(seeds)], []
+    cases, skipped = case_files(os.fspath(folder))
+    pairs = [(case, each) for case in cases for each in seeds]
+    return [
+        Job(index, case.name if runs == 1 else f"{case.name}, seed {each}", case, each)
+        for index, (case, each) in enumerate(pairs)
+    ], skipped
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """A list that gets the signals that ask to stop; only the main thread can hear them."""
+    heard: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield heard
+        return
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        heard.append(number)
+
+    before = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield heard
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _Pool:
+    """The processes, and who does which job; `whole` gets the results in the order of the jobs."""
+
+    def __init__(
+        self,
+        task: Task,
+        asked: Sequence[Job],
+        count: int,
+        boxes: str,
+        whole: CorpusReport,
+        progress: Progress,
+    ) -> None:
+        self._task = task
+        self._waiting = deque(asked)
+        self._total = len(asked)
+        self._count = count
+        self._boxes = boxes
+        self._whole = whole
+        self._progress = progress
+        self._done: dict[int, Result] = {}
+        self._next = 0
+        """The job whose result is to be added next."""
+        self._finished = 0
+        self._processes: list[Process] = []
+        self.fingerprint = ""
+        """That of the program, for a recording."""
+        self.left: list[str] = []
+        """The names of the cases that were not done, once the pool is closed."""
+
+    def run(self, signalled: Sequence[int], deadline: float | None) -> None:
+        """Do all jobs, or as many as there is time for."""
+        while self._finished < self._total and not signalled:
+            if deadline is not None and time.monotonic() >= deadline:
+                return
+            self._staff()
+            for ready in wait([process.connection for process in self._processes], _PACE):
+                process = next(each for each in self._processes if each.connection is ready)
+                self._hear(process)
+            self._progress(self._finished, self._total)
+
+    def _staff(self) -> None:
+        """As many processes as there is work for, each with a job."""
+        busy = sum(1 for process in self._processes if process.job is not None)
+        while len(self._processes) < min(self._count, busy + len(self._waiting)):
+            self._processes.append(Process(self._task, self._boxes, self._count))
+        for process in self._processes:
+            if process.ready and process.job is None and self._waiting:
+                if self._waiting[0].index >= self._next + _AHEAD * self._count:
+                    return
+                process.begin(self._waiting.popleft())
+
+    def _hear(self, process: Process) -> None:
+        message: Any = process.receive()
+        match message:
+            case Ready(fingerprint):
+                process.ready = True
+                self.fingerprint = fingerprint
+            case Refused(error):
+                raise error
+            case Result():
+                process.job = None
+                self._take(message)
+            case None:
+                self._processes.remove(process)
+                self._lost(process, process.lost())
+
+    def _lost(self, process: Process, how: str) -> None:
+        job = process.job
+        if job is None:
+            raise RunError(
+                f"a worker process {how} before it received a case",
+                hint="run `nncdbg run` with one of the cases",
+            )
+        self._take(Result(job.index, Case(job.name, "crashed", error=f"the process {how}")))
+
+    def _take(self, result: Result) -> None:
+        self._finished += 1
+        self._done[result.index] = result
+        while self._next in self._done:
+            self._whole.add(self._done.pop(self._next))
+            self._next += 1
+
+    def close(self) -> None:
+        """End all processes; what is done and waits for others is added, and the rest is not run."""
+        for process in self._processes:
+            if process.job is not None:
+                self._waiting.append(process.job)
+            process.stop()
+        rest = {job.index: job for job in self._waiting}
+        self.left = [rest[index].name for index in sorted(rest)]
+        for index in range(self._next, self._total):
+            result = self._done.get(index) or Result(index, Case(rest[index].name, NOT_RUN))
+            self._whole.add(result)

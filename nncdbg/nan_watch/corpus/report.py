@@ -1,0 +1,127 @@
+"""One report of many runs: what is found at the same statement again is one finding."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from nncdbg.engine.errors import RunError
+from nncdbg.nan_watch.baselines.recording import Recording
+from nncdbg.nan_watch.measuring.gates import Gates
+from nncdbg.nan_watch.measuring.measuring import verdict
+from nncdbg.nan_watch.measuring.tracks import Track, Tracks
+from nncdbg.nan_watch.records import OK, TRIPPED, Case, Report, WatchFinding
+
+_SEED = re.compile(r"seed \d+")
+
+_MOST = 1000
+"""Different findings that are kept while runs are added, however many there are to be listed."""
+
+_MOST_WORDS = 20
+"""Different notes, and different things unchecked, that are told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a run went, what was found in it, and what was measured."""
+
+    index: int
+    case: Case
+    report: Report = field(default_factory=Report)
+    tracks: list[Track] = field(default_factory=list)
+
+
+class CorpusReport:
+    """Takes the results of runs in the order of their names, and makes one report of them.
+
+    Unless they are `named`, there is but one run, and its case is not worth a word.
+    """
+
+    def __init__(self, model: str, gates: Gates, max_findings: int, *, named: bool = True) -> None:
+        self._named = named
+        self._gates = gates
+        self._max_findings = max_findings
+        self._report = Report(model=model)
+        self._found: dict[tuple[Any, ...], WatchFinding] = {}
+        self._dropped = 0
+        self._notes: Counter[str] = Counter()
+        self._unchecked: Counter[str] = Counter()
+        self.tracks = Tracks()
+
+    def add(self, result: Result) -> None:
+        """Another run."""
+        report, whole = result.report, self._report
+        case = result.case
+        if any(track.trips for track in result.tracks) and case.status == OK:
+            case = replace(case, status=TRIPPED)
+        if self._named:
+            whole.cases.append(case)
+        else:
+            whole.error = report.error
+        whole.ops += report.ops
+        whole.seconds += report.seconds
+        for role, count in report.counts.items():
+            whole.counts[role] += count
+        for finding in report.findings:
+            self._take(replace(finding, case=case.name if self._named else None, first=False))
+        self._notes.update(
+            _SEED.sub("the seed of each run", note) if self._named else note for note in report.notes
+        )
+        self._unchecked.update(report.unchecked)
+        self.tracks.add(result.tracks, case.name if self._named else None)
+
+    def _take(self, finding: WatchFinding) -> None:
+        key = _key(finding)
+        known = self._found.get(key)
+        if known is not None:
+            self._found[key] = replace(known, count=known.count + finding.count)
+        elif len(self._found) < _MOST:
+            self._found[key] = finding
+        else:
+            self._dropped += 1
+
+    def note(self, words: str) -> None:
+        """Something that a person should know of the cases."""
+        self._report.notes.append(words)
+
+    def leave(self, names: list[str], why: str) -> None:
+        """Some cases were not run; that none was is a failure, lest a watch that saw nothing passes."""
+        shown = ", ".join(names[:3]) + (" and others" if len(names) > 3 else "")
+        cases = len(self._report.cases)
+        self._report.unchecked.append(f"{len(names)} of {cases} cases, because {why}: {shown}")
+        if len(names) == cases:
+            self._report.error = RunError(f"no case finished: {why}")
+
+    def finished(self, good: Recording | None = None) -> Report:
+        """The report of all runs; what was measured in them is judged as one."""
+        report = self._report
+        measured, left = verdict(self.tracks.ordered(), self._gates, good)
+        for finding in measured:
+            report.counts[finding.role] += 1
+        findings = [*self._found.values(), *measured]
+        first = next((index for index, each in enumerate(findings) if each.trips), None)
+        if first is not None:
+            findings[first] = replace(findings[first], first=True)
+        report.findings = findings
+        report.limit(self._max_findings)
+        report.unlisted += self._dropped
+        runs = max(1, len(report.cases))
+        report.notes += _told(self._notes, runs)
+        report.unchecked += [*_told(self._unchecked, runs), *left]
+        return report
+
+
+def _key(finding: WatchFinding) -> tuple[Any, ...]:
+    site, within = finding.site, finding.within
+    place = (site.graph, site.line, site.op, site.value)
+    inner = None if within is None else (within.line, within.op)
+    return finding.kind, finding.role, place, inner, finding.cause, finding.trips
+
+
+def _told(words: Counter[str], runs: int) -> list[str]:
+    """Each once, with how many runs said so where not all did; bounded."""
+    told = [text if count == runs else f"{text} (in {count} of {runs} runs)" for text, count in words.items()]
+    more = len(told) - _MOST_WORDS
+    return told if more <= 0 else [*told[:_MOST_WORDS], f"and {more} more"]

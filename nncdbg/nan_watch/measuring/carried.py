@@ -1,0 +1,100 @@
+"""What a loop carries from one iteration to the next: how much it changes, and whether it runs away."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from nncdbg.engine.compilation.code import Code
+from nncdbg.engine.debugger import Debugger
+from nncdbg.engine.dtypes import FLOATS, name_of
+from nncdbg.engine.execution.events import Event, Iterated
+from nncdbg.engine.values.values import type_of
+from nncdbg.nan_watch.measuring.gates import Threshold
+
+if TYPE_CHECKING:
+    from nncdbg.nan_watch.measuring.trouble import Trouble
+
+_BLOCK = 1 << 16
+"""Elements whose difference is taken at a time."""
+
+Visit: TypeAlias = "tuple[Code, str, int, Any, Any]"
+"""(block, name of what is carried, statement that computed it, value before, value now)."""
+
+
+class Carried:
+    """Hears of each iteration, and has `trouble` note where a gate trips."""
+
+    def __init__(self, trouble: Trouble, gates: Sequence[Threshold], debugger: Debugger) -> None:
+        self._trouble = trouble
+        self._gates = gates
+        self._debugger = debugger
+        self._first: dict[tuple[int, str], float] = {}
+        """The first norm of what is carried, by block and name."""
+
+    def hear(self, event: Event) -> None:
+        """A loop goes into its next iteration."""
+        if isinstance(event, Iterated) and not self._debugger.timeline.replaying:
+            for visit in self._visits(event):
+                self._judge(*visit)
+
+    def _visits(self, event: Iterated) -> Iterator[Visit]:
+        frame, before = event.frame, event.before
+        code = frame.code
+        last = code.operands[len(code.nodes)]
+        for index, value in enumerate(code.graph.inputs[1:]):
+            old, new = before[2 + index], frame.slots[2 + index]
+            pc = code.definition[last[index]]
+            if pc >= 0 and code.runs_kernel(pc) and old is not new and _comparable(old, new):
+                yield code, value.name, pc, old, new
+
+    def _judge(self, code: Code, name: str, pc: int, old: Any, new: Any) -> None:
+        gates = [gate for gate in self._gates if gate.concerns(name, code.graph.name)]
+        for gate in gates:
+            measured = (
+                self._runaway(code, name, old, new) if gate.kind == "runaway" else _update(name, old, new)
+            )
+            if measured is not None and gate.exceeded(measured[0]):
+                outputs = [value.name for value in code.nodes[pc].outputs]
+                index = outputs.index(code.names[code.operands[len(code.nodes)][_position(code, name)]])
+                track = self._trouble.track(code, pc, index, name_of(new.dtype))
+                self._trouble.trip(track, gate, *measured, None, code, pc, ())
+
+    def _runaway(self, code: Code, name: str, old: Any, new: Any) -> tuple[float, str] | None:
+        key = (id(code), name)
+        if key not in self._first or int(self._debugger.machine.frames[-1].iteration) == 1:
+            self._first[key] = self._size(old)
+        first, now = self._first[key], self._size(new)
+        if not first or math.isnan(now):
+            return None
+        return now / first, f"the norm of %{name} is {now:.4g}, and was {first:.4g} when the loop began"
+
+    def _size(self, value: Any) -> float:
+        """The root of the mean square, which is the norm over the root of the number of elements."""
+        row = self._trouble.row(value)
+        return math.hypot(row[2], row[3])
+
+
+def _position(code: Code, name: str) -> int:
+    return [value.name for value in code.graph.inputs[1:]].index(name)
+
+
+def _comparable(old: Any, new: Any) -> bool:
+    known, other = type_of(old), type_of(new)
+    return known is not None and known == other and getattr(known, "dtype", "") in FLOATS
+
+
+def _update(name: str, old: Any, new: Any) -> tuple[float, str] | None:
+    before = change = 0.0
+    flat_old, flat_new = np.asarray(old).reshape(-1), np.asarray(new).reshape(-1)
+    for start in range(0, flat_old.size, _BLOCK):
+        part = flat_old[start : start + _BLOCK].astype(np.float64)
+        before = math.hypot(before, float(np.linalg.norm(part)))
+        part -= flat_new[start : start + _BLOCK].astype(np.float64)
+        change = math.hypot(change, float(np.linalg.norm(part)))
+    if not before or not math.isfinite(change):
+        return None
+    return change / before, f"%{name} changed by {change:.4g} in one iteration, and its norm was {before:.4g}"

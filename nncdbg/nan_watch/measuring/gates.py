@@ -1,0 +1,279 @@
+"""What a watch fails on: `nan,inf,dead:0.9,max>1e4 in layer*,range:mean(%h) > 3`.
+
+A gate is a kind of finding (`nan`), a measured one with its limit (`dead:0.9`, `max>1e4`), or a range:
+an expression that is to be false whenever one of its values is written.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from nncdbg.engine.errors import UsageError
+from nncdbg.engine.findings import NUMERIC
+from nncdbg.engine.ops.causes import OVERFLOWS
+
+if TYPE_CHECKING:
+    from nncdbg.engine.diagnosis.sightings import Sighting
+
+USUAL = ("nan", "inf", "uninitialized", "integer")
+
+KINDS = {
+    "nan": "a NaN originates at an op, or is in an input or a parameter",
+    "inf": "an unintentional Inf originates at an op, or is in an input or a parameter",
+    "uninitialized": "uninitialized memory is read",
+    "integer": "an integer is divided by zero, a cast is out of range, or a scale is zero",
+    "overflow": "a finite number too large for its type becomes Inf",
+    "guard": "a kernel writes outside of its buffer",
+}
+"""Kinds of findings, each with what it means."""
+
+RANGE = "range"
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A quantity that a gate can limit.
+
+    `limit` is the usual limit, None where one has to be given; `above` says on which side of it the
+    trouble is, None where the gate has to say so with `<` or `>`.
+    """
+
+    meaning: str
+    limit: float | None = None
+    above: bool | None = True
+    hint: str = ""
+    percent: bool = False
+
+
+MEASURES = {
+    "dead": Measure(
+        "share of a layer's units (channels) that are 0 in every sample",
+        0.9,
+        hint="try a smaller learning rate, LeakyRelu instead of Relu, or another initial bias",
+        percent=True,
+    ),
+    "saturated": Measure(
+        "share of the results of Sigmoid, Tanh or Softmax at their limits, where the gradient is 0",
+        0.95,
+        hint="try smaller weights, or a normalization before the activation",
+        percent=True,
+    ),
+    "zeros": Measure(
+        "share of a result's elements that are 0", 0.99, hint="inspect its operands", percent=True
+    ),
+    "subnormals": Measure(
+        "share of a result's elements too small for full precision",
+        0.1,
+        hint="scale the values up (loss scaling), or keep this op in f32",
+        percent=True,
+    ),
+    "headroom": Measure(
+        "largest number of the f16, bf16 or f8 type divided by the largest value",
+        4.0,
+        False,
+        "scale the values down, or keep this op in f32",
+    ),
+    "growth": Measure(
+        "largest value of a result divided by the largest value of its operands",
+        1e3,
+        hint="try a normalization, a smaller scale, or an epsilon in the division",
+    ),
+    "depth": Measure(
+        "largest value of a result divided by the smallest maximum on its path",
+        1e6,
+        hint="try a normalization between the layers, or smaller initial weights",
+    ),
+    "update": Measure(
+        "norm of a carried value's change in an iteration divided by the norm of the value",
+        1.0,
+        hint="reduce the learning rate or weight decay, or clip the gradient",
+    ),
+    "runaway": Measure(
+        "norm of a carried value divided by the norm of its first value",
+        100.0,
+        hint="reduce the learning rate, or clip the gradient",
+    ),
+    "change": Measure(
+        "largest relative change of min, max, mean and std against the recorded good run",
+        0.1,
+        hint="compare the two runs from this statement onward",
+    ),
+    "max": Measure("largest element of a result", None, None),
+    "min": Measure("smallest element of a result", None, None),
+    "abs": Measure("largest magnitude in a result", None, None),
+    "span": Measure("largest minus smallest element of a result", None, None),
+    "mean": Measure("mean of a result", None, None),
+    "std": Measure("standard deviation of a result", None, None),
+}
+"""What can be measured of every float result; of its finite elements only."""
+
+_MEASURED = re.compile(
+    r"(?P<name>[A-Za-z_]+)\s*(?:(?P<side>[:<>])\s*(?P<limit>[^\s]+))?(?:\s+in\s+(?P<pattern>.+))?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """A measured gate: it trips where the quantity `kind` reaches `limit` on the wrong side.
+
+    `pattern` chooses values by their name, that of their graph or of the model's node.
+    """
+
+    kind: str
+    limit: float
+    above: bool
+    pattern: str | None = None
+
+    def exceeded(self, actual: float) -> bool:
+        """Whether this is trouble."""
+        return actual >= self.limit if self.above else actual <= self.limit
+
+    def concerns(self, *names: str) -> bool:
+        """Whether a value with these names is looked at."""
+        return self.pattern is None or any(fnmatchcase(name, self.pattern) for name in names)
+
+    def shown(self, quantity: float) -> str:
+        """A quantity of this kind as people read it."""
+        if MEASURES[self.kind].percent:
+            return f"{100 * quantity:.4g} %"
+        return f"{quantity:.6g}"
+
+    def words(self) -> str:
+        """The gate with its limit and side, as the end of a sentence."""
+        return f"the gate {self} fails at or {'above' if self.above else 'below'} {self.shown(self.limit)}"
+
+    def __str__(self) -> str:
+        usual = MEASURES[self.kind].above == self.above
+        where = f" in {self.pattern}" if self.pattern is not None else ""
+        return f"{self.kind}{':' if usual else '>' if self.above else '<'}{self.limit:g}{where}"
+
+
+@dataclass(frozen=True, slots=True)
+class Gates:
+    """What fails a watch; with `strict` also findings without effect on an output."""
+
+    kinds: frozenset[str]
+    strict: bool = False
+    thresholds: tuple[Threshold, ...] = ()
+    ranges: tuple[str, ...] = ()
+    """Expressions that are to be false."""
+
+    @classmethod
+    def of(cls, asked: str | Iterable[str], *, strict: bool = False) -> Gates:
+        """From `"nan,dead:0.9"` or a list.  Raises UsageError for a gate that there is not."""
+        kinds, thresholds, ranges = set(), [], []
+        for text in [part for each in ([asked] if isinstance(asked, str) else asked) for part in split(each)]:
+            name, colon, rest = text.partition(":")
+            if text in KINDS:
+                kinds.add(text)
+            elif colon and name.strip() == RANGE:
+                ranges.append(_expression(text, rest.strip()))
+            else:
+                thresholds.append(_threshold(text))
+        return cls(frozenset(kinds), strict, tuple(thresholds), tuple(ranges))
+
+    @property
+    def measured(self) -> bool:
+        """Whether statistics of the results are needed."""
+        return bool(self.thresholds)
+
+    def kind_of(self, sighting: Sighting) -> str:
+        """The kind under which a sighting is reported: `overflow` only if that gate is on."""
+        cause = sighting.cause
+        overflows = sighting.kind == "inf" and cause is not None and cause.name in OVERFLOWS
+        return "overflow" if overflows and "overflow" in self.kinds else sighting.kind
+
+    def trips(self, sighting: Sighting) -> bool:
+        """Whether a sighting fails the watch: an origin, of a kind with a gate.
+
+        NaN, Inf and integer faults must have an effect on an output; misused memory always counts.
+        """
+        kind = self.kind_of(sighting)
+        matters = self.strict or sighting.reaches_output or kind not in NUMERIC
+        return sighting.born and matters and kind in self.kinds
+
+
+def split(text: str) -> Iterator[str]:
+    """The gates in a list: commas inside brackets and quotes are not between two of them."""
+    depth, quote, start = 0, "", 0
+    for index, char in enumerate(text):
+        if quote:
+            quote = "" if char == quote and text[index - 1] != "\\" else quote
+        elif char in "\"'":
+            quote = char
+        elif char in "([{":
+            depth += 1
+        elif char in ")]}":
+            depth -= 1
+        elif char == "," and depth <= 0:
+            yield text[start:index].strip()
+            start = index + 1
+    yield text[start:].strip()
+
+
+def gate_names() -> list[str]:
+    """Every name that a gate can begin with."""
+    return [*KINDS, RANGE, *MEASURES]
+
+
+def table() -> list[tuple[str, str]]:
+    """Each gate as it is written, with its meaning: for help texts and documentation."""
+    rows = list(KINDS.items())
+    rows.append(("range:EXPR", "the expression is true after a statement writes a value used in EXPR"))
+    for name, measure in MEASURES.items():
+        written = f"{name}>X, {name}<X" if measure.above is None else f"{name}:{measure.limit:g}"
+        side = {True: "; trips at or above the limit", False: "; trips at or below the limit", None: ""}[
+            measure.above
+        ]
+        rows.append((written, measure.meaning + side))
+    return rows
+
+
+def _expression(text: str, expression: str) -> str:
+    if not expression:
+        raise UsageError(f"the gate {text!r} has no expression", hint="write range:max(abs(%h)) > 1e4")
+    return expression
+
+
+def _threshold(text: str) -> Threshold:
+    found = _MEASURED.fullmatch(text)
+    name = found["name"] if found else re.split(r"[^A-Za-z_]", text, maxsplit=1)[0]
+    measure = MEASURES.get(name)
+    if found is None or measure is None:
+        raise _unknown(text, name)
+    side, written = found["side"], found["limit"]
+    above = measure.above if side in (None, ":") else side == ">"
+    if above is None:
+        raise UsageError(f"the gate {text!r} needs < or >", hint=f"write '{name}>1e4' or '{name}<1e4'")
+    limit = measure.limit if written is None else _number(text, written)
+    if limit is None:
+        raise UsageError(f"the gate {text!r} has no limit", hint=f"add a limit: '{name}>1e4'")
+    return Threshold(name, limit, above, found["pattern"])
+
+
+def _number(text: str, written: str) -> float:
+    try:
+        limit = float(written.removesuffix("%")) / (100 if written.endswith("%") else 1)
+    except ValueError:
+        limit = math.nan
+    if math.isnan(limit):
+        raise UsageError(
+            f"the limit of the gate {text!r} is not a number: {written}", hint="use a number, as in dead:0.9"
+        )
+    return limit
+
+
+def _unknown(text: str, name: str) -> UsageError:
+    if name in KINDS:
+        return UsageError(f"the gate {name!r} does not accept a limit: {text!r}", hint=f"write {name}")
+    if name == RANGE:
+        return UsageError(f"the gate {text!r} has no expression", hint="write range:max(%h) > 1e4")
+    near = difflib.get_close_matches(name, gate_names(), 1)
+    hint = f"did you mean {near[0]}?" if near else f"the gates are {', '.join(gate_names())}"
+    return UsageError(f"there is no gate {text!r}", hint=hint)

@@ -1,0 +1,180 @@
+"""`range:EXPR`: an expression over values that must be false whenever one of them is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nncdbg.engine.compilation.code import CONTROL
+from nncdbg.engine.debugger import Debugger
+from nncdbg.engine.diagnosis.sightings import ENTRANCE
+from nncdbg.engine.errors import ExpressionError, NotComputed
+from nncdbg.engine.execution.frame import Frame
+from nncdbg.engine.expression import Expression, condition, nodes
+from nncdbg.engine.expression.evaluator import Evaluator
+from nncdbg.engine.stopping.search import blocks, candidates
+from nncdbg.engine.values.values import Values, type_of
+from nncdbg.nan_watch.measuring.gates import RANGE
+from nncdbg.nan_watch.records import Operand, WatchFinding
+from nncdbg.nan_watch.watching import site_of
+from nncdbg.stats import summarize
+
+if TYPE_CHECKING:
+    from nncdbg.engine.stopping.control import Stop
+
+
+@dataclass(slots=True)
+class _Range:
+    expression: Expression
+    numbers: list[int] = field(default_factory=list)
+    """The data breakpoints on its values."""
+    asked: int = 0
+    """How often all its values stood, so that it was evaluated."""
+
+
+class Ranges:
+    """The ranges of a watch on one debugger, as data breakpoints that it goes on from.
+
+    Raises ExpressionError for one that does not parse, names nothing, or mentions no value.
+    """
+
+    def __init__(self, debugger: Debugger, texts: tuple[str, ...]) -> None:
+        self._debugger = debugger
+        self._found: dict[tuple[Any, ...], WatchFinding] = {}
+        self._ranges = [self._range(text) for text in texts]
+
+    def _range(self, text: str) -> _Range:
+        made = _Range(self._debugger.values.read(text))
+        if made.expression.reads_result:
+            self._watch_statements(made)
+            return made
+        written = sorted(made.expression.names & candidates(self._debugger.program, "data"))
+        if not written:
+            raise ExpressionError(
+                f"the gate range:{text} uses no computed value",
+                hint="use a computed value, as in range:max(%h) > 1e4, or $out for every result",
+            )
+        with self._debugger.breakpoints_together():
+            made.numbers += [self._debugger.watch_value(f"%{name}").number for name in written]
+        return made
+
+    def _watch_statements(self, made: _Range) -> None:
+        """Stop after every statement whose results make an expression over `$out` true."""
+        ops = {node.op for _, graph in blocks(self._debugger.program) for node in graph.nodes if node.outputs}
+        with self._debugger.breakpoints_together():
+            for op in sorted(op for op in ops if op not in CONTROL and not op.startswith("@")):
+                made.numbers.append(self._debugger.break_at(op=op, when=made.expression.text).number)
+        made.asked = 1  # The breakpoints evaluate it, and stop only where it is true.
+
+    @property
+    def findings(self) -> list[WatchFinding]:
+        return list(self._found.values())
+
+    @property
+    def unchecked(self) -> list[str]:
+        """The ranges that were never evaluated."""
+        return [
+            f"range:{each.expression.text}: its values were never available at the same time"
+            for each in self._ranges
+            if not each.asked
+        ]
+
+    def run(self, move: Callable[[], Stop]) -> Stop:
+        """Move the program until something other than these breakpoints stops it."""
+        for each in self._ranges:
+            if not each.expression.reads_result:
+                self._judge(each, self._debugger.machine.frames[-1])
+        while True:
+            stop = move()
+            hit = [each for each in self._ranges if set(each.numbers) & set(stop.breakpoints)]
+            for each in hit:
+                assert stop.frame is not None
+                self._judge(each, stop.frame)
+            if stop.reason not in ("data", "breakpoint") or not hit or self._debugger.machine.ended:
+                return stop
+
+    def _judge(self, each: _Range, frame: Frame) -> None:
+        scope = self._debugger.values
+        if each.expression.reads_result and not _is_numeric(scope.variable("out")):
+            return
+        try:
+            holds = condition(each.expression, scope)
+            each.asked += 1
+            if not holds:
+                return
+            fact = "; ".join(_facts(each.expression, scope))
+        except NotComputed:
+            return
+        code = frame.code
+        # Before a block's first statement, what was written is what it is given, or carries.
+        pc = frame.pc - 1 if frame.pc else ENTRANCE
+        key = (each.expression.text, id(code), pc)
+        known = self._found.get(key)
+        if known is not None:
+            self._found[key] = replace(known, count=known.count + 1)
+            return
+        written = code.graph.inputs if pc == ENTRANCE else code.nodes[pc].outputs
+        names = each.expression.names
+        value = next((out.name for out in written if each.expression.reads_result or out.name in names), "")
+        self._found[key] = WatchFinding(
+            RANGE,
+            "birth",
+            site_of(code, pc, value, self._debugger),
+            iteration=tuple(frame.iteration for frame in self._debugger.machine.frames if frame.is_loop),
+            inputs=tuple(_operands(each.expression, scope)),
+            evidence=f"{fact}; the gate is range:{each.expression.text}",
+            hint="use `why` to see how the value was computed",
+            trips=True,
+        )
+
+
+def _is_numeric(content: Any) -> bool:
+    return isinstance(content, np.ndarray) and content.dtype.kind not in "OUS"
+
+
+def _operands(expression: Expression, scope: Values) -> Iterator[Operand]:
+    for name in sorted(expression.names):
+        content = scope.value(name)
+        known = type_of(content)
+        tensor = isinstance(content, np.ndarray) and not content.dtype.hasobject
+        yield Operand(name, str(known) if known else None, summarize(content) if tensor else None)
+
+
+def _facts(expression: Expression, scope: Values) -> Iterator[str]:
+    """Each comparison of the expression that holds, with the actual values of both sides."""
+    evaluator = Evaluator(expression.text, scope)
+    told = False
+    for node in _comparisons(expression.root):
+        sides = [(part, evaluator.evaluate(part)) for part in node.operands]
+        if evaluator.truth(node):
+            told = True
+            yield (
+                ", ".join(
+                    f"{expression.text[part.start : part.end].strip()} is {_shown(value)}"
+                    for part, value in sides
+                    if not isinstance(part, nodes.Literal)
+                )
+                or expression.text
+            )
+    if not told:
+        yield f"{expression.text} is true"
+
+
+def _comparisons(root: nodes.Node) -> Iterator[nodes.Compare]:
+    """The comparisons that decide, through `and` and `or`."""
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, nodes.Compare):
+            yield node
+        elif isinstance(node, nodes.Boolean):
+            stack += [node.right, node.left]
+
+
+def _shown(value: Any) -> str:
+    if np.ndim(value):
+        return f"{type_of(np.asarray(value))}"
+    return f"{float(value):.6g}" if isinstance(value, (float, np.floating)) else str(value)

@@ -1,0 +1,136 @@
+"""What was measured of each statement in a run: plain records that go from process to process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from nncdbg.nan_watch.measuring.gates import Threshold
+from nncdbg.nan_watch.records import Operand, Site
+from nncdbg.stats.plain import combine
+from nncdbg.stats.summary import Summary
+
+Key: TypeAlias = "tuple[str, str, str]"
+"""(graph path, name of the value, op): what stays the same when a model is edited elsewhere."""
+
+
+@dataclass(slots=True)
+class Trip:
+    """A gate that tripped at a statement: how it was the first time, how often, and the worst of all."""
+
+    gate: Threshold
+    fact: str
+    actual: float
+    iteration: tuple[int, ...] = ()
+    inputs: tuple[Operand, ...] = ()
+    stats: Summary | None = None
+    count: int = 1
+    case: str | None = None
+    worst: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.worst = self.actual
+
+    def again(self, actual: float, count: int = 1) -> None:
+        """It tripped as well somewhere else."""
+        self.count += count
+        worse = max if self.gate.above else min
+        self.worst = worse(self.worst, actual)
+
+
+@dataclass(slots=True)
+class Units:
+    """Which units of a layer were ever other than 0, and how many samples of each were seen.
+
+    `alive` is bool[units]; None once the number of units changed, as then they are not the same.
+    """
+
+    alive: npt.NDArray[np.bool_] | None
+    samples: int = 0
+
+    def add(self, alive: npt.NDArray[np.bool_] | None, samples: int) -> None:
+        """More samples of the same units."""
+        same = self.alive is not None and alive is not None and alive.shape == self.alive.shape
+        self.alive = self.alive | alive if same else None  # type: ignore[operator]
+        self.samples += samples
+
+
+@dataclass(slots=True)
+class Track:
+    """All results of one statement in a run, its iterations and calls together; in the order of `order`."""
+
+    graph: str
+    site: Site
+    dtype: str
+    order: int
+    summary: Summary | None = None
+    visits: int = 0
+    units: Units | None = None
+    trips: dict[Threshold, Trip] = field(default_factory=dict)
+
+    @property
+    def key(self) -> Key:
+        return self.graph, self.site.value, self.site.op
+
+    def see(self, summary: Summary) -> None:
+        """Another result."""
+        self.visits += 1
+        self.summary = summary if self.summary is None else combine((self.summary, summary))
+
+    def see_units(self, alive: npt.NDArray[np.bool_], samples: int) -> None:
+        """Which units of a result are other than 0."""
+        if self.units is None:
+            self.units = Units(alive, samples)
+        else:
+            self.units.add(alive, samples)
+
+    def trip(self, gate: Threshold, actual: float, **first: Any) -> None:
+        """A gate trips; `first` are the fields of Trip, as they are the first time."""
+        known = self.trips.get(gate)
+        if known is None:
+            self.trips[gate] = Trip(gate, actual=actual, **first)
+        else:
+            known.again(actual)
+
+
+class Tracks:
+    """The tracks of several runs as one; a trip tells of the first run that had it."""
+
+    def __init__(self) -> None:
+        self.by_key: dict[Key, Track] = {}
+
+    def add(self, tracks: Iterable[Track], case: str | None = None) -> None:
+        """Take in what another run measured."""
+        for track in tracks:
+            for trip in track.trips.values():
+                trip.case = case
+            known = self.by_key.get(track.key)
+            if known is None:
+                self.by_key[track.key] = track
+            else:
+                _merge(known, track)
+
+    def ordered(self) -> list[Track]:
+        """All tracks in the order of execution."""
+        return sorted(self.by_key.values(), key=lambda track: track.order)
+
+
+def _merge(known: Track, other: Track) -> None:
+    known.visits += other.visits
+    known.order = min(known.order, other.order)
+    if other.summary is not None:
+        known.summary = other.summary if known.summary is None else combine((known.summary, other.summary))
+    if other.units is not None:
+        if known.units is None:
+            known.units = other.units
+        else:
+            known.units.add(other.units.alive, other.units.samples)
+    for gate, trip in other.trips.items():
+        if gate in known.trips:
+            known.trips[gate].again(trip.worst, trip.count)
+        else:
+            known.trips[gate] = trip

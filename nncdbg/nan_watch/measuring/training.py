@@ -1,0 +1,198 @@
+"""Why a NaN originates in a training loop: the op, the learning rate, or a gradient too large from the start.
+
+The values that a loop has carried stand in the journal of the run, so this costs nothing before there is
+something to explain.  Rules:
+
+* the norm of what the loop carries grew over the last iterations: the learning rate is too high, if the loop
+  learns, which is to say that it adds something to what it carries; else it just grew;
+* it did not, and an f16 or f8 result that was multiplied by a large power of two is infinite: the loss scale
+  is too large;
+* else, if what the loop carries was as before, the op itself is at fault.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.compilation.code import Code
+from nncdbg.engine.debugger import Debugger
+from nncdbg.engine.diagnosis.sightings import Sighting
+from nncdbg.engine.dtypes import FLOATS, NUMPY, name_of
+from nncdbg.engine.execution.transfers import IterationEnded
+from nncdbg.stats import summarize
+
+_LATEST = 16
+"""Iterations looked back over."""
+
+_GROWN = 10.0
+"""How many times a norm has to grow in them to be a trend."""
+
+_STEADY = 0.75
+"""Share of the iterations in which it has to grow."""
+
+_LEAST_SCALE = 64.0
+"""A factor from which on a power of two is a loss scale."""
+
+LEARNING_RATE, LOSS_SCALE, OP = "learning rate too high", "loss scale too large", "faulty op"
+GROWTH = "growth"
+
+_UPDATES = frozenset({"Add", "Sub", "Sum"})
+"""Ops by which a value is updated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`name` is one of the four; `evidence` says what was seen, `hint` the cure ("" for that of the op)."""
+
+    name: str
+    evidence: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Course:
+    """The norms of a carried value, iteration by iteration, oldest first; those that are finite."""
+
+    name: str
+    norms: list[float]
+    learns: bool
+    """Whether the next value is this one with something added."""
+
+    @property
+    def growth(self) -> float:
+        """How many times the norm grew if it did so steadily, else 1."""
+        first, last = self.norms[0], self.norms[-1]
+        rising = sum(1 for a, b in pairwise(self.norms) if b > a)
+        steady = rising >= _STEADY * (len(self.norms) - 1)
+        return last / first if steady and first > 0 else 1.0
+
+
+def judge_loop(debugger: Debugger, sighting: Sighting) -> Verdict | None:
+    """What a loop's history says of a birth in it; None for a birth elsewhere, or without such a history."""
+    if not sighting.iteration or sighting.role != "birth" or sighting.kind not in ("nan", "inf"):
+        return None
+    if not debugger.timeline.retains:
+        return None
+    steps = _iterations(debugger, sighting.tick)
+    courses = [course for course in _courses(debugger, steps) if len(course.norms) > 1]
+    grown = max(courses, key=lambda course: course.growth, default=None)
+    if grown is not None and len(grown.norms) > 2 and grown.growth >= _GROWN:
+        return _learning_rate(grown) if grown.learns else _growth(grown)
+    scale = _loss_scale(sighting)
+    if scale is not None:
+        return scale
+    return _op(courses) if courses else None
+
+
+def _learning_rate(course: _Course) -> Verdict:
+    hint = "use a smaller learning rate, or clip the gradient"
+    return Verdict(LEARNING_RATE, f"{LEARNING_RATE}: {_grew(course)}", hint)
+
+
+def _growth(course: _Course) -> Verdict:
+    return Verdict(GROWTH, _grew(course), "")
+
+
+def _grew(course: _Course) -> str:
+    count = len(course.norms) - 1
+    first, last = course.norms[0], course.norms[-1]
+    return (
+        f"the norm of %{course.name} grew from {first:.4g} to {last:.4g} "
+        f"over the previous {count} iterations, by {course.growth ** (1 / count):.3g} times each"
+    )
+
+
+def _op(courses: list[_Course]) -> Verdict | None:
+    course = max(courses, key=lambda each: each.norms[-1])
+    low, high = min(course.norms), max(course.norms)
+    if high > _GROWN * low:
+        return None
+    norms = f"the norm of %{course.name} was {low:.4g} to {high:.4g}"
+    return Verdict(OP, f"{OP}: the carried values were steady before ({norms})", "")
+
+
+def _iterations(debugger: Debugger, tick: int) -> list[tuple[Code, list[Any]]]:
+    """(block, slots) of the latest iterations of the innermost loop around a moment, oldest first."""
+    found: list[tuple[Code, list[Any]]] = []
+    for each in debugger.machine.finished():
+        if each.tick > tick or not isinstance(each, IterationEnded):
+            continue
+        if found and (each.code is not found[0][0] or len(found) == _LATEST):
+            break
+        found.append((each.code, each.slots))
+        if int(each.slots[1]) == 0:
+            break
+    return found[::-1]
+
+
+def _courses(debugger: Debugger, steps: list[tuple[Code, list[Any]]]) -> Iterator[_Course]:
+    if not steps:
+        return
+    code = steps[0][0]
+    for index, value in enumerate(code.graph.inputs[1:]):
+        contents = [debugger.backend.to_host(slots[2 + index]) for _, slots in steps]
+        # What the last of these iterations computed is what the next one began with.
+        contents.append(debugger.backend.to_host(steps[-1][1][code.operands[len(code.nodes)][index]]))
+        norms = [norm for content in contents if (norm := _norm(content)) is not None]
+        if norms and value.name:
+            yield _Course(
+                value.name, norms, _is_updated(code, 2 + index, code.operands[len(code.nodes)][index])
+            )
+
+
+def _is_updated(code: Code, before: int, after: int) -> bool:
+    """Whether what is carried on is a sum or difference with what was carried."""
+    pc = code.definition[after]
+    return pc >= 0 and code.nodes[pc].op in _UPDATES and before in code.operands[pc]
+
+
+def _norm(content: Any) -> float | None:
+    """The root of the mean square; None for what is not finite throughout, or no tensor of floats."""
+    if not isinstance(content, (np.ndarray, np.generic)) or content.dtype.hasobject:
+        return None
+    if name_of(content.dtype) not in FLOATS:
+        return None
+    summary = summarize(np.asarray(content))
+    if summary.mean is None or summary.std is None or summary.finite < summary.count:
+        return None
+    return math.hypot(summary.mean, summary.std)
+
+
+def _loss_scale(sighting: Sighting) -> Verdict | None:
+    """The factor that an infinite narrow result has in it, if it looks like a loss scale."""
+    if sighting.kind != "inf":
+        return None
+    code, pc = sighting.statement.code, sighting.statement.pc
+    slot = code.slot_of.get(sighting.value)
+    type_ = code.types.get(sighting.value) if slot is not None else None
+    dtype = getattr(type_, "dtype", "")
+    if dtype not in FLOATS or NUMPY[dtype].itemsize > 2:
+        return None
+    for name, factor in _factors(code, pc):
+        shown = f"%{name} = {factor:g}" if name else f"{factor:g}"
+        evidence = f"{LOSS_SCALE}: {dtype} cannot represent its factor {shown}"
+        return Verdict(LOSS_SCALE, evidence, "use a smaller or a dynamic loss scale")
+    return None
+
+
+def _factors(code: Code, pc: int) -> Iterator[tuple[str, float]]:
+    """The large powers of two that a statement's operands were multiplied by, nearest first."""
+    waiting, seen = [pc], {pc}
+    while waiting:
+        current = waiting.pop(0)
+        for slot in code.operands[current]:
+            content = code.template[slot]
+            if code.nodes[current].op == "Mul" and isinstance(content, np.ndarray) and content.size == 1:
+                factor = abs(float(content.reshape(())))
+                if factor >= _LEAST_SCALE and math.frexp(factor)[0] == 0.5:
+                    yield code.names[slot], factor
+            before = code.definition[slot]
+            if before >= 0 and before not in seen:
+                seen.add(before)
+                waiting.append(before)

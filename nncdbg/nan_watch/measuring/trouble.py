@@ -1,0 +1,331 @@
+"""Trouble that grows before there is a NaN: what is measured of every result while a program runs.
+
+The statistics are those that the inspection of each result writes anyway, read from the log.  Only
+activations are looked at once more, and only for `dead` and `saturated` (see `units`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from nncdbg.engine.compilation.code import Code
+from nncdbg.engine.compilation.linking import Binding, Execute
+from nncdbg.engine.debugger import Debugger
+from nncdbg.engine.dtypes import FLOATS, NUMPY, name_of
+from nncdbg.engine.errors import UsageError
+from nncdbg.engine.graph import Program
+from nncdbg.engine.ops.declaration import Content
+from nncdbg.engine.stopping.search import blocks
+from nncdbg.engine.values.values import type_of
+from nncdbg.nan_watch.measuring.carried import Carried
+from nncdbg.nan_watch.measuring.gates import Threshold
+from nncdbg.nan_watch.measuring.levels import Level, Levels, origin_of
+from nncdbg.nan_watch.measuring.tracks import Track
+from nncdbg.nan_watch.measuring.units import alive_units, cuts, saturated, unit_axis
+from nncdbg.nan_watch.records import Operand
+from nncdbg.nan_watch.watching import site_of
+from nncdbg.stats import summarize
+from nncdbg.stats.inspection import row_of, summary_of
+from nncdbg.stats.summary import Summary
+
+_GIVEN = (Content.CONSTANT, Content.GENERATED)
+"""Results that no operand changes."""
+
+_NARROW = frozenset(name for name in FLOATS if NUMPY[name].itemsize <= 2)
+
+_RELATIVE = frozenset({"growth", "depth", "headroom"})
+"""Measures for which one has to know how large the operands are."""
+
+_OF_ROW: dict[str, Callable[[Sequence[float]], float]] = {
+    "zeros": lambda row: row[7] / row[9],
+    "subnormals": lambda row: row[8] / row[9],
+    "max": lambda row: row[1],
+    "min": lambda row: row[0],
+    "abs": lambda row: max(abs(row[0]), abs(row[1])),
+    "span": lambda row: row[1] - row[0],
+    "mean": lambda row: row[2],
+    "std": lambda row: row[3],
+}
+"""Measures that stand in a row of the log, whose columns are those of `Summary`."""
+
+_WORDS = {"zeros": "the share of zeros", "subnormals": "the share of subnormals", "abs": "max |x|"}
+
+_FEWEST = 16
+"""Elements of a result from which on a share of them says something."""
+
+_SHARES = frozenset({"zeros", "subnormals", "saturated"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Spot:
+    """A statement as it is measured."""
+
+    binding: Binding
+    gates: tuple[Threshold, ...]
+    constants: frozenset[int]
+    """Which operands are constants."""
+    told: bool
+    """Whether what comes of it is told, or only handed on."""
+
+
+class Trouble:
+    """Measures every float result of a debugger's run against gates; `tracks` is what it saw.
+
+    The debugger is at its start, and made with `statistics=True`.  Without gates it only keeps the
+    statistics, for a recording.  Raises UsageError for a gate whose pattern names nothing.
+    """
+
+    def __init__(self, debugger: Debugger, gates: Sequence[Threshold]) -> None:
+        assert debugger.log is not None
+        check_patterns(debugger.program, gates)
+        self._debugger = debugger
+        self._log = debugger.log
+        self._to_host = debugger.backend.to_host
+        self._gates = tuple(gates)
+        self._levels = Levels(self._high_of)
+        self._relative = any(gate.kind in _RELATIVE for gate in gates)
+        self._tracks: dict[tuple[int, int, int], Track] = {}
+        carried = tuple(gate for gate in gates if gate.kind in ("update", "runaway"))
+        if carried:
+            debugger.machine.listeners.append(Carried(self, carried, debugger).hear)
+        debugger.measure(self.wrap)
+
+    @property
+    def tracks(self) -> list[Track]:
+        """What was measured, in the order of execution."""
+        return list(self._tracks.values())
+
+    # -- while it runs -----------------------------------------------------------------------------
+
+    def wrap(self, binding: Binding, execute: Execute) -> Execute:
+        """An instruction whose results are measured."""
+        content = binding.op.content
+        if content in _GIVEN or (content is Content.MOVED and not self._relative):
+            return execute
+        spot = self._spot(binding)
+
+        def measured(*inputs: Any) -> Any:
+            results = execute(*inputs)
+            if not self._debugger.timeline.replaying:
+                for index, result in enumerate(results if binding.several else (results,)):
+                    self._look(spot, inputs, index, result)
+            return results
+
+        return measured
+
+    def _spot(self, binding: Binding) -> _Spot:
+        code, pc = binding.code, binding.pc
+        place = binding.node.location
+        node = place.name or "" if place is not None else ""
+        names = [value.name for value in binding.node.outputs]
+        chosen = [gate for gate in self._gates if gate.concerns(code.graph.name, node, *names)]
+        constants = {
+            index
+            for index, slot in enumerate(code.operands[pc])
+            if code.definition[slot] < 0 and isinstance(code.template[slot], np.ndarray)
+        }
+        return _Spot(binding, tuple(chosen), frozenset(constants), binding.op.content is not Content.MOVED)
+
+    def _look(self, spot: _Spot, inputs: Sequence[Any], index: int, result: Any) -> None:
+        dtype = _float_name(result)
+        if dtype is None or not result.size:
+            return
+        row = self.row(result)
+        level = self._level(spot, inputs, result, row) if self._relative else None
+        if not spot.told:
+            return
+        summary = summary_of(row, dtype)
+        track = self.track(spot.binding.code, spot.binding.pc, index, dtype)
+        track.see(summary)
+        for gate in spot.gates:
+            measured = self._measure(gate, spot, inputs, result, row, level, track)
+            if measured is not None and gate.exceeded(measured[0]):
+                self.trip(track, gate, *measured, summary, spot.binding.code, spot.binding.pc, inputs)
+
+    def trip(
+        self,
+        track: Track,
+        gate: Threshold,
+        actual: float,
+        fact: str,
+        summary: Summary | None,
+        code: Code,
+        pc: int,
+        inputs: Sequence[Any],
+    ) -> None:
+        """A gate trips at a statement; how it was the first time is kept."""
+        if gate in track.trips:
+            track.trip(gate, actual)
+            return
+        iteration = tuple(frame.iteration for frame in self._debugger.machine.frames if frame.is_loop)
+        operands = tuple(self._operands(code, pc, inputs))
+        track.trip(gate, actual, fact=fact, iteration=iteration, inputs=operands, stats=summary)
+
+    def track(self, code: Code, pc: int, index: int, dtype: str) -> Track:
+        """The track of a statement's output."""
+        key = (id(code), pc, index)
+        found = self._tracks.get(key)
+        if found is None:
+            node = code.nodes[pc]
+            site = site_of(code, pc, node.outputs[index].name, self._debugger)
+            found = Track(graph_path(code), site, dtype, len(self._tracks))
+            self._tracks[key] = found
+        return found
+
+    def row(self, value: Any) -> list[float]:
+        """The statistics of a tensor, as they were logged; taken now if the log has them no more."""
+        found = self._log.row_of(value)
+        return found if found is not None else row_of(summarize(np.asarray(self._to_host(value))))
+
+    def _operands(self, code: Code, pc: int, inputs: Sequence[Any]) -> Iterable[Operand]:
+        for slot, value in zip(code.operands[pc], inputs, strict=False):
+            if value is None:
+                continue
+            dtype = _number_name(value)
+            known = type_of(self._to_host(value))
+            stats = summary_of(self.row(value), dtype) if dtype is not None else None
+            yield Operand(code.names[slot], str(known) if known is not None else None, stats)
+
+    # -- the quantities ----------------------------------------------------------------------------
+
+    def _measure(
+        self,
+        gate: Threshold,
+        spot: _Spot,
+        inputs: Sequence[Any],
+        result: Any,
+        row: Sequence[float],
+        level: Level | None,
+        track: Track,
+    ) -> tuple[float, str] | None:
+        """The quantity that a gate limits, and the words for it; None where there is no such thing."""
+        kind, name = gate.kind, track.site.value
+        if kind in _SHARES and result.size < _FEWEST:
+            return None
+        if kind in _OF_ROW:
+            actual = _OF_ROW[kind](row)
+            return (
+                None
+                if math.isnan(actual)
+                else (actual, f"{_WORDS.get(kind, kind)} of %{name} is {gate.shown(actual)}")
+            )
+        if kind == "saturated":
+            return self._saturated(spot, result, name)
+        if kind == "dead":
+            if cuts(spot.binding):
+                self._see_units(spot, result, track)
+            return None
+        if level is None or not level.high:
+            return None
+        if kind == "headroom":
+            return _headroom(name, track.dtype, level)
+        if kind == "depth":
+            actual = level.high / level.base
+            return actual, (
+                f"%{name} reaches {level.high:.4g}, {actual:.4g} times the smallest maximum "
+                f"on its path, {level.base:.4g}"
+            )
+        return self._growth(spot, inputs, name, level) if kind == "growth" else None
+
+    def _saturated(self, spot: _Spot, result: Any, name: str) -> tuple[float, str] | None:
+        op = spot.binding.op
+        if op.bounds is None:
+            return None
+        ends, of = saturated(op, np.asarray(self._to_host(result)), spot.binding.attributes)
+        what = "elements" if op.shares is None else "rows"
+        return (ends / of, f"{ends} of {of} {what} of %{name} are at their limits") if of else None
+
+    def _see_units(self, spot: _Spot, result: Any, track: Track) -> None:
+        if track.units is not None and (track.units.alive is None or track.units.alive.all()):
+            return  # A unit that was alive once is not dead.
+        host = np.asarray(self._to_host(result))
+        if host.ndim:
+            axis = unit_axis(spot.binding.code, spot.binding.pc, host.ndim)
+            alive = alive_units(host, axis)
+            track.see_units(alive, host.size // len(alive))
+
+    def _growth(
+        self, spot: _Spot, inputs: Sequence[Any], name: str, level: Level
+    ) -> tuple[float, str] | None:
+        origin = origin_of(level.high, self._operand_levels(spot, inputs))
+        if origin is None:
+            return None
+        actual = level.high / origin.high
+        words = f"%{name} reaches {level.high:.4g}, {actual:.4g} times the {origin.high:.4g} of its operands"
+        return actual, words
+
+    # -- levels ------------------------------------------------------------------------------------
+
+    def _level(self, spot: _Spot, inputs: Sequence[Any], result: Any, row: Sequence[float]) -> Level:
+        high = 0.0 if math.isnan(row[0]) else max(abs(row[0]), abs(row[1]))
+        return self._levels.follow(result, high, self._operand_levels(spot, inputs))
+
+    def _operand_levels(self, spot: _Spot, inputs: Sequence[Any]) -> Iterable[Level]:
+        for index, value in enumerate(inputs):
+            if _float_name(value) is not None:
+                level = self._levels.of(value, index in spot.constants)
+                if level is not None:
+                    yield level
+
+    def _high_of(self, value: Any) -> float | None:
+        low, high = self.row(value)[:2]
+        return None if math.isnan(low) else max(abs(low), abs(high))
+
+
+def _headroom(name: str, dtype: str, level: Level) -> tuple[float, str] | None:
+    """How many times the largest value fits; that of a constant, such as a mask's, is meant to be there."""
+    if dtype not in _NARROW or level.constant:
+        return None
+    most = float(ml_dtypes.finfo(NUMPY[dtype]).max)
+    actual = most / level.high
+    fact = (
+        f"%{name} reaches {level.high:.6g}, and the largest {dtype} is {most:.6g}: {actual:.4g} times as much"
+    )
+    return actual, fact
+
+
+def _float_name(value: Any) -> str | None:
+    name = _number_name(value)
+    return name if name in FLOATS else None
+
+
+def _number_name(value: Any) -> str | None:
+    """The element type of a tensor of numbers; None for all else."""
+    dtype = getattr(value, "dtype", None)
+    return None if dtype is None or dtype.hasobject else name_of(dtype)
+
+
+def graph_path(code: Code) -> str:
+    """The graphs around a statement, outermost first, such as `main/refine`."""
+    names = []
+    each: Code | None = code
+    while each is not None:
+        names.append(each.graph.name or ".".join(map(str, each.path[-2:])))
+        each = each.parent
+    return "/".join(reversed(names))
+
+
+def check_patterns(program: Program, gates: Iterable[Threshold]) -> None:
+    """Raises UsageError for a gate whose pattern chooses no value of a program."""
+    wanted = [gate for gate in gates if gate.pattern is not None]
+    if not wanted:
+        return
+    names: set[str] = set()
+    for _, graph in blocks(program):
+        names.add(graph.name)
+        for node in graph.nodes:
+            names.update(value.name for value in node.outputs)
+            if node.location is not None and node.location.name:
+                names.add(node.location.name)
+    for gate in wanted:
+        if not any(gate.concerns(name) for name in names):
+            near = difflib.get_close_matches(gate.pattern or "", names, 1)
+            hint = f"did you mean {near[0]}?" if near else "use a pattern for value names, such as layer*"
+            raise UsageError(f'the gate "{gate}" matches no value in this program', hint=hint)

@@ -1,0 +1,245 @@
+"""Misused memory: a program runs without reuse, in an arena and in a poisoned one, and the runs are compared.
+
+A value read after somebody else got its bytes is told with both: the victim is the statement that
+reads, the culprit the one that took the bytes.  Plans of other frameworks (offsets) are followed to the
+byte.  What no plan explains is a kernel's doing, and is found by running again.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path as FilePath
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.compilation.linking import Allocation
+from nncdbg.engine.debugger import Debugger
+from nncdbg.engine.divergence.memory_reuse import Start, who_changed, who_is_still_read
+from nncdbg.engine.divergence.played import Played, Player, digest
+from nncdbg.engine.errors import StoppedRun, UsageError
+from nncdbg.engine.findings import Finding
+from nncdbg.engine.graph import Program
+from nncdbg.engine.memory.arena import ArenaAllocation
+from nncdbg.engine.memory.packing import pack
+from nncdbg.engine.memory.placed import PlacedAllocation
+from nncdbg.engine.memory.plan_file import PlacedPlan, Site, plan_text, read_plan
+from nncdbg.engine.memory.reusing import ReusingAllocation
+from nncdbg.nan_watch.memory import plans as plan_words
+from nncdbg.nan_watch.memory import wording as words
+from nncdbg.nan_watch.records import Report, WatchFinding
+
+KINDS = ("reuse", "uninitialized", "guard", "state", "plan")
+"""What is found: a read of bytes that are somebody else's, of bytes that nobody wrote, a write beside a
+buffer, a kernel that remembers earlier runs, a plan that is wrong where no run shows it."""
+
+MAX_FINDINGS = 20
+
+
+def watch_memory(
+    program: Program,
+    inputs: Mapping[str, Any] | None = None,
+    *,
+    plan: PlacedPlan | str | os.PathLike[str] | None = None,
+    max_findings: int = MAX_FINDINGS,
+    **fields: Any,
+) -> Report:
+    """Run a program in several memories and tell who misuses memory.
+
+    `plan` is a file of offsets (see `engine.memory.plan_file`) or such a plan; without one the arena is
+    planned by liveness.  `inputs` and `fields` (dims, seed, max_ops, history, folder) are as for
+    Debugger.  Every finding trips.  A run that fails is told in `Report.error`.
+
+    Raises UsageError for a plan that cannot be read or does not fit the program, and what Debugger raises.
+    """
+    if fields.get("allocator") is not None:
+        raise UsageError("--memory cannot be used with --allocator", hint="omit --allocator")
+    fields.pop("allocator", None)
+    if plan is not None and not isinstance(plan, PlacedPlan):
+        plan = read_plan(plan, program)
+
+    def start(allocator: str | Allocation) -> Debugger:
+        # Fresh copies, so that a kernel that writes into an input spoils one run only.
+        given = {
+            name: np.array(value) if isinstance(value, np.ndarray) else value
+            for name, value in (inputs or {}).items()
+        }
+        return Debugger(program, given, allocator=allocator, statistics=False, **fields)
+
+    return _Watch(start, plan).run(max_findings)
+
+
+def memory_plan(
+    program: Program, inputs: Mapping[str, Any] | None = None, *, reuse: bool = True, **fields: Any
+) -> PlacedPlan:
+    """Our own plan of offsets for a program, out of the sizes that a run with these inputs shows.
+
+    Without `reuse` no byte occurs twice.  Raises the error of a run that fails, and what Debugger raises.
+    """
+    debugger = Debugger(program, inputs, allocator="debug", statistics=False, **fields)
+    played = Player(debugger, integrity=False).run()
+    if played.failed is not None:
+        moment, error = played.failed
+        frame = debugger.machine.frames[-1]
+        raise debugger.explain(error, frame, moment.statement.pc) from error
+    return pack(debugger.traps.codes, played.sizes, debugger.line_in, reuse=reuse)
+
+
+def write_plan(plan: PlacedPlan, file: str | os.PathLike[str]) -> None:
+    """Write a plan as `read_plan` reads it.  Raises UsageError if the file cannot be written."""
+    try:
+        FilePath(file).write_text(plan_text(plan), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write the plan {os.fspath(file)}: {error.strerror}") from None
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """One run: in which memory, what it showed, and what its arena's records say."""
+
+    title: str
+    debugger: Debugger
+    played: Played
+    arena: ReusingAllocation | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Watch:
+    start: Start
+    plan: PlacedPlan | None
+    found: dict[tuple[Any, ...], tuple[int, WatchFinding]] = field(default_factory=dict)
+    """By place and kind: the tick at which it was first seen, and what is told."""
+
+    def run(self, max_findings: int) -> Report:
+        started = time.perf_counter()
+        debugger = self.start("debug")
+        report = Report(notes=[*map(str, debugger.notes)])
+        base = _Run("without reuse", debugger, Player(debugger).run())
+        report.ops = base.played.ticks
+        self._misuse(base)
+        self._changed(base, "debug")
+        if base.played.failed is not None or base.played.paused:
+            self._ended_early(base, report)
+        else:
+            self._again(base)
+            for poison in (False, True):
+                self._compare(base, poison, report)
+            if self.plan is not None:
+                report.unchecked += plan_words.unrun(debugger, self.plan, base.played)
+        report.findings = self._ordered(max_findings)
+        report.counts["birth"] = len(self.found)
+        report.seconds = time.perf_counter() - started
+        return report
+
+    def _ended_early(self, base: _Run, report: Report) -> None:
+        debugger = base.debugger
+        frame = debugger.machine.frames[-1]
+        if base.played.failed is not None:
+            report.error = debugger.explain(base.played.failed[1], frame, frame.pc)
+        else:
+            report.error = StoppedRun("the run was stopped")
+        line = debugger.line_of(frame, frame.pc)
+        report.unchecked.append(f"statements after line {line}: the run did not finish")
+        report.unchecked.append("reuse of memory: the comparison needs a finished run")
+
+    def _ordered(self, max_findings: int) -> list[WatchFinding]:
+        """In the order of the run, what only the plan shows at the end; the first is marked."""
+        ordered = sorted(self.found.values(), key=lambda pair: pair[0])
+        findings = [finding for _, finding in ordered]
+        if findings:
+            findings[0] = replace(findings[0], first=True)
+        return findings[:max_findings]
+
+    def _add(self, tick: int, finding: WatchFinding) -> None:
+        site = finding.site
+        key = (finding.kind, site.line, site.value, finding.other and finding.other.line)
+        if key not in self.found:
+            self.found[key] = (tick, replace(finding, trips=True))
+
+    # -- each run -----------------------------------------------------------------------------
+
+    def _arena(self, poison: bool) -> ReusingAllocation:
+        if self.plan is not None:
+            return PlacedAllocation(self.plan, poison=poison)
+        return ArenaAllocation(poison=poison)
+
+    def _again(self, base: _Run) -> None:
+        """A second run of the same: what a kernel remembers of the first shows in it."""
+        base.debugger.restart()
+        played = Player(base.debugger, base.played, integrity=False).run()
+        if played.differs is not None and base.played.changed is None:
+            self._add(played.differs.moment.tick, words.state(base.debugger, played.differs))
+
+    def _compare(self, base: _Run, poison: bool, report: Report) -> None:
+        arena = self._arena(poison)
+        debugger = self.start(arena)
+        run = _Run("in the arena", debugger, Player(debugger, base.played).run(), arena)
+        self._misuse(run)
+        for misread in arena.misreads.values():
+            self._add(misread.tick, words.reuse(debugger, misread, self.plan, self._reaches(base, run)))
+        self._unexplained(base, run, poison)
+        if isinstance(arena, PlacedAllocation) and not poison:
+            self._planned(base, arena, report)
+
+    def _reaches(self, base: _Run, run: _Run) -> bool:
+        """Whether the outputs are others than without reuse."""
+        if not run.debugger.machine.ended:
+            return True
+        base_outputs: dict[str, Any] = base.debugger.outputs or {}
+        outputs: dict[str, Any] = run.debugger.outputs or {}
+        return any(digest(base_outputs.get(name)) != digest(value) for name, value in outputs.items())
+
+    def _misuse(self, run: _Run) -> None:
+        """What the allocation itself has seen of kernels: writes beside a buffer, elements nobody wrote."""
+        for moment, finding in run.played.findings:
+            if not _is_reuse(finding):
+                self._add(moment.tick, words.misuse(run.debugger, moment, finding))
+
+    def _changed(self, run: _Run, allocator: str | Allocation) -> None:
+        """A value that is not any more what was written, though its bytes are still its own."""
+        changed = run.played.changed
+        if changed is not None:
+            culprit = who_changed(self.start, allocator, changed)
+            self._add(changed.reader.tick, words.changed(run.debugger, changed, culprit))
+
+    def _unexplained(self, base: _Run, run: _Run, poison: bool) -> None:
+        """What differs before anybody read what is not his: a kernel that uses memory of others."""
+        differs, arena = run.played.differs, run.arena
+        assert arena is not None
+        if base.played.changed is None and not arena.misreads:
+            self._changed(run, self._arena(poison))
+        known = [misread.tick for misread in arena.misreads.values()]
+        known += [tick for tick, finding in self.found.values() if finding.kind != "plan"]
+        if differs is None or any(tick <= differs.moment.tick for tick in known):
+            return
+        read = None
+        if self.plan is None:
+            read = who_is_still_read(
+                self.start, lambda plan: ArenaAllocation(plan, poison=poison), base.played, differs
+            )
+        self._add(differs.moment.tick, words.unexplained(run.debugger, differs, read))
+
+    def _planned(self, base: _Run, arena: PlacedAllocation, report: Report) -> None:
+        """What is wrong with the plan where no run shows it, and what it leaves out."""
+        assert self.plan is not None
+        shown = set(_shown(arena))
+        for index, problem in enumerate(plan_words.plan_problems(base.debugger, self.plan, base.played)):
+            if problem.sites not in shown:
+                self._add(base.played.ticks + 1 + index, problem.finding)
+        report.unchecked += plan_words.left_out(base.debugger, arena)
+
+
+def _is_reuse(finding: Finding) -> bool:
+    """Told by the arena's records with all that they know (`Misread`)."""
+    return finding.kind == "guard" and finding.output is None
+
+
+def _shown(arena: PlacedAllocation) -> Iterator[frozenset[Site]]:
+    """Who was seen to take whose bytes."""
+    for misread in arena.misreads.values():
+        taker = misread.block.successor
+        if taker is not None:
+            yield frozenset((misread.block.owner.site, taker.site))

@@ -1,0 +1,231 @@
+"""Misused memory in words: victim, culprit, both live ranges, and the usual cure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from nncdbg.engine.compilation.code import Code, Statement
+from nncdbg.engine.debugger import Debugger
+from nncdbg.engine.divergence.memory_reuse import StillRead
+from nncdbg.engine.divergence.played import Changed, Differs, Moment
+from nncdbg.engine.findings import Finding
+from nncdbg.engine.memory.blocks import Block, Owner
+from nncdbg.engine.memory.live_ranges import lines_of
+from nncdbg.engine.memory.plan_file import PlacedPlan
+from nncdbg.engine.memory.reusing import Misread, verb
+from nncdbg.nan_watch.records import Operand, WatchFinding
+from nncdbg.nan_watch.records import Site as Line
+from nncdbg.nan_watch.watching import site_of
+
+CAUSES = (
+    "wrong reuse",
+    "uninitialized read",
+    "partial write",
+    "write out of bounds",
+    "write into foreign memory",
+    "kept reference",
+    "read before write",
+    "state between runs",
+    "wrong plan",
+    "unknown",
+)
+"""Every name that a cause of misused memory can have; scripts and baselines rely on them."""
+
+
+def reuse(debugger: Debugger, misread: Misread, plan: PlacedPlan | None, reaches: bool) -> WatchFinding:
+    """A statement that reads what somebody else has written over."""
+    block, statement = misread.block, misread.statement
+    taker = block.successor
+    evidence = _life(debugger, misread)
+    if taker is not None:
+        first, last = block.taken or (block.start, block.start + block.size)
+        begin, end = lines(debugger, taker.code, taker.value)
+        evidence += (
+            f"; %{taker.value} reused its bytes {first}..{last} at line {_line(debugger, taker.statement)}"
+            f"{_round(taker)} and is live from line {begin} to line {end}"
+        )
+    elif block.freed is not None:
+        evidence += f"; its memory was freed at line {_line(debugger, block.freed)}"
+    place = None if plan is None else plan.places.get(block.owner.site)
+    if place is not None and block.size > place.size:
+        evidence += f"; the plan reserves {place.size} bytes for it, but it needs {block.size}"
+    if place is not None and place.lives is not None:
+        evidence += f"; the plan considers it live from line {place.lives[0]} to line {place.lives[1]}"
+    other = taker.statement if taker is not None else block.freed
+    return WatchFinding(
+        "reuse",
+        "birth",
+        site_of(statement.code, statement.pc, misread.name, debugger),
+        iteration=misread.iteration,
+        inputs=_operands(statement),
+        reaches_output=reaches,
+        cause="wrong reuse",
+        evidence=evidence,
+        hint=_reuse_hint(block, taker),
+        other=None if other is None else _site(debugger, other, taker.value if taker else ""),
+        count=misread.count,
+    )
+
+
+def _reuse_hint(block: Block, taker: Owner | None) -> str:
+    if taker is None:
+        return f"free %{block.owner.value} after its last reader"
+    return f"place %{taker.value} at other bytes, or free %{block.owner.value} only after its last reader"
+
+
+def _round(taker: Owner) -> str:
+    return f" (iteration {taker.iteration})" if taker.iteration else ""
+
+
+def _life(debugger: Debugger, misread: Misread) -> str:
+    owner, reader = misread.block.owner, misread.statement.code
+    begin, end = lines(debugger, owner.code, owner.value)
+    known = ""
+    if misread.name != owner.value:
+        known = f" (read as %{misread.name})"
+        _, later = lines(debugger, reader, misread.name)
+        end = max((line for line in (end, later) if line is not None), default=None)
+    return f"%{owner.value}{known} is live from line {begin} to line {end}"
+
+
+def misuse(debugger: Debugger, moment: Moment, finding: Finding) -> WatchFinding:
+    """What an allocation has seen of a kernel: a write beside its buffer, elements that nobody wrote."""
+    statement, index = finding.binding, finding.output
+    code, pc = statement.code, statement.pc
+    outputs = code.nodes[pc].outputs if pc < len(code.nodes) else ()
+    name = outputs[index].name if index is not None and index < len(outputs) else ""
+    if finding.kind == "guard":
+        cause, hint = "write out of bounds", "write to the elements of `out` only"
+    elif index is None:
+        cause, hint = "uninitialized read", "write the tensor in full before it is read"
+    elif " read " in finding.detail:
+        cause, hint = "read before write", "write every element of `out` before reading it"
+    else:
+        cause, hint = "partial write", "write every element of `out`"
+    return WatchFinding(
+        finding.kind,
+        "birth",
+        site_of(code, pc, name, debugger),
+        iteration=moment.iteration,
+        inputs=_operands(statement),
+        cause=cause,
+        evidence=finding.detail,
+        hint=hint,
+        other=None if finding.other is None else _site(debugger, finding.other, ""),
+    )
+
+
+def changed(debugger: Debugger, found: Changed, culprit: Moment | None) -> WatchFinding:
+    """A value that somebody wrote into who does not own it."""
+    reader = found.reader.statement
+    evidence = f"%{found.name} changed after it was written"
+    if culprit is not None:
+        statement = culprit.statement
+        evidence += f": it changed while {verb(statement)} ran at line {_line(debugger, statement)}"
+        if any(statement.code.names[slot] == found.name for slot in statement.code.operands[statement.pc]):
+            evidence += ", which reads it as an operand"
+    else:
+        evidence += "; the statement that changed it is unknown"
+    return WatchFinding(
+        "reuse",
+        "birth",
+        site_of(reader.code, reader.pc, found.name, debugger),
+        iteration=found.reader.iteration,
+        inputs=_operands(reader),
+        cause="write into foreign memory" if culprit is not None else "unknown",
+        evidence=evidence,
+        hint="write only to the op's own result; copy operands, and do not keep buffers between calls",
+        other=None if culprit is None else _site(debugger, culprit.statement, ""),
+    )
+
+
+def state(debugger: Debugger, differs: Differs) -> WatchFinding:
+    """A kernel whose second run gives something else."""
+    told = differs.detail or f"computes a different %{differs.name} from the same operands"
+    statement = differs.moment.statement
+    return WatchFinding(
+        "state",
+        "birth",
+        site_of(statement.code, statement.pc, differs.name, debugger),
+        iteration=differs.moment.iteration,
+        inputs=_operands(statement),
+        cause="state between runs",
+        evidence=f"in the second run, {verb(statement)} {told}",
+        hint="do not keep state between calls; draw random numbers from `rng`",
+    )
+
+
+def unexplained(debugger: Debugger, differs: Differs, read: StillRead | None) -> WatchFinding:
+    """A statement that gives something else in an arena although its operands are right."""
+    statement = differs.moment.statement
+    what = f"%{differs.name} differs" if differs.name else differs.detail
+    evidence = f"{what} although its operands are equal"
+    cause, hint, other = "unknown", "read only the operands and `out` in the kernel", None
+    if read is not None:
+        owner, taker = read.block.owner, read.block.successor
+        begin, end = lines(debugger, owner.code, owner.value)
+        own = taker is not None and taker.statement.code.path == statement.code.path
+        if own and taker is not None and taker.statement.pc == statement.pc:
+            cause, hint = "read before write", "write every element of `out` before reading it"
+            evidence += f": its buffer reuses the memory of %{owner.value}, and it reads the old bytes"
+        else:
+            cause, hint = "kept reference", "do not keep operands or buffers between calls"
+            evidence += f": it still reads %{owner.value}, which is live from line {begin} to line {end}"
+        other, told = _taker(debugger, read.block)
+        evidence += told
+    return WatchFinding(
+        "reuse",
+        "birth",
+        site_of(statement.code, statement.pc, differs.name, debugger),
+        iteration=differs.moment.iteration,
+        inputs=_operands(statement),
+        cause=cause,
+        evidence=evidence,
+        hint=hint,
+        other=other,
+    )
+
+
+def _taker(debugger: Debugger, block: Block) -> tuple[Line | None, str]:
+    taker = block.successor
+    if taker is not None:
+        line = _line(debugger, taker.statement)
+        return _site(
+            debugger, taker.statement, taker.value
+        ), f"; %{taker.value} reused its bytes at line {line}"
+    if block.freed is not None:
+        return _site(
+            debugger, block.freed, ""
+        ), f"; its memory was freed at line {_line(debugger, block.freed)}"
+    return None, ""
+
+
+# -- places ----------------------------------------------------------------------------------------
+
+
+def _line(debugger: Debugger, statement: Statement) -> int | None:
+    return debugger.line_in(statement.code, statement.pc)
+
+
+def lines(debugger: Debugger, code: Code, name: str) -> Sequence[Any]:
+    """The first and the last line at which a value of a block is alive."""
+    slot = code.slot_of.get(name)
+    return (None, None) if slot is None else lines_of(code, slot, debugger.line_in)
+
+
+def _site(debugger: Debugger, statement: Statement, value: str) -> Line:
+    outputs = statement.code.nodes[statement.pc].outputs if statement.pc < len(statement.code.nodes) else ()
+    named = value or (outputs[0].name if outputs else "")
+    return site_of(statement.code, statement.pc, named, debugger)
+
+
+def _operands(statement: Statement) -> tuple[Operand, ...]:
+    code = statement.code
+    names = [code.names[slot] for slot in code.operands[statement.pc] if slot]
+    types = [code.types.get(name) for name in names]
+    return tuple(
+        Operand(name, str(known) if known is not None else None, None)
+        for name, known in zip(names, types, strict=True)
+        if name
+    )

@@ -1,0 +1,239 @@
+"""A small program with all that it needs, as reducing and repro bundles pass it around."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.compilation.code import initial_data
+from nncdbg.engine.dtypes import name_of
+from nncdbg.engine.errors import LoadError
+from nncdbg.engine.frontends.safetensors import STORABLE
+from nncdbg.engine.graph import (
+    Array,
+    Constant,
+    Graph,
+    Inline,
+    Node,
+    Program,
+    Reference,
+    SequenceType,
+    TensorType,
+    Type,
+    Value,
+    without_sizes,
+)
+from nncdbg.engine.values.values import type_of
+from nncdbg.nan_watch.bundles.tensor_file import key_for
+
+STORE = "data.safetensors"
+"""The store that the text of a case names."""
+
+_INLINE = 16
+"""Elements of a constant that still stand in the text."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayStore:
+    """`Store` over arrays in memory."""
+
+    arrays: Mapping[str, Array]
+
+    def keys(self) -> Iterable[str]:
+        return self.arrays.keys()
+
+    def type(self, key: str) -> TensorType:
+        array = self.read(key)
+        return TensorType(name_of(array.dtype), array.shape)
+
+    def read(self, key: str) -> Array:
+        if key not in self.arrays:
+            raise LoadError(f'the case has no tensor "{key}"')
+        return self.arrays[key]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Case:
+    """The statements of a graph, in order, and what they read.
+
+    `inputs` maps the names of the graph's inputs to what is given for them, `constants` those of its
+    parameters to their data; `graphs` are the graphs that are called, their weights in `weights`
+    by key.  `types` says what an input is that no array tells: a sequence, an optional.
+    """
+
+    nodes: tuple[Node, ...]
+    outputs: tuple[str, ...]
+    inputs: Mapping[str, Any]
+    constants: Mapping[str, Array]
+    opsets: Mapping[str, int]
+    name: str = "main"
+    graphs: Mapping[str, Graph] = field(default_factory=dict)
+    weights: Mapping[str, Array] = field(default_factory=dict)
+    types: Mapping[str, Type | None] = field(default_factory=dict)
+
+    def program(self) -> Program:
+        """The case as a program, whose weights stand in memory."""
+        arrays = dict(self.weights)
+        constants = []
+        for name, array in self.constants.items():
+            value = Value(name, TensorType(name_of(array.dtype), array.shape))
+            if array.size <= _INLINE or name_of(array.dtype) not in STORABLE:
+                constants.append(Constant(value, Inline(array)))
+            else:
+                key = key_for(name, arrays)
+                arrays[key] = array
+                constants.append(Constant(value, Reference(key)))
+        graph = Graph(
+            self.name,
+            tuple(Value(name, self._type(name, content)) for name, content in self.inputs.items()),
+            tuple(Value(name) for name in self.outputs),
+            self.nodes,
+            tuple(constants),
+        )
+        stores = (STORE,) if arrays else ()
+        return Program(
+            {self.name: graph, **self.graphs},
+            self.name,
+            stores,
+            self.opsets,
+            readers=(ArrayStore(arrays),) if arrays else (),
+        )
+
+    def _type(self, name: str, content: Any) -> Type | None:
+        known = type_of(content)
+        if known is not None:
+            return known
+        if isinstance(content, (list, tuple)) and content and (element := type_of(content[0])) is not None:
+            return SequenceType(without_sizes(element))
+        return self.types.get(name)
+
+    @property
+    def statements(self) -> int:
+        """How many statements it has, those of called graphs and blocks too."""
+        graphs = [self.nodes, *(graph.nodes for graph in self.graphs.values())]
+        return sum(1 for nodes in graphs for _ in every_node(nodes))
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the data that it needs."""
+        held = [*self.inputs.values(), *self.constants.values(), *self.weights.values()]
+        return sum(map(bytes_of, held))
+
+
+def case_of_program(program: Program, inputs: Mapping[str, Any]) -> Case:
+    """A whole program as a case; its weights are read."""
+    weights: dict[str, Array] = {}
+    entry = program.graphs[program.entry]
+    constants = {each.value.name: initial_data(each, program) for each in entry.constants}
+    others = called_graphs(program, entry.nodes, weights)
+    return Case(
+        tuple(stored_blocks(node, program, weights) for node in entry.nodes),
+        tuple(value.name for value in entry.outputs),
+        dict(inputs),
+        constants,
+        program.opsets,
+        entry.name,
+        others,
+        weights,
+        {value.name: value.type for value in entry.inputs},
+    )
+
+
+def called_graphs(program: Program, nodes: Sequence[Node], weights: dict[str, Array]) -> dict[str, Graph]:
+    """The graphs that statements call, directly or not, their weights read into `weights`."""
+    found: dict[str, Graph] = {}
+    waiting = _calls(nodes)
+    while waiting:
+        name = waiting.pop()
+        if name not in found and name in program.graphs:
+            found[name] = _stored(program.graphs[name], program, weights)
+            waiting.extend(_calls(found[name].nodes))
+    return {name: found[name] for name in program.graphs if name in found}
+
+
+def stored_blocks(node: Node, program: Program, weights: dict[str, Array]) -> Node:
+    """A statement whose blocks have their weights in `weights`."""
+    if not node.subgraphs:
+        return node
+    return replace(node, subgraphs=tuple(_stored(each, program, weights) for each in node.subgraphs))
+
+
+def _stored(graph: Graph, program: Program, weights: dict[str, Array]) -> Graph:
+    constants = tuple(_stored_constant(each, program, weights) for each in graph.constants)
+    nodes = tuple(stored_blocks(node, program, weights) for node in graph.nodes)
+    return replace(graph, constants=constants, nodes=nodes)
+
+
+def _stored_constant(constant: Constant, program: Program, weights: dict[str, Array]) -> Constant:
+    array = initial_data(constant, program)
+    if array.size <= _INLINE or name_of(array.dtype) not in STORABLE:
+        return replace(constant, data=Inline(array))
+    key = constant.data.key if isinstance(constant.data, Reference) else constant.value.name
+    if weights.get(key) is not array:  # One array per constant, however often it is met.
+        key = key_for(key, weights)
+    weights[key] = array
+    return replace(constant, data=Reference(key))
+
+
+def _calls(nodes: Iterable[Node]) -> list[str]:
+    return [node.op[1:] for node in every_node(nodes) if node.op.startswith("@")]
+
+
+def every_node(nodes: Iterable[Node]) -> Iterator[Node]:
+    """Statements and those in their blocks."""
+    stack = list(nodes)
+    while stack:
+        node = stack.pop()
+        yield node
+        for graph in node.subgraphs:
+            stack.extend(graph.nodes)
+
+
+def free_names(node: Node) -> set[str]:
+    """The names that a statement reads from around it, its blocks' too."""
+    found = {operand for operand in node.inputs if isinstance(operand, str)}
+    stack = [(graph, frozenset[str]()) for graph in node.subgraphs]
+    while stack:
+        graph, outer = stack.pop()
+        own = {value.name for value in graph.inputs} | {each.value.name for each in graph.constants}
+        own |= {value.name for inner in graph.nodes for value in inner.outputs} | outer
+        read = {value.name for value in graph.outputs}
+        read |= {name for inner in graph.nodes for name in inner.inputs if isinstance(name, str)}
+        found |= read - own
+        stack.extend((block, frozenset(own)) for inner in graph.nodes for block in inner.subgraphs)
+    return found - {""}
+
+
+def free_name(name: str, taken: Collection[str]) -> str:
+    """The name, or with a number behind it the first one that is not taken."""
+    found, number = name, 1
+    while found in taken:
+        number += 1
+        found = f"{name}.{number}"
+    return found
+
+
+def bytes_of(content: Any) -> int:
+    """The bytes of a tensor, or of all in a sequence."""
+    if isinstance(content, (list, tuple)):
+        return sum(map(bytes_of, content))
+    return int(content.nbytes) if isinstance(content, (np.ndarray, np.generic)) else 0
+
+
+def unsized(node: Node) -> Node:
+    """A statement that says the element types of its results, but no sizes, which may change."""
+    outputs = tuple(replace(each, type=each.type and without_sizes(each.type)) for each in node.outputs)
+    return replace(node, outputs=outputs, subgraphs=tuple(map(unsized_graph, node.subgraphs)))
+
+
+def unsized_graph(graph: Graph) -> Graph:
+    """A graph that says no sizes."""
+    return replace(
+        graph,
+        inputs=tuple(replace(each, type=each.type and without_sizes(each.type)) for each in graph.inputs),
+        outputs=tuple(replace(each, type=each.type and without_sizes(each.type)) for each in graph.outputs),
+        nodes=tuple(map(unsized, graph.nodes)),
+    )

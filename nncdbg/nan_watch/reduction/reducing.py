@@ -1,0 +1,196 @@
+"""`nncdbg.reduce`: find, reduce, keep the state, write the bundle, verify it in a new process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nncdbg.engine.errors import RunError
+from nncdbg.engine.frontends import ProgramSource, load
+from nncdbg.engine.graph import Program
+from nncdbg.engine.ops.library import load_op_library
+from nncdbg.nan_watch.bundles.bundle import check_folder, write_bundle
+from nncdbg.nan_watch.measuring.gates import USUAL, split
+from nncdbg.nan_watch.records import WatchFinding
+from nncdbg.nan_watch.reduction.case import Case
+from nncdbg.nan_watch.reduction.reduction import Progress, Reduction
+from nncdbg.nan_watch.reduction.sameness import Probe, Settings, Signature, found_first
+from nncdbg.nan_watch.reduction.state import load_state, origin_of, save_state
+
+
+@dataclass(slots=True)
+class Reduced:
+    """What a reduction has come to.
+
+    `finding` is as the bundle shows it, `runs` how many programs were watched on the way;
+    `interrupted` if it was stopped before its end.
+    """
+
+    case: Case
+    finding: WatchFinding
+    signature: Signature
+    runs: int
+    interrupted: bool = False
+
+    @property
+    def program(self) -> Program:
+        """The reduced program."""
+        return self.case.program()
+
+    @property
+    def inputs(self) -> Mapping[str, Any]:
+        """The reduced inputs by name."""
+        return self.case.inputs
+
+
+def reduce(
+    program: ProgramSource,
+    inputs: Mapping[str, Any] | None = None,
+    *,
+    folder: str | os.PathLike[str],
+    fail_on: str | Iterable[str] = USUAL,
+    strict: bool = False,
+    backend: str = "numpy",
+    fallback: bool = False,
+    allocator: str | None = None,
+    dims: Mapping[str, int] | None = None,
+    seed: int = 0,
+    max_ops: int | None = None,
+    state: str | os.PathLike[str] | None = None,
+    op_libraries: Iterable[str | os.PathLike[str]] = (),
+) -> Reduced:
+    """Write the smallest program and inputs with the same finding into `folder`, a repro bundle.
+
+    `program` and the arguments of the run are as for `nncdbg.watch`.  `state` is a file that keeps the
+    progress of a long reduction.  `op_libraries` are the Python files with kernels that the program needs;
+    they are loaded.  Ctrl-C writes the best result so far.
+
+    Raises UsageError if a watch finds nothing or `folder` has other files, RunError if the bundle does not
+    show the finding in a new process, and the errors of Debugger.
+    """
+    libraries = [os.path.abspath(each) for each in op_libraries]
+    for library in libraries:
+        load_op_library(library)
+    settings = Settings(
+        backend=backend,
+        fallback=fallback,
+        allocator=allocator,
+        seed=seed,
+        max_ops=max_ops,
+        fail_on=[*split(fail_on)] if isinstance(fail_on, str) else [*fail_on],
+        strict=strict,
+        op_libraries=libraries,
+    )
+    program = load(program)
+    drawn = settings.debugger(program, inputs, dims=dims).inputs
+    job = Job(program, drawn, settings, Path(state) if state is not None else None)
+    reduced = job.run(Path(folder), model=program.source or "")
+    if not reduced.interrupted:
+        verify(Path(folder), reduced.signature, settings)
+    return reduced
+
+
+@dataclass(slots=True)
+class Job:
+    """One reduction of `program` with `inputs`.
+
+    With `state` it begins where that file says, and keeps it up to date.
+    """
+
+    program: Program
+    inputs: Mapping[str, Any]
+    settings: Settings
+    state: Path | None = None
+    told: Callable[[Progress], None] = lambda progress: None
+    _origin: str = ""
+    _reduction: Reduction | None = field(default=None)
+
+    def run(self, folder: Path, *, model: str = "") -> Reduced:
+        """Reduce, and write the bundle into `folder`; an interruption leaves the best so far there.
+
+        Raises UsageError if a watch finds nothing, KeyboardInterrupt if there is nothing yet to be written.
+        """
+        check_folder(folder)
+        interrupted = False
+        try:
+            self._reduce()
+        except KeyboardInterrupt:
+            if self._reduction is None or self._reduction.best is None:
+                raise
+            interrupted = True
+        assert self._reduction is not None
+        best, probe = self._reduction.best, self._reduction.probe
+        assert best is not None
+        finding = write_bundle(folder, best, probe.signature, self.settings, model=model)
+        return Reduced(best, finding, probe.signature, probe.runs, interrupted)
+
+    def _reduce(self) -> None:
+        done = self._resume() if self.state is not None and self.state.exists() else self._begin()
+        assert self._reduction is not None
+        if not done:
+            self._reduction.finish()
+            self._save(done=True)
+
+    def _begin(self) -> bool:
+        self.told(Progress("looking for the finding", 0, 0, 0))
+        if self.state is not None:
+            self._origin = origin_of(self.program, self.inputs, self.settings)
+        finding = found_first(self.program, self.inputs, self.settings)
+        self._reduction = self._made(Probe(Signature.of(finding), self.settings))
+        self._reduction.start(self.program, self.inputs, finding)
+        return False
+
+    def _resume(self) -> bool:
+        """Take up what the state says; whether nothing is left to do."""
+        assert self.state is not None
+        self._origin = origin_of(self.program, self.inputs, self.settings)
+        saved = load_state(self.state, self._origin)
+        probe = Probe(saved.signature, self.settings, runs=saved.runs)
+        self._reduction = self._made(probe)
+        self._reduction.best = saved.case
+        if not probe(saved.case):
+            raise RunError(
+                f"the program in {self.state} no longer reproduces the finding",
+                hint="use the same versions of nncdbg, NumPy and backend, or delete the state file",
+            )
+        return saved.done
+
+    def _made(self, probe: Probe) -> Reduction:
+        return Reduction(probe, kept=lambda case: self._save(), told=self.told)
+
+    def _save(self, *, done: bool = False) -> None:
+        if self.state is None or self._reduction is None or self._reduction.best is None:
+            return
+        probe = self._reduction.probe
+        save_state(self.state, self._origin, self._reduction.best, probe.signature, probe.runs, done=done)
+
+
+def verify(folder: Path, signature: Signature, settings: Settings) -> None:
+    """Watch a bundle in a process of its own; RunError if the finding is not there."""
+    command = [sys.executable, "-m", "nncdbg", "watch", str(folder), "--json"]
+    for library in settings.op_libraries:
+        command += ["--op-library", library]
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+    try:
+        findings = json.loads(done.stdout)["findings"]
+    except (ValueError, KeyError, TypeError):
+        said = done.stderr.strip().splitlines()[:1]
+        raise RunError(f"cannot watch the bundle {folder} in a new process: {' '.join(said)}") from None
+    tripping = [each for each in findings if each["trips"]]
+    if not tripping or _signature(tripping[0]) != signature:
+        raise RunError(
+            f"the bundle {folder} does not reproduce the finding in a new process",
+            hint="check whether a kernel uses random numbers, the time or state from earlier runs",
+        )
+
+
+def _signature(found: Mapping[str, Any]) -> Signature:
+    within = found["within"]["op"] if found["within"] else ""
+    name = "" if found["op"] else found["value"]
+    return Signature(found["kind"], found["op"], found["cause"], within, name)

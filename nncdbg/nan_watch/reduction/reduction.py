@@ -1,0 +1,136 @@
+"""The smallest program and inputs that still show a finding.
+
+First the run is written down as a straight line up to the finding, and cut near it: what is left out
+becomes an input with the value that it had.  Then delta debugging takes statements away, and after that
+elements of the data.  Each step is believed only after a watch has found the same again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nncdbg.engine.errors import RunError
+from nncdbg.engine.graph import Program
+from nncdbg.nan_watch.records import WatchFinding
+from nncdbg.nan_watch.reduction.case import Case, case_of_program
+from nncdbg.nan_watch.reduction.minimizing import minimized
+from nncdbg.nan_watch.reduction.sameness import Probe
+from nncdbg.nan_watch.reduction.shrinking import shrunk
+from nncdbg.nan_watch.reduction.straight_line import Line, flat_line, outer_line
+
+ROUNDS = 4
+"""Times that statements and data are gone over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a reduction has come."""
+
+    phase: str
+    runs: int
+    statements: int
+    bytes: int
+
+
+@dataclass(slots=True)
+class Reduction:
+    """Reduces step by step.  `best` is the smallest case so far, None before there is one.
+
+    `kept` is called with every new best one, `told` with the progress.
+    """
+
+    probe: Probe
+    kept: Callable[[Case], None] = lambda case: None
+    told: Callable[[Progress], None] = lambda progress: None
+    best: Case | None = None
+    phase: str = "looking for the finding"
+
+    def start(self, program: Program, inputs: Mapping[str, Any], finding: WatchFinding) -> None:
+        """Find a first case: the nearest surroundings of the finding, as a watch told it, that show it.
+
+        Raises RunError if the finding does not come again.
+        """
+        self.probe.asked = lambda runs: self._tell()
+        self._enter("cutting near the finding")
+        for line in self._lines(program, inputs, finding):
+            for kept in _surroundings(line):
+                if self._try(line.case(kept)):
+                    return
+        if not self._try(case_of_program(program, inputs)):
+            raise RunError(
+                "the finding did not occur again",
+                hint="check whether a kernel uses random numbers or the time",
+            )
+
+    def finish(self) -> Case:
+        """Make the first case as small as it goes."""
+        assert self.best is not None
+        self.probe.asked = lambda runs: self._tell()
+        for _ in range(ROUNDS):
+            before = _size(self.best)
+            self._fewer_statements()
+            self._enter("reducing the data")
+            shrunk(self.best, self._try)
+            if _size(self.best) == before:
+                break
+        return self.best
+
+    def _fewer_statements(self) -> None:
+        """Delta debugging of the statements, the finding's own apart."""
+        assert self.best is not None
+        self._enter("reducing the statements")
+        finding = self.probe.finding(self.best)
+        assert finding is not None
+        for line in self._lines(self.best.program(), self.best.inputs, finding):
+            everything = line.case(range(len(line.nodes)))
+            if everything.statements > self.best.statements or not self.probe(everything):
+                continue
+            self._minimize(line)
+            return
+
+    def _minimize(self, line: Line) -> None:
+        kept = [at for at in sorted(line.distances()) if at != len(line.nodes) - 1]
+        minimized(kept, lambda part: self._try(line.case(part)))
+
+    def _lines(self, program: Program, inputs: Mapping[str, Any], finding: WatchFinding) -> Iterator[Line]:
+        """The run up to the finding without control flow, and as the program has it."""
+        traced = self.probe.trace(program, inputs, finding)
+        for view in (flat_line, outer_line):
+            line = view(traced)
+            if line is not None:
+                yield line
+
+    def _try(self, case: Case) -> bool:
+        """Whether a case shows the finding; then it is the best one."""
+        if not self.probe(case):
+            return False
+        self.best = case
+        self.kept(case)
+        self._tell()
+        return True
+
+    def _enter(self, phase: str) -> None:
+        self.phase = phase
+        self._tell()
+
+    def _tell(self) -> None:
+        best = self.best
+        statements, size = (best.statements, best.bytes) if best is not None else (0, 0)
+        self.told(Progress(self.phase, self.probe.runs, statements, size))
+
+
+def _size(case: Case) -> tuple[int, int]:
+    return case.statements, case.bytes
+
+
+def _surroundings(line: Line) -> Iterator[Sequence[int]]:
+    """The finding's statement alone, then with those up to 1, 2, 4 ... statements away."""
+    distances = line.distances()
+    farthest, reach = max(distances.values()), 0
+    while True:
+        yield [at for at, distance in distances.items() if distance <= reach]
+        if reach >= farthest:
+            return
+        reach = min(2 * reach or 1, farthest)

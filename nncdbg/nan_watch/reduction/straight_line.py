@@ -1,0 +1,175 @@
+"""What a trace has recorded, as a straight line of statements, from which any part can be cut out."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.compilation.code import Code
+from nncdbg.engine.debugger import Debugger
+from nncdbg.engine.graph import Array, Graph, Node, Type
+from nncdbg.nan_watch.reduction.case import Case, called_graphs, free_name, free_names, stored_blocks, unsized
+from nncdbg.nan_watch.reduction.tracing import Executed, Trace
+
+
+@dataclass(slots=True, eq=False)
+class Line:
+    """Statements in the order of execution, every name defined once; the last one is the finding's.
+
+    `contents` are the values of names that were read, on the host; `constants` the data of parameters.
+    """
+
+    nodes: list[Node] = field(default_factory=list)
+    contents: dict[str, Any] = field(default_factory=dict)
+    types: dict[str, Type | None] = field(default_factory=dict)
+    constants: dict[str, Array] = field(default_factory=dict)
+    outputs: tuple[str, ...] = ()
+    opsets: Mapping[str, int] = field(default_factory=dict)
+    name: str = "main"
+    graphs: Mapping[str, Graph] = field(default_factory=dict)
+    weights: dict[str, Array] = field(default_factory=dict)
+
+    def distances(self) -> dict[int, int]:
+        """Per statement that the last one depends on, how many statements away it is."""
+        maker = {value.name: at for at, node in enumerate(self.nodes) for value in node.outputs if value.name}
+        last = len(self.nodes) - 1
+        found, waiting = {last: 0}, deque([last])
+        while waiting:
+            at = waiting.popleft()
+            for name in free_names(self.nodes[at]):
+                before = maker.get(name)
+                if before is not None and before not in found:
+                    found[before] = found[at] + 1
+                    waiting.append(before)
+        return found
+
+    def case(self, kept: Sequence[int]) -> Case:
+        """These statements, as far as the last one depends on them; all else that is read is given."""
+        chosen, needed = self._needed(kept)
+        made = {value.name for at in chosen for value in self.nodes[at].outputs}
+        given = [name for name in needed if name not in made]
+        calls = {node.op[1:] for at in chosen for node in (self.nodes[at],) if node.op.startswith("@")}
+        return Case(
+            tuple(self.nodes[at] for at in chosen),
+            self.outputs,
+            {name: self.contents[name] for name in given if name not in self.constants},
+            {name: self.constants[name] for name in given if name in self.constants},
+            self.opsets,
+            self.name,
+            self.graphs if calls or any(self.nodes[at].subgraphs for at in chosen) else {},
+            self.weights if calls or any(self.nodes[at].subgraphs for at in chosen) else {},
+            {name: self.types.get(name) for name in given},
+        )
+
+    def _needed(self, kept: Sequence[int]) -> tuple[list[int], list[str]]:
+        """The statements that the last one needs of these, in order, and all names that are read."""
+        last = len(self.nodes) - 1
+        needed: dict[str, None] = {}
+        chosen = []
+        for at in sorted({*kept, last}, reverse=True):
+            if at == last or any(value.name in needed for value in self.nodes[at].outputs):
+                chosen.append(at)
+                needed.update(dict.fromkeys(sorted(free_names(self.nodes[at]))))
+        return chosen[::-1], list(needed)
+
+
+def flat_line(trace: Trace) -> Line | None:
+    """Every executed statement; None where the finding is at a statement of control flow."""
+    code, pc = trace.statement.code, trace.statement.pc
+    if not trace.flat or trace.flat[-1].node is not code.nodes[pc]:
+        return None
+    return _Naming(trace, trace.flat, own=False).line()
+
+
+def outer_line(trace: Trace) -> Line | None:
+    """The statements of the entry graph, blocks and calls whole; None if none of them was begun."""
+    return _Naming(trace, trace.outer, own=True).line() if trace.outer else None
+
+
+class _Naming:
+    """Gives every object of a trace one name; those of the finding keep what they were called.
+
+    With `own`, every name stays, as each is defined once already, and blocks read them too.
+    """
+
+    def __init__(self, trace: Trace, executed: Sequence[Executed], *, own: bool) -> None:
+        self.trace = trace
+        self.own = own
+        self.executed = list(executed)
+        self.to_host = trace.debugger.backend.to_host
+        self.names: dict[int, str] = {}
+        self.taken: set[str] = set()
+        self.made_last = frozenset(value.name for value in self.executed[-1].node.outputs)
+        self.parameters = _parameters(trace.debugger)
+        self.given = {} if own else {**self.parameters, **_inputs(trace.debugger)}
+        program = trace.debugger.program
+        self.built = Line(opsets=program.opsets, name=program.entry)
+
+    def line(self) -> Line:
+        line, program = self.built, self.trace.debugger.program
+        self.taken |= {name for name in self.made_last if name}
+        for number, one in enumerate(self.executed):
+            line.nodes.append(self._statement(one, number == len(self.executed) - 1))
+        value = self.trace.value
+        last = [each.name for each in line.nodes[-1].outputs if each.name]
+        line.outputs = (value,) if value in last else tuple(last)
+        line.graphs = called_graphs(program, line.nodes, line.weights)
+        return line
+
+    def _statement(self, one: Executed, last: bool) -> Node:
+        renamed = {name: self._name_of(name, content, one.code) for name, content in one.read.items()}
+        inputs = tuple(renamed[name] if isinstance(name, str) else name for name in one.node.inputs)
+        outputs = []
+        for index, value in enumerate(one.node.outputs):
+            name = value.name
+            if name and not last and not self.own:
+                name = free_name(name, self.taken)
+                self.taken.add(name)
+            if name and index < len(one.results):
+                self.names[id(one.results[index])] = name
+                self.built.contents[name] = self._content(one.results[index])
+                self.built.types[name] = one.code.types.get(value.name)
+            outputs.append(replace(value, name=name))
+        node = replace(one.node, inputs=inputs, outputs=tuple(outputs))
+        if node.subgraphs:
+            node = stored_blocks(node, self.trace.debugger.program, self.built.weights)
+        return unsized(node)
+
+    def _name_of(self, name: str, content: Any, code: Code) -> str:
+        known = self.names.get(id(content)) if not self.own else None
+        if known is not None:
+            return known
+        name = self.given.get(id(content), name)
+        found = name if self.own else free_name(name, self.taken)
+        self.taken.add(found)
+        self.names[id(content)] = found
+        if id(content) in self.parameters:
+            self.built.constants[found] = self.to_host(content)
+        self.built.contents[found] = self._content(content)
+        self.built.types[found] = code.types.get(name)
+        return found
+
+    def _content(self, content: Any) -> Any:
+        return self.to_host(self.trace.contents.get(id(content), content))
+
+
+def _inputs(debugger: Debugger) -> dict[int, str]:
+    """The names of the program's inputs by the identities of their values; layers call these otherwise."""
+    slots = debugger.machine.frames[0].slots
+    names = [value.name for value in debugger.program.graphs[debugger.program.entry].inputs]
+    return {id(content): name for content, name in zip(slots[1:], names, strict=False)}
+
+
+def _parameters(debugger: Debugger) -> dict[int, str]:
+    """The names of constants by the identities of their arrays."""
+    found = {}
+    for code in debugger.traps.codes:
+        for constant in code.graph.constants:
+            content = code.template[code.slot_of[constant.value.name]]
+            if isinstance(content, np.ndarray):
+                found[id(content)] = constant.value.name
+    return found

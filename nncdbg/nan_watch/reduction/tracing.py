@@ -1,0 +1,182 @@
+"""A run up to a finding, as straight-line material: each executed statement with what it read and wrote.
+
+Two views: `flat` takes every statement wherever it was executed, so that calls, branches and loops are gone;
+`outer` takes the statements of the entry graph whole, with their blocks.  A value is known by its
+identity: control flow hands the same objects on.  What no kept statement made becomes an input.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nncdbg.engine.compilation.code import Code, Statement
+from nncdbg.engine.debugger import Debugger
+from nncdbg.engine.diagnosis.sightings import Sighting
+from nncdbg.engine.errors import RunError
+from nncdbg.engine.execution.events import Failed
+from nncdbg.engine.execution.frame import Frame
+from nncdbg.engine.graph import Node
+from nncdbg.engine.values.values import copied
+from nncdbg.nan_watch.reduction.case import bytes_of, free_names
+
+LONGEST = 20_000
+"""Executed statements that are remembered; what came before stands as values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a trace ends: at a sighting, or after the statement at `place`.
+
+    A place is an op, the value that it writes, and the iterations of the loops around it; without
+    these any will do.
+    """
+
+    seen: Callable[[Sighting], bool] | None = None
+    place: tuple[str, str, tuple[int, ...]] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Executed:
+    """A statement as it was executed: per name that it reads the object, and its results."""
+
+    node: Node
+    code: Code
+    read: Mapping[str, Any]
+    results: Sequence[Any]
+
+
+@dataclass(slots=True, eq=False)
+class Trace:
+    """What was executed up to the finding, whose statement is the last.
+
+    `ticks` is the number of statements executed before that one; `value` is the name of the finding's value.
+    """
+
+    debugger: Debugger
+    flat: deque[Executed]
+    outer: deque[Executed]
+    statement: Statement
+    value: str
+    ticks: int
+    contents: Mapping[int, Any]
+    """By identity what a value was, where its memory is used again."""
+
+
+def trace(debugger: Debugger, target: Target) -> Trace:
+    """Run a program, which is at its start, statement by statement up to a target.
+
+    Raises RunError if it is never reached, and KeyboardInterrupt after a pause.
+    """
+    return _Tracer(debugger, target).run()
+
+
+class _Tracer:
+    def __init__(self, debugger: Debugger, target: Target) -> None:
+        debugger.uncatch()
+        self.debugger = debugger
+        self.target = target
+        self.trail = debugger.follow()
+        self.flat: deque[Executed] = deque()
+        self.outer: deque[Executed] = deque()
+        self.contents: dict[int, Any] = {}
+        self.bytes = 0
+        self.seen = 0
+        self.begun: tuple[int, dict[str, Any]] = (0, {})
+        """The statement of the entry graph that is under way, and what it read."""
+
+    def run(self) -> Trace:
+        machine = self.debugger.machine
+        self._keep_house()
+        while not machine.ended:
+            frame, ticks = machine.frames[-1], machine.tick
+            pc = frame.pc
+            reading = _reading(frame, pc) if pc < len(frame.code.nodes) else {}
+            plain = frame.code.runs_kernel(pc)
+            if len(machine.frames) == 1:
+                self.begun = pc, reading
+            outcome = machine.step()
+            found = self._found()
+            if plain and not isinstance(outcome, Failed):
+                self._remember(self.flat, _executed(frame, pc, reading))
+            self._note_outer(found is not None)
+            if found is not None:
+                statement, value = found
+                return Trace(self.debugger, self.flat, self.outer, statement, value, ticks, self.contents)
+            if isinstance(outcome, Failed):
+                break
+            self._keep_house()
+        raise RunError(
+            "the finding did not occur again when the program ran statement by statement",
+            hint="check whether a kernel uses random numbers or the time",
+        )
+
+    def _found(self) -> tuple[Statement, str] | None:
+        """The finding's statement and value, if that is where the run has come to."""
+        new = self.trail.sightings[self.seen :]
+        self.seen += len(new)
+        if self.target.seen is not None:
+            return next(((each.statement, each.value) for each in new if self.target.seen(each)), None)
+        return self._arrived()
+
+    def _arrived(self) -> tuple[Statement, str] | None:
+        frames = self.debugger.machine.frames
+        frame = frames[-1]
+        if self.target.place is None or not frame.pc:
+            return None
+        op, value, iteration = self.target.place
+        node = frame.code.nodes[frame.pc - 1]
+        there = node.op == op and value in {each.name for each in node.outputs}
+        here = tuple(each.iteration for each in frames if each.is_loop)
+        return (Statement(frame.code, frame.pc - 1), value) if there and iteration in ((), here) else None
+
+    def _note_outer(self, last: bool) -> None:
+        """Note a statement of the entry graph that has come to its end, or in which the finding is."""
+        frame, (pc, reading) = self.debugger.machine.frames[0], self.begun
+        if frame.pc > pc:
+            self._remember(self.outer, _executed(frame, pc, reading))
+        elif last and pc < len(frame.code.nodes):
+            self._remember(self.outer, Executed(frame.code.nodes[pc], frame.code, reading, ()))
+
+    def _remember(self, where: deque[Executed], one: Executed) -> None:
+        where.append(one)
+        if not self.debugger.timeline.retains:
+            for each in (*one.read.values(), *one.results):
+                self.contents.setdefault(id(each), copied(each))
+        if where is self.flat:
+            self.bytes += sum(map(bytes_of, one.results))
+            while len(where) > LONGEST or (self.bytes > self.debugger.timeline.budget and len(where) > 1):
+                self.bytes -= sum(map(bytes_of, where.popleft().results))
+
+    def _keep_house(self) -> None:
+        control = self.debugger.control
+        if control.service:
+            control.service = False
+            control.act()
+            self.debugger.timeline.halted()
+            self.debugger.timeline.enforce()
+        if control.paused:
+            control.paused = False
+            raise KeyboardInterrupt
+        if control.limit is not None and (words := control.limit.taken()) is not None:
+            raise control.limit.failure(words)
+
+
+def _reading(frame: Frame, pc: int) -> dict[str, Any]:
+    """By name what a statement reads, through its blocks too."""
+    node, code = frame.code.nodes[pc], frame.code
+    if not node.subgraphs:
+        slots = code.operands[pc]
+        return {
+            name: frame.slots[slot]
+            for name, slot in zip(node.inputs, slots, strict=True)
+            if isinstance(name, str)
+        }
+    return {name: frame.slots[code.slot_of[name]] for name in free_names(node)}
+
+
+def _executed(frame: Frame, pc: int, read: Mapping[str, Any]) -> Executed:
+    slots = frame.code.result_slots(pc)
+    return Executed(frame.code.nodes[pc], frame.code, read, [frame.slots[slot] for slot in slots])

@@ -1,0 +1,278 @@
+"""What stands in a text, asked by place; immutable, so that a handler may keep it while the text goes on."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from nncdbg.engine.graph import Constant, Node, Type
+from nncdbg.engine.text.lexemes import PREFIX_END, Flaw
+from nncdbg.engine.text.prefixes import Prefixes
+from nncdbg.engine.text.types import parse_type
+from nncdbg.textual_repr.blocks import Block
+from nncdbg.textual_repr.language_server.analysis.events import Closed, Entry, Left, Opened
+from nncdbg.textual_repr.language_server.analysis.inferring import GraphTypes, Signature
+from nncdbg.textual_repr.language_server.analysis.reading import GraphReading
+from nncdbg.textual_repr.language_server.document.records import (
+    Definition,
+    Mention,
+    Problem,
+    Role,
+    Span,
+    Token,
+)
+from nncdbg.textual_repr.language_server.document.tokens import kind_of_line, mentions, tokens
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chunk:
+    """The lines from one ``graph`` to the next; the first of a text may be what stands above.
+
+    `start` is its first line.  Lines inside `reading` and `types` count from there.
+    """
+
+    start: int
+    lines: Sequence[str]
+    reading: GraphReading
+    types: GraphTypes
+    signature: Signature | None
+    """None where the header does not parse, and for what stands before the first graph."""
+
+    @property
+    def block(self) -> Block | None:
+        """The graph's own block."""
+        return self.reading.header
+
+    @property
+    def name(self) -> str:
+        return self.block.name if self.block is not None else ""
+
+    @property
+    def end(self) -> int:
+        """The line behind the last one."""
+        return self.start + len(self.lines)
+
+    def line_of(self, number: int) -> int:
+        """The line in the text for a number of the parser's, 1-based and of the moment of reading."""
+        return number - 1 - self.reading.before + self.start
+
+
+@dataclass(frozen=True, slots=True)
+class CallSite:
+    """A call of a graph: `span` is that of its ``@name``, `caller` the chunk it stands in."""
+
+    name: str
+    span: Span
+    caller: Chunk
+
+
+class Analysis:
+    """One state of a text.  See `document` for what it offers."""
+
+    def __init__(
+        self,
+        lines: Sequence[str],
+        chunks: Sequence[Chunk],
+        opsets: Mapping[str, int],
+        prefixes: Prefixes,
+        problems: Sequence[Problem],
+    ) -> None:
+        self.lines = lines
+        self.chunks = chunks
+        self.opsets = opsets
+        self.prefixes = prefixes
+        self.problems = problems
+        self._starts = [chunk.start for chunk in chunks]
+
+    @cached_property
+    def graphs(self) -> dict[str, Chunk]:
+        """The graphs by name, in the order of the text, the entry first; of two with one name the first."""
+        found: dict[str, Chunk] = {}
+        for chunk in self.chunks:
+            if chunk.block is not None and chunk.name:
+                found.setdefault(chunk.name, chunk)
+        return found
+
+    # -- by place ------------------------------------------------------------------------------
+
+    def chunk_at(self, line: int) -> Chunk:
+        """The chunk that a line belongs to."""
+        return self.chunks[max(0, bisect_right(self._starts, line) - 1)]
+
+    def block_at(self, line: int) -> Block | None:
+        """The block around a line; that of the line which opens or closes one is the block around it."""
+        chunk = self.chunk_at(line)
+        own = line - chunk.start
+        block = chunk.reading.blocks[own] if own < len(chunk.lines) else None
+        if kind_of_line(self.lines[line]) == "}" and block is not None:
+            return block.parent
+        return None if kind_of_line(self.lines[line]) == "graph" else block
+
+    def block_opened_at(self, line: int) -> Block | None:
+        """The block that a line opens: ``graph``, ``if``, ``} else`` or ``while``."""
+        chunk = self.chunk_at(line)
+        event = chunk.reading.events[line - chunk.start]
+        return event.block if isinstance(event, Opened) else None
+
+    def event_at(self, line: int) -> object:
+        """What the parser made of a line: Entry, Opened, Closed, Ended, Left or None (see `reading`)."""
+        chunk = self.chunk_at(line)
+        return chunk.reading.events[line - chunk.start]
+
+    def node_at(self, line: int) -> Node | None:
+        """The op, the call or the break of a line; an ``if`` or a ``while`` at the line that closes it."""
+        event = self.event_at(line)
+        if isinstance(event, Entry):
+            return event.content if isinstance(event.content, Node) else None
+        return event.node if isinstance(event, (Closed, Left)) else None
+
+    def constant_at(self, line: int) -> Constant | None:
+        event = self.event_at(line)
+        return event.content if isinstance(event, Entry) and isinstance(event.content, Constant) else None
+
+    def token_at(self, line: int, column: int) -> Token | None:
+        """The piece under a cursor; between two pieces the one that is a name."""
+        touched = [t for t in tokens(self.lines[line], self.prefixes) if t.start <= column <= t.end]
+        if len(touched) > 1:
+            touched.sort(key=lambda t: (t.kind == "operator", t.start != column))
+        return touched[0] if touched else None
+
+    def mention_at(self, line: int, column: int) -> Mention | None:
+        """The value's name under a cursor, its end included."""
+        return next((m for m in self.mentions(line) if m.start <= column <= m.end), None)
+
+    def mentions(self, line: int) -> tuple[Mention, ...]:
+        """The values that a line names, from left to right."""
+        return mentions(self.lines[line], self.prefixes)
+
+    # -- values --------------------------------------------------------------------------------
+
+    def scope_of(self, line: int, mention: Mention) -> Block | None:
+        """The block whose names a mention is looked up in."""
+        chunk = self.chunk_at(line)
+        own = line - chunk.start
+        if mention.scope == "inner":
+            return self.block_opened_at(line)
+        block = chunk.reading.blocks[own]
+        if mention.scope == "closed" or kind_of_line(self.lines[line]) != "}":
+            return block
+        return block.parent if block is not None else None
+
+    def definition_of(self, line: int, mention: Mention) -> Definition | None:
+        """What a name in a line means; None if it is not defined."""
+        scope = self.scope_of(line, mention)
+        owner = _owner(scope, mention.name)
+        return self.definition(owner, mention.name, line) if owner is not None else None
+
+    def definition(self, block: Block, name: str, line: int) -> Definition | None:
+        """The definition of `name` in the names of `block` itself; `line` is any line of the same graph."""
+        number = block.names.get(name)
+        if number is None:
+            return None
+        chunk = self.chunk_at(line)
+        place = chunk.line_of(number)
+        text = self.lines[place]
+        named = [m for m in self.mentions(place) if m.name == name]
+        mark = next((m for m in named if m.defines), named[0] if named else None)
+        if mark is None:
+            return None
+        span = Span(place, mark.start, mark.end)
+        return Definition(
+            name, block, span, self._role(place, mark), written_type(text, mark), chunk.types.of(block, name)
+        )
+
+    def _role(self, line: int, mark: Mention) -> Role:
+        text = self.lines[line]
+        kind = kind_of_line(text)
+        if kind == "graph":
+            return "input"
+        if kind == "while":
+            return "counter" if text[: mark.start].rstrip().endswith("count") else "carried"
+        return "constant" if self.constant_at(line) is not None else "result"
+
+    def type_of(self, line: int, name: str) -> Type | None:
+        """The type of the value that `name` means at a line."""
+        return self.chunk_at(line).types.of(self.block_at(line), name)
+
+    def visible(self, line: int) -> Iterator[Definition]:
+        """What a statement on `line` can use: defined above it, here or around here; the innermost first."""
+        chunk = self.chunk_at(line)
+        block = self.block_at(line)
+        while block is not None:
+            for name, number in reversed(block.names.items()):
+                if chunk.line_of(number) < line:
+                    found = self.definition(block, name, line)
+                    if found is not None:
+                        yield found
+            block = block.parent
+
+    def references(self, definition: Definition) -> list[Span]:
+        """Every place of a value, its definition included, in the order of the text."""
+        chunk = self.chunk_at(definition.span.line)
+        found = []
+        for own, text in enumerate(chunk.lines):
+            if definition.name not in text and '"' not in text and PREFIX_END not in text:
+                continue
+            line = chunk.start + own
+            for mention in self.mentions(line):
+                if mention.name == definition.name:
+                    scope = self.scope_of(line, mention)
+                    if _owner(scope, mention.name) is definition.block:
+                        found.append(Span(line, mention.start, mention.end))
+        return found
+
+    def definitions(self, chunk: Chunk) -> Iterator[Definition]:
+        """All values of a graph, block by block."""
+        for block in chunk.reading.opened:
+            for name in block.names:
+                found = self.definition(block, name, chunk.start)
+                if found is not None:
+                    yield found
+
+    # -- graphs --------------------------------------------------------------------------------
+
+    def header_span(self, chunk: Chunk) -> Span:
+        """Where a graph's name stands in its header."""
+        found = next((t for t in tokens(chunk.lines[0]) if t.kind == "graph"), None)
+        return (
+            Span(chunk.start, found.start, found.end) if found else Span(chunk.start, 0, len(chunk.lines[0]))
+        )
+
+    def calls(self, chunk: Chunk) -> Iterator[CallSite]:
+        """The calls that stand in a graph."""
+        for call in chunk.reading.calls:
+            mark = call.mark
+            yield CallSite(
+                mark.name, Span(chunk.line_of(call.line), mark.start, mark.start + mark.width), chunk
+            )
+
+    def calls_of(self, name: str) -> Iterator[CallSite]:
+        """The calls of the graph `name`, in the order of the text."""
+        for chunk in self.chunks:
+            yield from (site for site in self.calls(chunk) if site.name == name)
+
+    def graph_references(self, name: str) -> list[Span]:
+        """Every place of a graph's name: its header, if it has one, then its calls."""
+        chunk = self.graphs.get(name)
+        header = [self.header_span(chunk)] if chunk is not None else []
+        return header + [site.span for site in self.calls_of(name)]
+
+
+def _owner(scope: Block | None, name: str) -> Block | None:
+    while scope is not None and name not in scope.names:
+        scope = scope.parent
+    return scope
+
+
+def written_type(text: str, mention: Mention) -> Type | None:
+    """The type that stands behind a definition in its line, None where none does."""
+    pieces = tokens(text)
+    at = next(i for i, token in enumerate(pieces) if token.start == mention.start)
+    if at + 2 >= len(pieces) or pieces[at + 1].name != ":" or pieces[at + 2].kind != "type":
+        return None
+    try:
+        return parse_type(text[pieces[at + 2].start : pieces[at + 2].end])
+    except Flaw:
+        return None

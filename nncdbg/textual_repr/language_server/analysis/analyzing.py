@@ -1,0 +1,235 @@
+"""From lines to an Analysis, again after every change, at the cost of what has changed.
+
+A text is cut where graphs begin.  A chunk whose lines are the same keeps what was read of it, and its
+types as long as the graphs that it calls keep their signatures.  Inside a chunk that has changed, every line
+that was read before is known, and whole stretches of lines (see `stretches`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from nncdbg.engine.graph import Graph, Value
+from nncdbg.engine.text.lexemes import Flaw, name_text
+from nncdbg.engine.text.prefixes import NO_PREFIXES
+from nncdbg.textual_repr.language_server.analysis.analysis import Analysis, Chunk
+from nncdbg.textual_repr.language_server.analysis.events import Entry
+from nncdbg.textual_repr.language_server.analysis.inferring import GraphTypes, Signature, infer
+from nncdbg.textual_repr.language_server.analysis.reading import GraphReader, GraphReading
+from nncdbg.textual_repr.language_server.analysis.unused import unused_values
+from nncdbg.textual_repr.language_server.document.memory import Memory
+from nncdbg.textual_repr.language_server.document.records import Problem, Span
+from nncdbg.textual_repr.language_server.features.signatures import op_names
+from nncdbg.textual_repr.resolution import Suggestions, wrong_calls
+
+_begins_graph = re.compile(r"[ \t\r]*graph(?![A-Za-z0-9_])").match
+
+Steps: TypeAlias = "Generator[None, None, Analysis]"
+
+
+@dataclass(slots=True, eq=False)
+class _Part:
+    """What is known of the lines of a chunk, wherever they stand."""
+
+    lines: list[str]
+    reading: GraphReading
+    asked: tuple[Signature | None, ...] | None = None
+    types: GraphTypes | None = None
+    signature: Signature | None = None
+    unused: tuple[Problem, ...] = ()
+
+
+class Analyzer:
+    """Keeps what was found in the last text, for the next."""
+
+    def __init__(self) -> None:
+        self._memory = Memory()
+        self._parts: list[_Part] = []
+        self._prefixes = NO_PREFIXES
+
+    def steps(self, lines: Sequence[str]) -> Steps:
+        """All that can be said of these lines, found a few hundred lines at a time; nothing is raised.
+
+        Another text may be begun before this one is done.
+        """
+        placed = yield from self._cut(lines)
+        self._parts = [part for _, part in placed]
+        opsets = self._parts[0].reading.opsets
+        if opsets != self._memory.opsets:
+            for part in self._parts:
+                part.asked = None
+            self._memory.change_opsets(opsets, (entry for _, entry in self._entries()))
+        names = _by_name(self._parts)
+        for part in _callees_first(self._parts, names):
+            yield from self._infer(part, names)
+        stretches = (each for part in self._parts for each in part.reading.stretches.values())
+        self._memory.prune(len(lines), self._entries(), stretches)
+        chunks = [
+            Chunk(start, p.lines, p.reading, p.types or GraphTypes(), p.signature) for start, p in placed
+        ]
+        problems = sorted(_problems(lines, chunks, self._parts, opsets), key=_place)
+        return Analysis(lines, chunks, opsets, self._prefixes, problems)
+
+    def _cut(self, lines: Sequence[str]) -> Generator[None, None, list[tuple[int, _Part]]]:
+        starts = [0, *(i for i, text in enumerate(lines) if i and "graph" in text and _begins_graph(text))]
+        old: dict[tuple[str, int], list[_Part]] = {}
+        for part in reversed(self._parts):
+            old.setdefault((part.lines[0], len(part.lines)), []).append(part)
+        placed: list[tuple[int, _Part]] = []
+        for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
+            own = list(lines[start:end])
+            same = old.get((own[0], len(own)), [])
+            if same and same[-1].lines == own and not _has_moved(same[-1].reading, start):
+                part = same.pop()
+            else:
+                above = self._prefixes if placed else NO_PREFIXES
+                part = _Part(own, (yield from GraphReader(own, start, self._memory, above).steps()))
+            if not placed and part.reading.prefixes.declared != self._prefixes.declared:
+                # No name below means what it meant.
+                self._prefixes, self._memory, self._parts = part.reading.prefixes, Memory(), []
+                old.clear()
+            placed.append((start, part))
+        return placed
+
+    def _infer(self, part: _Part, names: Mapping[str, _Part]) -> Generator[None, None, None]:
+        called = {call.mark.name: names.get(call.mark.name) for call in part.reading.calls}
+        signatures = {name: other.signature for name, other in called.items() if other is not None}
+        asked = tuple(signatures.values())
+        if part.asked != asked:
+            known = {name: signature for name, signature in signatures.items() if signature is not None}
+            part.types = yield from infer(part.reading, part.lines, self._memory, known)
+            part.signature = _signature(part.reading, part.types)
+            part.unused = tuple(unused_values(part.reading, part.lines))
+            part.asked = asked
+
+    def _entries(self) -> Iterator[tuple[str, Entry]]:
+        """The statements of the text, each with its line."""
+        for part in self._parts:
+            for text, event in zip(part.lines, part.reading.events, strict=True):
+                if isinstance(event, Entry):
+                    yield text, event
+
+
+def _has_moved(reading: GraphReading, start: int) -> bool:
+    """True if its messages name lines that are others now."""
+    return bool(reading.problems) and reading.before != start
+
+
+def _signature(reading: GraphReading, types: GraphTypes) -> Signature | None:
+    """What the header says; an output without a type there has the one that was found."""
+    block = reading.header
+    if block is None or block.kind != "graph":
+        return None
+    outputs = tuple(Value(v.name, v.type or types.of(block, v.name)) for v in block.outputs)
+    return Signature(block.inputs, outputs)
+
+
+def _by_name(parts: Sequence[_Part]) -> dict[str, _Part]:
+    names: dict[str, _Part] = {}
+    for part in parts:
+        if part.reading.header is not None:
+            names.setdefault(part.reading.header.name, part)
+    return names
+
+
+def _callees_first(parts: Sequence[_Part], names: Mapping[str, _Part]) -> Iterator[_Part]:
+    """Every part once, those that it calls before it; a graph that calls itself has to be cut somewhere."""
+    seen: set[_Part] = set()
+    for root in parts:
+        stack = [root]
+        while stack:
+            part = stack[-1]
+            if part not in seen:
+                seen.add(part)
+                called = (names.get(call.mark.name) for call in part.reading.calls)
+                stack.extend(other for other in called if other is not None and other not in seen)
+            else:
+                stack.pop()
+                if part not in stack:
+                    yield part
+
+
+def _place(problem: Problem) -> tuple[int, int]:
+    return problem.span.line, problem.span.start
+
+
+def _problems(
+    lines: Sequence[str], chunks: Sequence[Chunk], parts: Sequence[_Part], opsets: Mapping[str, int]
+) -> Iterator[Problem]:
+    suggestions = Suggestions()
+    ops = frozenset(opsets.items())
+    for chunk, part in zip(chunks, parts, strict=True):
+        for found in (chunk.reading.problems, chunk.types.problems, part.unused):
+            for problem in found:
+                hint = problem.hint
+                if problem.unknown is not None:
+                    hint = suggestions.nearest(problem.unknown, op_names(ops))
+                yield _moved(problem, chunk.start, lines, hint)
+    yield from _problems_between(lines, chunks, suggestions)
+
+
+def _moved(problem: Problem, by: int, lines: Sequence[str], hint: str | None) -> Problem:
+    """A problem of a chunk in the lines of the text."""
+    span = Span(problem.span.line + by, problem.span.start, problem.span.end)
+    related = tuple((_whole_line(lines, place.line + by), words) for place, words in problem.related)
+    return Problem(span, problem.message, problem.code, problem.severity, hint, related)
+
+
+def _whole_line(lines: Sequence[str], line: int) -> Span:
+    text = lines[line]
+    return Span(line, len(text) - len(text.lstrip()), len(text.rstrip()))
+
+
+def _problems_between(
+    lines: Sequence[str], chunks: Sequence[Chunk], suggestions: Suggestions
+) -> Iterator[Problem]:
+    """What only the whole text shows: graphs of one name, calls that cannot be made, graphs never called."""
+    graphs: dict[str, Chunk] = {}
+    broken: set[str] = set()
+    for chunk in chunks:
+        if chunk.block is None:
+            continue
+        first = graphs.setdefault(chunk.name, chunk)
+        if chunk.signature is None:
+            broken.add(chunk.name)
+        if first is not chunk and chunk.name:
+            span = _header(chunk)
+            message = f"two graphs are named @{name_text(chunk.name)}"
+            hint = f"the first is at line {first.start + 1}"
+            yield Problem(
+                span, message, "redefined", "error", hint, ((_header(first), "it is defined here"),)
+            )
+    if not graphs:
+        hint = "add a graph: graph @main() -> () {"
+        yield Problem(Span(len(lines) - 1, 0, len(lines[-1])), "the text has no graph", "syntax", hint=hint)
+    records = {
+        name: Graph(name, chunk.signature.inputs, chunk.signature.outputs)
+        for name, chunk in graphs.items()
+        if chunk.signature is not None
+    }
+    called: set[str] = set()
+    for chunk in chunks:
+        for number, flaw in wrong_calls(chunk.reading.calls, records, broken, suggestions):
+            yield _of_flaw(flaw, chunk.line_of(number))
+        called.update(call.mark.name for call in chunk.reading.calls)
+    if any(chunk.reading.problems for chunk in chunks):
+        return
+    for name, chunk in list(graphs.items())[1:]:
+        if name not in called:
+            yield Problem(_header(chunk), f"@{name_text(name)} is never called", "unused", "hint")
+
+
+def _of_flaw(flaw: Flaw, line: int) -> Problem:
+    return Problem(
+        Span(line, flaw.start, flaw.start + max(1, flaw.width)), flaw.message, flaw.code, hint=flaw.hint
+    )
+
+
+def _header(chunk: Chunk) -> Span:
+    from nncdbg.textual_repr.language_server.document.tokens import tokens
+
+    found = next((t for t in tokens(chunk.lines[0]) if t.kind == "graph"), None)
+    return Span(chunk.start, found.start, found.end) if found else Span(chunk.start, 0, len(chunk.lines[0]))

@@ -1,0 +1,76 @@
+"""What the parser made of a line, as the language server keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from nncdbg.engine.graph import Constant, Literal, Node, Type
+from nncdbg.textual_repr.blocks import Block
+from nncdbg.textual_repr.language_server.document.records import Problem
+from nncdbg.textual_repr.statements import Mark, Names
+
+Answers: TypeAlias = "dict[tuple[Type | None, ...], Sequence[Type | None]]"
+"""Types of the operands to those of the outputs."""
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """What a line with an op, a call or a constant says; the same object for all lines of the same text.
+
+    `results` and `problems` are what the type rules said when they were last asked, of operands of types
+    `asked`.
+    """
+
+    content: Node | Constant
+    names: Names
+    mark: Mark | None
+    """The op's name, or that of the graph called."""
+    asked: tuple[Type | None, ...] | None = None
+    results: Sequence[Type | None] = ()
+    problems: tuple[Problem, ...] = ()
+    answers: Answers | None = None
+    """What they say where nothing is wrong; shared by the lines that differ in names only."""
+    uses: tuple[str, ...] = field(init=False)
+    defines: tuple[str, ...] = field(init=False)
+    plain: bool = field(init=False)
+    """An op whose operands are all values, or not given."""
+
+    def __post_init__(self) -> None:
+        self.uses = tuple([mark.name for mark in self.names.uses])
+        self.defines = tuple([mark.name for mark in self.names.defines])
+        content = self.content
+        self.plain = isinstance(content, Node) and content.op[0] != "@"
+        if isinstance(content, Node) and any(isinstance(operand, Literal) for operand in content.inputs):
+            self.plain = False
+
+
+@dataclass(slots=True, eq=False)
+class Opened:
+    """The line opens `block`, a graph, a branch or a body."""
+
+    block: Block
+
+
+@dataclass(slots=True, eq=False)
+class Closed:
+    """The line closes an ``if`` or a ``while``, which is `node`; its blocks are `bodies`."""
+
+    node: Node
+    bodies: tuple[Block, ...]
+
+
+@dataclass(slots=True, eq=False)
+class Ended:
+    """The line is the last statement of its block."""
+
+
+@dataclass(slots=True, eq=False)
+class Left:
+    """``break unless``."""
+
+    node: Node
+
+
+Event: TypeAlias = "Entry | Opened | Closed | Ended | Left | None"

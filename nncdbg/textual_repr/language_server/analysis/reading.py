@@ -1,0 +1,281 @@
+"""The lines of one graph read by the parser, with what an editor needs beside the records.
+
+What was read of a line is kept by its text, so that a line which stays as it is costs a look-up; of lines
+that stay together, it costs one for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+
+from nncdbg.engine.graph import Constant, Node
+from nncdbg.engine.text.lexemes import Flaw
+from nncdbg.engine.text.prefixes import NO_PREFIXES, Prefixes
+from nncdbg.textual_repr.blocks import Block
+from nncdbg.textual_repr.language_server.analysis.events import Closed, Ended, Entry, Event, Left, Opened
+from nncdbg.textual_repr.language_server.analysis.stretches import MOST, Stretch, stretch_of
+from nncdbg.textual_repr.language_server.document.memory import Memory
+from nncdbg.textual_repr.language_server.document.records import Problem, Span
+from nncdbg.textual_repr.language_server.document.tokens import mentions
+from nncdbg.textual_repr.parser import Parser
+from nncdbg.textual_repr.plain import SEPARATOR, plain_statement
+from nncdbg.textual_repr.resolution import Call
+from nncdbg.textual_repr.statements import Mark, Names
+
+
+@dataclass(slots=True, eq=False)
+class GraphReading:
+    """What the parser made of the lines of a graph.  Lines count from 0, the first of these."""
+
+    before: int
+    """How many lines stood above when it was read: what the parser's line numbers count from."""
+    events: list[Event]
+    blocks: list[Block | None]
+    """Per line the block that is open when it begins; one more at the end."""
+    opened: list[Block]
+    """All blocks, in the order of their first lines."""
+    used: dict[Block, set[str]]
+    calls: list[Call]
+    problems: list[Problem]
+    stretches: dict[int, Stretch]
+    """By their first lines."""
+    header: Block | None = None
+    broken: bool = False
+    """Lines are missing or wrong in a way that leaves its blocks open or its header unread."""
+    prefixes: Prefixes = NO_PREFIXES
+    opsets: dict[str, int] = field(default_factory=dict)
+    stores: list[str] = field(default_factory=list)
+
+
+class GraphReader(Parser):
+    """Reads the lines from one ``graph`` to the next; `before` lines stand above them in the text.
+
+    `prefixes` are those that the text declares above.
+    """
+
+    def __init__(self, lines: Sequence[str], before: int, memory: Memory, prefixes: Prefixes) -> None:
+        super().__init__(lines, None, before, prefixes)
+        self.memory = memory
+        self.events: list[Event] = []
+        self.around: list[Block | None] = []
+        self.stretches: dict[int, Stretch] = {}
+        self.first = 0
+        self.problems: list[Problem] = []
+        self.opened: list[Block] = []
+        self.used: dict[Block, set[str]] = {}
+        self.entered: Entry | None = None
+
+    def steps(self) -> Generator[None, None, GraphReading]:
+        """All lines, a few hundred at a time; nothing is raised."""
+        index = 0
+        while index < len(self.lines):
+            end = min(len(self.lines), index + MOST)
+            while index < end:
+                stretch = self._stretch(index)
+                if stretch is None:
+                    self._line(index)
+                    index += 1
+                else:
+                    index += self._take_stretch(stretch, index)
+            yield
+        self._gather(index)
+        self.around.append(self.block)
+        self.close_unclosed(self.before + index)
+        header = self.opened[0] if self.opened and self.opened[0].kind in ("graph", "broken") else None
+        self._pass_uses_on()
+        return GraphReading(
+            self.before,
+            self.events,
+            self.around,
+            self.opened,
+            self.used,
+            self.calls,
+            self.problems,
+            self.stretches,
+            header,
+            bool(self.broken),
+            self.prefixes,
+            self.opsets,
+            self.stores,
+        )
+
+    # -- stretches -----------------------------------------------------------------------------
+
+    def _stretch(self, index: int) -> Stretch | None:
+        """The known stretch that stands here."""
+        block = self.block
+        found = self.memory.stretches.get(self.lines[index])
+        if found is None or block is None or block.end or self.comment:
+            return None
+        same = self.lines[index : index + len(found.lines)] == found.lines
+        return found if same and found.fits(block) else None
+
+    def _take_stretch(self, stretch: Stretch, index: int) -> int:
+        block = self.block
+        assert block is not None
+        self._gather(index)
+        count = len(stretch.lines)
+        stretch.enter(block, self.before + index + 1)
+        self.used[block].update(stretch.uses)
+        self.events.extend(stretch.events)
+        self.around.extend([block] * count)
+        self.stretches[index] = stretch
+        self.first = index + count
+        return count
+
+    def _line(self, index: int) -> None:
+        """One line, and the stretch that ends before or with it."""
+        text, block = self.lines[index], self.block
+        entry = self.memory.entries.get(text) or self._plain(text)
+        flaws, commented = len(self.problems), bool(self.comment)
+        self.around.append(block)
+        if entry is not None and block is not None and not block.end:
+            if not self._take_plain(block, entry, self.before + index + 1):
+                self._take(block, entry, self.before + index + 1)
+            self.events.append(entry)
+        else:
+            self.events.append(self._event(text, self.before + index + 1))
+        steady = _is_steady(self.events[-1], text) and not commented and len(self.problems) == flaws
+        if not steady or block is None:
+            self._gather(index)
+            self.first = index + 1
+        elif index + 1 - self.first == MOST:
+            self._gather(index + 1)
+
+    def _plain(self, text: str) -> Entry | None:
+        """A line that is read the parser's short way."""
+        found = plain_statement(text, self.prefixes)
+        if found is None:
+            return None
+        node, operands, match = found
+        name = node.outputs[0].name
+        names = Names(defines=[Mark(name, match.start(1) - 1, len(match[1]) + 1)])
+        start = match.start(4) - 1
+        for name, spelled in zip(operands, match[4].split(SEPARATOR), strict=True):
+            names.uses.append(Mark(name, start, len(spelled) + 1))
+            start += len(spelled) + len(SEPARATOR)
+        entry = Entry(node, names, Mark(node.op, match.start(3), len(node.op)))
+        self.memory.entries[text] = entry
+        return entry
+
+    def _gather(self, end: int) -> None:
+        """Make a stretch of the lines that were read one by one and stand before this one."""
+        first, self.first = self.first, end
+        made = stretch_of(list(self.lines[first:end]), self.events[first:end])
+        if made is not None:
+            self.memory.stretches[made.lines[0]] = self.stretches[first] = made
+
+    def _take_plain(self, block: Block, entry: Entry, number: int) -> bool:
+        """The short way for nearly every line: an op, no comment, names in order; False if it is not that."""
+        names = block.names
+        if not entry.plain or block.parent is not None or self.comment or block.kind == "broken":
+            return False
+        for name in entry.uses:
+            if name not in names:
+                return False
+        for name in entry.defines:
+            if name in names:
+                return False
+        if len(entry.defines) == 1:
+            names[entry.defines[0]] = number
+        elif len(set(entry.defines)) < len(entry.defines):
+            return False
+        else:
+            for name in entry.defines:
+                names[name] = number
+        block.nodes.append(entry.content)  # type: ignore[arg-type]
+        block.lines.append(number)
+        self.used[block].update(entry.uses)
+        return True
+
+    def _take(self, block: Block, entry: Entry, number: int) -> None:
+        """A line that was read before."""
+        content = entry.content
+        if isinstance(content, Node):
+            assert entry.mark is not None
+            super().enter(block, content, entry.names, entry.mark, number)
+        else:
+            super().enter_constant(block, content, entry.names, number)
+
+    def _event(self, text: str, number: int) -> Event:
+        outer = self.block
+        count = len(self.opened)
+        flaws = len(self.problems)
+        self.entered = None
+        around = outer.parent if outer is not None else None
+        length = -1 if around is None else len(around.nodes)
+        own = 0 if outer is None else len(outer.nodes)
+        ended = outer is None or bool(outer.end)
+        self.line(text, number)
+        if len(self.opened) > count:
+            return Opened(self.opened[-1])
+        if self.entered is not None:
+            if len(self.problems) == flaws or all(p.code != "syntax" for p in self.problems[flaws:]):
+                self.memory.entries[text] = self.entered
+            return self.entered
+        if outer is None:
+            return None
+        if self.block is around and around is not None and len(around.nodes) > length:
+            header = outer.header
+            assert header is not None
+            return Closed(around.nodes[-1], (outer,) if header.branch is None else (header.branch, outer))
+        if self.block is outer and len(outer.nodes) > own:
+            return Left(outer.nodes[-1])
+        return Ended() if outer.end and not ended and outer.results is not None else None
+
+    # -- what the parser tells on its way --------------------------------------------------------
+
+    def report(self, line: int, flaw: Flaw) -> None:
+        own = line - 1 - self.before
+        span = Span(own, flaw.start, flaw.start + max(1, flaw.width))
+        related: tuple[tuple[Span, str], ...] = ()
+        if flaw.related is not None:
+            place = Span(flaw.related - 1 - self.before, 0, -1)
+            related = ((place, "it is defined here"),)
+        self.problems.append(Problem(span, flaw.message, flaw.code, hint=flaw.hint, related=related))
+
+    def open(self, block: Block, names: Names) -> None:
+        super().open(block, names)
+        self.opened.append(block)
+        self.used[block] = set()
+
+    def open_broken(self, outer: Block | None, text: str, number: int) -> None:
+        super().open_broken(outer, text, number)
+        assert self.block is not None
+        self.opened.append(self.block)
+        self.used[self.block] = set()
+
+    def resolve(self, names: Names, number: int) -> None:
+        block = self.block
+        if block is not None:
+            self.used[block].update([mark.name for mark in names.uses])
+        super().resolve(names, number)
+
+    def salvage(self, text: str, number: int) -> None:
+        """A line that failed still uses what it names."""
+        if self.block is not None:
+            self.used[self.block].update(m.name for m in mentions(text, self.prefixes) if not m.defines)
+        super().salvage(text, number)
+
+    def enter(self, block: Block, node: Node, names: Names, mark: Mark, number: int) -> None:
+        self.entered = Entry(node, names, mark)
+        super().enter(block, node, names, mark, number)
+
+    def enter_constant(self, block: Block, constant: Constant, names: Names, number: int) -> None:
+        self.entered = Entry(constant, names, None)
+        super().enter_constant(block, constant, names, number)
+
+    def _pass_uses_on(self) -> None:
+        """What a block uses and does not define is used by the block around it."""
+        for block in reversed(self.opened):
+            if block.parent is not None:
+                self.used[block.parent].update(self.used[block] - block.names.keys())
+
+
+def _is_steady(event: Event, text: str) -> bool:
+    """A statement of an op, a constant, a blank or a ``#`` line."""
+    if isinstance(event, Entry):
+        return isinstance(event.content, Constant) or event.content.op[0] != "@"
+    start = text.strip()[:2]
+    return event is None and (not start or (start[0] == "#" and start != "##"))

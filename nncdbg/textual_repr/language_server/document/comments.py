@@ -1,0 +1,95 @@
+"""Comments that are no part of a program, carried over to its print: ``#``, and ``##`` before other lines.
+
+Each is tied to the line that it is above or behind, by what that line is in its block.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TypeAlias
+
+from nncdbg.engine.text.listing import Listing, Path
+from nncdbg.textual_repr.language_server.document.tokens import tokens
+
+Anchor: TypeAlias = "tuple[str, Path, int]"
+"""What a line is, the block that it opens or belongs to, and its number there."""
+
+
+def with_comments(printed: Listing, text: Listing) -> list[str]:
+    """The lines of the print of `text`, an empty one last, with the comments that the print leaves out."""
+    found: list[str] = []
+    if not any("#" in own and not _is_kept(line, own) for line, own in enumerate(text.lines)):
+        return [*printed.lines, ""]
+    above, behind = _loose(text)
+    places = _anchors(printed)
+    for line, own in enumerate(printed.lines):
+        anchor = places.get(line)
+        if anchor is not None and anchor in above:
+            inner = anchor[0] == "close" or _opens_else(anchor)
+            indent = own[: len(own) - len(own.lstrip())] + ("  " if inner else "")
+            # What belongs to the statement stays next to it.
+            kept = len(found)
+            while found[kept - 1].lstrip().startswith("##"):
+                kept -= 1
+            found[kept:kept] = [indent + comment for comment in above.pop(anchor)]
+        found.append(own if anchor is None or anchor not in behind else f"{own}  {behind[anchor]}")
+    rest = [comment for comments in above.values() for comment in comments]
+    return [*found, *rest, ""]
+
+
+def _is_kept(line: int, own: str) -> bool:
+    """True for the version of the text and for comments of blocks, which the print has."""
+    start = own.lstrip()
+    return start.startswith("##!") or (line == 0 and start.startswith("#nncdbg"))
+
+
+def _loose(text: Listing) -> tuple[dict[Anchor | None, list[str]], dict[Anchor, str]]:
+    """Comments above lines and behind lines, by the anchors of the lines."""
+    places = _anchors(text)
+    above: dict[Anchor | None, list[str]] = {}
+    behind: dict[Anchor, str] = {}
+    waiting: list[str] = []
+    for line, own in enumerate(text.lines):
+        anchor = places.get(line)
+        if own.lstrip().startswith("#"):
+            if not _is_kept(line, own):
+                waiting.append(own.strip())
+        elif anchor is not None:
+            kept = anchor[0] == "statement" or (anchor[0] == "open" and not _opens_else(anchor))
+            if waiting and (loose := [each for each in waiting if not (kept and each.startswith("##"))]):
+                above[anchor] = loose
+            waiting = []
+            if "#" in own and (last := tokens(own)[-1]).kind == "comment":
+                behind[anchor] = own[last.start :].rstrip()
+    if waiting:
+        above[None] = waiting
+    return above, behind
+
+
+def _opens_else(anchor: Anchor) -> bool:
+    return anchor[0] == "open" and anchor[1][-1] == 1
+
+
+def _anchors(listing: Listing) -> dict[int, Anchor]:
+    """Per line with a statement, a constant or a brace: what it is, the same in a text and in its print.
+
+    Lines count from 0.
+    """
+    places: dict[int, Anchor] = {}
+    for path, (*lines, end) in listing.statements.items():
+        places.update((line - 1, ("statement", path, pc)) for pc, line in enumerate(lines))
+        places[end - 1] = "end", path, 0
+    places.update((line - 1, ("open", path, 0)) for path, line in listing.headers.items())
+    around: Path = ()
+    constants: Counter[Path] = Counter()
+    for line, own in enumerate(listing.lines):
+        known, start = places.get(line), own.lstrip()[:1]
+        if known is not None:
+            around = known[1]
+        elif start == "}":
+            places[line] = "close", around, 0
+            around = around[:-2]
+        elif around and start not in ("", "#"):
+            constants[around] += 1
+            places[line] = "constant", around, constants[around]
+    return places

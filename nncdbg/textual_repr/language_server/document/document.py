@@ -1,0 +1,139 @@
+"""An open document: its text, what stands in it, what is wrong with it.
+
+What it offers to features (all lines and columns 0-based, columns in characters; `positions` turns them into
+the client's units):
+
+* ``document.lines``: the text; ``document.change(...)`` applies what a client sends; ``document.version``.
+* ``document.analysis``: the `Analysis` of the text as it stands, brought up to date when it is asked for.
+  A change costs only the graphs that it touches; of these, lines that stay keep what was read of them.
+  ``document.read_on(seconds)`` goes a part of the way.
+* ``tokens(text, prefixes)``, ``mentions(text, prefixes)`` and ``arguments(text)`` of `tokens`: the pieces,
+  the values' names and the arguments of any line, broken or not.
+
+``Analysis`` (see there) answers by place:
+
+* ``graphs``: name to `Chunk`, the lines from one ``graph`` line to the next; ``chunk_at(line)``; ``opsets``.
+* ``block_at(line)``: the parser's `Block` around a line (``kind``, ``parent``, ``names``, ...), or None.
+* ``node_at(line)`` / ``constant_at(line)``: the statement of a line, as a record.
+* ``mention_at(line, column)``, ``token_at(line, column)``: the name or the piece under a cursor.
+* ``definition_of(line, mention)``: the `Definition` that a name means; ``definition(block, name, line)``;
+  ``type_of(line, name)``; ``visible(line)``: all definitions that a statement on a line can use.
+* ``references(definition)``: every `Span` of a value, its definition included; ``graph_references(name)``:
+  those of a graph, its header first.
+* ``calls(chunk)``, ``calls_of(name)``: the calls in a graph, and of one, each with its span and its caller.
+* ``problems``: all diagnostics.
+
+``Analysis`` is immutable: a handler may keep one while the text goes on.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from nncdbg.engine.process.collector import collector_paused
+from nncdbg.textual_repr.language_server.analysis.analysis import Analysis
+from nncdbg.textual_repr.language_server.analysis.analyzing import Analyzer, Steps
+from nncdbg.textual_repr.language_server.document.positions import Units
+
+_line_end = re.compile(r"\r\n|\n|\r").split
+"""Where the protocol ends lines."""
+
+Change: TypeAlias = "tuple[tuple[int, int, int, int] | None, str]"
+"""What is replaced, as (line, column, line, column) in the client's units (None: everything), and by what."""
+
+
+class Document:
+    """A text that is open in the editor."""
+
+    def __init__(self, uri: str, text: str, version: int | None = None, units: Units | None = None) -> None:
+        self.uri = uri
+        self.version = version
+        self.units = units or Units()
+        self.lines = split(text)
+        self._analyzer = Analyzer()
+        self._analysis: Analysis | None = None
+        self._steps: Steps | None = None
+        """What is under way of the analysis of `lines`."""
+        self._before: tuple[Analysis, int] | None = None
+        """The last analysis and the one line that has changed since; None where more has."""
+
+    def change(self, changes: Iterable[Change], version: int | None = None) -> None:
+        """Apply changes, one after the other."""
+        for place, text in changes:
+            within = place is not None and place[0] == place[2] and len(_line_end(text)) == 1
+            self._note_line(place[0] if within and place is not None else None)
+            self.lines = split(text) if place is None else self._replaced(place, text)
+        self.version = version
+
+    def _note_line(self, line: int | None) -> None:
+        """A change inside `line`, or a greater one."""
+        before, self._analysis, self._steps = self._analysis, None, None
+        if line is None:
+            self._before = None
+        elif before is not None:
+            self._before = before, line
+        elif self._before is not None and self._before[1] != line:
+            self._before = None
+
+    def _replaced(self, place: tuple[int, int, int, int], text: str) -> list[str]:
+        """The lines with `text` in place of a range; places behind the text mean its end."""
+        first, start, last, end = place
+        lines = self.lines
+        if first >= len(lines):
+            first, start = len(lines) - 1, len(lines[-1]) * 4
+        if last >= len(lines):
+            last, end = len(lines) - 1, len(lines[-1]) * 4
+        head = lines[first][: self.units.inwards(lines[first], start)]
+        tail = lines[last][self.units.inwards(lines[last], end) :]
+        return [*lines[:first], *split(head + text + tail), *lines[last + 1 :]]
+
+    @property
+    def analysis(self) -> Analysis:
+        """What stands in the text as it is now."""
+        while self._analysis is None:
+            self.read_on(math.inf)
+        return self._analysis
+
+    def read_on(self, seconds: float) -> bool:
+        """Go on with the analysis for about so long, by one step at least; True once it is there."""
+        if self._analysis is not None:
+            return True
+        if self._steps is None:
+            self._steps = self._analyzer.steps(self.lines)
+        until = time.perf_counter() + seconds
+        with collector_paused():
+            try:
+                next(self._steps)
+                while time.perf_counter() < until:
+                    next(self._steps)
+            except StopIteration as end:
+                self._analysis, self._steps = end.value, None
+        return self._analysis is not None
+
+    def at_hand(self, line: int) -> Analysis | None:
+        """The analysis if it is there; while `line` is all that has changed, that from before the change."""
+        if self._analysis is None and self._before is not None and self._before[1] == line:
+            return self._before[0]
+        return self._analysis
+
+    def around(self, line: int) -> Analysis:
+        """What stands around `line`; while it is the one line that has changed, as it was before that.
+
+        So the answer to a keystroke does not wait for the text to be read again.
+        """
+        found = self.at_hand(line)
+        return self.analysis if found is None else found
+
+    @property
+    def text(self) -> str:
+        """The whole text, its lines ended by ``\\n``."""
+        return "\n".join(self.lines)
+
+
+def split(text: str) -> list[str]:
+    """The lines of a text as the protocol counts them; a byte order mark becomes a blank as wide."""
+    return _line_end(" " + text[1:] if text.startswith("\ufeff") else text)

@@ -1,0 +1,229 @@
+"""One line taken apart, whether it parses or not: its pieces, and the names of values in it.
+
+The parser says what a line means; this says where things stand, in a line that is half typed too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from nncdbg.engine.dtypes import NUMPY
+from nncdbg.engine.text.lexemes import BARE, OP, PREFIX_END, RESERVED, STRING
+from nncdbg.engine.text.prefixes import NO_PREFIXES, Prefixes
+from nncdbg.textual_repr.language_server.document.records import Kind, Mention, Token
+from nncdbg.textual_repr.reading import salvaged
+
+_DTYPES = "|".join(sorted(NUMPY, key=len, reverse=True))
+_OPEN_STRING = r'"(?:[^"\\]|\\.)*"?'
+_TENSOR = rf'(?:{_DTYPES})\[(?:[^\[\]"=%@]|{STRING})*\]'
+_SEQUENCE = rf"(?:seq|opt)\(\s*{_TENSOR}\s*\)"
+_TYPE = rf"(?:seq|opt)\(\s*{_SEQUENCE}\s*\)|{_SEQUENCE}|{_TENSOR}"
+_PREFIXED = rf"{OP}{PREFIX_END}(?:{BARE}|{_OPEN_STRING})?"
+_pieces = re.compile(
+    rf"(?P<comment>#.*)"
+    rf"|%(?P<value>{_PREFIXED}|{BARE}|{_OPEN_STRING})?"
+    rf"|@(?P<graph>{BARE}|{_OPEN_STRING})?"
+    rf"|(?P<type>{_TYPE})"
+    rf"|(?P<string>b?{_OPEN_STRING}|{_PREFIXED})"
+    rf"|(?P<number>nan:0x[0-9a-fA-F]+|-?(?:[0-9][0-9.]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+|inf\b)(?::f64)?|nan\b)"
+    rf"|(?P<word>{OP})"
+    r"|(?P<operator>->|[^\s\w])"
+)
+_BY_PLACE = frozenset({"graph", "word", "string", "keyword"})
+"""Kinds of pieces that may be of another kind for what stands around them."""
+_KEYWORDS = RESERVED - {"nan", "inf", "b"}
+_first_word = re.compile(r"\s*([a-z]+|\})").match
+
+
+def tokens(text: str, prefixes: Prefixes = NO_PREFIXES) -> tuple[Token, ...]:
+    """The pieces of a line, from left to right; only with the `prefixes` of its text have all full names."""
+    return _tokens(text, prefixes)
+
+
+@lru_cache(maxsize=1 << 15)
+def _tokens(text: str, prefixes: Prefixes) -> tuple[Token, ...]:
+    found = [_token(match, prefixes) for match in _pieces.finditer(text)]
+    header = bool(found) and found[0].kind == "keyword" and found[0].name == "graph"
+    for at, token in enumerate(found):
+        if token.kind in _BY_PLACE:
+            following = found[at + 1].name if at + 1 < len(found) and found[at + 1].kind == "operator" else ""
+            kind = _kind_by_place(token, found[at - 1] if at else None, following, header)
+            found[at] = token._replace(kind=kind) if kind != token.kind else token
+    return tuple(found)
+
+
+def _token(match: re.Match[str], prefixes: Prefixes) -> Token:
+    kind: Any = match.lastgroup
+    start, end = match.span()
+    if kind is None:  # a sigil alone
+        return Token("value" if match[0] == "%" else "graph", start, end)
+    name = match[kind]
+    if kind == "word" and name in _KEYWORDS:
+        kind = "keyword"
+    elif kind in ("value", "graph") or (kind == "string" and name[0] != "b"):
+        name = _name(name, prefixes)
+    return Token(kind, start, end, name)
+
+
+def _name(spelled: str, prefixes: Prefixes) -> str:
+    """What a name or a string spells, its prefix replaced where that is declared."""
+    closed = _closed(spelled)
+    found = prefixes.find(closed)
+    return salvaged(closed) if found is None else found
+
+
+def _closed(spelled: str) -> str:
+    """A quoted name that the line leaves open, closed."""
+    if not spelled.startswith('"') or (len(spelled) > 1 and re.fullmatch(STRING, spelled)):
+        return spelled
+    return spelled + '"'
+
+
+def _kind_by_place(token: Token, before: Token | None, following: str, header: bool) -> Kind:
+    if token.kind == "graph":
+        return "graph" if following == "(" and (header or not _labels(before)) else "label"
+    if token.kind in ("word", "string") and following == "=" and _in_list(before):
+        return "attribute"
+    if token.kind in ("word", "string", "keyword") and following == "(" and _starts_statement(before):
+        own = token.kind != "string" and token.name in ("data", "type", "if", "while", "graph", "loc")
+        return token.kind if own else "op"
+    return token.kind
+
+
+def _labels(before: Token | None) -> bool:
+    return before is not None and before.kind == "keyword" and before.name in ("if", "else", "while")
+
+
+def _in_list(before: Token | None) -> bool:
+    return before is not None and before.name in ("(", ",")
+
+
+def _starts_statement(before: Token | None) -> bool:
+    return before is None or before.name == "="
+
+
+def kind_of_line(text: str) -> str:
+    """``graph``, ``if``, ``while``, ``break``, ``next``, ``yield``, ``return``, ``}``, or nothing."""
+    match = _first_word(text)
+    word = match[1] if match else ""
+    starts = ("graph", "if", "while", "break", "next", "yield", "return", "opset", "store", "prefix", "}")
+    return word if word in starts else ""
+
+
+@lru_cache(maxsize=1 << 15)
+def mentions(text: str, prefixes: Prefixes) -> tuple[Mention, ...]:
+    """The values that a line names, from left to right; `prefixes` are those of its text."""
+    kind = kind_of_line(text)
+    found = tokens(text, prefixes)
+    if kind == "graph":
+        return tuple(_header_mentions(found))
+    if kind == "while":
+        return tuple(_loop_mentions(found))
+    if kind == "}":
+        return tuple(_result_mentions(found))
+    if kind == "next":
+        return tuple(_mention(t, False) for t in found if t.kind == "value")
+    if kind in ("if", "break", "yield", "return"):
+        return tuple(_mention(t, False) for t in found if t.kind == "value")
+    return tuple(_statement_mentions(found))
+
+
+def _mention(token: Token, defines: bool, scope: str = "here") -> Mention:
+    return Mention(token.name, token.start, token.end, defines, scope)  # type: ignore[arg-type]
+
+
+def _header_mentions(found: tuple[Token, ...]) -> Iterator[Mention]:
+    """Inputs are defined; outputs name values of the graph."""
+    defines = True
+    for token in found:
+        if token.name == "->":
+            defines = False
+        elif token.kind == "value":
+            yield _mention(token, defines, "inner")
+
+
+def _loop_mentions(found: tuple[Token, ...]) -> Iterator[Mention]:
+    """``(%s: T = %outer)``, ``count %i``, ``times %n``."""
+    before = ""
+    for token in found:
+        if token.kind == "value":
+            inner = before in ("(", ",", "count")
+            yield _mention(token, inner, "inner" if inner else "here")
+        if token.kind != "type" and token.name != ":":
+            before = token.name if token.kind in ("operator", "keyword", "word") else ""
+
+
+def _result_mentions(found: tuple[Token, ...]) -> Iterator[Mention]:
+    """``} -> (%y: T = %s)``: a result is defined outside, what it is taken from belongs to the body."""
+    before = ""
+    for token in found:
+        if token.kind == "value":
+            taken = before == "="
+            yield _mention(token, not taken, "closed" if taken else "here")
+        if token.kind == "operator":
+            before = token.name
+
+
+def _statement_mentions(found: tuple[Token, ...]) -> Iterator[Mention]:
+    """What stands before the first ``=`` is defined, if it begins with a value."""
+    defines = bool(found) and (found[0].kind == "value" or found[0].name == "_")
+    for token in found:
+        if token.name == "=" and token.kind == "operator" or token.name == "(" and token.kind == "operator":
+            defines = False
+        elif token.kind == "value":
+            yield _mention(token, defines)
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """The columns of what stands in an op's parentheses: operands, and attributes from name to end."""
+
+    operands: tuple[tuple[int, int], ...]
+    attributes: dict[str, tuple[int, int]]
+    names: dict[str, tuple[int, int]]
+    """The attributes' names alone."""
+    open: int = -1
+    """The column of ``(``; -1 where there is none."""
+
+
+def arguments(text: str) -> Arguments:
+    """The operands and attributes of the op, the call or the data on a line."""
+    found = tokens(text)
+    start = next((i for i, token in enumerate(found) if token.kind in ("op", "graph")), None)
+    if start is None or start + 1 >= len(found) or found[start + 1].name != "(":
+        return Arguments((), {}, {})
+    operands: list[tuple[int, int]] = []
+    attributes: dict[str, tuple[int, int]] = {}
+    names: dict[str, tuple[int, int]] = {}
+    for part in _parts(found[start + 2 :]):
+        columns = part[0].start, part[-1].end
+        if part[0].kind == "attribute":
+            attributes[part[0].name] = columns
+            names[part[0].name] = part[0].start, part[0].end
+        else:
+            operands.append(columns)
+    return Arguments(tuple(operands), attributes, names, found[start + 1].start)
+
+
+def _parts(found: Sequence[Token]) -> Iterator[list[Token]]:
+    """What the commas of the outermost list part, up to its ``)``."""
+    depth = 0
+    part: list[Token] = []
+    for token in found:
+        if token.kind == "operator":
+            depth += (token.name in "([") - (token.name in ")]")
+            if depth < 0 or (depth == 0 and token.name == ","):
+                if part:
+                    yield part
+                part = []
+                if depth < 0:
+                    return
+                continue
+        if token.kind != "comment":
+            part.append(token)
+    if part:
+        yield part

@@ -1,0 +1,59 @@
+"""What stands above a graph: a way to debug it, its size, how often it is called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from lsprotocol import types
+
+from nncdbg.textual_repr.language_server.analysis.analysis import Chunk
+from nncdbg.textual_repr.language_server.document.document import Document
+
+if TYPE_CHECKING:
+    from nncdbg.textual_repr.language_server.server import NncServer
+
+DEBUG_GRAPH = "nncdbg.debugGraph"
+"""The client's command that debugs a document: it is given its URI and the name of its entry graph."""
+
+SHOW_REFERENCES = "nncdbg.showReferences"
+"""The client's command that lists places: it is given a URI, a position in it, and the locations."""
+
+
+def register(server: NncServer) -> None:
+    """Code lenses."""
+
+    @server.feature(types.TEXT_DOCUMENT_CODE_LENS, types.CodeLensOptions(resolve_provider=False))
+    def lenses(params: types.CodeLensParams) -> list[types.CodeLens]:
+        document = server.documents.get(params.text_document.uri)
+        return list(code_lenses(document)) if document is not None else []
+
+
+def code_lenses(document: Document) -> Iterator[types.CodeLens]:
+    """For each graph, in the order of the text; the first is the entry."""
+    analysis = document.analysis
+    calls: dict[str, list[types.Location]] = {name: [] for name in analysis.graphs}
+    for chunk in analysis.chunks:
+        for site in analysis.calls(chunk):
+            if site.name in calls:
+                place = document.units.range(analysis.lines[site.span.line], site.span)
+                calls[site.name].append(types.Location(document.uri, place))
+    for order, (name, chunk) in enumerate(analysis.graphs.items()):
+        place = document.units.range(analysis.lines[chunk.start], analysis.header_span(chunk))
+        if order == 0:
+            yield types.CodeLens(place, types.Command("Debug graph", DEBUG_GRAPH, None, [document.uri, name]))
+        yield types.CodeLens(place, types.Command(_counted(statements(chunk), "statement"), ""))
+        if order or calls[name]:
+            arguments = [document.uri, place.start, calls[name]]
+            shown = _counted(len(calls[name]), "call")
+            yield types.CodeLens(place, types.Command(shown, SHOW_REFERENCES, None, arguments))
+
+
+def statements(chunk: Chunk) -> int:
+    """The statements of a graph, those in its blocks and their last lines included: the places to stop at."""
+    blocks = [block for block in chunk.reading.opened if block.kind != "broken"]
+    return sum(len(block.lines) + bool(block.end) for block in blocks)
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"

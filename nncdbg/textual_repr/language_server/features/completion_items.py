@@ -1,0 +1,356 @@
+"""The items of a completion list, kind by kind; within a kind, what fits the place best stands first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from lsprotocol import types
+
+from nncdbg.engine.dtypes import NUMPY, ONNX
+from nncdbg.engine.expression.functions import FUNCTIONS
+from nncdbg.engine.graph import TensorType, Type
+from nncdbg.engine.ops.schema import split, version_of
+from nncdbg.engine.text.lexemes import key_text, name_text, op_text, quote
+from nncdbg.engine.text.types import print_type
+from nncdbg.textual_repr.blocks import Block
+from nncdbg.textual_repr.language_server.analysis.analysis import Analysis
+from nncdbg.textual_repr.language_server.analysis.calls import OpenCall
+from nncdbg.textual_repr.language_server.document.records import Span
+from nncdbg.textual_repr.language_server.features.signatures import (
+    AttributeFormal,
+    Formal,
+    Signature,
+    fits,
+    label,
+    op_names,
+    op_signature,
+    signature,
+)
+
+if TYPE_CHECKING:
+    from nncdbg.textual_repr.language_server.server import Place
+
+MOST_VALUES = 200
+"""Values in one list; the client asks again as the name goes on."""
+
+_CONDITIONS = ("any(isnan({0}))", "max(abs({0})) > 1e4")
+_NEAREST = 3
+"""Values for which whole conditions are offered."""
+
+_Kind = types.CompletionItemKind
+
+
+@dataclass(slots=True)
+class Target:
+    """What an accepted item replaces; `typed` stands there left of the cursor.
+
+    `cut` is set where items were left out.
+    """
+
+    place: Place
+    span: Span
+    typed: str
+    snippets: bool
+    cut: bool = False
+
+    @property
+    def sigil(self) -> str:
+        """``%`` or ``@`` where one has been typed, else nothing."""
+        return self.typed[:1] if self.typed[:1] in ("%", "@") else ""
+
+    @property
+    def prefix(self) -> str:
+        """The letters that a name has to have, in their order."""
+        return self.typed.removeprefix(self.sigil).strip('"')
+
+    def item(
+        self,
+        text: str,
+        kind: types.CompletionItemKind,
+        detail: str | None = None,
+        *,
+        rank: int = 5,
+        order: int = 0,
+        snippet: str | None = None,
+        shown: str | None = None,
+        data: Mapping[str, object] | None = None,
+    ) -> types.CompletionItem:
+        """An item that writes `text`; `snippet` is what a client with snippets writes instead."""
+        as_snippet = snippet is not None and self.snippets
+        written = snippet if as_snippet and snippet is not None else text
+        # The client compares this with what has been typed, whose sigil may not be there yet.
+        filtered = text if self.sigil or text[:1] not in "%@" else text[1:]
+        return types.CompletionItem(
+            shown or text,
+            kind=kind,
+            detail=detail,
+            sort_text=f"{rank}{order:05d}",
+            filter_text=filtered,
+            text_edit=types.TextEdit(self.place.range(self.span), written),
+            insert_text_format=types.InsertTextFormat.Snippet if as_snippet else None,
+            data=data,
+        )
+
+
+# -- values ----------------------------------------------------------------------------------------
+
+
+def values(target: Target, formal: Formal, bound: Mapping[str, str]) -> Iterator[types.CompletionItem]:
+    """The values in scope: those whose type fits the operand first, of these the nearest above first."""
+    if target.sigil == "@":
+        return
+    spell = target.place.analysis.prefixes.spell
+    letters = re.compile(".*?".join(map(re.escape, target.prefix)), re.IGNORECASE | re.DOTALL)
+    ranks: tuple[list[tuple[int, int, str, Type | None]], ...] = ([], [], [])
+    for distance, (name, known) in enumerate(_visible(target.place)):
+        if letters.search(name) or letters.search(spell(name)):
+            fit = fits(formal, known, bound)
+            rank = 0 if fit else 1 if fit is None else 2
+            ranks[rank].append((rank, distance, name, known))
+            if len(ranks[0]) > MOST_VALUES:
+                break
+    found = [*ranks[0], *ranks[1], *ranks[2]]
+    if len(found) > MOST_VALUES:
+        target.cut = True
+        del found[MOST_VALUES:]
+    for rank, distance, name, known in found:
+        detail = print_type(known) if known is not None else None
+        item = target.item(f"%{spell(name)}", _Kind.Variable, detail, rank=rank, order=distance)
+        if item.filter_text is not None and not letters.search(spell(name)):
+            item.filter_text = f"{target.sigil}{name}"
+        yield item
+
+
+def _visible(place: Place) -> Iterator[tuple[str, Type | None]]:
+    """The names and types of what a statement on the line can use, the nearest above first."""
+    chunk = place.analysis.chunk_at(place.line)
+    number = place.line - chunk.start + chunk.reading.before + 1
+    block = place.analysis.block_at(place.line)
+    while block is not None:
+        known = chunk.types.types.get(block, {})
+        for name, defined in reversed(block.names.items()):
+            if defined < number:
+                yield name, known.get(name)
+        block = block.parent
+
+
+def names(target: Target, wanted: Iterable[str], after: str = "") -> Iterator[types.CompletionItem]:
+    """These values in this order, whatever else is in scope."""
+    if target.sigil == "@":
+        return
+    for order, name in enumerate(wanted):
+        known = target.place.analysis.type_of(target.place.line, name)
+        text = f"%{target.place.analysis.prefixes.spell(name)}"
+        detail = print_type(known) if known is not None else None
+        yield target.item(text + after, _Kind.Variable, detail, rank=0, order=order, shown=text)
+
+
+def conditions(target: Target) -> Iterator[types.CompletionItem]:
+    """What the condition of a breakpoint on the line can be made of: values, functions, whole conditions."""
+    spell = target.place.analysis.prefixes.spell
+    visible = [f"%{spell(name)}" for name, _ in islice(_visible(target.place), MOST_VALUES)]
+    whole = [text.format(name) for name in visible[:_NEAREST] for text in _CONDITIONS]
+    groups = (
+        (visible, _Kind.Variable, "value"),
+        (whole, _Kind.Value, "condition"),
+        (["$iter"], _Kind.Variable, "the number of the iteration"),
+        ([f"{name}(" for name in FUNCTIONS], _Kind.Function, "function"),
+    )
+    for rank, (texts, kind, detail) in enumerate(groups):
+        for order, text in enumerate(texts):
+            found = target.item(text, kind, detail, rank=rank, order=order)
+            # It replaces all of what has been typed, the sigil too.
+            found.filter_text = text
+            yield found
+
+
+def missing(target: Target) -> Iterator[types.CompletionItem]:
+    """``_`` for an operand that may be left out."""
+    if not target.sigil:
+        yield target.item("_", _Kind.Keyword, "not given", rank=3)
+
+
+# -- statements ------------------------------------------------------------------------------------
+
+_SNIPPETS = {
+    "if": "if %${1:c} @${2:then} {\n  yield $3\n} else @${4:other} {\n  yield $5\n} -> ($0)",
+    "while": "while @${1:body} (%${2:s} = %${3:x}) times ${4:10} {\n  next %$2 = %$0\n} -> (%${5:y} = %$2)",
+    "graph": "graph @${1:main}($2) -> ($3) {\n  $0\n  return \n}",
+    "store": 'store "$1"',
+    "prefix": 'prefix $1 "$2"',
+    "loc": 'loc("$1":$2)',
+}
+_WORDS = {
+    "graph": "a graph",
+    "opset": "the version of a domain's operators",
+    "store": "a file with the tensors of data(...)",
+    "prefix": "a prefix that names share: %label::rest",
+    "if": "two branches",
+    "while": "a loop",
+    "break unless": "leave the loop unless a bool is true",
+    "unless": "condition under which the loop continues",
+    "else": "the second branch",
+    "count": "value that counts the iterations, from 0",
+    "times": "maximum number of iterations",
+    "collect": "values stacked, one per iteration",
+    "loc": "source position in the user's model",
+}
+
+
+def keywords(target: Target, words: Sequence[str]) -> Iterator[types.CompletionItem]:
+    """Words of the text that may stand here."""
+    if target.sigil:
+        return
+    for order, word in enumerate(words):
+        yield target.item(word, _Kind.Keyword, _WORDS[word], rank=3, order=order, snippet=_SNIPPETS.get(word))
+
+
+def endings(target: Target, word: str, block: Block) -> Iterator[types.CompletionItem]:
+    """The last line of a block, with the values that are known."""
+    text = word
+    if word == "return":
+        spell = target.place.analysis.prefixes.spell
+        text = " ".join([word, ", ".join(f"%{spell(v.name)}" for v in block.outputs)]).rstrip()
+    yield target.item(text, _Kind.Keyword, "the last line of the block", rank=2)
+
+
+def operations(target: Target, *, constants: bool = True) -> Iterator[types.CompletionItem]:
+    """What a statement computes: a graph's call, an op, and a constant where one may stand."""
+    analysis = target.place.analysis
+    if target.sigil == "%":
+        return
+    for order, name in enumerate(analysis.graphs):
+        found = signature(analysis, f"@{name}")
+        if found is not None and analysis.chunk_at(target.place.line).name != name:
+            text = f"@{name_text(name)}"
+            yield target.item(
+                text, _Kind.Function, label(found), rank=1, order=order, snippet=f"{_plain(text)}($0)"
+            )
+    if target.sigil:
+        return
+    if constants:
+        yield target.item("data", _Kind.Keyword, "a constant in a store", rank=3, snippet='data("$1")')
+    for order, name in enumerate(op_names(frozenset(analysis.opsets.items()))):
+        version = version_of(name, analysis.opsets)
+        data = {"op": name, "domain": split(name)[0], "version": version}
+        text = op_text(name)
+        yield target.item(
+            text,
+            _Kind.Method,
+            _op_label(name, version),
+            rank=4,
+            order=order,
+            snippet=f"{_plain(text)}($0)",
+            data=data,
+        )
+
+
+@lru_cache(maxsize=4096)
+def _op_label(name: str, version: int) -> str:
+    found = op_signature(name, version)
+    assert found is not None  # op_names lists only ops that have one
+    inputs, outputs = (", ".join(f.text() for f in formals) for formals in (found.inputs, found.outputs))
+    return f"({inputs}) -> ({outputs})"
+
+
+def _plain(text: str) -> str:
+    """A text with nothing in it that a snippet would read as its own."""
+    return re.sub(r"([\\$}])", r"\\\1", text)
+
+
+def dtypes(target: Target) -> Iterator[types.CompletionItem]:
+    """Element types, behind a colon."""
+    if target.sigil:
+        return
+    for order, name in enumerate(NUMPY):
+        yield target.item(
+            name, _Kind.TypeParameter, str(NUMPY[name]), rank=3, order=order, snippet=f"{name}[$0]"
+        )
+    for name in ("seq", "opt"):
+        yield target.item(name, _Kind.TypeParameter, "of another type", rank=4, snippet=f"{name}($0)")
+
+
+# -- attributes ------------------------------------------------------------------------------------
+
+
+def attributes(target: Target, found: Signature, call: OpenCall) -> Iterator[types.CompletionItem]:
+    """The attributes that are not written yet, those that have to be first."""
+    analysis = target.place.analysis
+    version = version_of(found.name, analysis.opsets)
+    follows = target.place.document.lines[target.span.line][target.span.end :].lstrip()[:1]
+    for order, attribute in enumerate(found.attributes):
+        if attribute.name in call.attributes - {call.key}:
+            continue
+        text = key_text(attribute.name)
+        data = {
+            "op": found.name,
+            "domain": split(found.name)[0],
+            "version": version,
+            "attribute": attribute.name,
+        }
+        yield target.item(
+            text if follows == "=" else f"{text}=",
+            _Kind.Property,
+            _attribute_detail(attribute),
+            rank=1 if attribute.required else 3,
+            order=order,
+            shown=text,
+            data=data,
+        )
+
+
+def _attribute_detail(attribute: AttributeFormal) -> str:
+    if attribute.required:
+        return f"{attribute.kind}, required".removeprefix(", ")
+    if attribute.default is None:
+        return f"{attribute.kind}, optional".removeprefix(", ")
+    return f"{attribute.kind} = {attribute.default}"
+
+
+def attribute_values(
+    target: Target, call: OpenCall, analysis: Analysis, line: int
+) -> Iterator[types.CompletionItem]:
+    """Values that the attribute before the cursor can have, its default first."""
+    found = signature(analysis, call.name)
+    attribute = found.attribute(call.attribute or "") if found is not None else None
+    if attribute is None or target.sigil:
+        return
+    offered: dict[str, str] = {}
+    if attribute.default is not None:
+        offered[attribute.default] = "the default"
+    if attribute.kind == "STRING":
+        offered.update((quote(word), "") for word in _words(attribute) if quote(word) not in offered)
+    elif attribute.kind == "INT":
+        offered = {**offered, **_integers(attribute, call, analysis, line)}
+    for order, (text, detail) in enumerate(offered.items()):
+        yield target.item(text, _Kind.EnumMember, detail or None, rank=0, order=order)
+
+
+_quoted = re.compile(r"[`'\"]+([A-Za-z_][A-Za-z0-9_]*)[`'\"]+|\b([A-Z][A-Z_]{3,})\b")
+
+
+def _words(attribute: AttributeFormal) -> list[str]:
+    """The words that ONNX's description lists; it has no other place for them."""
+    found = (match[1] or match[2] for match in _quoted.finditer(attribute.doc))
+    return [word for word in dict.fromkeys(found) if len(word) > 1 and word not in (attribute.name, "ONNX")]
+
+
+def _integers(attribute: AttributeFormal, call: OpenCall, analysis: Analysis, line: int) -> dict[str, str]:
+    """Element types by their numbers, axes that the first operand has, and both sides of a switch."""
+    if attribute.name in ("to", "dtype") or attribute.name.endswith("_dtype"):
+        return {str(number): name for name, number in ONNX.items()}
+    if attribute.name == "axis":
+        known = analysis.type_of(line, call.values[0]) if 0 in call.values else None
+        if isinstance(known, TensorType) and known.shape is not None:
+            return {str(i): f"of size {'?' if d is None else d}" for i, d in enumerate(known.shape)} | {
+                "-1": "the last"
+            }
+    if attribute.default in ("0", "1"):
+        other = "1" if attribute.default == "0" else "0"
+        return {other: ""}
+    return {}

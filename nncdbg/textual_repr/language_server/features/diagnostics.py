@@ -1,0 +1,56 @@
+"""Diagnostics as the protocol has them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lsprotocol import types
+
+from nncdbg.textual_repr.language_server.document.document import Document
+from nncdbg.textual_repr.language_server.document.records import Problem, Span
+
+if TYPE_CHECKING:
+    from nncdbg.textual_repr.language_server.server import NncServer
+
+_SEVERITIES = {
+    "error": types.DiagnosticSeverity.Error,
+    "warning": types.DiagnosticSeverity.Warning,
+    "information": types.DiagnosticSeverity.Information,
+    "hint": types.DiagnosticSeverity.Hint,
+}
+
+MOST = 2000
+"""Diagnostics that are sent of one document; an editor has no use for more."""
+
+
+def register(server: NncServer) -> None:
+    """Diagnostics are sent, not asked for."""
+
+
+def diagnostics(document: Document) -> list[types.Diagnostic]:
+    """What is wrong with a document, in the order of its lines."""
+    return [_diagnostic(document, problem) for problem in document.analysis.problems[:MOST]]
+
+
+def _diagnostic(document: Document, problem: Problem) -> types.Diagnostic:
+    message = f"{problem.message}\n{problem.hint}" if problem.hint else problem.message
+    related = [
+        types.DiagnosticRelatedInformation(types.Location(document.uri, _range(document, span)), words)
+        for span, words in problem.related
+    ]
+    return types.Diagnostic(
+        _range(document, problem.span),
+        message,
+        severity=_SEVERITIES[problem.severity],
+        code=problem.code,
+        source="nncdbg",
+        tags=[types.DiagnosticTag.Unnecessary] if problem.code == "unused" else None,
+        related_information=related or None,
+    )
+
+
+def _range(document: Document, span: Span) -> types.Range:
+    """The span in the client's units; a fault at the end of a line underlines what stands before it."""
+    text = document.lines[span.line]
+    start = min(span.start, max(0, len(text) - 1))
+    return document.units.range(text, Span(span.line, start, max(span.end, start + 1)))

@@ -1,0 +1,144 @@
+"""What stands under the mouse: a value's type and producer, an op's documentation, an attribute, a graph."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lsprotocol import types
+
+from nncdbg.engine.graph import Constant, Inline
+from nncdbg.engine.text.lexemes import name_text
+from nncdbg.engine.text.types import print_type, value_text
+from nncdbg.textual_repr.language_server.analysis.analysis import Chunk
+from nncdbg.textual_repr.language_server.document.records import Definition, Span, Token
+from nncdbg.textual_repr.language_server.document.tokens import tokens
+from nncdbg.textual_repr.language_server.features.op_documentation import attribute_markdown, op_markdown
+from nncdbg.textual_repr.resolution import shown
+
+if TYPE_CHECKING:
+    from nncdbg.textual_repr.language_server.server import NncServer, Place
+
+_ROLES = {
+    "input": "an input of the graph",
+    "constant": "a constant",
+    "result": "",
+    "carried": "carried by a loop",
+    "counter": "counts a loop's iterations, from 0",
+}
+
+_WORDS = {
+    "data": 'a constant in a store: `data("key")`, or `data("key", store=1)`',
+    "while": "a loop: `while @body (%s: T = %first) count %i times %n {`, ended by `next`",
+    "if": "two branches that see the values around them; each ends in `yield`",
+    "else": "the second branch of an `if`",
+    "break": "`break unless %go` leaves a loop unless its operand is true",
+    "next": "assigns all carried values of a loop at once, then names the collected values",
+    "collect": "values that a loop stacks on a new first axis, one for each iteration",
+    "yield": "the results of a branch",
+    "return": "the results of a graph: the names in its header",
+    "loc": "source position in the user's model",
+    "store": "a file with the tensors of `data(...)`; its path is relative to this file",
+    "prefix": 'a prefix that names share: after `prefix enc "/encoder/"`, `%enc::x` is `%/encoder/x`',
+    "opset": "the version of a domain's operators; without it, the newest known version is used",
+    "_": "an omitted operand or an unused output",
+}
+
+_LONGEST = 300
+
+
+def register(server: NncServer) -> None:
+    """Hover."""
+
+    @server.feature(types.TEXT_DOCUMENT_HOVER)
+    def hover(params: types.HoverParams) -> types.Hover | None:
+        place = server.place(params.text_document.uri, params.position)
+        token = place.analysis.token_at(place.line, place.column) if place is not None else None
+        if place is None or token is None:
+            return None
+        words = _words(place, token)
+        if words is None:
+            return None
+        content = types.MarkupContent(types.MarkupKind.Markdown, words)
+        return types.Hover(content, place.range(Span(place.line, token.start, token.end)))
+
+
+def _words(place: Place, token: Token) -> str | None:
+    analysis = place.analysis
+    if token.kind == "value":
+        mention = analysis.mention_at(place.line, token.start)
+        found = analysis.definition_of(place.line, mention) if mention is not None else None
+        return _value(place, found) if found is not None else None
+    if token.kind == "graph":
+        chunk = analysis.graphs.get(token.name)
+        return _graph(place, chunk) if chunk is not None else None
+    if token.kind == "op":
+        return op_markdown(token.name, analysis.opsets)
+    if token.kind == "attribute":
+        op = next((t.name for t in tokens(analysis.lines[place.line]) if t.kind == "op"), "")
+        return attribute_markdown(op, token.name, analysis.opsets)
+    return _WORDS.get(token.name) if token.kind == "keyword" else None
+
+
+def _value(place: Place, found: Definition) -> str:
+    """``%h: f32[2]``, how it comes to be, and the line that does it."""
+    head = shown(found.name) if found.type is None else f"{shown(found.name)}: {print_type(found.type)}"
+    parts = [f"```nnc\n{head}\n```"]
+    if found.written is not None and found.type is not None and found.written != found.type:
+        parts.append(f"written as `{print_type(found.written)}`")
+    elif found.written is None and found.type is not None:
+        parts.append("inferred")
+    role = _ROLES[found.role]
+    line = found.span.line
+    parts.append(f"{role + ', ' if role else ''}line {line + 1}")
+    parts.append(f"```nnc\n{_short(place.analysis.lines[line].strip())}\n```")
+    constant = place.analysis.constant_at(line)
+    if constant is not None:
+        parts.append(_data(place, constant))
+    return "\n\n".join(parts)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+
+
+def _data(place: Place, constant: Constant) -> str:
+    """The statistics of data in the text; where data outside it stands."""
+    data = constant.data
+    if isinstance(data, Inline):
+        from nncdbg.stats.plain import summarize_plain
+
+        return str(summarize_plain(data.array))
+    stores = place.analysis.chunks[0].reading.stores
+    file = (
+        f"`{stores[data.store]}`"
+        if data.store < len(stores)
+        else f"store {data.store}, which is not declared"
+    )
+    return f"`{data.key}` in {file}"
+
+
+def _graph(place: Place, chunk: Chunk) -> str:
+    """The header of a graph, its comment, how often it is called."""
+    analysis = place.analysis
+    signature = chunk.signature
+    if signature is None:
+        return f"```nnc\n{_short(chunk.lines[0].strip())}\n```"
+    inputs = ", ".join(map(value_text, signature.inputs))
+    outputs = ", ".join(map(value_text, signature.outputs))
+    parts = [f"```nnc\ngraph @{name_text(chunk.name)}({inputs}) -> ({outputs})\n```"]
+    parts.extend(_comment(place, chunk))
+    count = sum(1 for _ in analysis.calls_of(chunk.name))
+    entry = next(iter(analysis.graphs)) == chunk.name
+    parts.append("the entry" if entry else f"called {count} time{'' if count == 1 else 's'}")
+    return "\n\n".join(parts)
+
+
+def _comment(place: Place, chunk: Chunk) -> list[str]:
+    """The ``##`` lines right above a graph."""
+    found: list[str] = []
+    for line in range(chunk.start - 1, -1, -1):
+        text = place.analysis.lines[line].strip()
+        if not text.startswith("##"):
+            break
+        found.append(text.removeprefix("##").strip())
+    return ["\n".join(reversed(found))] if found else []

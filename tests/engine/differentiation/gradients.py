@@ -1,0 +1,100 @@
+"""Gradients of graph text through the engine, and by finite differences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+import nncdbg
+from nncdbg.engine.differentiation.grad import Request, gradient_graph
+from nncdbg.engine.graph import Graph, Node, Program, TensorType, Value
+from nncdbg.engine.values.values import type_of
+from nncdbg.textual_repr.parser import parse
+
+STEP = 1e-6
+
+Arrays = Mapping[str, Any]
+
+
+def program_of(lines: Sequence[str], inputs: Arrays, *, opset: int = 21, typed: bool = True) -> Program:
+    """A program of one graph that gives ``%loss``."""
+    types = {
+        name: type_of(array) if typed else TensorType(type_of(array).dtype) for name, array in inputs.items()
+    }
+    signature = ", ".join(f"%{name}: {known}" for name, known in types.items())
+    body = "".join(f"  {line}\n" for line in lines)
+    return parse(f"opset {opset}\n\ngraph @main({signature}) -> (%loss) {{\n{body}  return %loss\n}}\n")
+
+
+def with_gradient(program: Program, xs: Sequence[str], y: str = "loss", **request: Any) -> Program:
+    """The program that also calls the gradient of its value `y`, and gives that too: ``%g_loss_x`` by ``%x``.
+
+    What comes back was printed and parsed.
+    """
+    main = program.graphs[program.entry]
+    types = {value.name: value.type for value in (*main.inputs, *(c.value for c in main.constants))}
+    name = f"gradient{len(program.graphs)}"
+    asked = Request(y, tuple(xs), tuple(xs), **request)
+    graph = gradient_graph(name, main.nodes, asked, types, program.graphs, program.opsets)
+    results = tuple(Value(f"g_{y}_{x}") for x in xs)
+    call = Node(f"@{name}", tuple(value.name for value in graph.inputs), results)
+    outer = replace(main, nodes=(*main.nodes, call), outputs=(*main.outputs, *results))
+    made = replace(
+        program, graphs={**program.graphs, main.name: outer, name: graph}, listing=None, source=None
+    )
+    again = parse(str(made))
+    assert again == made
+    return again
+
+
+def run(program: Program, inputs: Arrays, **options: Any) -> dict[str, Any]:
+    """The outputs by name."""
+    debugger = nncdbg.Debugger(program, dict(inputs), statistics=False, **options)
+    stop = debugger.run()
+    assert stop.reason == "end", stop.detail
+    return dict(debugger.outputs)
+
+
+def gradients(program: Program, xs: Sequence[str], inputs: Arrays, **options: Any) -> list[Any]:
+    """The gradient of ``%loss`` by each of `xs`."""
+    got = run(with_gradient(program, xs), inputs, allocator="debug", **options)
+    return [got[f"g_loss_{x}"] for x in xs]
+
+
+def differences(function: Callable[[Arrays], float], x: str, inputs: Arrays) -> Any:
+    """The gradient of a scalar function by central differences, in f64."""
+    array = inputs[x]
+    result = np.zeros(array.shape)
+    for index in np.ndindex(array.shape):
+        sides = []
+        for sign in (1, -1):
+            near = array.copy()
+            near[index] += sign * STEP
+            sides.append(float(function({**inputs, x: near})))
+        result[index] = (sides[0] - sides[1]) / (2 * STEP)
+    return result
+
+
+def check(
+    lines: Sequence[str], inputs: Arrays, xs: Sequence[str], *, opset: int = 21, typed: bool = True
+) -> Graph:
+    """The engine's gradient agrees with finite differences; the graph that gave it."""
+    program = program_of(lines, inputs, opset=opset, typed=typed)
+    debugger = nncdbg.Debugger(program, dict(inputs), allocator="plain", statistics=False)
+
+    def loss(given: Arrays) -> float:
+        debugger = nncdbg.Debugger(program, dict(given), allocator="plain", statistics=False)
+        debugger.run()
+        return float(debugger.outputs["loss"])
+
+    assert debugger.run().reason == "end"
+    for x, got in zip(xs, gradients(program, xs, inputs), strict=True):
+        assert got.shape == inputs[x].shape
+        assert got.dtype == inputs[x].dtype
+        np.testing.assert_allclose(
+            got, differences(loss, x, inputs), rtol=1e-6, atol=1e-7, err_msg=f"by %{x}"
+        )
+    return with_gradient(program, xs).graphs["gradient1"]

@@ -1,0 +1,246 @@
+"""Backward graphs: how they read, what they leave out, how often they can be taken, where they end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import nncdbg
+from nncdbg.engine.errors import GraphError, UnsupportedOp
+from nncdbg.engine.graph import Node, Value
+from nncdbg.textual_repr.parser import parse
+from tests.engine.differentiation.gradients import (
+    check,
+    differences,
+    gradients,
+    program_of,
+    run,
+    with_gradient,
+)
+
+X = np.array([0.3, -0.7, 1.2])
+
+
+def statements(lines: list[str], xs: list[str], **options: Any) -> list[str]:
+    """The lines of the gradient's graph between its braces."""
+    inputs = dict.fromkeys(("x", "w"), X)
+    program = with_gradient(program_of(lines, inputs, **options), xs)
+    text = str(program).split("graph @gradient1")[1]
+    return [line.strip() for line in text.splitlines()[1:-1]]
+
+
+def test_it_reads_like_a_program() -> None:
+    lines = ["%h = Mul(%x, %w)", "%t = Tanh(%h)", "%s = Add(%t, %x)", "%loss = ReduceSum(%s, keepdims=0)"]
+    assert statements(lines, ["x", "w"]) == [
+        "%d_loss = nncdbg.FullLike(%loss, value=1.0)",
+        "%d_loss.shape = Shape(%s)",
+        "%d_s = Expand(%d_loss, %d_loss.shape)",
+        "%d_t.mul = Mul(%t, %t)",
+        "%d_t.sub = Sub(1.0, %d_t.mul)",
+        "%d_h = Mul(%d_s, %d_t.sub)",
+        "%d_x.2 = Mul(%d_h, %w)",
+        "%d_w = Mul(%d_h, %x)",
+        "%d_x = Add(%d_s, %d_x.2)",
+        "return %d_x, %d_w",
+    ]
+
+
+def test_what_nobody_asks_for_is_not_computed() -> None:
+    lines = ["%h = Mul(%x, %w)", "%loss = ReduceSum(%h, keepdims=0)", "%other = Det(%h)"]
+    assert not any("%x)" in line for line in statements(lines, ["x"]))
+
+
+def test_a_value_that_does_not_matter_has_the_gradient_zero() -> None:
+    inputs = {"x": X, "w": X}
+    program = program_of(
+        ["%i = Cast(%w, to=7)", "%f = Cast(%i, to=11)", "%p = Mul(%x, %f)", "%loss = ReduceSum(%p)"], inputs
+    )
+    assert gradients(program, ["w"], inputs)[0].tolist() == [0, 0, 0]
+
+
+def test_the_value_itself() -> None:
+    program = program_of(["%loss = Exp(%x)"], {"x": X})
+    got = run(with_gradient(with_gradient(program, ["x"]), ["loss"]), {"x": X})
+    np.testing.assert_allclose(got["g_loss_x"], np.exp(X))
+    assert got["g_loss_loss"].tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "%y = Exp(%x)",
+        "%y = Tanh(%x)",
+        "%y = Mul(%x, %x)",
+        "%y = Div(1.0, %x)",
+        "%y = Pow(%x, 3)",
+        "%y = Sigmoid(%x)",
+        "%y = Gelu(%x)",
+        "%y = Softmax(%x)",
+        "%y = Concat(%x, %x, axis=0)",
+        "%y = Slice(%x, [1], [3])",
+        "%y = Gather(%x, [0, 0, 2])",
+        "%c = Unsqueeze(%x, [1])\n  %y = Mul(%c, %x)",
+        "%c = Unsqueeze(%x, [1])\n  %r = Unsqueeze(%x, [0])\n  %y = MatMul(%c, %r)",
+    ],
+)
+def test_gradient_of_a_gradient(line: str) -> None:
+    """The gradient of the sum of squares of the gradient, once inlined and once by differences."""
+    program = program_of(
+        [*line.splitlines(), "%cube = Pow(%y, 3)", "%loss = ReduceSum(%cube, keepdims=0)"], {"x": X}
+    )
+    once = with_gradient(program, ["x"])
+    main = once.graphs["main"]
+    square = Node("Mul", ("g_loss_x", "g_loss_x"), (Value("q"),))
+    total = Node("ReduceSum", ("q",), (Value("outer"),), {"keepdims": 0})
+    main = replace(main, nodes=(*main.nodes, square, total))
+    twice = with_gradient(replace(once, graphs={**once.graphs, "main": main}), ["x"], y="outer")
+
+    def outer(inputs: Any) -> float:
+        return float((run(once, inputs)["g_loss_x"] ** 2).sum())
+
+    got = run(twice, {"x": X}, allocator="debug")["g_outer_x"]
+    np.testing.assert_allclose(got, differences(outer, "x", {"x": X}), rtol=1e-6, atol=1e-6)
+
+
+CALLS = """opset 21
+
+graph @main(%x: f64[3]) -> (%loss) {
+  %a, %b = @inner(%x)
+  %c, _ = @inner(%a)
+  %p = Mul(%b, %c)
+  %loss = ReduceSum(%p, keepdims=0)
+  return %loss
+}
+
+graph @inner(%v: f64[3]) -> (%s: f64[3], %v) {
+  %two: f64[] = 2.0
+  %m = Mul(%v, %two)
+  %s = Sin(%m)
+  return %s, %v
+}
+"""
+
+
+def test_calls_are_gone_through() -> None:
+    program = parse(CALLS)
+    (got,) = gradients(program, ["x"], {"x": X})
+    wanted = differences(lambda inputs: float(run(program, inputs)["loss"]), "x", {"x": X})
+    np.testing.assert_allclose(got, wanted, rtol=1e-6)
+
+
+NOISE = """
+graph @noise(%v: f64[3]) -> (%r) {
+  %n = RandomNormalLike(%v)
+  %r = Mul(%v, %n)
+  return %r
+}
+"""
+
+
+def test_a_call_that_draws_random_numbers_is_not_repeated() -> None:
+    text = CALLS.replace("%s = Sin(%m)", "%u = @noise(%m)\n  %s = Sin(%u)") + NOISE
+    stop = nncdbg.Debugger(with_gradient(parse(text), ["x"]), {"x": X}).run()
+    assert "back through @inner: its random numbers cannot be drawn again" in str(stop.error)
+
+
+def test_graphs_that_call_themselves() -> None:
+    text = CALLS.replace("%s = Sin(%m)", "%u, _ = @inner(%m)\n  %s = Sin(%u)")
+    assert "it calls itself" in str(with_gradient(parse(text), ["x"]))
+
+
+def test_statements_that_cannot_be_are_told_by_the_run() -> None:
+    """Making the gradient of a wrong program does not fail: the program itself is at fault."""
+    for line in ("%loss = Transpose(%x, perm=[0, 0])", "%loss = Concat(%x, axis=4)", "%loss = Mul(%x)"):
+        program = with_gradient(program_of([line], {"x": X}), ["x"])
+        assert "nncdbg.NoGradientRule" in str(program)
+        with pytest.raises(GraphError):
+            nncdbg.Debugger(program, {"x": X})
+
+
+def test_a_value_between_ends_the_walk() -> None:
+    """By %h, and with %h held: the path through it does not count."""
+    program = program_of(["%h = Sin(%x)", "%p = Mul(%h, %x)", "%loss = ReduceSum(%p, keepdims=0)"], {"x": X})
+    got = run(with_gradient(program, ["h", "x"]), {"x": X})
+    np.testing.assert_allclose(got["g_loss_h"], X)
+    np.testing.assert_allclose(got["g_loss_x"], np.sin(X))
+    held = run(with_gradient(program, ["x"], held=("h",)), {"x": X})
+    np.testing.assert_allclose(held["g_loss_x"], np.sin(X))
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (
+            ["%m = Unsqueeze(%x, [1])", "%s = MatMul(%m, %w)", "%loss = Det(%s)"],
+            "back through Det, which has no",
+        ),
+        (["%r = RandomNormalLike(%x)", "%u = Bernoulli(%x)", "%loss = Mul(%u, %x)"], "Bernoulli"),
+        (
+            [
+                "%c: bool[] = true",
+                "if %c {",
+                "  %a = Sin(%x)",
+                "  yield %a",
+                "} else {",
+                "  %b = Cos(%x)",
+                "  yield %b",
+                "} -> (%loss)",
+            ],
+            "back through if",
+        ),
+    ],
+)
+def test_what_has_no_rule_fails_where_it_is_needed(lines: list[str], message: str) -> None:
+    inputs = {"x": np.array([2.0]), "w": np.array([[1.0]])}
+    program = with_gradient(program_of(lines, inputs), ["x"])
+    debugger = nncdbg.Debugger(program, inputs)
+    stop = debugger.run()
+    assert stop.reason == "exception"
+    assert isinstance(stop.error, UnsupportedOp)
+    assert message in str(stop.error)
+    assert "hint: add the result of this op to" in str(stop.error)
+    assert debugger.frames[0].code.graph.name == "gradient1"
+    assert debugger.value("%d_loss").shape == debugger.value("%loss").shape
+
+
+def test_complex_numbers_have_none() -> None:
+    x = np.array([1 + 1j])
+    program = with_gradient(program_of(["%loss = Mul(%x, %x)"], {"x": x}), ["x"])
+    assert "its rule is for real numbers" in str(program)
+
+
+def test_a_deep_chain_is_no_recursion() -> None:
+    count = 3000
+    lines = [f"%v{i + 1} = Sin(%v{i})" for i in range(count)]
+    program = program_of(
+        ["%v0 = Identity(%x)", *lines, f"%loss = ReduceSum(%v{count}, keepdims=0)"], {"x": X}
+    )
+    (got,) = gradients(program, ["x"], {"x": X})
+    slope, value = np.ones(3), X
+    for _ in range(count):
+        slope, value = slope * np.cos(value), np.sin(value)
+    np.testing.assert_allclose(got, slope, rtol=1e-9)
+
+
+def test_going_back_through_a_backward_graph() -> None:
+    program = with_gradient(
+        program_of(["%h = Tanh(%x)", "%loss = ReduceSum(%h, keepdims=0)"], {"x": X}), ["x"]
+    )
+    debugger = nncdbg.Debugger(program, {"x": X})
+    lines = []
+    while (stop := debugger.step_into()).reason == "step":
+        lines.append(stop.line)
+    seen = [lines.pop()]
+    while (stop := debugger.step_back_into()).reason == "step":
+        seen.append(stop.line)
+    assert len(seen) > len(program.graphs["gradient1"].nodes)
+
+
+def test_without_shapes_the_run_tells_them() -> None:
+    """Nothing but element types is known when the graph is made."""
+    inputs = {"x": np.ones((2, 1)), "w": np.ones((1, 3))}
+    graph = check(["%p = Mul(%x, %w)", "%loss = ReduceSum(%p, keepdims=0)"], inputs, ["x", "w"], typed=False)
+    assert [node.op for node in graph.nodes].count("nncdbg.SumLike") == 2

@@ -1,0 +1,194 @@
+"""What holds of every form: it is bounded, harmless, the same each time; and the text that people read."""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import nncdbg
+from nncdbg.engine.ops.causes import NAMES
+from nncdbg.nan_watch.measuring.gates import gate_names
+from nncdbg.nan_watch.memory import wording as memory_words
+from nncdbg.nan_watch.reports import FORMS
+from nncdbg.nan_watch.reports.bounds import sentence, visible
+from nncdbg.nan_watch.reports.rules import CAUSES, rule_of
+from nncdbg.nan_watch.reports.text import lines
+from nncdbg.nan_watch.reports.wording import Watched, headline
+from nncdbg.presentation.short_statements import FittedText
+from nncdbg.textual_repr.printer import listing
+from tests.nan_watch.reports.made_reports import HOSTILE_NAMES, REPORTS, WATCHED, failed, of_text, plain
+
+MEGABYTE = 1 << 20
+LARGEST = {"text": MEGABYTE, "github": 60_000, "markdown": MEGABYTE}
+"""Bytes of a form for people, whatever the report holds; GitHub takes a megabyte of Markdown."""
+
+
+@pytest.mark.parametrize("report", REPORTS)
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_is_bounded_harmless_and_the_same_each_time(form: str, report: str) -> None:
+    made = REPORTS[report]()
+    written = FORMS[form](made, WATCHED)
+    assert FORMS[form](made, WATCHED) == written
+    assert len(written.encode()) < LARGEST.get(form, 100 * MEGABYTE)
+    odd = {char for char in set(written) if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp")}
+    assert odd <= {"\n"}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_name_of_a_megabyte_is_not_in_any_form(form: str) -> None:
+    assert "x" * 2_100 not in FORMS[form](REPORTS["hostile"](), WATCHED)
+
+
+def test_an_operand_given_twice_is_listed_once() -> None:
+    text = "graph @main(%x: f32[2]) -> (%y) {\n  %z = Sub(%x, %x)\n  %y = Div(%z, %z)\n  return %y\n}\n"
+    report = nncdbg.watch(nncdbg.parse(text), {"x": [1, 2]})
+    assert [each.name for each in report.findings[0].inputs] == ["z", "z"]
+    assert str(report).count("  with %z ") == 1
+
+
+def test_the_text_as_a_person_reads_it() -> None:
+    assert FORMS["text"](plain(), WATCHED) == (
+        "net.onnx: tripped: 2 findings in 12 statements (0.01 s)\n"
+        "\n"
+        "1. the first Inf is in %logq: Log produced it from operands without Inf\n"
+        "  at nets/net.onnx:3:3\n"
+        '    3 |   %logq: f32[3,4] = Log(%q)   loc("net.py":7)\n'
+        "      |   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^\n"
+        "  in @main\n"
+        '  from net.py:7, node "/probs/Log"\n'
+        "  with %q f32[3,4] min 0 mean 0.25 max 1 std 0.4\n"
+        "  gives %logq -inf 5 min -91.6 mean -33.8 max 0 std 37.3\n"
+        "  cause: log of zero: 5 of 12 elements of %q are 0, the first at [0, 1]\n"
+        "  hint: keep it away from zero: Log(Max(%q, 1e-7))\n"
+        "\n"
+        "2. NaN is in %e: Mul produced it from operands without NaN\n"
+        "  at nets/net.onnx:4:3\n"
+        "    4 |   %e: f32[3,4] = Mul(%q, %logq)\n"
+        "      |   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^\n"
+        "  in @main\n"
+        "  with %q f32[3,4] min 0 mean 0.25 max 1 std 0.4\n"
+        "  with %logq f32[3,4] -inf 5 min -91.6 mean -33.8 max 0 std 37.3\n"
+        "  gives %e nan 12 of 12\n"
+        "  cause: zero times infinity: %q is 0 where %logq is -inf\n"
+        "  inside Mul: Mul makes %z\n"
+        "\n"
+        "3. NaN in %f: Neg propagates it (line 5 of @main)\n"
+        "note: %q drawn at random\n"
+    )
+
+
+def test_the_text_without_the_program_spells_the_statement_from_what_is_known() -> None:
+    written = FORMS["text"](of_text(), type(WATCHED)())
+    assert "    4 | %e = Mul(%q, %logq)\n" in written
+    assert "%q has NaN before the program runs\n" in written
+    assert "without NaN, without effect on an output\n" in written
+    assert "NaN is lost in %r: the result of Max is finite\n" in written
+    assert "wrong reuse of memory: %logq at Log\n" in written
+    assert "  in @main, iteration 2, 5\n" in written
+    assert "  because of Mul, line 4 of @main\n" in written
+    assert "  7 times\n" in written
+    assert "3 more findings are not listed\n" in written
+
+
+def test_findings_with_effect_come_before_those_without() -> None:
+    program = nncdbg.parse(
+        "graph @main(%x: f32[2]) -> (%y, %w) {\n"
+        "  %l = Log(0.0)\n"
+        "  %m = Max(%l, -100.0)\n"
+        "  %n = Log(%x)\n"
+        "  %w = Greater(%n, 0.0)\n"
+        "  %y = Add(%m, 1.0)\n"
+        "  return %y, %w\n"
+        "}\n"
+    )
+    report = nncdbg.watch(program, {"x": [-1.0, 2.0]})
+    assert FORMS["text"](report, Watched()).startswith("the program: tripped: 1 finding in 6 statements (")
+    assert [headline(finding) for finding in report.findings] == [
+        "the first NaN is in %n: Log produced it from operands without NaN",
+        "NaN decides %w: the result of Greater is finite, but depends on it",
+        "Inf is in %l: Log produced it from operands without Inf, without effect on an output",
+        "Inf is lost in %m: the result of Max is finite",
+    ]
+
+
+def test_an_infinity_that_is_lost_decides_nothing_in_a_run_that_fails() -> None:
+    program = nncdbg.parse(
+        "graph @main(%x: f32[2]) -> (%y) {\n"
+        "  %l = Log(%x)\n"
+        "  %m = Max(%l, -100.0)\n"
+        "  %y = Reshape(%m, [3])\n"
+        "  return %y\n"
+        "}\n"
+    )
+    report = nncdbg.watch(program, {"x": [0.0, 2.0]})
+    assert report.error is not None
+    assert headline(report.findings[-1]) == "Inf is lost in %m: the result of Max is finite"
+
+
+def test_the_text_of_a_run_that_failed() -> None:
+    assert FORMS["text"](failed(), Watched()) == (
+        "net.onnx: failed after 3 statements (0.01 s)\n"
+        "error: MatMul failed: sizes\n"
+        "  differ\n"
+        "  with %x: f32[1,3]\n"
+        "  hint: look at %x\n"
+        "not checked: statements after line 4\n"
+    )
+
+
+def test_every_cause_and_every_gate_has_its_words() -> None:
+    assert set(CAUSES) == {*NAMES, *memory_words.CAUSES}
+    for kind in (*gate_names(), "reuse", "state", "plan"):
+        assert rule_of(kind, "").help != f"The gate {kind} tripped."
+    assert rule_of("dead", "").id == "dead"
+    assert rule_of("nan", "log of zero").id == "nan/log-of-zero"
+    assert rule_of("nan", "log of zero").title == "NaN: log of zero"
+    assert rule_of("nan", "log of zero").help.endswith("or LogSoftmax for Log(Softmax).")
+
+
+@pytest.mark.parametrize("name", HOSTILE_NAMES, ids=lambda name: ascii(name)[:20])
+def test_what_is_shown_of_a_name_is_short_and_printable(name: str) -> None:
+    assert len(visible(name)) <= 200 * 6
+    assert visible(name).replace("…", "").isprintable()
+    assert sentence(name).isprintable()
+    assert visible(visible(name)) == visible(name) or len(name) > 200
+
+
+def test_no_form_reads_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report outlives its model: it may be rendered on another machine."""
+    monkeypatch.chdir(tmp_path)
+    for render in FORMS.values():
+        assert render(plain(), WATCHED)
+
+
+@pytest.mark.parametrize(("limit", "unlisted"), [(10, 0), (2, 25)])
+def test_findings_of_a_chain_are_counted_once(limit: int, unlisted: int) -> None:
+    steps = "".join(f"  %v{i + 1} = Neg(%v{i})\n" for i in range(25))
+    program = nncdbg.parse(
+        f"#nncdbg 1\ngraph @main(%x: f32[2]) -> (%v25) {{\n  %v0 = Log(%x)\n{steps}  return %v25\n}}\n"
+    )
+    report = nncdbg.watch(program, {"x": [-1.0, 1.0]}, max_findings=limit)
+    text = FORMS["text"](report, WATCHED)
+    assert ("NaN reaches %v25 through 25 ops" in text) is (unlisted == 0)
+    assert ("more findings are not listed" in text) is (unlisted > 0)
+
+
+def test_a_report_fits_a_terminal_with_short_names() -> None:
+    add, log = (f"/model/decoder/layers.0/self_attn/{op}_output_0" for op in ("Add", "Log"))
+    program = nncdbg.parse(
+        f"#nncdbg 1\nopset 18\n\ngraph @main(%x: f32[64]) -> (%{log}: f32[64]) {{\n"
+        f"  %{add}: f32[64] = Sub(%x, %x)\n  %{log}: f32[64] = Log(%{add})\n  return %{log}\n}}\n"
+    )
+    report = nncdbg.watch(program, inputs={"x": np.ones(64, np.float32)})
+    fitted = replace(Watched.of(program), screen=FittedText(program, listing(program, locations=False), 80))
+    shown = [line.plain for line in lines(report, fitted)]
+    assert all(len(line) <= 80 for line in shown if " | " in line or line.startswith(("  with", "  gives")))
+    text = "\n".join(shown)
+    assert "the first Inf is in %self_attn/Log_output_0: Log produced it" in text
+    assert " -inf 64 of 64" in text
+    assert add not in text
+    assert add in FORMS["text"](report, Watched.of(program)), "a pipe has the whole names"
