@@ -1,26 +1,10 @@
-// Requests of views and of inline values at a stop.  The tests replace the editor's API by a few objects, and answer
-// the requests.
+// Requests of views and of inline values at a stop.  The tests answer the requests.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { setImmediate } from "node:timers/promises";
 import { bundled } from "../bundled.mjs";
-
-const editor = {
-  debug: { activeDebugSession: { type: "nncdbg" }, activeStackItem: undefined },
-  DebugStackFrame: class {},
-  EventEmitter: class {
-    listeners = [];
-    event = (listener) => this.listeners.push(listener);
-    fire = (value) => this.listeners.forEach((each) => each(value));
-  },
-  InlineValueText: class {
-    constructor(range, text) {
-      Object.assign(this, { range, text });
-    }
-  },
-};
-globalThis.vscode = editor;
+import { editor } from "../editor.mjs";
 
 const { Follower } = await bundled("views/following");
 const { InlineValues } = await bundled("session/inlineValues");
