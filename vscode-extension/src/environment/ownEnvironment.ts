@@ -1,23 +1,18 @@
 // nncdbg's own Python environment, in a folder of the extension, with the wheel of this package.
 // It is created under another name and renamed when it is complete.
 
-import { execFile, spawn } from "node:child_process";
+import { spawn } from "node:child_process";
 import { createHash } from "node:crypto";
 import { existsSync } from "node:fs";
 import { mkdir, readFile, readdir, rename, rm } from "node:fs/promises";
 import * as path from "node:path";
 import { createInterface } from "node:readline";
-import { promisify } from "node:util";
-
-const execute = promisify(execFile);
+import { ISOLATED, isRunning, runPython } from "./process";
 
 /** The oldest minor version of Python 3 that nncdbg supports. */
 const OLDEST = 11;
-/** Isolates Python from the working directory, PYTHONPATH and the packages in the user's home. */
-export const ISOLATED = "-I";
 const PROBE = "import sys; print('.'.join(map(str, sys.version_info[:3])), sys.executable)";
 const PARTIAL = /\.partial-(\d+)$/;
-const TIMEOUT = 20_000;
 const NAMES = ["python3", "python3.14", "python3.13", "python3.12", "python3.11", "python"];
 /** macOS starts programs from the Dock with a short PATH. */
 const MAC_PYTHONS = ["/opt/homebrew/bin/python3", "/usr/local/bin/python3"];
@@ -44,7 +39,7 @@ export async function findPython(first: string[], candidates = [...NAMES, ...MAC
 
 async function probe(candidate: string): Promise<string[]> {
   try {
-    const { stdout } = await execute(candidate, [ISOLATED, "-c", PROBE], { timeout: TIMEOUT });
+    const { stdout } = await runPython(candidate, ["-c", PROBE]);
     return stdout.trim().split(/ (.*)/, 2);
   } catch {
     return []; // missing, or not a Python
@@ -151,13 +146,5 @@ function pythonIn(environment: string): string {
 /** Whether the process that was creating an environment has ended. */
 function isAbandoned(name: string): boolean {
   const pid = Number(PARTIAL.exec(name)?.[1]);
-  if (!pid) {
-    return false;
-  }
-  try {
-    process.kill(pid, 0);
-    return false;
-  } catch (error) {
-    return (error as NodeJS.ErrnoException).code === "ESRCH";
-  }
+  return pid > 0 && !isRunning(pid);
 }

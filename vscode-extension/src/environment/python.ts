@@ -1,23 +1,13 @@
 // The Python that runs nncdbg: the selected one if it has nncdbg, else the extension's own environment, which is
 // installed at its first use.  In an untrusted workspace, no Python is started.
 
-import { execFile } from "node:child_process";
 import * as path from "node:path";
-import { promisify } from "node:util";
 import * as vscode from "vscode";
-import { Environment, ISOLATED, NoPython, findPython } from "./ownEnvironment";
-
-const execute = promisify(execFile);
+import { Environment, NoPython, findPython } from "./ownEnvironment";
+import { runPython } from "./process";
 
 const PYTHON_EXTENSION = "ms-python.python";
 const VERSION = ["-c", "import nncdbg; print(nncdbg.__version__)"];
-const TIMEOUT = 20_000;
-
-/** The arguments of Python that run a command of nncdbg. */
-export const NNCDBG = [ISOLATED, "-m", "nncdbg.terminal.main"];
-
-/** Environment variables for the servers and the processes that they start. */
-export const ENVIRONMENT = { PYTHONSAFEPATH: "1" };
 
 interface PythonExtension {
   environments?: {
@@ -90,7 +80,7 @@ export async function onPythonChange(changed: () => void): Promise<vscode.Dispos
 }
 
 /** The Python for a resource, which has nncdbg.  Throws `NotInstalled` if that is the missing own environment, and `Missing` for other errors. */
-export async function pythonWithNncdbg(resource: vscode.Uri | undefined): Promise<string> {
+async function pythonWithNncdbg(resource: vscode.Uri | undefined): Promise<string> {
   if (!vscode.workspace.isTrusted) {
     throw new Missing("nncdbg is disabled in an untrusted workspace");
   }
@@ -128,7 +118,7 @@ export async function readyPython(resource: vscode.Uri | undefined): Promise<str
 
 async function versionOf(python: string): Promise<string> {
   try {
-    return (await run(python, VERSION)).stdout.trim();
+    return (await runPython(python, VERSION)).stdout.trim();
   } catch (error) {
     const { code, stderr } = error as NodeJS.ErrnoException & { stderr?: string };
     const remedies: Remedy[] = ["Use nncdbg's Own Python", "Select Python"];
@@ -141,11 +131,6 @@ async function versionOf(python: string): Promise<string> {
     const why = stderr?.trim().split("\n").at(-1) || String(error);
     throw new Missing(`cannot start nncdbg with ${python}: ${why}`, remedies);
   }
-}
-
-/** Runs an isolated Python.  Throws the errors of `execFile`, with `stderr`. */
-export function run(python: string, args: string[], cwd?: string): Promise<{ stdout: string; stderr: string }> {
-  return execute(python, [ISOLATED, ...args], { cwd, timeout: TIMEOUT, env: { ...process.env, ...ENVIRONMENT } });
 }
 
 const warned = new Set<string>();

@@ -5,7 +5,8 @@ import * as vscode from "vscode";
 import type { Location, Position } from "vscode-languageserver-types";
 import { Client } from "./client";
 import { editorLocation, editorPosition } from "./conversion";
-import { ENVIRONMENT, Missing, NNCDBG, NotInstalled, offer, onPythonChange, readyPython } from "../environment/python";
+import { ENVIRONMENT, NNCDBG } from "../environment/process";
+import { Missing, NotInstalled, offer, onPythonChange, readyPython } from "../environment/python";
 
 const SERVER = [...NNCDBG, "lsp"];
 const LANGUAGE = "nnc";

@@ -5,7 +5,8 @@ import * as path from "node:path";
 import * as vscode from "vscode";
 import { textDocument } from "../pages/page";
 import { type ChangedModels, onFileChange } from "./changes";
-import { Missing, NotInstalled, offer, readyPython, run } from "../environment/python";
+import { runPython } from "../environment/process";
+import { Missing, NotInstalled, offer, readyPython } from "../environment/python";
 
 const LISTING = ["-m", "nncdbg.terminal.main", "listing"];
 const FOLDER = ".nncdbg";
@@ -47,7 +48,7 @@ export class ModelEditor implements vscode.CustomReadonlyEditorProvider, vscode.
       await this.show(document.uri, panel.viewColumn);
       panel.dispose();
     } catch (error) {
-      panel.webview.html = textDocument(errorText(error));
+      panel.webview.html = textDocument(processError(error));
       if (error instanceof Missing && !(error instanceof NotInstalled)) {
         void offer(vscode.window.showErrorMessage, error);
       }
@@ -78,7 +79,7 @@ export class ModelEditor implements vscode.CustomReadonlyEditorProvider, vscode.
     try {
       await listingOf(model);
     } catch (error) {
-      void vscode.window.showWarningMessage(`${path.basename(model.fsPath)} has changed, but its listing cannot be updated: ${errorText(error)}`);
+      void vscode.window.showWarningMessage(`${path.basename(model.fsPath)} has changed, but its listing cannot be updated: ${processError(error)}`);
     }
   }
 
@@ -94,10 +95,10 @@ export async function listingOf(model: vscode.Uri): Promise<string> {
   const folder = vscode.workspace.getWorkspaceFolder(model) ?? vscode.workspace.workspaceFolders?.[0];
   const workspace = folder?.uri.fsPath ?? path.dirname(model.fsPath);
   const python = await readyPython(folder?.uri);
-  return (await run(python, [...LISTING, model.fsPath, "--workspace", workspace])).stdout.replace(/\r?\n$/, "");
+  return (await runPython(python, [...LISTING, model.fsPath, "--workspace", workspace])).stdout.replace(/\r?\n$/, "");
 }
 
-function errorText(error: unknown): string {
+function processError(error: unknown): string {
   const { stderr } = error as { stderr?: string };
   return stderr?.trim() || (error as Error).message;
 }

@@ -59,7 +59,7 @@ export async function runWatch(command: WatchCommand, reportOutput: (text: strin
   cancel.throwIfAborted();
   const late = AbortSignal.timeout(command.limit * 1000);
   const ended = AbortSignal.any([cancel, late]);
-  const { code, out, error } = await run(command, reportOutput, ended);
+  const { code, out, error } = await runProcess(command, reportOutput, ended);
   cancel.throwIfAborted();
   if (late.aborted) {
     throw new WatchError(`the watch did not finish within ${command.limit} s: increase nncdbg.watch.timeLimit`);
@@ -73,7 +73,7 @@ interface Output {
   error: string;
 }
 
-function run(command: WatchCommand, reportOutput: (text: string) => void, ended: AbortSignal): Promise<Output> {
+function runProcess(command: WatchCommand, reportOutput: (text: string) => void, ended: AbortSignal): Promise<Output> {
   return new Promise((resolve, reject) => {
     const { python, cwd, env } = command;
     const child = spawn(python, command.arguments, { cwd, env, stdio: ["ignore", "pipe", "pipe"] });

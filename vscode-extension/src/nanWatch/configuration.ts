@@ -14,7 +14,7 @@ export interface LaunchConfiguration {
 }
 
 /** The first launch configuration of a model, with `${workspaceFolder}` replaced. */
-export function launchFor(model: string, folder: string, configurations: readonly LaunchConfiguration[]): LaunchConfiguration | undefined {
+export function configurationFor(model: string, folder: string, configurations: readonly LaunchConfiguration[]): LaunchConfiguration | undefined {
   const launches = configurations.filter((each) => each.type === "nncdbg" && each.request === "launch" && each.program);
   return launches
     .map((each) => substituted(each, folder) as LaunchConfiguration)

@@ -8,9 +8,10 @@ import * as vscode from "vscode";
 import { asModel, currentModel, launchOf } from "../session/configurations";
 import { listingOf, modelOfListing } from "../model/listing";
 import { type Report, WatchError, runWatch } from "./command";
-import { type LaunchConfiguration, launchFor, optionsOf } from "./configuration";
+import { type LaunchConfiguration, configurationFor, optionsOf } from "./configuration";
 import { ProgramText, diagnosticsOf, messageOf } from "./findings";
-import { ENVIRONMENT, Missing, NNCDBG, NotInstalled, offer, readyPython } from "../environment/python";
+import { ENVIRONMENT, NNCDBG } from "../environment/process";
+import { Missing, NotInstalled, offer, readyPython } from "../environment/python";
 
 const MODELS = "**/*.{onnx,nnc}";
 const EXCLUDED = "**/{.*,node_modules,site-packages,__pycache__}/**";
@@ -140,7 +141,7 @@ export class NanWatch implements vscode.Disposable {
 
   /** Shows the findings as diagnostics of the model's text. */
   private async showDiagnostics(model: string, report: Report): Promise<ProgramText> {
-    const text = await textOf(model);
+    const text = await programTextOf(model);
     this.problems.set(text.uri, diagnosticsOf(report.findings, text));
     this.marked.set(model, text.uri);
     return text;
@@ -160,7 +161,7 @@ export class NanWatch implements vscode.Disposable {
     }
     const message = new vscode.TestMessage(error.message);
     if (error instanceof WatchError && error.line) {
-      message.location = (await textOf(model)).locationOf(error.line);
+      message.location = (await programTextOf(model)).locationOf(error.line);
     }
     return message;
   }
@@ -201,10 +202,10 @@ function folderOf(model: string): string {
 
 function launchIn(model: string, folder: string): LaunchConfiguration {
   const settings = vscode.workspace.getConfiguration("launch", vscode.Uri.file(model));
-  return launchFor(model, folder, settings.get<LaunchConfiguration[]>("configurations", [])) ?? (launchOf(model) as unknown as LaunchConfiguration);
+  return configurationFor(model, folder, settings.get<LaunchConfiguration[]>("configurations", [])) ?? (launchOf(model) as unknown as LaunchConfiguration);
 }
 
-async function textOf(model: string): Promise<ProgramText> {
+async function programTextOf(model: string): Promise<ProgramText> {
   const file = model.endsWith(".nnc") ? model : await listingOf(vscode.Uri.file(model));
   return ProgramText.read(file, folderOf(model));
 }

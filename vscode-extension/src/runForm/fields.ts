@@ -44,7 +44,7 @@ export function fieldOf(text: string): Field {
   return { kind: text.trim() ? (FILE.test(text) ? "file" : "value") : "", detail: text.trim() };
 }
 
-export function textOf({ kind, detail }: Field): string {
+export function inputText({ kind, detail }: Field): string {
   const text = detail.trim();
   if (kind === "file" || kind === "value") {
     return text;

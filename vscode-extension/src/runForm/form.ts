@@ -3,13 +3,13 @@
 
 import * as path from "node:path";
 import * as vscode from "vscode";
-import { run } from "../environment/python";
+import { runPython } from "../environment/process";
 import { Page } from "../pages/page";
 import { type Choices, choicesOf, type FromForm, IMAGES, launchKeys, type Signature, type ToForm } from "./fields";
 
 const PRINT = ["-m", "nncdbg.terminal.main", "print", "--json"];
 
-interface Manifest {
+interface DebuggerManifest {
   contributes: { debuggers: { configurationAttributes: { launch: { properties: { backend: { enum: string[] } } } } }[] };
 }
 
@@ -36,7 +36,7 @@ export class RunForm {
   private async signature({ program, flat, allowStores = [], cwd }: vscode.DebugConfiguration, python: string): Promise<Signature> {
     const stores = (allowStores as string[]).flatMap((each) => ["--allow-store", each]);
     try {
-      const { stdout } = await run(python, [...PRINT, ...(flat ? ["--flat"] : []), ...stores, program], cwd ?? this.folder?.uri.fsPath);
+      const { stdout } = await runPython(python, [...PRINT, ...(flat ? ["--flat"] : []), ...stores, program], cwd ?? this.folder?.uri.fsPath);
       return JSON.parse(stdout) as Signature;
     } catch (error) {
       throw new Error((error as { stderr?: string }).stderr?.trim() || (error as Error).message);
@@ -45,13 +45,13 @@ export class RunForm {
 
   /** The backends of the manifest. */
   private backends(): string[] {
-    const [debugger_] = (this.context.extension.packageJSON as Manifest).contributes.debuggers;
+    const [debugger_] = (this.context.extension.packageJSON as DebuggerManifest).contributes.debuggers;
     return debugger_.configurationAttributes.launch.properties.backend.enum;
   }
 
   /** The choices of the configuration, and for others those of the last run. */
   private choices(configuration: vscode.DebugConfiguration): Choices {
-    const last = this.context.workspaceState.get<Choices>(keyOf(configuration.program));
+    const last = this.context.workspaceState.get<Choices>(storageKey(configuration.program));
     const now = choicesOf(configuration);
     return {
       inputs: { ...last?.inputs, ...now.inputs },
@@ -101,7 +101,7 @@ export class RunForm {
     if (!configuration || !shown) {
       return;
     }
-    await this.context.workspaceState.update(keyOf(configuration.program), choices);
+    await this.context.workspaceState.update(storageKey(configuration.program), choices);
     let keys: object;
     try {
       keys = launchKeys(choices);
@@ -122,4 +122,4 @@ export class RunForm {
 /** An error of the server, with a hint about the form in place of one about the command line. */
 const inForm = (error: string): string => error.replace(/\n *hint: .*--.*/g, "\nChoose a file below, or generated values with sizes.");
 
-const keyOf = (program: string): string => `run ${program}`;
+const storageKey = (program: string): string => `run ${program}`;

@@ -1,7 +1,8 @@
 // Debug adapters: a launch starts a server with the chosen Python, an attach connects to a listening program.
 
+import { setTimeout as delay } from "node:timers/promises";
 import * as vscode from "vscode";
-import { ENVIRONMENT, NNCDBG } from "../environment/python";
+import { ENVIRONMENT, NNCDBG } from "../environment/process";
 import type { RunWith } from "../runForm/command";
 import type { Connection } from "./connection";
 import type { Connections } from "./connections";
@@ -63,7 +64,7 @@ async function attached(session: vscode.DebugSession): Promise<Connection> {
 
 /** Waits for the end of an earlier run.  Throws if another program listens on the address. */
 async function untilFree(attempt: () => Promise<Connection>, address: string): Promise<void> {
-  for (const end = Date.now() + ENDING; ; await after(RETRY)) {
+  for (const end = Date.now() + ENDING; ; await delay(RETRY)) {
     const other = await attempt().catch(() => undefined);
     if (!other) {
       return;
@@ -88,7 +89,7 @@ async function connected(attempt: () => Promise<Connection>, address: string, se
   }
   return vscode.window.withProgress(options, async (_progress, token) => {
     for (;;) {
-      await after(RETRY);
+      await delay(RETRY);
       if (token.isCancellationRequested) {
         throw new vscode.CancellationError();
       }
@@ -107,5 +108,3 @@ async function connected(attempt: () => Promise<Connection>, address: string, se
 }
 
 const notListening = (address: string, { message }: Error) => new Error(`no program listens on ${address}: ${message}. Call nncdbg.listen in the program first`);
-
-const after = (milliseconds: number) => new Promise((resolve) => setTimeout(resolve, milliseconds));

@@ -5,6 +5,7 @@ import { type SpawnOptionsWithoutStdio, spawn } from "node:child_process";
 import { once } from "node:events";
 import { type NetConnectOpts, createConnection } from "node:net";
 import type { Readable, Writable } from "node:stream";
+import { setTimeout as delay } from "node:timers/promises";
 import * as vscode from "vscode";
 import { type Message, StreamMessageReader, StreamMessageWriter } from "vscode-jsonrpc/node";
 import type { PendingRequest } from "./connections";
@@ -74,8 +75,8 @@ export class Connection implements vscode.DebugAdapter {
     server.stderr.on("data", (text: Buffer) => connection.sendEvent("output", { category: "stderr", output: text.toString() }));
     server.once("exit", (code, signal) => {
       const how = signal ? ` by ${signal}` : ` with exit code ${code}`;
-      void Promise.race([once(server, "close"), after(CLOSING)])
-        .then(() => after(DECODING))
+      void Promise.race([once(server, "close"), delay(CLOSING)])
+        .then(() => delay(DECODING))
         .then(() => connection.end(how));
     });
     return connection;
@@ -190,8 +191,6 @@ export class Connection implements vscode.DebugAdapter {
     this.received.dispose();
   }
 }
-
-const after = (milliseconds: number) => new Promise((resolve) => setTimeout(resolve, milliseconds));
 
 /** The message of an error response, with its variables. */
 function errorText({ body, message = "the request failed" }: ServerMessage): string {

@@ -3,6 +3,7 @@
 import { readdir } from "node:fs/promises";
 import * as path from "node:path";
 import * as vscode from "vscode";
+import { isRunning } from "../environment/process";
 import { readPrivate, stateFolder } from "./token";
 
 interface Listener {
@@ -45,13 +46,4 @@ function rowOf(pid: number, { connect, program }: Listener): ListenerRow {
   const host = "host" in connect && connect.host.includes(":") ? `[${connect.host}]` : "host" in connect ? connect.host : "";
   const address = "socket" in connect ? connect.socket : `${host}:${connect.port}`;
   return { label: path.basename(program), description: `${address} · process ${pid}`, detail: path.dirname(program), address };
-}
-
-function isRunning(pid: number): boolean {
-  try {
-    process.kill(pid, 0);
-    return true;
-  } catch {
-    return false; // also for a process of another user
-  }
 }

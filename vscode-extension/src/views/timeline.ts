@@ -5,7 +5,7 @@ import { currentSession } from "../session/commands";
 import { Follower, type FollowingView } from "./following";
 import type { SessionEvents } from "./sessionEvents";
 
-interface Moment {
+interface TimelineMoment {
   kind: "start" | "checkpoint" | "micro" | "edit" | "mark" | "left" | "now";
   statements: number;
   name?: string;
@@ -19,7 +19,7 @@ interface Branch {
   title: string;
   parent: number | null;
   current: boolean;
-  moments: Moment[];
+  moments: TimelineMoment[];
   leftOut: number;
 }
 
@@ -31,11 +31,11 @@ interface TimelineAnswer {
 /** A row of the tree: a branch, or one of its moments. */
 export interface Row {
   branch: Branch;
-  moment?: Moment;
+  moment?: TimelineMoment;
   id: string;
 }
 
-const ICONS: Record<Moment["kind"], string> = {
+const ICONS: Record<TimelineMoment["kind"], string> = {
   start: "debug-restart",
   checkpoint: "history",
   micro: "symbol-method",
@@ -199,7 +199,7 @@ function itemOfBranch({ branch, id }: Row): vscode.TreeItem {
   return item;
 }
 
-function itemOfMoment(row: Row, moment: Moment): vscode.TreeItem {
+function itemOfMoment(row: Row, moment: TimelineMoment): vscode.TreeItem {
   const item = new vscode.TreeItem(titleOf(moment));
   const { kind } = moment;
   const color = kind === "now" ? new vscode.ThemeColor("debugIcon.breakpointCurrentStackframeForeground") : undefined;
@@ -217,21 +217,15 @@ function itemOfMoment(row: Row, moment: Moment): vscode.TreeItem {
   return item;
 }
 
-function titleOf(moment: Moment): string {
-  switch (moment.kind) {
-    case "start":
-      return "Start";
-    case "checkpoint":
-      return "Checkpoint";
-    case "micro":
-      return `Stepped into the micro program of ${moment.name}`;
-    case "edit":
-      return `${moment.name} set`;
-    case "mark":
-      return moment.name as string;
-    case "left":
-      return "Branch left here";
-    case "now":
-      return "Now";
-  }
+function titleOf({ kind, name }: TimelineMoment): string {
+  const titles: Record<TimelineMoment["kind"], string> = {
+    start: "Start",
+    checkpoint: "Checkpoint",
+    micro: `Stepped into the micro program of ${name}`,
+    edit: `${name} set`,
+    mark: `${name}`,
+    left: "Branch left here",
+    now: "Now",
+  };
+  return titles[kind];
 }

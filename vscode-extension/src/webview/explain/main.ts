@@ -12,11 +12,11 @@ import { thumbnail } from "./thumbnail";
 const NOTHING = "No value has been computed yet. Step over a statement (F10), or right-click a value and choose Explain Value.";
 
 /** The value to explain; by default the most abnormal one of each stop. */
-interface Choice {
+interface ExplainChoice {
   expression?: string;
 }
 
-const host = new Host<ToView<Explanation, Choice>, FromView<Choice>, Choice>({});
+const host = new Host<ToView<Explanation, ExplainChoice>, FromView<ExplainChoice>, ExplainChoice>({});
 const main = element("main", {});
 const list = element("ol", {});
 const statements = new Children<HTMLLIElement>(list);

@@ -9,7 +9,7 @@ const INSET = 14;
 /** The height of a statement in a chunk that is not laid out yet. */
 const ESTIMATED = 56;
 
-export interface Frame {
+export interface BlockFrame {
   of: Block;
   x: number;
   y: number;
@@ -20,7 +20,7 @@ export interface Frame {
 export class GraphLayout {
   /** The upper left corner of each chunk. */
   corners: Point[] = [];
-  frames: Frame[] = [];
+  frames: BlockFrame[] = [];
   height = 0;
   private readonly laid: (ChunkLayout | undefined)[];
   private readonly blocks: Map<string, Block>;
@@ -100,13 +100,13 @@ export class GraphLayout {
   }
 
   /** The innermost frame with its title at a point. */
-  frameTitledAt(point: Point): Frame | undefined {
+  frameTitledAt(point: Point): BlockFrame | undefined {
     return this.frames.findLast(({ x, y, width }) => point.x >= x && point.x <= x + width && point.y >= y && point.y <= y + TITLE);
   }
 
   private place(): void {
     const { chunks } = this.chunked;
-    const open: Frame[] = [];
+    const open: BlockFrame[] = [];
     this.frames = [];
     this.corners = [];
     let y = 0;

@@ -9,7 +9,7 @@ const STATES = { done: "done", current: "the current statement", next: "not run 
 const EXPANDED = "▾ ";
 const COLLAPSED = "▸ ";
 
-export interface Actions {
+export interface MapActions {
   open(node: MapNode): void;
   toggle(statement: string, expands: boolean): void;
 }
@@ -21,7 +21,7 @@ export class Drawing {
   private readonly nodes = new Children<SVGGElement>(svgElement("g", {}));
   readonly root = svgElement("g", {}, arrows(), this.clusters.parent, this.lines.parent, this.nodes.parent);
 
-  constructor(private readonly actions: Actions) {}
+  constructor(private readonly actions: MapActions) {}
 
   show(layout: Layout): void {
     this.clusters.show(layout.clusters, (each) => clusterOf(each, this.actions));
@@ -40,7 +40,7 @@ function arrows(): SVGDefsElement {
   return svgElement("defs", {}, arrow("arrow"), arrow("arrow-bad"));
 }
 
-function clusterOf({ of, x, y, width, height }: Box<Cluster>, actions: Actions): SVGGElement {
+function clusterOf({ of, x, y, width, height }: Box<Cluster>, actions: MapActions): SVGGElement {
   const more = [of.before ? `${of.before} before` : "", of.after ? `${of.after} after` : ""].filter((each) => each);
   const title = `${of.node === null ? "" : EXPANDED}${of.title}${more.length ? `  (${more.join(", ")})` : ""}`;
   const text = cutText(title, width - 12, { x: x + 7, y: y + TITLE - 5 });
@@ -57,7 +57,7 @@ function clusterOf({ of, x, y, width, height }: Box<Cluster>, actions: Actions):
   return group;
 }
 
-function nodeOf({ of, x, y, width, height }: Box<MapNode>, actions: Actions): SVGGElement {
+function nodeOf({ of, x, y, width, height }: Box<MapNode>, actions: MapActions): SVGGElement {
   const expandable = of.kind === "layer" || of.kind === "loop" || of.kind === "branch";
   const flag = of.flag ? `, contains ${of.flag === "nan" ? "NaN" : "Inf"}` : "";
   const results = of.values.length ? `, writes ${of.values.join(", ")}` : "";

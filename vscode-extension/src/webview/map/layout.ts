@@ -37,7 +37,7 @@ function sizeOf(node: MapNode): { width: number; height: number } {
 }
 
 /** A key of all that a layout depends on.  Most steps change only the state of nodes. */
-function shapeOf({ clusters, nodes, edges }: Neighborhood): string {
+function layoutKey({ clusters, nodes, edges }: Neighborhood): string {
   return JSON.stringify([
     clusters.map(({ id, parent }) => [id, parent]),
     nodes.map((node) => [node.id, node.cluster, sizeOf(node)]),
@@ -49,7 +49,7 @@ let last: { shape: string; layout: Layout } | undefined;
 
 /** The layout of a neighborhood.  With the same shape as before, the positions stay the same. */
 export function laidOut(neighborhood: Neighborhood): Layout {
-  const shape = shapeOf(neighborhood);
+  const shape = layoutKey(neighborhood);
   const layout = last?.shape === shape ? withPositionsOf(last.layout, neighborhood) : computed(neighborhood);
   last = { shape, layout };
   return layout;

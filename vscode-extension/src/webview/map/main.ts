@@ -13,12 +13,12 @@ import "./style.css";
 const MOST_KEPT = 30;
 
 /** Blocks on the stack are expanded unless the user has collapsed them, others are collapsed. */
-interface Choice {
+interface MapChoice {
   open: string[];
   closed: string[];
 }
 
-const host = new Host<ToView<Neighborhood, Choice>, FromView<Choice>, Choice & { zoom: number }>({ open: [], closed: [], zoom: 1 });
+const host = new Host<ToView<Neighborhood, MapChoice>, FromView<MapChoice>, MapChoice & { zoom: number }>({ open: [], closed: [], zoom: 1 });
 const main = element("main", {});
 document.body.append(main);
 
@@ -52,7 +52,7 @@ function toggle({ clusters }: Neighborhood, statement: string, expands: boolean)
   host.send({ kind: "choose", choice: choice() });
 }
 
-function choice(): Choice {
+function choice(): MapChoice {
   const { open, closed } = host.state;
   return { open, closed };
 }

@@ -42,7 +42,7 @@ export function cellsOf(slice: Slice): Cells {
   const complex = dtype.startsWith("c") && slice.reduce === "stride" && raw.length === 2 * product(shape);
   const values = complex ? magnitudes(raw as Numbers) : asNumbers(raw);
   const nonfinite = slice.flags === undefined ? nonfiniteOf(values) : bytesOf(slice.flags);
-  return { shape, values, nonfinite, text: (index) => (complex ? pairText(raw as Numbers, index) : textOf(raw, index, dtype)) };
+  return { shape, values, nonfinite, text: (index) => (complex ? pairText(raw as Numbers, index) : elementText(raw, index, dtype)) };
 }
 
 function bytesOf(base64: string): Uint8Array {
@@ -75,7 +75,7 @@ function nonfiniteOf(values: ArrayLike<number>): Uint8Array {
   return nonfinite;
 }
 
-function textOf(raw: Numbers | BigInt64Array | BigUint64Array, index: number, dtype: string): string {
+function elementText(raw: Numbers | BigInt64Array | BigUint64Array, index: number, dtype: string): string {
   const value = raw[index];
   if (value === undefined) {
     return "";

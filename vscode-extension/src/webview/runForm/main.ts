@@ -1,6 +1,6 @@
 // The form "Run with": one row for each input, then sizes, backend and seed.
 
-import { type Choices, type Field, fieldOf, type FromForm, GENERATED, type Model, textOf, type ToForm } from "../../runForm/fields";
+import { type Choices, type Field, fieldOf, type FromForm, GENERATED, type Model, inputText, type ToForm } from "../../runForm/fields";
 import { button, element } from "../page/elements";
 import { Host } from "../page/host";
 import "./style.css";
@@ -33,7 +33,7 @@ function show(model: Model, choices: Choices, error: string): void {
   backend.append(...options.map(([value, text]) => element("option", { value, selected: value === choices.backend }, text)));
   const seed = number("Seed", choices.seed, "0");
   const entered = (): Choices => ({
-    inputs: Object.fromEntries([...rows].map(([name, row]) => [name, textOf(fieldIn(row))])),
+    inputs: Object.fromEntries([...rows].map(([name, row]) => [name, inputText(fieldIn(row))])),
     dims: Object.fromEntries([...sizes].map(([name, field]) => [name, field.value])),
     backend: backend.value,
     seed: seed.value,

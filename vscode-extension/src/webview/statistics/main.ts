@@ -9,14 +9,14 @@ import { sparkline } from "./sparkline";
 import "./style.css";
 import { type NearbyValue, statisticsText, valueText } from "./text";
 
-interface Frame {
+interface ValueFrame {
   title: string;
   source: SourceLine["source"];
 }
 
 /** The answer to `nncdbg/nearby`. */
 interface NearbyValues {
-  frames: Frame[];
+  frames: ValueFrame[];
   values: NearbyValue[];
   considered: number;
   rule: string;
@@ -61,7 +61,7 @@ function setText(target: Element, text: string): void {
   }
 }
 
-function row(value: NearbyValue, { title, source }: Frame): HTMLLIElement {
+function row(value: NearbyValue, { title, source }: ValueFrame): HTMLLIElement {
   const go = element("button", { type: "button", className: "go", title: `${value.name}: ${value.type}\nGo to line ${value.line}` });
   go.setAttribute("aria-label", `${value.name}, ${title}, ${valueText(value)}, go to line ${value.line}`);
   go.dataset.key = `${title} ${value.name}`;

@@ -5,7 +5,7 @@ import { button, element } from "../page/elements";
 import type { Content } from "./content";
 import { type NonfiniteCounts, cellDescription, legendOf, nonfiniteCounts } from "./text";
 
-export interface Actions {
+export interface ViewActions {
   togglePin(): void;
   refresh(): void;
   useSelectedFrame(): void;
@@ -32,7 +32,7 @@ export class ViewLayout {
     root: HTMLElement,
     controls: HTMLElement,
     private readonly stage: HTMLElement,
-    actions: Actions,
+    actions: ViewActions,
   ) {
     this.pin = button("Pin", "Update the view at each step", () => actions.togglePin());
     this.refresh = button("Refresh", "Read the current values", () => actions.refresh());

@@ -58,7 +58,7 @@ export function legendOf(counts: NonfiniteCounts, of = ""): HTMLElement[] {
   return entries.length ? entries : [element("span", { className: "entry" }, `${of}all finite`)];
 }
 
-export function statisticsText(stats: Statistics): string {
+export function statisticsSentence(stats: Statistics): string {
   const infinite = stats.posinf + stats.neginf;
   return [
     ...(stats.nan ? [`nan ${counted(stats.nan)}`] : []),

@@ -16,7 +16,7 @@ import { readOut } from "./readout";
 import { Canceled, PageRequests } from "./requests";
 import { Stage } from "./stage";
 import { TableView } from "./table";
-import { distanceText, statisticsText } from "./text";
+import { distanceText, statisticsSentence } from "./text";
 
 /** The state that VS Code keeps while the view is hidden. */
 export interface KeptOptions {
@@ -171,7 +171,7 @@ export class TensorView {
     }
     showRead();
     await writeText(this.layout.distance, async () => (isCompared(options) ? distanceText(await loader.comparison(options)) : ""));
-    await writeText(this.layout.statistics, async () => (info.dtype === "str" ? "" : statisticsText(await loader.statistics(options, "here"))));
+    await writeText(this.layout.statistics, async () => (info.dtype === "str" ? "" : statisticsSentence(await loader.statistics(options, "here"))));
   }
 
   /** The displayed tensor; a new one if the type is another one than before. */
