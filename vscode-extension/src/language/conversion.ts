@@ -11,24 +11,17 @@ export const protocolRange = ({ start, end }: vscode.Range): lsp.Range => ({
   end: protocolPosition(end),
 });
 
-export const editorPosition = ({ line, character }: lsp.Position): vscode.Position =>
-  new vscode.Position(line, character);
+export const editorPosition = ({ line, character }: lsp.Position): vscode.Position => new vscode.Position(line, character);
 
 export const editorRange = ({ start, end }: lsp.Range): vscode.Range =>
   new vscode.Range(editorPosition(start), editorPosition(end));
 
-export const editorLocation = ({ uri, range }: lsp.Location): vscode.Location =>
-  new vscode.Location(vscode.Uri.parse(uri), editorRange(range));
+export const editorLocation = ({ uri, range }: lsp.Location): vscode.Location => new vscode.Location(vscode.Uri.parse(uri), editorRange(range));
 
-export const editorEdit = ({ range, newText }: lsp.TextEdit): vscode.TextEdit =>
-  new vscode.TextEdit(editorRange(range), newText);
+export const editorEdit = ({ range, newText }: lsp.TextEdit): vscode.TextEdit => new vscode.TextEdit(editorRange(range), newText);
 
-export function editorMarkdown(
-  content: lsp.MarkupContent | string | undefined,
-): vscode.MarkdownString | undefined {
-  return content === undefined
-    ? undefined
-    : new vscode.MarkdownString(typeof content === "string" ? content : content.value);
+export function editorMarkdown(content: lsp.MarkupContent | string | undefined): vscode.MarkdownString | undefined {
+  return content === undefined ? undefined : new vscode.MarkdownString(typeof content === "string" ? content : content.value);
 }
 
 export function editorDiagnostic(sent: lsp.Diagnostic): vscode.Diagnostic {

@@ -33,15 +33,10 @@ export interface LaunchListener {
   rejected(id: number, message: string): boolean;
 }
 
-interface Waiting {
-  resolve: (body: unknown) => void;
-  reject: (error: Error) => void;
-}
-
 export class Connection implements vscode.DebugAdapter {
   private readonly received = new vscode.EventEmitter<vscode.DebugProtocolMessage>();
   readonly onDidSendMessage = this.received.event;
-  private readonly waiting = new Map<number, Waiting>();
+  private readonly waiting = new Map<number, { resolve: (body: unknown) => void; reject: (error: Error) => void }>();
   /** The commands of VS Code's requests that have no response yet. */
   private readonly unanswered = new Map<number, string>();
   private readonly writer: StreamMessageWriter;

@@ -106,10 +106,7 @@ export class InlineValues implements vscode.InlineValuesProvider, vscode.DebugAd
 }
 
 export class EvaluatableValues implements vscode.EvaluatableExpressionProvider {
-  provideEvaluatableExpression(
-    document: vscode.TextDocument,
-    position: vscode.Position,
-  ): vscode.EvaluatableExpression | undefined {
+  provideEvaluatableExpression(document: vscode.TextDocument, position: vscode.Position): vscode.EvaluatableExpression | undefined {
     const range = document.getWordRangeAtPosition(position, VALUE_NAME);
     return range && new vscode.EvaluatableExpression(range, document.getText(range));
   }

@@ -43,20 +43,16 @@ export class Summaries implements vscode.DebugAdapterTrackerFactory {
         if (message.event === "nncdbg/summary" && !value) {
           void showSummary(session, message.body);
         } else if (message.event === "stopped" && value) {
-          void this.continueToEnd(session, value, message.body.reason);
+          void continueToEnd(session, value, message.body.reason);
         }
       },
     };
   }
+}
 
-  /** Continues past all other stops, and opens the value at the end. */
-  private async continueToEnd(session: vscode.DebugSession, value: string, reason: string): Promise<void> {
-    if (reason === "exit") {
-      await vscode.commands.executeCommand("nncdbg.viewTensor", { expression: value });
-    } else {
-      await session.customRequest("continue", { threadId: 1 });
-    }
-  }
+/** Continues past all other stops, and opens the value at the end. */
+async function continueToEnd(session: vscode.DebugSession, expression: string, reason: string): Promise<void> {
+  await (reason === "exit" ? vscode.commands.executeCommand("nncdbg.viewTensor", { expression }) : session.customRequest("continue", { threadId: 1 }));
 }
 
 async function showSummary(session: vscode.DebugSession, summary: Summary): Promise<void> {

@@ -2,7 +2,7 @@
 
 import type { FromView, ToView } from "../../views/messages";
 import { Children } from "../page/children";
-import { element, moveFocusByKeys, status } from "../page/elements";
+import { button, element, moveFocusByKeys, status } from "../page/elements";
 import { Host } from "../page/host";
 import { statisticsText } from "../statistics/text";
 import type { Cause, Explanation, ExplainedStep, ExplainedValue } from "./answer";
@@ -42,10 +42,7 @@ function show({ value, steps, more }: Explanation): void {
 function header(value: string): HTMLElement {
   const created = element("header", {}, element("b", { title: value }, value));
   if (host.state.expression !== undefined) {
-    const title = "Explain the most abnormal value at each stop";
-    const follow = element("button", { type: "button", className: "text", title, label: title }, "Most abnormal");
-    follow.onclick = () => choose(undefined);
-    created.append(follow);
+    created.append(button("Most abnormal", "Explain the most abnormal value at each stop", () => choose(undefined), "text"));
   }
   return created;
 }

@@ -66,14 +66,7 @@ export class Loader {
     encoding = "base64",
   ): Promise<Loaded> {
     const compared = part === "there" || part === "difference" ? { against: this.against(options), part } : {};
-    const argument = {
-      expression: this.expression,
-      ...(axes.length ? { axes } : {}),
-      maxElements,
-      reduce,
-      encoding,
-      ...compared,
-    };
+    const argument = { expression: this.expression, ...(axes.length ? { axes } : {}), maxElements, reduce, encoding, ...compared };
     const key = JSON.stringify(argument);
     const before = this.latest.get(key);
     const slice = await this.requests.request<Slice>("nncdbg/slice", argument, before?.slice.version);
@@ -88,10 +81,8 @@ export class Loader {
 
   async statistics(options: DisplayOptions, part: Part): Promise<Statistics> {
     const expression = this.expressionOf(options, part);
-    const answer = await this.requests.request<{ statistics: { stats?: Statistics; error?: string }[] }>("nncdbg/stats", {
-      expressions: [expression],
-    });
-    const [found] = answer.statistics;
+    type Answer = { statistics: { stats?: Statistics; error?: string }[] };
+    const [found] = (await this.requests.request<Answer>("nncdbg/stats", { expressions: [expression] })).statistics;
     if (!found?.stats) {
       throw new Error(found?.error ?? "no statistics are available");
     }

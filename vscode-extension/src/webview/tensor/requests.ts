@@ -5,13 +5,8 @@ import { type EarlyAnswer, type FromTensor, type TensorRequest, type ToTensor, k
 /** The request was canceled: a newer one replaces it. */
 export class Canceled extends Error {}
 
-interface PageRequest {
-  answered(body: unknown): void;
-  failed(error: Error): void;
-}
-
 export class PageRequests {
-  private readonly pending = new Map<number, PageRequest>();
+  private readonly pending = new Map<number, { resolve(body: unknown): void; reject(error: Error): void }>();
   private last = 0;
   /** Whether kept answers of an earlier moment are sufficient. */
   kept = false;
@@ -31,7 +26,7 @@ export class PageRequests {
     const id = ++this.last;
     this.send({ kind: "request", id, kept: this.kept, request });
     return new Promise((resolve, reject) => {
-      this.pending.set(id, { answered: (body) => resolve(body as Body), failed: reject });
+      this.pending.set(id, { resolve: (body) => resolve(body as Body), reject });
     });
   }
 
@@ -39,16 +34,16 @@ export class PageRequests {
     const request = this.pending.get(message.id);
     this.pending.delete(message.id);
     if (message.kind === "answer") {
-      request?.answered(message.body);
+      request?.resolve(message.body);
     } else {
-      request?.failed(new Error(message.message));
+      request?.reject(new Error(message.message));
     }
   }
 
   cancelAll(): void {
     for (const [id, request] of this.pending) {
       this.send({ kind: "cancel", id });
-      request.failed(new Canceled());
+      request.reject(new Canceled());
     }
     this.pending.clear();
   }
