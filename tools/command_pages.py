@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 from nncdbg.terminal.commands import GROUPS, TABLE, Command
 from nncdbg.terminal.main import COMMANDS, main
-from nncdbg.terminal.options import Parser
+from nncdbg.opening.command_line import Parser
 from nncdbg.terminal.session import PROMPT
 from nncdbg.terminal.shortcuts import SHORTCUTS
 from nncdbg.terminal.typed_lines import split_command

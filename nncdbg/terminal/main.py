@@ -15,7 +15,7 @@ from io import TextIOWrapper
 
 from nncdbg.engine.errors import NncdbgError, RunError, UsageError
 from nncdbg.engine.escaping import printable
-from nncdbg.terminal.options import Parser, add_check, add_machine, add_model, add_prompt
+from nncdbg.opening.command_line import Parser, add_check, add_machine, add_model, add_prompt
 
 COMMANDS = {
     "run": ("nncdbg.terminal.one_shot.run", "run to the end; print outputs with statistics"),
