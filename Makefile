@@ -49,9 +49,10 @@ release: $(RELEASE_STAMP)  ## build wheel, sdist and VS Code extension in dist/,
 	$(BIN)/python -m twine check --strict dist/*.whl dist/*.tar.gz
 	$(BIN)/python tools/check_release.py dist
 
-check: $(DEV_STAMP) generated-check  ## check lint, format, types, import direction and generated files
+check: $(DEV_STAMP) generated-check  ## check lint, format, language, types, import direction and generated files
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python tools/check_language.py
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

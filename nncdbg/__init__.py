@@ -51,7 +51,7 @@ _PUBLIC = {
     ),
     "diff": "nncdbg.engine.divergence.call",
     "DiffReport": "nncdbg.engine.divergence.report",
-    "execute": "nncdbg.terminal.call",
+    "execute": "nncdbg.commands.execute",
     **dict.fromkeys(("load", "ProgramSource"), "nncdbg.engine.frontends"),
     "run": "nncdbg.engine.execution.outputs",
     "Outputs": "nncdbg.engine.values.values",
@@ -85,6 +85,7 @@ _PUBLIC = {
 __all__ = sorted([*_PUBLIC, "__version__"])
 
 if TYPE_CHECKING:
+    from nncdbg.commands.execute import execute as execute
     from nncdbg.dap_server.attach.calls import breakpoint as breakpoint  # noqa: A004
     from nncdbg.dap_server.attach.calls import is_client_connected as is_client_connected
     from nncdbg.dap_server.attach.calls import listen as listen
@@ -129,7 +130,6 @@ if TYPE_CHECKING:
     from nncdbg.nan_watch.reduction.reducing import reduce as reduce
     from nncdbg.stats import Summary as Summary
     from nncdbg.stats import summarize as summarize
-    from nncdbg.terminal.call import execute as execute
     from nncdbg.textual_repr import parse as parse
 else:
 

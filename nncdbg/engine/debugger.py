@@ -47,6 +47,7 @@ from nncdbg.engine.stopping.placement import Placement
 from nncdbg.engine.stopping.search import candidates, constant_names
 from nncdbg.engine.stopping.setting import Stopping
 from nncdbg.engine.stopping.traps import Traps
+from nncdbg.engine.text.listing import Listing
 from nncdbg.engine.time.deviations import Edit, edits_of
 from nncdbg.engine.time.timeline import Branch, Mark, Timeline
 from nncdbg.engine.time.visits import last_visit, left_micro_program
@@ -57,13 +58,12 @@ from nncdbg.engine.values.short_names import ProgramNames, ShortNames
 from nncdbg.engine.values.tensor import Tensor
 from nncdbg.engine.values.values import Outputs, Values, type_of
 from nncdbg.stats import Summary, summarize
-from nncdbg.textual_repr.listing import Listing
-from nncdbg.textual_repr.printer import brief, listing_of
 
 if TYPE_CHECKING:
-    from nncdbg.engine.diagnosis.cause import Cause
     from nncdbg.engine.diagnosis.diagnosing import Diagnosis
     from nncdbg.engine.diagnosis.trail import Trail
+    from nncdbg.engine.ops import Op
+    from nncdbg.engine.ops.causes import Cause
     from nncdbg.engine.process.black_box import BlackBox
 
 
@@ -121,7 +121,7 @@ class Debugger(RichOutput):
         program = load(program)
         self.program = program
         self.seed = seed
-        self.listing: Listing = listing_of(program)
+        self.listing: Listing = program.as_listing()
         self._names: dict[int, tuple[Any, ProgramNames]] = {}
         self.messages: list[str] = []
         """Messages of logpoints and about re-applied edits, oldest first, unless `said` takes them."""
@@ -201,7 +201,7 @@ class Debugger(RichOutput):
         else:
             op = stop.node.op if stop.node is not None else "return"
             state = f"stopped ({stop.reason}) at line {stop.line}: {op}"
-        return printable(f"<Debugger {brief(self.program)}; {state}>")
+        return printable(f"<Debugger {self.program.summary()}; {state}>")
 
     def _take_control(self, codes: Sequence[Code], history: int, max_ops: int | None) -> None:
         """Have the machine, which is at its first statement, stop where it should; `codes` are its blocks."""
@@ -401,19 +401,18 @@ class Debugger(RichOutput):
 
     def diagnose_zeros(self, statement: Statement, slots: Sequence[Any], output: int = 0) -> Cause:
         """Return why a result of a statement is all zeros, by the slots of its frame."""
-        from nncdbg.engine.diagnosis.zeros import cause_of_zeros
+        from nncdbg.engine.diagnosis.explaining import cause_of_zeros
 
-        code, pc = statement.code, statement.pc
-        operands, results = self._operands_and_results(statement, slots)
-        names = [code.names[slot] for slot in code.operands[pc]]
-        return cause_of_zeros(code.nodes[pc].op, names, operands, results[output])
+        op, _, operands, results = self._executed(statement, slots)
+        names = [statement.code.names[slot] for slot in statement.code.operands[statement.pc]]
+        return cause_of_zeros(op, names, operands, results[output])
 
     def suspicion(self, statement: Statement, slots: Sequence[Any]) -> str:
         """Return what is suspicious about a statement that has run, such as its axis; or nothing."""
         from nncdbg.engine.diagnosis.suspicions import misaligned, suspicion
 
         op, attributes, operands, results = self._executed(statement, slots)
-        if not results:
+        if not results or op is None:
             return ""
         reductions = [
             self._reduction(statement.code, slot, slots) for slot in statement.code.operands[statement.pc]
@@ -425,21 +424,23 @@ class Debugger(RichOutput):
         from nncdbg.engine.diagnosis.suspicions import reduced_axes
 
         pc = code.definition[slot]
-        if pc < 0 or not code.nodes[pc].op.startswith("Reduce"):
+        if pc < 0:
             return None
         op, attributes, operands, _ = self._executed(Statement(code, pc), slots)
-        axes = reduced_axes(op, attributes, operands)
+        axes = reduced_axes(op, attributes, operands) if op is not None else ()
         return (operands[0], axes) if axes else None
 
     def _executed(
         self, statement: Statement, slots: Sequence[Any]
-    ) -> tuple[str, Mapping[str, Any], list[Any], list[Any]]:
+    ) -> tuple[Op | None, Mapping[str, Any], list[Any], list[Any]]:
         """Return the op, all attributes, the operands and the results of a statement that has run."""
+        from nncdbg.engine.ops import lookup
         from nncdbg.engine.ops.schema import complete, version_of
 
         node = statement.code.nodes[statement.pc]
-        attributes = complete(node.op, version_of(node.op, statement.code.opsets), node.attributes)
-        return node.op, attributes, *self._operands_and_results(statement, slots)
+        version = version_of(node.op, statement.code.opsets)
+        attributes = complete(node.op, version, node.attributes)
+        return lookup(node.op, version), attributes, *self._operands_and_results(statement, slots)
 
     def _operands_and_results(
         self, statement: Statement, slots: Sequence[Any]

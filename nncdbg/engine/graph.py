@@ -21,11 +21,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy.typing as npt
 
 from nncdbg.engine.rich_output import RichOutput
+
+if TYPE_CHECKING:
+    from nncdbg.engine.text.listing import Listing
 
 Dim: TypeAlias = "int | str | None"
 """A size, a symbol such as ``"N"``, or None where nothing is known (printed ``?``)."""
@@ -203,6 +206,12 @@ class Node:
 
     __hash__ = None  # type: ignore[assignment]
 
+    def text(self) -> str:
+        """Return the line of the statement, without its location; for `if` and `while` the opening line."""
+        from nncdbg.textual_repr.printer import print_statement
+
+        return print_statement(self, locations=False)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
@@ -271,7 +280,7 @@ class Program(RichOutput):
     opsets: Mapping[str, int] = field(default_factory=dict)
     source: str | None = field(default=None, compare=False)
     readers: tuple[Any, ...] = field(default=(), compare=False, repr=False)
-    listing: Any = field(default=None, compare=False, repr=False)
+    listing: Listing | None = field(default=None, compare=False, repr=False)
     notes: tuple[str, ...] = field(default=(), compare=False, repr=False)
     prefixes: Mapping[str, str] | None = field(default=None, compare=False, repr=False)
     kept: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
@@ -282,14 +291,35 @@ class Program(RichOutput):
         return [{} if each.name == "kept" else getattr(self, each.name) for each in fields(self)]
 
     def __str__(self) -> str:
-        from nncdbg.textual_repr.printer import print_program
-
-        return print_program(self)
+        return self.text()
 
     def __repr__(self) -> str:
+        return f"<Program {self.summary()}>"
+
+    @staticmethod
+    def parse(text: str, *, file: str | None = None) -> Program:
+        """Return the program that `text` spells; `file` is its path, for errors.  Raises ParseError."""
+        from nncdbg.textual_repr.parser import parse
+
+        return parse(text, file=file)
+
+    def text(self, *, locations: bool = True) -> str:
+        """Return the program as text, which ends in a newline; without `loc` clauses if not `locations`."""
+        from nncdbg.textual_repr.printer import print_program
+
+        return print_program(self, locations=locations)
+
+    def summary(self) -> str:
+        """Return one line: file, signature, and the numbers of statements and graphs."""
         from nncdbg.textual_repr.printer import brief
 
-        return f"<Program {brief(self)}>"
+        return brief(self)
+
+    def as_listing(self) -> Listing:
+        """Return the lines that the program was read from, or else those of its text without locations."""
+        from nncdbg.textual_repr.printer import listing_of
+
+        return listing_of(self)
 
     @property
     def graph(self) -> Graph:

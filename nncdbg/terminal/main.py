@@ -88,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as leaving:  # argparse, after --help and --version
         return leaving.code if isinstance(leaving.code, int) else 0
     except Exception as error:  # noqa: BLE001  the last resort: a bug of ours
-        from nncdbg.terminal.crash import report_crash
+        from nncdbg.presentation.crash_report import report_crash
 
         return _complain(report_crash(error), CRASHED)
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from nncdbg.engine.dtypes import COMPLEX, FLOATS, NUMPY, name_of
 from nncdbg.engine.graph import Array, Inline, OptionalType, SequenceType, TensorType
-from nncdbg.textual_repr.lexemes import print_type, quote, quote_bytes
+from nncdbg.engine.text.lexemes import print_type, quote, quote_bytes
 
 
 @dataclass(frozen=True, slots=True)

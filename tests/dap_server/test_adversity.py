@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from nncdbg.engine.dtypes import NUMPY
-from nncdbg.textual_repr.lexemes import name_text
+from nncdbg.engine.text.lexemes import name_text
 from tests.dap_server.client import Client, Message
 from tests.dap_server.conftest import EXAMPLES
 from tests.dap_server.conversations import conversation

@@ -24,7 +24,7 @@ from nncdbg.engine.time.timeline import EVICTED
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
     from nncdbg.engine.compilation.code import Code
-    from nncdbg.textual_repr.listing import Listing
+    from nncdbg.engine.text.listing import Listing
 
 MAX_LINES = 1000
 """Lines of one answer; an editor shows some fifty."""

@@ -17,7 +17,7 @@ from nncdbg.dap_server.sources.modules import module_of
 from nncdbg.dap_server.sources.positions import column_for_client, line_for_client
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled
-from nncdbg.terminal.titles import frame_title
+from nncdbg.presentation.frame_titles import frame_title
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.protocol.requests import StackTraceArguments

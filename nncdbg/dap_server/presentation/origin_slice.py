@@ -10,7 +10,7 @@ from rich.text import Text
 
 from nncdbg.dap_server.presentation.glance import Glance, is_tensor
 from nncdbg.engine.expression import spelled
-from nncdbg.terminal.slices import followed, slice_lines, slicing_of, statement_line
+from nncdbg.presentation.slices import followed, slice_lines, slicing_of, statement_line
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session

@@ -22,7 +22,7 @@ from nncdbg.dap_server.presentation.sent import Sent
 from nncdbg.engine.compilation.code import UNSET
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.memory.buffers import address_of
-from nncdbg.terminal.look import type_of
+from nncdbg.presentation.elements import type_of
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.presentation.sent import Listed

@@ -16,7 +16,6 @@ def main(arguments: Sequence[str]) -> int:
     from nncdbg.dap_server.sources.listing_file import write_listing
     from nncdbg.engine.frontends.listings import FOLDER
     from nncdbg.opening.programs import open_program
-    from nncdbg.textual_repr.printer import listing
 
     parser = Parser("nncdbg listing", f"Write a model's text below {FOLDER} in a workspace; print its path.")
     add_model(parser)
@@ -27,7 +26,7 @@ def main(arguments: Sequence[str]) -> int:
     file, note = model.resolve(), None
     if program.listing is None:
         try:
-            file, note = write_listing(model, listing(program, locations=False), workspace)
+            file, note = write_listing(model, program.as_listing(), workspace)
         except OSError as error:
             raise UsageError(
                 f"cannot write the listing to {workspace}: {error.strerror}",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.compilation.code import Code
     from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.execution.machine import Frame
-    from nncdbg.textual_repr.listing import Listing
+    from nncdbg.engine.text.listing import Listing
 
 MIME_TYPE = "text/x-nnc"
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.compilation.code import Statement
-from nncdbg.engine.diagnosis.cause import Cause
 from nncdbg.engine.diagnosis.register import NONE, Origins
+from nncdbg.engine.ops.causes import Cause
 from nncdbg.stats.summary import Summary
 
 if TYPE_CHECKING:

@@ -18,7 +18,6 @@ import numpy as np
 from nncdbg.engine.compilation.code import Statement
 from nncdbg.engine.compilation.linking import Binding, Execute
 from nncdbg.engine.diagnosis.carrying import Carrier
-from nncdbg.engine.diagnosis.cause import OVERFLOWS, Cause
 from nncdbg.engine.diagnosis.decisions import Decisions
 from nncdbg.engine.diagnosis.entrances import Entrances
 from nncdbg.engine.diagnosis.marks import MarkedTensors, Marks, hits
@@ -31,9 +30,10 @@ from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.findings import Finding
 from nncdbg.engine.memory.lifetimes import target_slots
 from nncdbg.engine.observers.integer_checks import fault_of
-from nncdbg.engine.observers.nonfinite import KINDS, array_of, bad, bad_in, influenced, shaped
+from nncdbg.engine.observers.nonfinite import KINDS, array_of, bad_in, influenced, shaped
+from nncdbg.engine.ops.causes import OVERFLOWS, Cause
 from nncdbg.engine.ops.influence import CHECK, NOTHING, Application, Infinities, Marked, whole
-from nncdbg.stats.finiteness import is_finite
+from nncdbg.stats.finiteness import bad, is_finite
 
 if TYPE_CHECKING:
     from nncdbg.engine.diagnosis.diagnosing import Diagnosing

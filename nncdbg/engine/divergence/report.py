@@ -225,7 +225,7 @@ class DiffReport(RichOutput):
 
     def __str__(self) -> str:
         """The text that `nncdbg diff` prints."""
-        from nncdbg.terminal.divergence import report_text
+        from nncdbg.presentation.divergence import report_text
 
         return report_text(self)
 

@@ -17,9 +17,9 @@ from nncdbg.engine.execution.machine import Frame, Running
 from nncdbg.engine.graph import Array, Constant, Node, Program, TensorType, Type
 from nncdbg.engine.ops.schema import check_opsets, split
 from nncdbg.engine.stopping.search import blocks
+from nncdbg.engine.text.listing import Listing
 from nncdbg.engine.values.explanation import excerpt
 from nncdbg.engine.values.values import type_of
-from nncdbg.textual_repr.listing import Listing
 from nncdbg.textual_repr.printer import listing
 
 

@@ -27,8 +27,8 @@ from nncdbg.engine.findings import Finding, Report
 from nncdbg.engine.graph import Program
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
+from nncdbg.engine.text.listing import Listing
 from nncdbg.engine.values.values import type_of
-from nncdbg.textual_repr.listing import Listing
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,16 @@ from nncdbg.engine.ops import (  # noqa: F401
     softmax,
     windows,
 )
-from nncdbg.engine.ops.declaration import Op, declared, lookup, names
+from nncdbg.engine.ops.declaration import Op, declared, names
+from nncdbg.engine.ops.reference import reference_op
 
 __all__ = ["Op", "declared", "lookup", "names"]
+
+
+def lookup(name: str, version: int) -> Op | None:
+    """The op in opset `version` of its domain, or None.
+
+    One without a declaration for that version runs through `onnx.reference`, if that has it.
+    """
+    found = [entry for entry in declared(name) if entry.since <= version]
+    return found[-1] if found else reference_op(name, version)

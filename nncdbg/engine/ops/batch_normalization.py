@@ -99,6 +99,8 @@ def trained(
     accepts_out=True,
     influence=probed(0, 1, 2, 3, 4),
     squares=Squares((0,), in_planes, bias=2, when=lambda attributes: attributes["training_mode"] == 1),
+    unit_axis=1,
+    cause="normalization.batch",
 )
 def batch_normalization(
     xp: ModuleType,

@@ -169,6 +169,9 @@ def _spread(shapes: Sequence[Sequence[int]], result: Sequence[int]) -> int:
     accepts_out=True,
     influence=probed(0, 1, 2),
     terms=_weighted,
+    unit_axis=1,
+    cause="matrices.conv",
+    zeros="zeros.underflow",
 )
 def conv(
     xp: ModuleType, x: Any, weight: Any, bias: Any = None, *, group: int, out: Any = None, **attributes: Any
@@ -272,7 +275,15 @@ def _only(attributes: Attributes, place: int) -> Attributes:
     }
 
 
-@op("ConvTranspose", since=1, infer=conv_transpose_types, influence=probed(0, 1, 2), terms=_spread)
+@op(
+    "ConvTranspose",
+    since=1,
+    infer=conv_transpose_types,
+    influence=probed(0, 1, 2),
+    terms=_spread,
+    unit_axis=1,
+    cause="matrices.conv_transpose",
+)
 def conv_transpose(
     xp: ModuleType, x: Any, weight: Any, bias: Any = None, *, group: int, **attributes: Any
 ) -> Any:
@@ -302,7 +313,7 @@ def conv_integer_types(attributes: Attributes, inputs: Types) -> Types:
     return [TensorType("i32", found.shape if found else None)]
 
 
-@op("ConvInteger", since=10, infer=conv_integer_types, influence=counted(0, 1))
+@op("ConvInteger", since=10, infer=conv_integer_types, influence=counted(0, 1), unit_axis=1)
 def conv_integer(
     xp: ModuleType, x: Any, weight: Any, x_zero: Any = None, weight_zero: Any = None, **attributes: Any
 ) -> Any:

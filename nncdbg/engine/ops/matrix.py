@@ -108,6 +108,9 @@ def _in_order(xp: ModuleType, array: Any) -> Any:
     vjp=gradients.matmul,
     influence=PRODUCT,
     terms=lambda shapes, result: int(shapes[0][-1]),
+    unit_axis=-1,
+    cause="matrices.matmul",
+    zeros="zeros.underflow",
 )
 def matmul(xp: ModuleType, a: Any, b: Any, *, out: Any = None) -> Any:
     """The product of matrices in the last two axes, broadcast over the others.
@@ -125,6 +128,7 @@ def matmul(xp: ModuleType, a: Any, b: Any, *, out: Any = None) -> Any:
     since=10,
     infer=lambda attributes, inputs: [_as_i32(matmul_types(attributes, inputs)[0])],
     influence=PRODUCT,
+    unit_axis=-1,
 )
 def matmul_integer(xp: ModuleType, a: Any, b: Any, a_zero: Any = None, b_zero: Any = None) -> Any:
     """MatMul of 8-bit integers, less their zero points (one, or one per row of a and column of b), in i32.
@@ -198,6 +202,9 @@ def gemm_formula(attributes: Attributes, inputs: Types) -> str:
     vjp=gradients.gemm,
     influence=PRODUCT_AND_SUM,
     terms=_inner,
+    unit_axis=-1,
+    cause="matrices.gemm",
+    zeros="zeros.underflow",
 )
 def gemm(
     xp: ModuleType,
@@ -317,7 +324,7 @@ def _cover(term: str, shape: tuple[Dim, ...]) -> dict[str, tuple[Dim, ...]]:
     return covered
 
 
-@op("Einsum", since=12, infer=einsum_types, influence=probed(every=True))
+@op("Einsum", since=12, infer=einsum_types, influence=probed(every=True), cause="matrices.einsum")
 def einsum(xp: ModuleType, *inputs: Any, equation: str) -> Any:
     """Sums of products by Einstein's convention: ``ij,jk->ik``.  ONNX Einsum since 12."""
     terms, right = einsum_terms(equation, len(inputs))
@@ -342,7 +349,7 @@ def det_types(attributes: Attributes, inputs: Types) -> Types:
     return [typed(at(inputs, 0), None if x is None else x[:-2])]
 
 
-@op("Det", since=11, infer=det_types, influence=_MATRIX)
+@op("Det", since=11, infer=det_types, influence=_MATRIX, cause="matrices.determinant")
 def det(xp: ModuleType, x: Any) -> Any:
     """The determinant of the matrices in the last two axes."""
     return settled(xp, xp.linalg.det(widened(xp, x)), x.dtype)

@@ -15,7 +15,7 @@ from nncdbg.engine.dtypes import FLOATS, NUMPY
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops.constant import sizes_of
-from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.declaration import Content, op
 from nncdbg.engine.ops.influence import NOTHING
 from nncdbg.engine.ops.types import Attributes, Types
 
@@ -43,7 +43,13 @@ def unwritten(xp: Any, shape: tuple[int, ...], dtype: str) -> Any:
     return xp.full((*shape, element.itemsize), 0x7F, dtype=np.uint8).view(element).reshape(shape)
 
 
-@op("nncdbg.Empty", infer=_empty_types, influence=NOTHING)
+@op(
+    "nncdbg.Empty",
+    infer=_empty_types,
+    influence=NOTHING,
+    content=Content.GENERATED,
+    cause="constants.unwritten",
+)
 def empty(xp: Any, *, shape: Sequence[int], dtype: str = "f32", init: str = "nan") -> Any:
     """A tensor that nobody wrote, of sizes `shape` and element type `dtype`.
 

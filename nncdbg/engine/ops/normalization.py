@@ -62,6 +62,8 @@ def instance_formula(attributes: Attributes, inputs: Types) -> str:
     formula=instance_formula,
     influence=probed(0, 1, 2),
     squares=Squares((0,), in_planes, bias=2),
+    unit_axis=1,
+    cause="normalization.normalization",
 )
 def instance_normalization(xp: ModuleType, x: Any, scale: Any, bias: Any, *, epsilon: float) -> Any:
     """Each plane of x [N, C, ...] by its own mean and variance, then scale and bias over the channels."""
@@ -113,6 +115,8 @@ def group_formula(attributes: Attributes, inputs: Types) -> str:
     formula=group_formula,
     influence=probed(0, 1, 2),
     squares=Squares((0,), in_planes, bias=2),
+    unit_axis=1,
+    cause="normalization.groups",
 )
 def group_normalization(
     xp: ModuleType, x: Any, scale: Any, bias: Any, *, epsilon: float, num_groups: int, stash_type: int
@@ -212,6 +216,8 @@ def layer_formula(attributes: Attributes, inputs: Types) -> str:
     accepts_out=True,
     influence=probed(0, 1, 2),
     squares=Squares((0,), in_rows, bias=2),
+    unit_axis=-1,
+    cause="normalization.normalization",
 )
 def layer_normalization(
     xp: ModuleType,
@@ -272,6 +278,8 @@ def rms_formula(attributes: Attributes, inputs: Types) -> str:
     formula=rms_formula,
     influence=probed(0, 1, 2),
     squares=Squares((0,), in_rows),
+    unit_axis=-1,
+    cause="normalization.root_mean_square",
 )
 def rms_normalization(
     xp: ModuleType, x: Any, scale: Any, *, axis: int, epsilon: float, stash_type: int
@@ -315,6 +323,7 @@ def lp_formula(attributes: Attributes, inputs: Types) -> str:
     formula=lp_formula,
     influence=probed(0),
     squares=Squares((0,), along_axis),
+    cause="normalization.power_norm",
 )
 def lp_normalization(xp: ModuleType, x: Any, *, axis: int, p: int) -> Any:
     """x over its 1-norm or 2-norm along `axis`; 0 where that norm is 0."""
@@ -332,6 +341,7 @@ def lp_normalization(xp: ModuleType, x: Any, *, axis: int, p: int) -> Any:
     infer=same_as(0),
     influence=probed(0),
     squares=Squares((0,), along_axis),
+    cause="normalization.mean_variance",
 )
 def mean_variance_normalization(xp: ModuleType, x: Any, *, axes: Sequence[int]) -> Any:
     """(x - mean) / (deviation + 1e-9) over `axes`, with the variance as E[x^2] - E[x]^2 taken stably."""

@@ -139,6 +139,7 @@ def biases(xp: ModuleType, bias: Any, d: int, like: Any, rows: int) -> tuple[Any
     outputs_count=True,
     integers=valid.lengths(4, axis=0),
     influence=probed(0, 1, 2, 3, 5),
+    cause="recurrent.recurrent",
 )
 def rnn(
     xp: ModuleType,
@@ -179,6 +180,7 @@ def rnn(
     outputs_count=True,
     integers=valid.lengths(4, axis=0),
     influence=probed(0, 1, 2, 3, 5),
+    cause="recurrent.recurrent",
 )
 def gru(
     xp: ModuleType,
@@ -236,6 +238,7 @@ def _gru_cell(xp: ModuleType, gates: Sequence[Gate], recurrent: Any, bias: Any, 
     outputs_count=True,
     integers=valid.lengths(4, axis=0),
     influence=probed(0, 1, 2, 3, 5, 6, 7),
+    cause="recurrent.recurrent",
 )
 def lstm(
     xp: ModuleType,

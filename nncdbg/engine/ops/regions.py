@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.errors import GraphError, RunError
-from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.declaration import Content, op
 from nncdbg.engine.ops.influence import probed
 from nncdbg.engine.ops.precision import settled, widened
 from nncdbg.engine.ops.rules import need_rank
@@ -58,7 +58,7 @@ def _images(numbers: Sequence[float], count: int) -> list[int]:
     return [int(number) for number in numbers]
 
 
-@op("MaxRoiPool", since=1, infer=_region_types, influence=probed(0))
+@op("MaxRoiPool", since=1, infer=_region_types, influence=probed(0), content=Content.BOUNDED)
 def max_roi_pool(
     xp: ModuleType, x: Any, rois: Any, *, pooled_shape: Sequence[int], spatial_scale: float
 ) -> Any:

@@ -14,7 +14,14 @@ from typing import Any, TypeAlias
 from nncdbg.engine.dtypes import FROM_ONNX
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import Dim, TensorType
-from nncdbg.engine.ops.declaration import Infer
+
+Infer: TypeAlias = Callable[[Mapping[str, Any], Sequence[Any]], Sequence[Any]]
+"""`infer(attributes, input_types) -> output_types`: None for what cannot be known from types.
+
+Types are `TensorType`s, and also sequences and optionals only where the op's schema has them.
+
+Raises GraphError with a short fact ("2 and 3 do not broadcast") where the types cannot fit.
+"""
 
 Shape: TypeAlias = "tuple[Dim, ...]"
 Attributes: TypeAlias = Mapping[str, Any]

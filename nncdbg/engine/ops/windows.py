@@ -14,7 +14,7 @@ from typing import Any
 
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import Dim
-from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.declaration import Content, op
 from nncdbg.engine.ops.influence import probed
 from nncdbg.engine.ops.scratch import scratch
 from nncdbg.engine.ops.types import Attributes, Types, at, shape_at, typed
@@ -165,7 +165,7 @@ def windows_types(attributes: Attributes, inputs: Types) -> Types:
     return [typed(at(inputs, 0), (*shape[:lead], *counts, *kernel))]
 
 
-@op("nncdbg.Windows", infer=windows_types, influence=probed(0))
+@op("nncdbg.Windows", infer=windows_types, influence=probed(0), content=Content.BOUNDED)
 def windows(
     xp: ModuleType,
     x: Any,

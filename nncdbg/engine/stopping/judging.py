@@ -18,10 +18,10 @@ from nncdbg.engine.observers.integer_checks import fault_of, finding_of
 from nncdbg.engine.stopping.breakpoints import Breakpoint
 from nncdbg.engine.stopping.control import Judged, LogMessage, Stop
 from nncdbg.engine.stopping.placement import braced
+from nncdbg.engine.text.listing import Listing
 from nncdbg.engine.values.current import Current
 from nncdbg.engine.values.explanation import explained, size_origins
 from nncdbg.engine.values.values import Values
-from nncdbg.textual_repr.listing import Listing
 
 _TOLD_AS = {"nan": ("nan",), "inf": ("inf", "overflow")}
 

@@ -9,8 +9,8 @@ from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.errors import Excerpt, NncdbgError, RunError
 from nncdbg.engine.execution.machine import Frame
 from nncdbg.engine.graph import tensor_only
+from nncdbg.engine.text.listing import Listing, Path
 from nncdbg.engine.values.values import type_of
-from nncdbg.textual_repr.listing import Listing, Path
 
 
 def explained(error: BaseException, frame: Frame, pc: int, text: Listing) -> NncdbgError:

@@ -15,12 +15,12 @@ from nncdbg.engine.execution.machine import Frame, Machine
 from nncdbg.engine.expression import FACTS, STATEMENT_VARIABLE, Expression, check_variables, evaluate, parse
 from nncdbg.engine.graph import Array, TensorType
 from nncdbg.engine.rich_output import RichOutput
+from nncdbg.engine.text.prefixes import Prefixes
 from nncdbg.engine.time.timeline import EVICTED, Timeline
 from nncdbg.engine.values.current import Current, numbered
 from nncdbg.engine.values.short_names import Scopes, ShortNames, choices, meant, nearest_name
 from nncdbg.stats import Summary
 from nncdbg.stats.piecewise import summarize_by_pieces
-from nncdbg.textual_repr.prefixes import Prefixes
 
 _VARIABLE = re.compile(r"\$[A-Za-z_]\w*", re.ASCII)
 

@@ -26,13 +26,13 @@ from nncdbg.engine.memory.lifetimes import target_slots
 from nncdbg.engine.observers.catching import holds_any
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
+from nncdbg.engine.text.listing import Listing
 from nncdbg.engine.values.values import type_of
 from nncdbg.nan_watch.bisection.narrow_trial import Alone, Kept, Outcome, Trial
 from nncdbg.nan_watch.configuration import WatchConfiguration
 from nncdbg.nan_watch.records import Site
 from nncdbg.nan_watch.reduction.minimizing import minimized
 from nncdbg.nan_watch.watching import site_of
-from nncdbg.textual_repr.listing import Listing
 
 _FULL = 4
 """Executions of a statement that are all tried; after that only the 8th, 16th and so on."""

@@ -21,7 +21,6 @@ from nncdbg.nan_watch.reduction.sameness import Probe, Signature
 from nncdbg.nan_watch.reduction.tracing import Trace
 from nncdbg.opening.bundle import DOCUMENT, FORMAT, INPUTS, PROGRAM, README, STORE, Document
 from nncdbg.opening.tensor_file import pack, to_json, write_tensors
-from nncdbg.textual_repr.printer import print_program
 
 FILES = (PROGRAM, STORE, INPUTS, DOCUMENT, README)
 
@@ -61,7 +60,7 @@ def write_bundle(
             write_tensors(draft / STORE, weights.arrays, None)
         if tensors:
             write_tensors(draft / INPUTS, tensors, None)
-        (draft / PROGRAM).write_bytes(print_program(typed).encode("utf-8", "surrogateescape"))
+        (draft / PROGRAM).write_bytes(typed.text().encode("utf-8", "surrogateescape"))
         (draft / DOCUMENT).write_text(to_json(document), encoding="utf-8")
         (draft / README).write_text(_readme(folder, signature, finding), encoding="utf-8", errors="replace")
         _move(draft, folder)

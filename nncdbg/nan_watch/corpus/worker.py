@@ -29,7 +29,6 @@ from nncdbg.nan_watch.watching import usual_allocation, watch_run
 from nncdbg.opening.configuration import RunConfiguration
 from nncdbg.opening.programs import OpenedProgram, open_program
 from nncdbg.stats import prepare
-from nncdbg.textual_repr.printer import listing_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +110,7 @@ def _opened(task: Task) -> OpenedProgram:
     opened = open_program(task.configuration)
     allocation_on(backend_of(task.configuration.backend), _allocator(task))
     # Every debugger of it shows the same text.
-    return replace(opened, program=replace(opened.program, listing=listing_of(opened.program)))
+    return replace(opened, program=replace(opened.program, listing=opened.program.as_listing()))
 
 
 def _allocator(task: Task) -> str | Allocation | None:

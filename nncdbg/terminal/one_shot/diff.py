@@ -19,7 +19,7 @@ from nncdbg.opening.command_line import (
     configuration_of,
     errors_in_json,
 )
-from nncdbg.terminal.running import print_notes, under_way
+from nncdbg.presentation.run_progress import print_notes, under_way
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from nncdbg.engine.divergence.report import DiffReport
     from nncdbg.engine.divergence.tolerance import Tolerance
     from nncdbg.opening.programs import OpenedProgram
-    from nncdbg.terminal.screen import Screen
+    from nncdbg.presentation.screen import Screen
 
 
 def main(arguments: Sequence[str]) -> int:
     """Return 0 if the outputs agree, 1 if they differ, else the exit code of a side's failure."""
-    from nncdbg.terminal.screen import Screen
+    from nncdbg.presentation.screen import Screen
 
     options = _options(arguments)
     with errors_in_json(options):
@@ -155,13 +155,13 @@ def _converse(
     options: Namespace, screen: Screen, opened: OpenedProgram, comparison: Lockstep | PairedRuns
 ) -> None:
     """The prompt on side A, at the first divergence, with side B at hand."""
+    from nncdbg.commands.session import CommandSession
     from nncdbg.engine.divergence.companion import Companion
     from nncdbg.terminal.repl import converse
-    from nncdbg.terminal.session import Session
 
     first = comparison.report.first
     debugger = opened.debugger()
-    session = Session(debugger, options.model, screen)
+    session = CommandSession(debugger, options.model, screen)
     session.companion = Companion(comparison)
     comparison.b.debugger.restart()
 
@@ -201,7 +201,7 @@ def _document(
 
 
 def _print(screen: Screen, options: Namespace, report: DiffReport, arguments: Sequence[str]) -> None:
-    from nncdbg.terminal.divergence import print_report
+    from nncdbg.presentation.divergence import print_report
 
     print_report(screen, report)
     if not report.equal and not options.stop and options.golden is None:

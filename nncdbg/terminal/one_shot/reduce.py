@@ -12,19 +12,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.opening.command_line import Parser, add_machine, add_model, configuration_of, errors_in_json
-from nncdbg.terminal.running import hearing, print_notes
+from nncdbg.presentation.run_progress import hearing, print_notes
 
 if TYPE_CHECKING:
     from nncdbg.nan_watch.reduction.reducing import Job, Reduced
     from nncdbg.nan_watch.reduction.reduction import Progress
-    from nncdbg.terminal.screen import Screen
+    from nncdbg.presentation.screen import Screen
 
 INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str]) -> int:
     """0 if it is reduced and verified, 2 if a watch finds nothing, 130 if it was interrupted."""
-    from nncdbg.terminal.screen import Screen
+    from nncdbg.presentation.screen import Screen
 
     options = _options(arguments)
     with errors_in_json(options):

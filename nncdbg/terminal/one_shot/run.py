@@ -21,11 +21,11 @@ from nncdbg.opening.command_line import (
     configuration_of,
     error_document,
 )
-from nncdbg.terminal.running import print_notes, under_way, verify_observers
+from nncdbg.presentation.run_progress import print_notes, under_way, verify_observers
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
-    from nncdbg.terminal.screen import Screen
+    from nncdbg.presentation.screen import Screen
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
 
     1 if --verify-observers found a difference.
     """
-    from nncdbg.terminal.screen import Screen
+    from nncdbg.presentation.screen import Screen
 
     options = _options(arguments)
     screen = Screen()
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
 def _run(options: Namespace, screen: Screen) -> int:
     from nncdbg.engine.execution.outputs import failure_of
     from nncdbg.opening.programs import open_program
-    from nncdbg.terminal.stops import fallbacks
+    from nncdbg.presentation.stops import fallbacks
 
     opened = open_program(configuration_of(options))
     verified = verify_observers(opened, screen) if options.verify_observers else None
@@ -94,13 +94,13 @@ def _options(arguments: Sequence[str]) -> Namespace:
 
 def _print_outputs(screen: Screen, debugger: Debugger, files: dict[str, str]) -> None:
     from nncdbg.engine.expression import spelled
-    from nncdbg.terminal.display import described
-    from nncdbg.terminal.reasons import abnormal
-    from nncdbg.terminal.slices import ZEROS
-    from nncdbg.terminal.stops import look_at
+    from nncdbg.presentation.slices import ZEROS
+    from nncdbg.presentation.stops import layout_at
+    from nncdbg.presentation.tensor_text import described
+    from nncdbg.presentation.why import abnormal
 
     for name, content in (debugger.outputs or {}).items():
-        screen.put_line(described(name, content, look_at(debugger, screen)))
+        screen.put_line(described(name, content, layout_at(debugger, screen)))
     for path in files.values():
         screen.note(f"saved {path}")
     found = abnormal(debugger, screen, [*(debugger.outputs or ())])
@@ -141,7 +141,7 @@ def _output(name: str, content: Any, files: dict[str, str]) -> dict[str, Any]:
 
 def _save(debugger: Debugger, folder: str) -> dict[str, str]:
     """Write every output; names become file names in which only letters, digits, `_ . -` stand."""
-    from nncdbg.terminal.dumping import write_tensors
+    from nncdbg.presentation.tensor_files import write_tensors
 
     directory = Path(folder)
     try:

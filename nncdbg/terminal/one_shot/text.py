@@ -17,8 +17,8 @@ from nncdbg.engine.errors import UsageError
 from nncdbg.engine.frontends.printed import forget_printed, note_printed
 from nncdbg.engine.inputs.binding import symbolic_sizes
 from nncdbg.opening.command_line import Parser, add_model, configuration_of
-from nncdbg.terminal.new_file import new_file
-from nncdbg.terminal.screen import Screen
+from nncdbg.presentation.atomic_file import new_file
+from nncdbg.presentation.screen import Screen
 
 if TYPE_CHECKING:
     from nncdbg.engine.graph import Program, Value
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str]) -> int:
     """Print the text, or write it to a file, from where its stores are found again."""
     from nncdbg.opening.programs import open_program
-    from nncdbg.textual_repr.printer import print_program
 
     options = _options(arguments)
     program = open_program(configuration_of(options)).program
@@ -44,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
         shown = replace(shown, prefixes={})
     elif not shown.prefixes:
         shown = replace(shown, prefixes=None)
-    text = print_program(shown, locations=not options.no_loc)
+    text = shown.text(locations=not options.no_loc)
     if options.output:
         write_text(Path(options.output), text)
     else:

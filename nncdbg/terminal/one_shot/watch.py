@@ -20,7 +20,7 @@ from nncdbg.opening.command_line import (
     configuration_of,
     errors_in_json,
 )
-from nncdbg.terminal.running import hearing, under_way, verify_observers
+from nncdbg.presentation.run_progress import hearing, under_way, verify_observers
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from nncdbg.nan_watch.records import Report
     from nncdbg.nan_watch.reports import Watched
     from nncdbg.opening.programs import OpenedProgram
-    from nncdbg.terminal.screen import Screen
+    from nncdbg.presentation.screen import Screen
 
 _FILES = ("junit", "sarif", "markdown")
 """Reports that go to a file, each an option of its name."""
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
 
     If several of these happened, the highest.
     """
-    from nncdbg.terminal.screen import Screen
+    from nncdbg.presentation.screen import Screen
 
     options = _options(arguments)
     with errors_in_json(options):
@@ -326,11 +326,9 @@ def _on_screen(screen: Screen, program: Program, watched: Watched) -> Watched:
     """The parts of a watch for a report whose lines are fitted to the screen."""
     if not screen.shortens:
         return watched
-    from nncdbg.terminal.statements import FittedText
-    from nncdbg.textual_repr.printer import listing_of
+    from nncdbg.presentation.short_statements import FittedText
 
-    shown = listing_of(program)
-    return replace(watched, screen=FittedText(program, shown, screen.out.width))
+    return replace(watched, screen=FittedText(program, program.as_listing(), screen.out.width))
 
 
 # -- telling -----------------------------------------------------------------------------------------

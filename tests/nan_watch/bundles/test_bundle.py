@@ -11,14 +11,14 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from nncdbg.nan_watch.bundles.bundle import FILES, open_bundle, write_bundle
+from nncdbg.nan_watch.bundles.tensor_file import Entry, pack, unpack, write_tensors
 
 import nncdbg
 from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.nan_watch.bundles import bundle as bundles
-from nncdbg.nan_watch.bundles.bundle import FILES, open_bundle, write_bundle
 from nncdbg.nan_watch.bundles.excerpt import bundle_finding
-from nncdbg.nan_watch.bundles.tensor_file import Entry, pack, unpack, write_tensors
 from nncdbg.nan_watch.reduction.case import Case, case_of_program
 from nncdbg.nan_watch.reduction.sameness import Settings, Signature, found_first
 from nncdbg.terminal.main import main

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from nncdbg.nan_watch.bundles.bundle import open_bundle
 
 import nncdbg
 from nncdbg.engine.errors import LoadError, RunError, UsageError
-from nncdbg.nan_watch.bundles.bundle import open_bundle
 from nncdbg.nan_watch.reduction.case import Case
 from nncdbg.nan_watch.reduction.minimizing import minimized
 from nncdbg.nan_watch.reduction.reducing import Job, verify

@@ -12,10 +12,10 @@ from nncdbg.engine.errors import GraphError, NncdbgError
 from nncdbg.engine.graph import DEFAULT_DOMAIN, Inline, Literal, Node, Type
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import REQUIRED, Schema, check_kind, schema, split, version_of, versions_of
+from nncdbg.engine.text.lexemes import nearest
 from nncdbg.textual_repr.language_server.analysis.events import Entry
 from nncdbg.textual_repr.language_server.document.records import Problem, Severity, Span
 from nncdbg.textual_repr.language_server.document.tokens import Arguments, arguments, tokens
-from nncdbg.textual_repr.lexemes import nearest
 
 Results: TypeAlias = "tuple[Sequence[Type | None], tuple[Problem, ...]]"
 

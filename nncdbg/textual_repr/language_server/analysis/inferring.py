@@ -18,6 +18,7 @@ from nncdbg.engine.graph import (
     Value,
     without_sizes,
 )
+from nncdbg.engine.text.lexemes import name_text, print_type
 from nncdbg.textual_repr.blocks import Block
 from nncdbg.textual_repr.language_server.analysis.events import Closed, Ended, Entry, Left, Opened
 from nncdbg.textual_repr.language_server.analysis.reading import GraphReading
@@ -25,7 +26,6 @@ from nncdbg.textual_repr.language_server.analysis.stretches import MOST, Stretch
 from nncdbg.textual_repr.language_server.document.memory import Memory
 from nncdbg.textual_repr.language_server.document.records import Problem, Span
 from nncdbg.textual_repr.language_server.document.tokens import arguments, mentions, tokens
-from nncdbg.textual_repr.lexemes import name_text, print_type
 
 
 @dataclass(frozen=True, slots=True)
