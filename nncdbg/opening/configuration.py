@@ -108,7 +108,11 @@ class RunConfiguration:
         description="End the run after this many statements.",
     )
     check: str | None = _setting(
-        None, "micro: compare each kernel with its micro program (slow)", "--check", values=("micro",)
+        None,
+        "micro: compare each kernel with its micro program (slow)",
+        "--check",
+        description="micro compares each kernel with its micro program.",
+        values=("micro",),
     )
     flat: bool = _setting(False, "show one graph instead of layers", "--flat", parameter="load")
     stores: list[str] = _setting(

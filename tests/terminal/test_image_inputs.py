@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from nncdbg.terminal.options import INPUT_FORMS
 
 import nncdbg
 from nncdbg.commands.recorded_setup import setup_of
 from nncdbg.engine.inputs.data_specs import FORMS
+from nncdbg.opening.configuration import INPUT_FORMS
 from nncdbg.terminal.main import main
 from tests.models.colour_classifier import COLOURS, picture, save_classifier
 

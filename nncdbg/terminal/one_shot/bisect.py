@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.errors import UsageError
 from nncdbg.opening.command_line import Parser, add_machine, add_model, configuration_of, errors_in_json
+from nncdbg.presentation.run_progress import print_notes
 from nncdbg.terminal.one_shot.reduce import INTERRUPTED, terminable
-from nncdbg.terminal.running import print_notes
 
 if TYPE_CHECKING:
     from nncdbg.engine.divergence.mixing import Place
