@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import nncdbg
 from nncdbg.engine.errors import LoadError, RunError, UsageError
 from nncdbg.engine.graph import Graph, Program, TensorType, Value
 from nncdbg.engine.values.values import type_of
@@ -21,6 +20,7 @@ from nncdbg.nan_watch.reduction.sameness import Probe, Signature
 from nncdbg.nan_watch.reduction.tracing import Trace
 from nncdbg.opening.bundle import DOCUMENT, FORMAT, INPUTS, PROGRAM, README, STORE, Document
 from nncdbg.opening.tensor_file import pack, to_json, write_tensors
+from nncdbg.version import __version__
 
 FILES = (PROGRAM, STORE, INPUTS, DOCUMENT, README)
 
@@ -130,7 +130,7 @@ def _finding_in(program: Program, case: Case, probe: Probe) -> WatchFinding:
 def versions(backend: str) -> dict[str, str]:
     """The versions of what has a say in the result."""
     found = {
-        "nncdbg": nncdbg.__version__,
+        "nncdbg": __version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
     }
