@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from nncdbg.nan_watch.configuration import WatchConfiguration
     from nncdbg.nan_watch.measuring.gates import Gates
     from nncdbg.nan_watch.records import Report
-    from nncdbg.nan_watch.reports import Watched
+    from nncdbg.nan_watch.watched import Watched
     from nncdbg.opening.programs import OpenedProgram
     from nncdbg.presentation.screen import Screen
 
@@ -137,7 +137,7 @@ def _check(parser: Parser, options: Namespace) -> None:
 
 def _watch(options: Namespace, screen: Screen) -> int:
     from nncdbg.nan_watch.configuration import watch_configuration
-    from nncdbg.nan_watch.reports import Watched
+    from nncdbg.nan_watch.watched import Watched
     from nncdbg.opening.programs import open_program
 
     opened = open_program(configuration_of(options))
