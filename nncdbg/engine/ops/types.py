@@ -135,6 +135,7 @@ def same_rank(attributes: Attributes, types: Types) -> Shape | None:
 
 def one_per_plane(attributes: Attributes, types: Types) -> Shape | None:
     """The shape of one number for each plane of input 0, which has the axes batch, channels and others."""
+    need_rank(at(types, 0), "input", 2)
     shape = shape_at(types, 0)
     return None if shape is None else (*shape[:2], *[1] * (len(shape) - 2))
 
