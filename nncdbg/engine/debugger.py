@@ -101,6 +101,7 @@ class Debugger(RichOutput):
 
     notes: list[Note]
 
+    @collector_paused()
     def __init__(
         self,
         program: ProgramSource,
@@ -150,8 +151,7 @@ class Debugger(RichOutput):
             linker.record = lambda kernels, op, code, pc: black_box.cover(
                 kernels, op, code, pc, self.line_in(code, pc), self._running
             )
-        with collector_paused():
-            self._entry = self._loaded.entry(list(self.inputs.values()))
+        self._entry = self._loaded.entry(list(self.inputs.values()))
         self._types = [*map(type_of, self.inputs.values())]
         self._limits = parse_bytes(history), max_ops
         self._program_names = frozenset(candidates(program, "value") | constant_names(program))

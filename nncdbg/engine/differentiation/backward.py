@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
-import numpy as np
-
-from nncdbg.engine.compilation.inference import literal_dtype, output_types
 from nncdbg.engine.dtypes import ONNX
 from nncdbg.engine.errors import GraphError, UnsupportedOp
 from nncdbg.engine.frontends.order import reads
@@ -24,6 +22,7 @@ from nncdbg.engine.graph import (
     Value,
     tensor_only,
 )
+from nncdbg.engine.inference.graphs import TypeRules
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import schema, version_of
 
@@ -54,6 +53,7 @@ class Builder:
         self.opsets = opsets
         self.graphs = graphs
         self.types = dict(types)
+        self.rules = TypeRules(opsets, graphs)
         self.location: Location | None = None
         self.prefix = ""
         """What anonymous values are called after."""
@@ -72,14 +72,9 @@ class Builder:
         """The type of a value, None where it is not known, or for data in place."""
         return tensor_only(self.types.get(operand)) if isinstance(operand, str) else None
 
-    def types_at(self, node: Node) -> list[Type | None]:
+    def types_at(self, node: Node) -> tuple[Type | None, ...]:
         """The types of a statement's operands."""
-        types = [self.types.get(operand) if isinstance(operand, str) else None for operand in node.inputs]
-        for index, operand in enumerate(node.inputs):
-            if isinstance(operand, Literal):
-                dtype = literal_dtype(operand, node, index, types, self.opsets)
-                types[index] = TensorType(dtype, np.shape(operand.data))
-        return types
+        return self.rules.operand_types(node, self.types.get)
 
     def __call__(self, op: str, *operands: Operand, **attributes: Attribute) -> str:
         """Append a statement of one output; the name of its value."""
@@ -96,22 +91,12 @@ class Builder:
 
     def learn(self, node: Node) -> None:
         """Take in what is known of the types of a statement's outputs."""
-        for value, known in zip(node.outputs, self._inferred(node), strict=False):
-            exact = isinstance(known, TensorType) and known.concrete
-            self.types[value.name] = known if exact or value.type is None else value.type
-
-    def _inferred(self, node: Node) -> Sequence[Type | None]:
-        unknown: list[Type | None] = [None] * len(node.outputs)
-        if node.op.startswith("@"):
-            called = self.graphs.get(node.op[1:])
-            return unknown if called is None else [value.type for value in called.outputs]
-        if node.subgraphs:
-            return unknown
-        try:
-            return output_types(node, self.types_at(node), self.opsets)
-        except GraphError:
-            # The statement cannot run, and says so when it is compiled.
-            return unknown
+        known: Sequence[Type | None] = [value.type for value in node.outputs]
+        if not node.subgraphs:
+            # A statement with an error cannot run; compiling it reports the error.
+            with suppress(GraphError):
+                known = self.rules.results(node, self.types_at(node))
+        self.types.update(zip([value.name for value in node.outputs], known, strict=True))
 
     def fresh(self, name: str) -> str:
         """A value name that is still free: `name`, or ``name.1`` and so on."""

@@ -14,14 +14,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from nncdbg.engine.compilation.code import Path
-from nncdbg.engine.compilation.inference import literal_dtype, output_types
 from nncdbg.engine.dtypes import FROM_ONNX, ONNX
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import (
     Attribute,
     Graph,
     Inline,
-    Literal,
     Node,
     Operand,
     Program,
@@ -29,6 +27,7 @@ from nncdbg.engine.graph import (
     Type,
     Value,
 )
+from nncdbg.engine.inference.graphs import TypeRules
 from nncdbg.engine.ops.schema import only_float, schema, version_of
 from nncdbg.engine.stopping.search import blocks
 
@@ -175,14 +174,11 @@ class _Mixer:
 
     def _inferred(self, node: Node, was: Node, path: Path, scope: _Scope) -> Sequence[Type | None]:
         types = [self._type(new, old, path, scope) for new, old in zip(node.inputs, was.inputs, strict=True)]
-        for index, operand in enumerate(node.inputs):
-            if isinstance(operand, Literal):
-                dtype = literal_dtype(operand, node, index, types, self.opsets)
-                types[index] = TensorType(dtype, np.shape(operand.data))
         try:
-            return output_types(node, types, self.opsets)
+            rules = TypeRules(self.opsets, {})
+            return rules.inferred(node, rules.literal_types(node, tuple(types)))
         except GraphError:
-            # The op takes no such type; running it will say so.
+            # The op does not accept such a type; running it reports the error.
             return [None] * len(node.outputs)
 
     def _type(self, new: Operand, old: Operand, path: Path, scope: _Scope) -> Type | None:

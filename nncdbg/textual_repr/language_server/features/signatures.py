@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from nncdbg.engine.compilation.code import common_type
 from nncdbg.engine.dtypes import FROM_ONNX
 from nncdbg.engine.graph import DEFAULT_DOMAIN, TensorType, Type
+from nncdbg.engine.inference.types import common_type
 from nncdbg.engine.ops import names as declared_names
 from nncdbg.engine.ops.schema import REQUIRED, Parameter, Schema, op_schema, schema, schema_names, version_of
 from nncdbg.textual_repr.language_server.analysis.analysis import Analysis
