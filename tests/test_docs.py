@@ -70,7 +70,7 @@ def test_links_of_pages_point_to_files() -> None:
 
 
 def test_the_commands_of_the_readme_exist() -> None:
-    from nncdbg.terminal.commands import find
+    from nncdbg.commands import find
 
     table = (ROOT / "README.md").read_text().split("| to | type |")[1].split("\n\n")[0]
     typed = re.findall(r"`([a-z]+)[^`]*`", table)

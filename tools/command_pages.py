@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import patch
 
-from nncdbg.terminal.commands import GROUPS, TABLE, Command
+from nncdbg.commands import GROUPS, TABLE, Command
+from nncdbg.commands.command_lines import split_command
+from nncdbg.commands.session import PROMPT
+from nncdbg.commands.shortcuts import SHORTCUTS
 from nncdbg.terminal.main import COMMANDS, main
 from nncdbg.terminal.options import Parser
-from nncdbg.terminal.session import PROMPT
-from nncdbg.terminal.shortcuts import SHORTCUTS
-from nncdbg.terminal.typed_lines import split_command
 
 TRANSCRIPTS = Path(__file__).resolve().parent.parent / "tests" / "transcripts"
 EXAMPLE_LINES = 14

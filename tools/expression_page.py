@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from nncdbg.commands.expression_help import SYNTAX
 from nncdbg.engine.expression.functions import GROUPS, PARAMETERS, SPELLINGS
-from nncdbg.terminal.expression_help import SYNTAX
 
 _HEAD = """# Expressions
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from nncdbg.commands import resolve
+from nncdbg.commands.command_lines import split_command
+from nncdbg.commands.familiar import FAMILIAR, LETTERS
 from nncdbg.engine.errors import UsageError
-from nncdbg.terminal.commands import resolve
-from nncdbg.terminal.commands.familiar import FAMILIAR, LETTERS
-from nncdbg.terminal.typed_lines import split_command
 
 _HEAD = """# For users of gdb, pdb and delve
 
 The commands of gdb, pdb and delve work at the prompt of nncdbg. If a command has no meaning for a
 computation graph, nncdbg prints the command to use. `make docs` generates this page from
-`nncdbg/terminal/commands/familiar.py`. A test runs every command on this page.
+`nncdbg/commands/familiar.py`. A test runs every command on this page.
 
 ## Letters
 

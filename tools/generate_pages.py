@@ -63,13 +63,13 @@ def familiar() -> Pages:
 
 def influence() -> Pages:
     """Which operand elements influence which results, from the declarations of the ops."""
-    from nncdbg.terminal.influence_reference import page
+    from tools.influence_page import page
 
     return {"docs/INFLUENCE.md": page()}
 
 
 def pictures() -> Pages:
-    """A session that finds a NaN, mends it and goes on, as a terminal shows it."""
+    """A session that finds a NaN, corrects it and continues, as a terminal shows it."""
     from tools.terminal_picture import picture
 
     commands = [

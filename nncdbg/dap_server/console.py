@@ -10,16 +10,16 @@ from collections.abc import Callable
 from io import StringIO
 from typing import TYPE_CHECKING
 
+from nncdbg.commands import find
+from nncdbg.commands.command_lines import is_expression, read_commands, split_command
+from nncdbg.commands.recording import close_recording
+from nncdbg.commands.session import CommandSession as Terminal
 from nncdbg.dap_server.breakpoints.console import tell_breakpoints
 from nncdbg.dap_server.events import report_change
 from nncdbg.dap_server.presentation.places import frame_depth
 from nncdbg.dap_server.registry import State
 from nncdbg.engine.errors import UsageError
-from nncdbg.terminal.commands import find
-from nncdbg.terminal.recording import close_recording
-from nncdbg.terminal.screen import Screen
-from nncdbg.terminal.session import Session as Terminal
-from nncdbg.terminal.typed_lines import is_expression, read_commands, split_command
+from nncdbg.presentation.screen import Screen
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session

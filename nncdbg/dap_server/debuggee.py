@@ -20,7 +20,7 @@ from nncdbg.dap_server.registry import State
 from nncdbg.dap_server.runner import Runner
 from nncdbg.dap_server.sources.modules import Modules
 from nncdbg.engine.errors import NncdbgError, RunError
-from nncdbg.terminal.crash import report_crash
+from nncdbg.presentation.crash_report import report_crash
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -39,7 +39,7 @@ from nncdbg.dap_server.transport.connection import Connection
 from nncdbg.dap_server.transport.framing import FrameError
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.process.threads import BackgroundThread
-from nncdbg.terminal.crash import report_crash
+from nncdbg.presentation.crash_report import report_crash
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.attach.process import Attachment

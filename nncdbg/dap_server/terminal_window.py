@@ -34,8 +34,8 @@ from nncdbg.dap_server.transport.addresses import bind
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.escaping import printable_line
 from nncdbg.engine.process.threads import BackgroundThread
-from nncdbg.terminal.screen import Screen
-from nncdbg.terminal.stops import place_of, show_stop
+from nncdbg.presentation.screen import Screen
+from nncdbg.presentation.stops import place_of, show_stop
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.messages import Answer

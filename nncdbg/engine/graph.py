@@ -21,11 +21,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy.typing as npt
 
-from nncdbg.engine.rich_output import RichOutput
+from nncdbg.representation import RichOutput, representations
+
+if TYPE_CHECKING:
+    from nncdbg.engine.text.listing import Listing
 
 Dim: TypeAlias = "int | str | None"
 """A size, a symbol such as ``"N"``, or None where nothing is known (printed ``?``)."""
@@ -203,6 +206,10 @@ class Node:
 
     __hash__ = None  # type: ignore[assignment]
 
+    def text(self) -> str:
+        """Return the line of the statement, without its location; for `if` and `while` the opening line."""
+        return representations().statement(self)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
@@ -271,7 +278,7 @@ class Program(RichOutput):
     opsets: Mapping[str, int] = field(default_factory=dict)
     source: str | None = field(default=None, compare=False)
     readers: tuple[Any, ...] = field(default=(), compare=False, repr=False)
-    listing: Any = field(default=None, compare=False, repr=False)
+    listing: Listing | None = field(default=None, compare=False, repr=False)
     notes: tuple[str, ...] = field(default=(), compare=False, repr=False)
     prefixes: Mapping[str, str] | None = field(default=None, compare=False, repr=False)
     kept: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
@@ -282,14 +289,29 @@ class Program(RichOutput):
         return [{} if each.name == "kept" else getattr(self, each.name) for each in fields(self)]
 
     def __str__(self) -> str:
-        from nncdbg.textual_repr.printer import print_program
-
-        return print_program(self)
+        return self.text()
 
     def __repr__(self) -> str:
-        from nncdbg.textual_repr.printer import brief
+        return f"<Program {self.summary()}>"
 
-        return f"<Program {brief(self)}>"
+    @staticmethod
+    def parse(text: str, *, file: str | None = None) -> Program:
+        """Return the program that `text` spells; `file` is its path, for errors.  Raises ParseError."""
+        program: Program = representations().parse(text, file)
+        return program
+
+    def text(self, *, locations: bool = True) -> str:
+        """Return the program as text, which ends in a newline; without `loc` clauses if not `locations`."""
+        return representations().text(self, locations)
+
+    def summary(self) -> str:
+        """Return one line: file, signature, and the numbers of statements and graphs."""
+        return representations().summary(self)
+
+    def as_listing(self) -> Listing:
+        """Return the lines that the program was read from, or else those of its text without locations."""
+        listing: Listing = representations().listing(self)
+        return listing
 
     @property
     def graph(self) -> Graph:

@@ -14,7 +14,7 @@ from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
 from nncdbg.engine.escaping import printable_line
-from nncdbg.terminal.screen import Screen
+from nncdbg.presentation.screen import Screen
 
 _STYLE = """
 .nncdbg {font-size: 13px; line-height: 1.4; overflow-x: auto}

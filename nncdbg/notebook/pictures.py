@@ -8,10 +8,10 @@ import math
 import numpy as np
 
 from nncdbg.engine.graph import Array
+from nncdbg.presentation.character_images import MARK_COLORS
+from nncdbg.presentation.elements import is_text
+from nncdbg.presentation.png_images import Colors, encoded, painted
 from nncdbg.stats.blocks import NAN, NEGATIVE_INFINITY, POSITIVE_INFINITY, Blocks, reduce_blocks
-from nncdbg.terminal.images import Colors, encoded, painted
-from nncdbg.terminal.look import is_text
-from nncdbg.terminal.strips import MARK_COLORS
 
 _CELLS = 128
 """Cells of an image along an axis, and points of a line, at most."""

@@ -20,13 +20,11 @@ from nncdbg.nan_watch.reports import Watched
 from nncdbg.nan_watch.reports.text import lines
 from nncdbg.notebook.markup import WIDTH, document, escape, heading, note, printed, printed_lines, table
 from nncdbg.notebook.pictures import caption, picture
+from nncdbg.presentation.divergence import print_report
+from nncdbg.presentation.elements import SMALL, elements, is_text
+from nncdbg.presentation.listing_window import Marks, window
+from nncdbg.presentation.stops import operand_names, show_stop, unique
 from nncdbg.stats import Summary
-from nncdbg.terminal.divergence import print_report
-from nncdbg.terminal.look import SMALL, elements, is_text
-from nncdbg.terminal.stops import operand_names, show_stop, unique
-from nncdbg.terminal.windows import Marks, window
-from nncdbg.textual_repr.listing import Listing
-from nncdbg.textual_repr.printer import brief, listing_of, print_statement
 
 _LINES = 60
 """Lines of a program that are shown."""
@@ -47,10 +45,10 @@ def render(shown: object) -> str:
 
 
 def _program(program: Program) -> Iterable[str]:
-    text: Listing = listing_of(program)
+    text = program.as_listing()
     count = len(text.lines) - (not text.lines[-1])
     shown = range(1, min(_LINES, count) + 1)
-    yield heading(brief(program))
+    yield heading(program.summary())
     yield printed_lines(window(text, shown, Marks(), WIDTH, ProgramNames(program)))
     if count > _LINES:
         yield note(f"{count - _LINES:,} more lines: use print(program) to see all")
@@ -66,7 +64,7 @@ def _difference(report: DiffReport) -> Iterable[str]:
 
 def _debugger(debugger: Debugger) -> Iterable[str]:
     stop = debugger.stop
-    yield heading(brief(debugger.program))
+    yield heading(debugger.program.summary())
     if debugger.outputs is not None:
         yield note(f"ended after {debugger.machine.tick:,} statements")
         yield _values(debugger.outputs.items())
@@ -96,7 +94,7 @@ def _stop(stop: Stop) -> Iterable[str]:
     place = f" at line {stop.line}" if stop.line is not None else ""
     yield heading(f"{stop.reason}{place}")
     if stop.node is not None:
-        yield f"<pre>{escape(print_statement(stop.node, locations=False))}</pre>"
+        yield f"<pre>{escape(stop.node.text())}</pre>"
     if stop.error is not None:
         error = stop.error
         yield printed(lambda screen: screen.complain(str(error)))

@@ -49,3 +49,10 @@ def _is_finite_plain(array: Array) -> bool:
         if array.dtype in _BY_PRODUCT and math.isfinite(np.add.reduce(array, axis=None)):
             return True
         return bool(np.isfinite(array).all())
+
+
+def bad(array: Array, kind: str) -> Array:
+    """Which elements are NaN (kind nan) or infinite (kind inf); none where the type has no such numbers."""
+    if array.dtype.kind != "c" and dtypes.name_of(array.dtype) not in dtypes.FLOATS:
+        return np.zeros(array.shape, bool)
+    return np.asarray(np.isnan(array) if kind == "nan" else np.isinf(array))

@@ -56,8 +56,8 @@ class _Prompt:
         from prompt_toolkit.completion import CompleteEvent, Completer, Completion
         from prompt_toolkit.document import Document
 
+        from nncdbg.presentation.screen import Screen
         from nncdbg.terminal.prompt import bindings, history
-        from nncdbg.terminal.screen import Screen
 
         prompt = self
 
@@ -82,7 +82,7 @@ class _Prompt:
         """Carry lines until there are no more."""
         from prompt_toolkit.patch_stdout import patch_stdout
 
-        from nncdbg.terminal.session import PROMPT
+        from nncdbg.commands.session import PROMPT
 
         BackgroundThread(target=self._hear, name="nncdbg-repl").start()
         while not self._over.is_set():

@@ -13,7 +13,7 @@ from nncdbg.engine.errors import UsageError
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
     from nncdbg.nan_watch.bundles.bundle import Bundle
-    from nncdbg.terminal.screen import Screen
+    from nncdbg.presentation.screen import Screen
 
 DOCUMENT = "nncdbg.json"
 """What makes a folder a bundle."""

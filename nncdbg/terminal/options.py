@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.divergence.observers import Verification
     from nncdbg.engine.graph import Program
     from nncdbg.engine.stopping.control import Stop
-    from nncdbg.terminal.screen import Screen
+    from nncdbg.presentation.screen import Screen
 
 T = TypeVar("T")
 
@@ -118,7 +118,7 @@ def verify_observers(
 ) -> Verification:
     """The outputs with and without observers, for the options of `add_machine`."""
     from nncdbg.engine.divergence.observers import verify_observers
-    from nncdbg.terminal.running import under_way
+    from nncdbg.presentation.run_progress import under_way
 
     def make(allocator: str | Allocation, statistics: bool, checks: bool) -> Debugger:
         check = getattr(options, "check", None) if checks else None

@@ -11,17 +11,17 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
+from nncdbg.commands.completion import candidates
+from nncdbg.commands.shortcuts import BOUND
 from nncdbg.engine.process.state_folder import state_folder
-from nncdbg.terminal.completion import candidates
-from nncdbg.terminal.crash import report_crash
-from nncdbg.terminal.shortcuts import BOUND
+from nncdbg.presentation.crash_report import report_crash
 
 if TYPE_CHECKING:
-    from nncdbg.terminal.screen import Screen
-    from nncdbg.terminal.session import Session
+    from nncdbg.commands.session import CommandSession
+    from nncdbg.presentation.screen import Screen
 
 
-def read_prompt(session: Session) -> None:
+def read_prompt(session: CommandSession) -> None:
     """Read and execute lines until the user leaves."""
     from nncdbg.stats import prepare
 
@@ -51,7 +51,7 @@ def read_prompt(session: Session) -> None:
 class _Completer(Completer):
     """What `completion` offers.  A bug there is told after the line, which must not be lost to it."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: CommandSession) -> None:
         self.session = session
         self.failure = ""
 

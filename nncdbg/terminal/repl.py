@@ -6,13 +6,13 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from nncdbg.commands.recording import close_recording, start_recording
+from nncdbg.commands.session import CommandSession
 from nncdbg.engine.errors import LoadError, UsageError
+from nncdbg.presentation.breakpoint_syntax import parse_stop
+from nncdbg.presentation.screen import Screen
 from nncdbg.terminal import opening
 from nncdbg.terminal.options import chosen_program, make_debugger, say_notes
-from nncdbg.terminal.places import parse_stop
-from nncdbg.terminal.recording import close_recording, start_recording
-from nncdbg.terminal.screen import Screen
-from nncdbg.terminal.session import Session
 
 if TYPE_CHECKING:
     import argparse
@@ -27,7 +27,7 @@ def start(options: argparse.Namespace) -> int:
     _take_setup(options)
     specs = [parse_stop(spec) for spec in options.breaks]
     debugger = _open(options, screen)
-    session = Session(debugger, options.model, screen)
+    session = CommandSession(debugger, options.model, screen)
     for spec in specs:
         spec.add_to(debugger)
     return converse(session, options, lambda: _banner(session))
@@ -35,7 +35,7 @@ def start(options: argparse.Namespace) -> int:
 
 def _take_setup(options: argparse.Namespace) -> None:
     """Replay a recording with the inputs and options that it was made with, where none are given."""
-    from nncdbg.terminal.recorded_setup import read_setup, settle
+    from nncdbg.commands.recorded_setup import read_setup, settle
 
     setup = read_setup(options.replay) if options.replay else None
     if setup is not None:
@@ -49,7 +49,7 @@ def _open(options: argparse.Namespace, screen: Screen) -> Debugger:
     return debugger
 
 
-def converse(session: Session, options: argparse.Namespace, greet: Callable[[], None]) -> int:
+def converse(session: CommandSession, options: argparse.Namespace, greet: Callable[[], None]) -> int:
     """Record as the options of `add_prompt` say, greet, and read commands until there are no more."""
     _check_files(options)
     if sys.stdin.isatty():
@@ -84,7 +84,7 @@ def _check_files(options: argparse.Namespace) -> None:
             raise LoadError(f"cannot read the commands in {path}: {error.strerror}") from None
 
 
-def _banner(session: Session) -> None:
+def _banner(session: CommandSession) -> None:
     from nncdbg.engine.stopping.search import blocks
 
     debugger = session.debugger
@@ -100,7 +100,7 @@ def _counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def _read(session: Session, options: argparse.Namespace) -> int:
+def _read(session: CommandSession, options: argparse.Namespace) -> int:
     for is_file, text in options.source:
         if is_file:
             _play(session, text, echo=False)
@@ -117,7 +117,7 @@ def _read(session: Session, options: argparse.Namespace) -> int:
     return 0
 
 
-def read_lines(session: Session, *, plain: bool = False) -> None:
+def read_lines(session: CommandSession, *, plain: bool = False) -> None:
     """Read typed commands until the end of input; without line editing if `plain`."""
     if session.screen.is_terminal and not session.screen.out.is_dumb_terminal and not plain:
         from nncdbg.terminal.prompt import read_prompt
@@ -127,7 +127,7 @@ def read_lines(session: Session, *, plain: bool = False) -> None:
         _ask_for_lines(session)
 
 
-def _replayed(session: Session, path: str) -> int:
+def _replayed(session: CommandSession, path: str) -> int:
     """How many commands of a recording failed; one that cannot be played to its end counts too."""
     try:
         return session.replay(path)
@@ -136,14 +136,14 @@ def _replayed(session: Session, path: str) -> int:
         return 1
 
 
-def _play(session: Session, path: str, *, echo: bool) -> None:
+def _play(session: CommandSession, path: str, *, echo: bool) -> None:
     try:
         session.play(path, echo=echo)
     except UsageError as error:
         session.screen.complain(error)
 
 
-def _read_lines(session: Session) -> None:
+def _read_lines(session: CommandSession) -> None:
     """The lines of a pipe or file; nothing is echoed."""
     while not session.over and (line := sys.stdin.readline()):
         session.execute(line, typed=True)
@@ -151,7 +151,7 @@ def _read_lines(session: Session) -> None:
     session.end_of_lines()
 
 
-def _ask_for_lines(session: Session) -> None:
+def _ask_for_lines(session: CommandSession) -> None:
     """A person at a terminal that cannot move its cursor, or whose output goes elsewhere."""
     while not session.over:
         print(session.prompt, end="", file=sys.stderr, flush=True)

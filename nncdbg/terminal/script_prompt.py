@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from nncdbg.commands.session import PROMPT, CommandSession
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.errors import UsageError
+from nncdbg.presentation.run_progress import print_messages
+from nncdbg.presentation.screen import Screen
 from nncdbg.terminal.repl import confirmed, read_lines
-from nncdbg.terminal.running import print_messages
-from nncdbg.terminal.screen import Screen
-from nncdbg.terminal.session import PROMPT, Session
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Verb
@@ -55,7 +55,7 @@ def _check_input() -> None:
         )
 
 
-class ScriptSession(Session):
+class ScriptSession(CommandSession):
     """The prompt inside a script: `continue` leaves it, and the script's own call goes on."""
 
     released = False

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from nncdbg.engine.graph import Constant, Graph, Location, Node, Operand, Value
-from nncdbg.textual_repr.listing import Path
+from nncdbg.engine.text.listing import Path
 
 ENDS = {"graph": "return", "then": "yield", "else": "yield", "body": "next"}
 """The kind of a block to the word that starts its last line."""

@@ -13,13 +13,13 @@ from functools import partial
 from nncdbg.engine.errors import GraphError, ParseError
 from nncdbg.engine.graph import Constant, Inline, Node, Program, TensorType, Value
 from nncdbg.engine.process.collector import collector_paused
+from nncdbg.engine.text.lexemes import BARE, OP, STRING, Flaw, quote
+from nncdbg.engine.text.listing import Listing
+from nncdbg.engine.text.prefixes import NO_PREFIXES, Prefixes
 from nncdbg.textual_repr import statements as read
 from nncdbg.textual_repr.blocks import CALLED, ENDS, Block, Header
 from nncdbg.textual_repr.cursor import Cursor
-from nncdbg.textual_repr.lexemes import BARE, OP, STRING, Flaw, quote
-from nncdbg.textual_repr.listing import Listing
 from nncdbg.textual_repr.plain import read_plain
-from nncdbg.textual_repr.prefixes import NO_PREFIXES, Prefixes
 from nncdbg.textual_repr.reading import Reading, salvaged
 from nncdbg.textual_repr.resolution import Call, Suggestions, shown, wrong_calls
 from nncdbg.textual_repr.statements import Mark, Names

@@ -22,11 +22,12 @@ from nncdbg.engine.graph import (
     Reference,
     Value,
 )
-from nncdbg.textual_repr.lexemes import key_text, name_text, op_text, print_type, quote, value_text
-from nncdbg.textual_repr.listing import Line, Lines, Listing, Path
+from nncdbg.engine.text.lexemes import key_text, name_text, op_text, quote
+from nncdbg.engine.text.listing import Line, Lines, Listing, Path
+from nncdbg.engine.text.prefixes import NO_PREFIXES, Prefixes
+from nncdbg.engine.text.types import print_type, value_text
 from nncdbg.textual_repr.literals import array_text, attribute_text, literal_text
 from nncdbg.textual_repr.prefix_choice import chosen_prefixes
-from nncdbg.textual_repr.prefixes import NO_PREFIXES, Prefixes
 
 __all__ = ["brief", "listing", "print_graph", "print_program", "print_statement", "print_type"]
 
@@ -82,7 +83,7 @@ def listing(program: Program, *, locations: bool = True) -> Listing:
 def listing_of(program: Program) -> Listing:
     """Return the lines of the text that the program was read from, else of its text without locations."""
     if program.listing is not None:
-        return program.listing  # type: ignore[no-any-return]
+        return program.listing
     if "listing" not in program.kept:
         program.kept["listing"] = listing(program, locations=False)
     return program.kept["listing"]  # type: ignore[no-any-return]

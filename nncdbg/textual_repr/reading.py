@@ -11,11 +11,11 @@ from collections.abc import Sequence
 
 from nncdbg.engine.errors import Excerpt, GraphError
 from nncdbg.engine.graph import Graph
+from nncdbg.engine.text.lexemes import BARE, PREFIXED, STRING, Flaw, unquote
+from nncdbg.engine.text.listing import Path
+from nncdbg.engine.text.prefixes import NO_PREFIXES, Prefixes
 from nncdbg.textual_repr.blocks import ENDS, Block
 from nncdbg.textual_repr.cursor import Cursor
-from nncdbg.textual_repr.lexemes import BARE, PREFIXED, STRING, Flaw, unquote
-from nncdbg.textual_repr.listing import Path
-from nncdbg.textual_repr.prefixes import NO_PREFIXES, Prefixes
 from nncdbg.textual_repr.resolution import Unresolved, explain_all, shown
 from nncdbg.textual_repr.statements import Names
 

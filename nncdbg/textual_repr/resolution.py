@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cache, partial
 
 from nncdbg.engine.graph import Graph, Node
+from nncdbg.engine.text.lexemes import Flaw, name_text, nearest
 from nncdbg.textual_repr.blocks import Block
-from nncdbg.textual_repr.lexemes import Flaw, name_text, nearest
 from nncdbg.textual_repr.statements import Mark
 
 SUGGESTIONS = 20

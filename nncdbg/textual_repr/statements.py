@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from nncdbg.engine.graph import Attribute, Literal, Operand, Reference, Value
+from nncdbg.engine.text.lexemes import RESERVED, Flaw
 from nncdbg.textual_repr.cursor import Cursor
-from nncdbg.textual_repr.lexemes import RESERVED, Flaw
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import nncdbg
-from nncdbg.engine.diagnosis.cause import NAMES
 from nncdbg.engine.ops import declaration, library, schema
+from nncdbg.engine.ops.causes import NAMES
 from nncdbg.nan_watch.measuring.gates import USUAL
 
 ROOT = Path(__file__).parent

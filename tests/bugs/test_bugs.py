@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nncdbg.engine.diagnosis.cause import NAMES
+from nncdbg.engine.ops.causes import NAMES
 from tests.bugs.judging import ASPECTS, complaints, figures, known
 from tests.bugs.labels import Bug, corpus, label_of
 

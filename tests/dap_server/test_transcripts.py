@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from nncdbg.commands.session import PROMPT
 from nncdbg.dap_server import console
-from nncdbg.terminal.session import PROMPT
 from tests.dap_server.client import Client, Message
 from tests.dap_server.conversations import conversation
 from tests.terminal.transcripts import alike, commands, typed_in

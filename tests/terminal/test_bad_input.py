@@ -279,7 +279,7 @@ def test_full_disk_while_recording_from_the_start(call: Call) -> None:
 
 
 def test_disk_that_fills_up_while_recording(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    from nncdbg.terminal import recording
+    from nncdbg.commands import recording
 
     class Filling(io.StringIO):
         name = "typed.cmd"

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 import nncdbg
+from nncdbg.commands import TABLE
+from nncdbg.commands.completion import candidates
+from nncdbg.commands.session import CommandSession
 from nncdbg.engine.errors import NncdbgError, RunError
 from nncdbg.engine.escaping import printable, printable_line, printable_styled
-from nncdbg.terminal.commands import TABLE
-from nncdbg.terminal.completion import candidates
+from nncdbg.presentation.screen import Screen
 from nncdbg.terminal.main import COMMANDS, main
-from nncdbg.terminal.screen import Screen
-from nncdbg.terminal.session import Session
 from tests.hostile import ATTACK, RAW, hostile, hostile_model
 
 
@@ -34,10 +34,10 @@ def lines_for(name: str) -> list[str]:
     return [f"{name} {argument}" for argument in arguments]
 
 
-def session_of(model: Path) -> tuple[Session, StringIO]:
+def session_of(model: Path) -> tuple[CommandSession, StringIO]:
     written = StringIO()
     debugger = nncdbg.Debugger(nncdbg.load(model), {hostile("x"): np.ones(3, np.float32)})
-    return Session(debugger, str(model), Screen(written, written)), written
+    return CommandSession(debugger, str(model), Screen(written, written)), written
 
 
 LEAVING = {"quit"}
@@ -126,7 +126,7 @@ def test_a_terminal_with_colour_gets_styles_and_nothing_else(
     written = StringIO()
     monkeypatch.setattr(written, "isatty", lambda: True, raising=False)
     debugger = nncdbg.Debugger(nncdbg.load(model), {hostile("x"): np.ones(3, np.float32)})
-    session = Session(debugger, str(model), Screen(written, written, width=60, color=True))
+    session = CommandSession(debugger, str(model), Screen(written, written, width=60, color=True))
     for line in ("list", "next", "next", "where", "info values", "why", "stats", "show"):
         session.execute(line)
     text = re.sub(r"\x1b\[[\d;]*m", "", written.getvalue())

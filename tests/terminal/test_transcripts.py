@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nncdbg.terminal.commands import TABLE
-from nncdbg.terminal.typed_lines import split_command
+from nncdbg.commands import TABLE
+from nncdbg.commands.command_lines import split_command
 from tests.terminal.transcripts import alike, commands, play
 
 FOLDER = Path(__file__).parent.parent / "transcripts"

@@ -9,8 +9,8 @@ import re
 import shlex
 from pathlib import Path
 
+from nncdbg.commands.session import CONTINUATION, PROMPT
 from nncdbg.terminal.main import main
-from nncdbg.terminal.session import CONTINUATION, PROMPT
 
 HEADER = "$ nncdbg "
 

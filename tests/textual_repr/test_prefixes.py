@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 import nncdbg
 from nncdbg.engine.graph import Graph, Node, Program, Value
+from nncdbg.engine.text.lexemes import name_text
+from nncdbg.engine.text.prefixes import Prefixes
 from nncdbg.textual_repr import listing, parse, print_program
-from nncdbg.textual_repr.lexemes import name_text
 from nncdbg.textual_repr.prefix_choice import chosen_prefixes
-from nncdbg.textual_repr.prefixes import Prefixes
 from tests.textual_repr.strategies import names, prefix_texts, programs
 from tests.textual_repr.test_errors import errors_of
 from tests.textual_repr.test_identity import GOLDEN, SLOW

@@ -9,7 +9,7 @@ from nncdbg.dap_server.breakpoints.asked import Terms, Wish
 from nncdbg.dap_server.breakpoints.wishes import DataWish, FunctionWish, LineWish, data_id
 from nncdbg.dap_server.protocol.events import BreakpointEventBody
 from nncdbg.engine.expression import spelled
-from nncdbg.textual_repr.lexemes import name_text
+from nncdbg.engine.text.lexemes import name_text
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.protocol.types import Breakpoint

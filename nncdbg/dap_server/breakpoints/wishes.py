@@ -14,8 +14,8 @@ from nncdbg.dap_server.sources.instructions import reference_of, statement_at
 from nncdbg.dap_server.sources.positions import MAX_NUMBER, column_for_client, line_for_client
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.stopping.search import candidates
-from nncdbg.terminal.places import split_place
-from nncdbg.textual_repr.listing import Listing
+from nncdbg.engine.text.listing import Listing
+from nncdbg.presentation.breakpoint_syntax import split_place
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from nncdbg.commands.command_lines import is_expression
+from nncdbg.commands.completion import candidates
 from nncdbg.dap_server.console import bounded, console_of
 from nncdbg.dap_server.presentation.clipboard import python_text
 from nncdbg.dap_server.presentation.places import values_from
@@ -16,8 +18,6 @@ from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.dap_server.sources.positions import column_for_client, line_of_client
 from nncdbg.engine.expression import evaluate as value_of
 from nncdbg.engine.expression import split_definition
-from nncdbg.terminal.completion import candidates
-from nncdbg.terminal.typed_lines import is_expression
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.protocol.requests import CompletionsArguments, EvaluateArguments

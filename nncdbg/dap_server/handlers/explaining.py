@@ -17,11 +17,10 @@ from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.dap_server.sources.positions import line_for_client
 from nncdbg.engine.compilation.code import UNSET
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.execution.machine import Frame
+from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.expression import resolve_name, spelled
-from nncdbg.stats.blocks import reduce_blocks
-from nncdbg.terminal.look import SMALL, is_text
-from nncdbg.terminal.slices import (
+from nncdbg.presentation.elements import SMALL, is_text
+from nncdbg.presentation.slices import (
     content_of,
     diagnosed,
     followed,
@@ -29,6 +28,7 @@ from nncdbg.terminal.slices import (
     originating,
     slicing_of,
 )
+from nncdbg.stats.blocks import reduce_blocks
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session

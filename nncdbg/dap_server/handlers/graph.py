@@ -16,7 +16,7 @@ from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.time.timeline import EVICTED
 from nncdbg.engine.values.current import results_of
-from nncdbg.terminal.look import is_text
+from nncdbg.presentation.elements import is_text
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session

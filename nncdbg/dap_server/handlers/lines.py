@@ -24,7 +24,7 @@ from nncdbg.engine.time.timeline import EVICTED
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
     from nncdbg.engine.compilation.code import Code
-    from nncdbg.textual_repr.listing import Listing
+    from nncdbg.engine.text.listing import Listing
 
 MAX_LINES = 1000
 """Lines of one answer; an editor shows some fifty."""
@@ -104,9 +104,7 @@ def _slots(code: Code, listing: Listing, first: int, last: int) -> Iterator[tupl
     for pc in range(max(0, bisect_left(placed, first) - 1), min(bisect_right(placed, last), len(code.nodes))):
         line = _result_line(code, listing, pc)
         if first <= line <= last:
-            target = code.targets[pc]
-            slots = range(target.start, target.stop) if isinstance(target, slice) else (target or 0,)
-            yield from ((line, slot) for slot in slots if code.names[slot])
+            yield from ((line, slot) for slot in code.result_slots(pc) if code.names[slot])
 
 
 def _result_line(code: Code, listing: Listing, pc: int) -> int:

@@ -17,8 +17,8 @@ from nncdbg.dap_server.sources.positions import line_for_client
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.time.timeline import EVICTED
-from nncdbg.terminal.look import is_text
-from nncdbg.terminal.titles import frame_title
+from nncdbg.presentation.elements import is_text
+from nncdbg.presentation.frame_titles import frame_title
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session

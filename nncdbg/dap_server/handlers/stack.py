@@ -17,13 +17,13 @@ from nncdbg.dap_server.sources.modules import module_of
 from nncdbg.dap_server.sources.positions import column_for_client, line_for_client
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled
-from nncdbg.terminal.titles import frame_title
+from nncdbg.presentation.frame_titles import frame_title
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.protocol.requests import StackTraceArguments
     from nncdbg.dap_server.protocol.types import StackFrameFormat
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.execution.machine import Frame
+    from nncdbg.engine.execution.frame import Frame
     from nncdbg.engine.graph import Location
 
 FRAMES = 1000

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
     from nncdbg.engine.compilation.code import Code
     from nncdbg.engine.stopping.control import Stop
-    from nncdbg.textual_repr.listing import Listing, Site
+    from nncdbg.engine.text.listing import Listing, Site
 
 
 # -- into -------------------------------------------------------------------------------------------

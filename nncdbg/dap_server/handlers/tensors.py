@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 import numpy as np
 
+from nncdbg.commands.changing import known_branch
+from nncdbg.commands.comparing import other_branch, value_on_branch
 from nncdbg.dap_server.presentation.glance import Glance, is_tensor, type_text
 from nncdbg.dap_server.presentation.places import values_from
 from nncdbg.dap_server.presentation.samples import json_numbers, packed, sampling
@@ -39,8 +41,6 @@ from nncdbg.stats.blocks import (
     reduce_blocks,
 )
 from nncdbg.stats.piecewise import histogram_by_pieces
-from nncdbg.terminal.commands.changing import known_branch
-from nncdbg.terminal.commands.comparing import other_branch, value_on_branch
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session

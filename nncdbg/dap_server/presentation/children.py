@@ -34,13 +34,13 @@ from nncdbg.engine.compilation.code import UNSET, Code
 from nncdbg.engine.errors import NotComputed
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.time.timeline import EVICTED
-from nncdbg.terminal.look import SMALL, is_text
+from nncdbg.presentation.elements import SMALL, is_text
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.presentation.sent import Listed
     from nncdbg.dap_server.protocol.types import ValueFormat
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.execution.machine import Frame
+    from nncdbg.engine.execution.frame import Frame
 
 Make: TypeAlias = "Callable[[int, int], Iterator[Listed]]"
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.graph import Array
-from nncdbg.terminal.look import type_of
+from nncdbg.presentation.elements import type_of
 
 MAX_ELEMENTS = 10_000
 """Elements of a tensor that is copied whole."""

@@ -23,10 +23,10 @@ from nncdbg.engine import dtypes
 from nncdbg.engine.graph import TensorType
 from nncdbg.engine.inputs.npy import read_part
 from nncdbg.engine.observers.statistics_log import COLUMNS
+from nncdbg.presentation.elements import SMALL, elements, is_text
 from nncdbg.stats import Summary
 from nncdbg.stats.inspection import summary_of
 from nncdbg.stats.piecewise import summarize_by_pieces
-from nncdbg.terminal.look import SMALL, elements, is_text
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.presentation.places import FramePlace

@@ -9,14 +9,14 @@ from nncdbg.dap_server.registry import State
 from nncdbg.engine.compilation.code import UNSET
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.expression import evaluate, parse, spelled
-from nncdbg.terminal.look import short_name_text
+from nncdbg.presentation.elements import short_name_text
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
     from nncdbg.engine.compilation.code import Code
-    from nncdbg.engine.execution.machine import Frame
+    from nncdbg.engine.execution.frame import Frame
+    from nncdbg.engine.text.listing import Path
     from nncdbg.engine.values.values import Values
-    from nncdbg.textual_repr.listing import Path
 
 
 @dataclass(frozen=True, slots=True)

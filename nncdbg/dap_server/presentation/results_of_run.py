@@ -9,7 +9,7 @@ from nncdbg.dap_server.presentation.glance import Glance, is_tensor, plain_text,
 from nncdbg.dap_server.protocol.record import Record
 from nncdbg.dap_server.sources.positions import line_for_client
 from nncdbg.engine.expression import spelled
-from nncdbg.terminal.look import SMALL, is_text
+from nncdbg.presentation.elements import SMALL, is_text
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.protocol.types import Source

@@ -15,7 +15,6 @@ def main(arguments: Sequence[str]) -> int:
     """Write the listing where a debug session writes it, and print its path; a graph text is its own."""
     from nncdbg.dap_server.sources.listing_file import write_listing
     from nncdbg.engine.frontends.listings import FOLDER
-    from nncdbg.textual_repr.printer import listing
 
     parser = Parser("nncdbg listing", f"Write a model's text below {FOLDER} in a workspace; print its path.")
     add_model(parser)
@@ -26,7 +25,7 @@ def main(arguments: Sequence[str]) -> int:
     file, note = model.resolve(), None
     if program.listing is None:
         try:
-            file, note = write_listing(model, listing(program, locations=False), workspace)
+            file, note = write_listing(model, program.as_listing(), workspace)
         except OSError as error:
             raise UsageError(
                 f"cannot write the listing to {workspace}: {error.strerror}",

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from nncdbg.engine.escaping import printable_line
 from nncdbg.engine.frontends.listings import FOLDER, OWNER, owner_of
-from nncdbg.textual_repr.listing import Listing
+from nncdbg.engine.text.listing import Listing
 
 
 def write_listing(model: Path, listing: Listing, workspace: Path) -> tuple[Path, str | None]:

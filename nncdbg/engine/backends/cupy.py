@@ -22,7 +22,7 @@ from nncdbg.engine.backends import Call, Execute, Kernels
 from nncdbg.engine.backends.arrays import bind_over
 from nncdbg.engine.backends.summing import Summing, summing
 from nncdbg.engine.errors import UnsupportedOp, UsageError
-from nncdbg.engine.ops.moving import HOST_OPERANDS, SIZES
+from nncdbg.engine.ops.declaration import Content
 
 SMALL = 1024
 """Elements up to which integers that were computed on the host stay there."""
@@ -108,7 +108,7 @@ def bind_on_device(backend: CuPy, xp: Any, call: Call) -> Kernels:
     except AttributeError as error:
         return Kernels(_lacking(xp, call, error))
     on_device, on_host = kernels.run, bind_over(np, call).run
-    steering, reads_shapes = HOST_OPERANDS.get(call.node.op, ()), call.node.op in SIZES
+    steering, reads_shapes = call.op.host_operands, call.op.content is Content.SIZES
 
     def run(*inputs: Any) -> Any:
         if reads_shapes:

@@ -62,7 +62,7 @@ def output_names(node: Node) -> list[str]:
 
 def why_not(call: Call) -> str | None:
     """Why onnxruntime cannot run a statement, as far as that shows before its operands are known."""
-    if call.op.random and not _draws_nothing(call.node):
+    if call.op.draws(call.node.inputs):
         return "its random numbers would differ when a statement is executed again"
     if opset_for(call.node.op, call.version) is None:
         return f"onnxruntime reads opsets up to {NEWEST_OPSET}, which lack this version of the op"
@@ -84,11 +84,6 @@ def opset_for(op: str, version: int) -> int | None:
         return NEWEST_OPSET if now is not None and then is not None else None
     same = now.inputs == then.inputs and now.outputs == then.outputs and now.attributes == then.attributes
     return NEWEST_OPSET if same else None
-
-
-def _draws_nothing(node: Node) -> bool:
-    """A Dropout that nobody told to train."""
-    return node.op == "Dropout" and len([operand for operand in node.inputs if operand is not None]) < 3
 
 
 def refuse_packed(dtype_name: str, call: Call) -> None:

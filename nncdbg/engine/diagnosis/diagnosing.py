@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from nncdbg.engine.compilation.code import Code
-from nncdbg.engine.diagnosis.cause import Birth, Cause
-from nncdbg.engine.diagnosis.causes.makers import made
 from nncdbg.engine.execution.launch import Loaded
 from nncdbg.engine.findings import Finding
 from nncdbg.engine.observers.integer_checks import fault_of
+from nncdbg.engine.ops.causes import Birth, Cause, Made
 from nncdbg.engine.ops.schema import complete, version_of
 
 if TYPE_CHECKING:
     from nncdbg.engine.diagnosis.within import Within
 
+
+_DEPTH = 6
+"""How far back formulas are read."""
 
 Diagnosis: TypeAlias = "tuple[Cause, Within | None]"
 """Why a value was born bad, and where in the op's micro program."""
@@ -43,7 +45,7 @@ class Diagnosing:
         `slots` are those of the statement's frame at that moment.
         """
         # Late: the rules are many, and most runs never need one.
-        from nncdbg.engine.diagnosis.causes import legal
+        from nncdbg.engine.diagnosis.explaining import legal
 
         code, pc = finding.binding.code, finding.binding.pc
         makers = [_maker(code, slot, slots) for slot in code.operands[pc]]
@@ -51,7 +53,7 @@ class Diagnosing:
 
     def cause(self, finding: Finding) -> Diagnosis:
         """The cause of a NaN, an Inf or an integer fault of a statement, and where within its op."""
-        from nncdbg.engine.diagnosis.causes import cause_of_fault
+        from nncdbg.engine.diagnosis.explaining import cause_of_fault
         from nncdbg.engine.diagnosis.kernels import kernel_at_fault
         from nncdbg.engine.diagnosis.within import diagnose, diagnose_overflow
 
@@ -94,3 +96,16 @@ def _maker(code: Code, slot: int, slots: Sequence[Any]) -> tuple[str, Sequence[t
         return None
     shapes = [tuple(getattr(slots[each], "shape", ())) for each in code.operands[pc]]
     return code.nodes[pc].op, shapes
+
+
+def made(code: Code, slot: int, depth: int = _DEPTH) -> Made | None:
+    """What made the value in a slot; None for an input, a constant, or what a loop or call gives."""
+    pc = code.definition[slot]
+    if pc < 0 or not depth:
+        return None
+    operands = code.operands[pc]
+    return Made(
+        code.nodes[pc].op,
+        [code.names[each] for each in operands],
+        [made(code, each, depth - 1) for each in operands],
+    )

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.diagnosis.cause import Cause
 from nncdbg.engine.graph import Array
+from nncdbg.engine.ops.causes import Cause
 
 MASKS = "use a finite number: an infinity works as a mask only in Where, Max, Min and softmax scores"
 

@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.compilation.code import Code, Statement
-from nncdbg.engine.diagnosis.cause import Cause
 from nncdbg.engine.diagnosis.entrance import cause_in_place, cause_of_constant, cause_of_input
 from nncdbg.engine.diagnosis.marks import MarkedTensors, Stage
 from nncdbg.engine.diagnosis.sightings import ENTRANCE, Sightings
 from nncdbg.engine.execution.events import Event, Pushed
-from nncdbg.engine.observers.nonfinite import bad
+from nncdbg.engine.ops.causes import Cause
 from nncdbg.stats import summarize
-from nncdbg.stats.finiteness import is_finite
+from nncdbg.stats.finiteness import bad, is_finite
 
 
 @dataclass(slots=True)

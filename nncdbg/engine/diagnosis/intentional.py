@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from nncdbg.engine.diagnosis.marks import Marks, Role, Stage
-from nncdbg.engine.observers.nonfinite import bad
 from nncdbg.engine.ops.influence import Infinities, Influence, Marked
 from nncdbg.engine.ops.influence_selection import WHERE
+from nncdbg.stats.finiteness import bad
 
 
 @dataclass(frozen=True, slots=True)

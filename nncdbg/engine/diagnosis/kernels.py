@@ -9,11 +9,11 @@ import numpy as np
 from nncdbg.engine.backends.composed import call_of
 from nncdbg.engine.backends.numpy import NumPy
 from nncdbg.engine.compilation.code import Statement
-from nncdbg.engine.diagnosis.cause import Birth, Cause
-from nncdbg.engine.diagnosis.causes.numbers import exact
-from nncdbg.engine.diagnosis.causes.places import at, first
 from nncdbg.engine.errors import NncdbgError
-from nncdbg.engine.observers.nonfinite import bad
+from nncdbg.engine.ops.causes import Birth, Cause
+from nncdbg.engine.ops.causes.numbers import exact
+from nncdbg.engine.ops.causes.places import at, first
+from nncdbg.stats.finiteness import bad
 
 
 def kernel_at_fault(birth: Birth, statement: Statement, backend: str) -> Cause | None:

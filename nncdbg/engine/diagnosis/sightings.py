@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.compilation.code import Statement
-from nncdbg.engine.diagnosis.cause import Cause
 from nncdbg.engine.diagnosis.register import NONE, Origins
+from nncdbg.engine.ops.causes import Cause
 from nncdbg.stats.summary import Summary
 
 if TYPE_CHECKING:
     from nncdbg.engine.diagnosis.within import Within
-    from nncdbg.engine.execution.machine import Frame
+    from nncdbg.engine.execution.frame import Frame
 
 ENTRANCE = -1
 """The pc of what a program was given: its inputs and constants."""

@@ -9,10 +9,7 @@ import numpy as np
 
 from nncdbg.engine.dtypes import FLOATS, name_of
 from nncdbg.engine.graph import Array
-
-_NORMALIZING = frozenset({"Softmax", "LogSoftmax", "Hardmax"})
-
-_PAIRWISE = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Mean", "Sum"})
+from nncdbg.engine.ops import Op
 
 _LIMITED = frozenset({"i8", "u8", "i4", "u4"})
 """Types of quantized codes."""
@@ -23,10 +20,10 @@ _SATURATED = 0.1
 _FEWEST = 4
 """Elements of a result from which on equal ones are suspicious."""
 
-Rule: TypeAlias = "Callable[[str, Mapping[str, Any], Sequence[Array], Array], str]"
+Rule: TypeAlias = "Callable[[Op, Mapping[str, Any], Sequence[Array], Array], str]"
 
 
-def suspicion(op: str, attributes: Mapping[str, Any], operands: Sequence[Any], result: Any) -> str:
+def suspicion(op: Op, attributes: Mapping[str, Any], operands: Sequence[Any], result: Any) -> str:
     """Return what is suspicious about one result of a statement, with the numbers; empty if nothing is.
 
     `attributes` hold the defaults of the schema too.  Operands and result are arrays on the host; what is
@@ -39,14 +36,14 @@ def suspicion(op: str, attributes: Mapping[str, Any], operands: Sequence[Any], r
 
 
 def misaligned(
-    op: str, operands: Sequence[Any], reductions: Sequence[tuple[Any, Sequence[int]] | None]
+    op: Op, operands: Sequence[Any], reductions: Sequence[tuple[Any, Sequence[int]] | None]
 ) -> str:
     """Return how an operand that was reduced without `keepdims` is broadcast along a wrong axis; or empty.
 
     `reductions` has for each operand the array that was reduced to it and the axes, or None.  Example:
     ``x - ReduceMean(x, [1], keepdims=0)`` of a square x subtracts the mean of row j from column j.
     """
-    if op not in _PAIRWISE or len(operands) != 2:
+    if not op.arithmetic or len(operands) != 2:
         return ""
     for operand, other, reduction in zip(operands, reversed(operands), reductions, strict=True):
         if reduction is None or not all(
@@ -67,9 +64,9 @@ def misaligned(
     return ""
 
 
-def reduced_axes(op: str, attributes: Mapping[str, Any], operands: Sequence[Any]) -> Sequence[int]:
+def reduced_axes(op: Op, attributes: Mapping[str, Any], operands: Sequence[Any]) -> Sequence[int]:
     """Return the axes over which a reduction with `keepdims=0` goes; empty for other statements."""
-    if not op.startswith("Reduce") or attributes.get("keepdims", 1):
+    if not op.reduces or attributes.get("keepdims", 1):
         return ()
     arrays = [each for each in operands if isinstance(each, np.ndarray)]
     return _axes(attributes, arrays) or ()
@@ -82,20 +79,19 @@ def _axes(attributes: Mapping[str, Any], operands: Sequence[Array]) -> Sequence[
     return given
 
 
-def _axis(op: str, attributes: Mapping[str, Any], operands: Sequence[Array], result: Array) -> str:
+def _axis(op: Op, attributes: Mapping[str, Any], operands: Sequence[Array], result: Array) -> str:
     axis = attributes.get("axis", -1)
-    if op not in _NORMALIZING or result.ndim < 2 or axis % result.ndim == result.ndim - 1:
+    if op.shares is None or result.ndim < 2 or axis % result.ndim == result.ndim - 1:
         return ""
-    shares = np.exp(np.asarray(result, np.float64)) if op == "LogSoftmax" else np.asarray(result, np.float64)
-    sums = shares.sum(axis=-1)
+    sums = op.shares(np.asarray(result, np.float64)).sum(axis=-1)
     return (
         f"normalizes over axis {axis % result.ndim} of {result.ndim}, not the last: "
         f"sums along the last axis are {sums.min():.4g} to {sums.max():.4g}"
     )
 
 
-def _broadcast(op: str, attributes: Mapping[str, Any], operands: Sequence[Array], result: Array) -> str:
-    if op not in _PAIRWISE or len(operands) != 2 or name_of(result.dtype) not in FLOATS:
+def _broadcast(op: Op, attributes: Mapping[str, Any], operands: Sequence[Array], result: Array) -> str:
+    if not op.arithmetic or len(operands) != 2 or name_of(result.dtype) not in FLOATS:
         return ""
     first, second = operands
     if result.size <= max(first.size, second.size):
@@ -105,19 +101,19 @@ def _broadcast(op: str, attributes: Mapping[str, Any], operands: Sequence[Array]
     )
 
 
-def _reduced_batch(op: str, attributes: Mapping[str, Any], operands: Sequence[Array], result: Array) -> str:
+def _reduced_batch(op: Op, attributes: Mapping[str, Any], operands: Sequence[Array], result: Array) -> str:
     given = _axes(attributes, operands)
     data = operands[0]
-    if not op.startswith("Reduce") or given is None or data.ndim < 2 or data.shape[0] < 2:
+    if not op.reduces or given is None or data.ndim < 2 or data.shape[0] < 2:
         return ""
     return (
         "reduces over axis 0 only, usually the batch" if [axis % data.ndim for axis in given] == [0] else ""
     )
 
 
-def _saturated(op: str, attributes: Mapping[str, Any], operands: Sequence[Array], result: Array) -> str:
+def _saturated(op: Op, attributes: Mapping[str, Any], operands: Sequence[Array], result: Array) -> str:
     name = name_of(result.dtype)
-    if name not in _LIMITED or op not in ("QuantizeLinear", "Cast", "Clip", "DynamicQuantizeLinear"):
+    if name not in _LIMITED or not op.saturates:
         return ""
     least, most = result.min(), result.max()
     share = float(np.mean((result == least) | (result == most)))
@@ -128,7 +124,7 @@ def _saturated(op: str, attributes: Mapping[str, Any], operands: Sequence[Array]
     return f"saturates: {share:.0%} of the elements are at the limits of {name}, {least} and {most}"
 
 
-def _constant(op: str, attributes: Mapping[str, Any], operands: Sequence[Array], result: Array) -> str:
+def _constant(op: Op, attributes: Mapping[str, Any], operands: Sequence[Array], result: Array) -> str:
     if result.size < _FEWEST or name_of(result.dtype) not in FLOATS or not _all_equal(result):
         return ""
     floats = [each for each in operands if each.size > 1 and name_of(each.dtype) in FLOATS]

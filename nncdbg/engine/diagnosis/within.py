@@ -17,11 +17,8 @@ import numpy as np
 from nncdbg.engine.backends.numpy import NumPy
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.compilation.linking import Allocation, Binding, Execute, Linker, walk
-from nncdbg.engine.diagnosis.cause import OVERFLOWS, Birth, Cause
-from nncdbg.engine.diagnosis.causes import cause_of, explained, legal
-from nncdbg.engine.diagnosis.causes.numbers import overflow_hint, shown
-from nncdbg.engine.diagnosis.causes.places import at, flat, spot
-from nncdbg.engine.diagnosis.causes.recomputed import narrowed
+from nncdbg.engine.diagnosis.explaining import cause_of, explained, legal
+from nncdbg.engine.diagnosis.recomputed import narrowed
 from nncdbg.engine.diagnosis.register import NONE, Origins, Register
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.execution.events import Ended
@@ -30,6 +27,9 @@ from nncdbg.engine.execution.machine import Machine, Running
 from nncdbg.engine.findings import Finding
 from nncdbg.engine.observers.catching import holds_any
 from nncdbg.engine.ops import lookup
+from nncdbg.engine.ops.causes import OVERFLOWS, Birth, Cause
+from nncdbg.engine.ops.causes.numbers import overflow_hint, shown
+from nncdbg.engine.ops.causes.places import at, flat, spot
 from nncdbg.engine.ops.schema import complete, version_of
 
 MOST_WORK = 1 << 22
@@ -189,7 +189,7 @@ class Microscope:
         if not isinstance(outcome, Ended):
             return None
         frame = machine.frames[0]
-        return frame.code.instructions[-1][1](frame.slots)
+        return frame.code.operands_of(-1, frame.slots)
 
     def _follow(self, binding: Binding, execute: Execute) -> Execute:
         def followed(*inputs: Any) -> Any:
@@ -303,15 +303,10 @@ def _work(birth: Birth) -> int:
     """How much its micro program has to do: elements, and multiplications where all products are formed."""
     arrays = [birth.output, *(value for value in flat(birth.inputs) if isinstance(value, np.ndarray))]
     size = sum(array.size for array in arrays)
-    match birth.op:
-        case "MatMul" | "Gemm":
-            a, b = birth.inputs[:2]
-            inner = math.isqrt(a.size * b.size // max(birth.output.size, 1))
-            return size + birth.output.size * max(inner, 1)
-        case "Conv":
-            weight = birth.inputs[1]
-            return size + birth.output.size * int(weight.size // max(len(weight), 1))
-    return size
+    op = lookup(birth.op, birth.opset)
+    if op is None or op.terms is None:
+        return size
+    return size + birth.output.size * op.terms([np.shape(each) for each in birth.inputs], birth.output.shape)
 
 
 def _is_random(formula: Code) -> bool:

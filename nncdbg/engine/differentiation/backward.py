@@ -24,16 +24,7 @@ from nncdbg.engine.graph import (
 )
 from nncdbg.engine.inference.graphs import TypeRules
 from nncdbg.engine.ops import lookup
-from nncdbg.engine.ops.schema import schema, version_of
-
-AXES_AS_OPERAND = {
-    "ReduceSum": 13, "Squeeze": 13, "Unsqueeze": 13, "ReduceMax": 18, "ReduceMin": 18, "ReduceMean": 18,
-    "ReduceProd": 18, "ReduceL1": 18, "ReduceL2": 18, "ReduceLogSum": 18, "ReduceLogSumExp": 18,
-    "ReduceSumSquare": 18,
-}  # fmt: skip
-"""The opset from which an op takes its axes as an operand."""
-
-CAST_LIKE_SINCE = 15
+from nncdbg.engine.ops.schema import schema, version_of, versions_of
 
 
 class Builder:
@@ -169,9 +160,10 @@ class Builder:
         if node.op.startswith("@") or node.subgraphs:
             return node
         version = version_of(node.op, self.opsets)
-        if node.op in AXES_AS_OPERAND:
-            node = _with_axes(node, version >= AXES_AS_OPERAND[node.op])
-        if node.op == "CastLike" and version < CAST_LIKE_SINCE:
+        found = schema(node.op, version)
+        if found is not None and _takes_axes(node.op):
+            node = _with_axes(node, "axes" not in found.attributes)
+        if node.op == "CastLike" and found is None:
             target = self.types_at(node)[1]
             if isinstance(target, TensorType):
                 node = replace(node, op="Cast", inputs=node.inputs[:1], attributes={"to": ONNX[target.dtype]})
@@ -184,6 +176,12 @@ class Builder:
         if not fits:
             raise UnsupportedOp(f"it needs {node.op} in a form that opset {version} does not have")
         return node
+
+
+def _takes_axes(op: str) -> bool:
+    """Whether the newest version of an op takes axes as operand 1, which older ones have as an attribute."""
+    newest = schema(op, versions_of(op)[-1]) if versions_of(op) else None
+    return newest is not None and [each.name for each in newest.inputs[1:2]] == ["axes"]
 
 
 def _with_axes(node: Node, as_operand: bool) -> Node:

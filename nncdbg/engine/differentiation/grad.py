@@ -261,8 +261,7 @@ class _Backward:
         """True if a statement draws random numbers, or one of a graph that it calls does."""
         declared = lookup(node.op, version_of(node.op, self._emit.opsets))
         if declared is not None and declared.random:
-            # Out of training it drops nothing.
-            return node.op != "Dropout" or len(node.inputs) > 2
+            return declared.draws(node.inputs)
         called = self._emit.graphs.get(node.op[1:]) if node.op.startswith("@") else None
         inside = [each for graph in (called, *node.subgraphs) if graph is not None for each in graph.nodes]
         fresh = [each for each in inside if not each.op.startswith("@") or each.op not in seen]

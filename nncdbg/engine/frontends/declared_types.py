@@ -26,7 +26,7 @@ from nncdbg.engine.graph import (
 from nncdbg.engine.inference.graphs import Answers, GraphInference
 from nncdbg.engine.inference.statements import Types
 from nncdbg.engine.inference.types import common_type
-from nncdbg.textual_repr.listing import Path
+from nncdbg.engine.text.listing import Path
 
 Key: TypeAlias = tuple[Path, str]
 """A value: the path of its block, and its name."""

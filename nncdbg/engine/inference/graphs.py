@@ -22,7 +22,7 @@ from nncdbg.engine.inference.types import (
     type_of_array,
     with_symbols,
 )
-from nncdbg.textual_repr.listing import Path
+from nncdbg.engine.text.listing import Path
 
 Answers: TypeAlias = "dict[tuple[tuple[object, ...], tuple[Type | None, ...]], Types]"
 """The form of a statement and the types of its operands, to the types of its outputs."""

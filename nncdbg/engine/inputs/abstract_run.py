@@ -36,8 +36,7 @@ from nncdbg.engine.inference.graphs import TypeRules
 from nncdbg.engine.inference.statements import literal_dtype
 from nncdbg.engine.inference.types import joined_type, literal_array, stacked_type, type_of_array
 from nncdbg.engine.ops import lookup
-from nncdbg.engine.ops.declaration import Op
-from nncdbg.engine.ops.moving import HOST_OPERANDS, MOVING, SIZES
+from nncdbg.engine.ops.declaration import Content, Op
 from nncdbg.engine.ops.schema import complete, version_of
 from nncdbg.engine.ops.valid_integers import Integers, known_type
 
@@ -302,11 +301,11 @@ class AbstractRun:
         """
         if op.random or op.reference or (op.kernel is None and op.ufunc is None):
             return None
-        host = HOST_OPERANDS.get(op.name, ())
+        host = op.host_operands
         given = [fact for fact in operands if fact.type is not None]
         known = all(fact.data is not None for fact in given)
         sized = all(known_type(type_) is not None for type_ in results)
-        counts_only = op.name in SIZES
+        counts_only = op.content is Content.SIZES
         if not known and sized and not counts_only:
             return None
         if known and sized and sum(map(_total, results)) > SMALL:
@@ -381,10 +380,10 @@ def _moved(node: Node, op: Op, operands: Sequence[Fact]) -> frozenset[Origin]:
         if node.op == "Add" and right.origins and left.data is not None and left.data.size == 1:
             return _moved(node, op, (right, left))
         return frozenset()
-    if node.op not in MOVING and node.op not in ("Cast", "CastLike"):
+    if op.content not in (Content.MOVED, Content.CAST):
         return frozenset()
-    sources = operands[1:] if node.op == "Where" else operands if node.op == "Concat" else operands[:1]
-    return frozenset().union(*(fact.origins for fact in sources))
+    sources = range(len(operands)) if op.sources is None else op.sources
+    return frozenset().union(*(operands[index].origins for index in sources if index < len(operands)))
 
 
 def _measured(fact: Fact, made: Any, *, exact: bool) -> Fact:

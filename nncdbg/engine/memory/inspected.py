@@ -27,7 +27,7 @@ from nncdbg.engine.memory.kernel_buffers import KernelBuffers
 from nncdbg.engine.memory.proof import misused
 from nncdbg.engine.memory.stretches import KnownSteps
 from nncdbg.engine.observers.statistics_log import MASK, ROW_BYTES, StatisticsLog
-from nncdbg.engine.ops.moving import SCATTERING, SIZES
+from nncdbg.engine.ops.declaration import Content
 from nncdbg.engine.ops.planning import measure_of
 from nncdbg.stats.inspection import Flag, Inspector, fill, inspect_plain, inspector, is_pattern
 
@@ -112,7 +112,7 @@ class InspectedAllocation(Allocation):
     def wrap(self, binding: Binding) -> Execute:
         if binding.node.op == "nncdbg.Empty" and binding.attributes["init"] in ("nan", "none"):
             return self._empty(binding)
-        if binding.node.op in SCATTERING:
+        if binding.op.content is Content.UPDATED:
             return self._filling(binding)
         return self._running(binding)
 
@@ -355,7 +355,7 @@ class InspectedAllocation(Allocation):
     def _check_reads(self, statement: Statement, inputs: Sequence[Any]) -> None:
         code, pc = statement.code, statement.pc
         verb = code.nodes[pc].op if pc < len(code.nodes) else "return"
-        if verb in SIZES:
+        if isinstance(statement, Binding) and statement.op.content is Content.SIZES:
             return
         for slot, value in zip(code.operands[pc], inputs, strict=False):
             found = self.unwritten.get(id(value))

@@ -17,7 +17,7 @@ from nncdbg.engine.compilation.linking import Binding, Execute
 from nncdbg.engine.findings import Finding
 from nncdbg.engine.memory.debug import DebugAllocation
 from nncdbg.engine.memory.inspected import INF, NAN
-from nncdbg.engine.ops.moving import MOVING, SCATTERING
+from nncdbg.engine.ops.declaration import Content
 from nncdbg.stats.finiteness import is_finite
 
 
@@ -29,7 +29,7 @@ class LeanAllocation(DebugAllocation):
     def wrap(self, binding: Binding) -> Execute:
         if binding.node.op == "nncdbg.Empty":
             return super().wrap(binding)
-        return self._filling(binding) if binding.node.op in SCATTERING else self._running(binding)
+        return self._filling(binding) if binding.op.content is Content.UPDATED else self._running(binding)
 
     def _running(self, binding: Binding) -> Execute:
         if binding.op.foreign:
@@ -81,7 +81,7 @@ _TESTS: tuple[tuple[int, str, Callable[[Any], Any]], ...] = ((NAN, "nan", np.isn
 
 def moves(binding: Binding) -> bool:
     """Whether a statement only moves elements, or makes constants, all of them finite."""
-    if binding.node.op not in MOVING and binding.node.op not in ("Constant", "ConstantOfShape"):
+    if binding.op.content not in (Content.MOVED, Content.CONSTANT):
         return False
     return all(is_finite(np.asarray(value)) for value in binding.attributes.values() if _is_data(value))
 

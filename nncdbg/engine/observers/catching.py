@@ -14,6 +14,7 @@ from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import Expression
 from nncdbg.engine.findings import KINDS, Finding
 from nncdbg.engine.observers.nonfinite import array_of, born_in
+from nncdbg.engine.ops import Op
 from nncdbg.engine.ops.influence import Application
 from nncdbg.stats.inspection import Flag
 
@@ -70,7 +71,7 @@ class Catches:
             return ()
         if finding.kind == "nan":
             return ("nan",)
-        op = finding.binding.code.nodes[finding.binding.pc].op
+        op = finding.binding.op if isinstance(finding.binding, Binding) else None
         return ("overflow", "inf") if overflows(op, inputs) else ("inf",)
 
     def _words(self, kind: str, finding: Finding) -> str:
@@ -94,12 +95,11 @@ class Catches:
         return bool(born_in(application, index, finding.kind).any())
 
 
-def overflows(op: str, inputs: Sequence[Any]) -> bool:
-    """Whether an infinity that `op` made of these operands is one that was too large to be a number."""
-    if op in ("Log", "Reciprocal", "Constant", "ConstantOfShape"):
-        return False
-    divides_by_zero = op == "Div" and bool((np.asarray(inputs[1]) == 0).any())
-    return not divides_by_zero and not any(holds_any(value, "nan") for value in inputs)
+def overflows(op: Op | None, inputs: Sequence[Any]) -> bool:
+    """Whether an infinity that an op made of these operands is a finite number out of range of its type."""
+    exact = op is not None and op.exact_infinity
+    exact = exact(inputs) if callable(exact) else exact
+    return not exact and not any(holds_any(value, "nan") for value in inputs)
 
 
 def holds_any(value: Any, kind: str) -> bool:

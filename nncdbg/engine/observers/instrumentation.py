@@ -17,8 +17,8 @@ from nncdbg.engine.observers.integer_checks import IntegerChecks
 from nncdbg.engine.observers.observation import Observer
 from nncdbg.engine.observers.overflow_checks import OverflowChecks
 from nncdbg.engine.observers.statistics_log import StatisticsLog
+from nncdbg.engine.text.listing import Listing
 from nncdbg.stats.inspection import Flag
-from nncdbg.textual_repr.listing import Listing
 
 GUARDS = Flag.GUARD_BEFORE | Flag.GUARD_AFTER
 

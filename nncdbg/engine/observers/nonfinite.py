@@ -8,19 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.dtypes import FLOATS, name_of
 from nncdbg.engine.graph import Array
 from nncdbg.engine.ops.influence import Application, Marked, everything_in, whole
-from nncdbg.stats.finiteness import is_finite
+from nncdbg.stats.finiteness import bad, is_finite
 
 KINDS = ("nan", "inf")
-
-
-def bad(array: Array, kind: str) -> Array:
-    """Which elements are NaN (kind nan) or infinite (kind inf); none where the type has no such numbers."""
-    if array.dtype.kind != "c" and name_of(array.dtype) not in FLOATS:
-        return np.zeros(array.shape, bool)
-    return np.asarray(np.isnan(array) if kind == "nan" else np.isinf(array))
 
 
 def bad_in(value: Any, kind: str) -> Marked:

@@ -27,8 +27,8 @@ from nncdbg.engine.findings import Finding, Report
 from nncdbg.engine.graph import Program
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
+from nncdbg.engine.text.listing import Listing
 from nncdbg.engine.values.values import type_of
-from nncdbg.textual_repr.listing import Listing
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class MicroCheck:
             raise outcome.error if isinstance(outcome.error, NncdbgError) else NncdbgError(str(outcome.error))
         assert isinstance(outcome, Ended)
         frame = machine.frames[0]
-        return frame.code.instructions[-1][1](frame.slots)
+        return frame.code.operands_of(-1, frame.slots)
 
     def _compare(
         self, binding: Binding, inputs: Sequence[Any], results: Sequence[Any], expected: Sequence[Any]

@@ -50,6 +50,19 @@ from nncdbg.engine.ops import (  # noqa: F401
     softmax,
     windows,
 )
-from nncdbg.engine.ops.declaration import Op, declared, lookup, names
+from nncdbg.engine.ops.declaration import Op, declared, names
 
 __all__ = ["Op", "declared", "lookup", "names"]
+
+
+def lookup(name: str, version: int) -> Op | None:
+    """The op in opset `version` of its domain, or None.
+
+    One without a declaration for that version runs through `onnx.reference`, if that has it.
+    """
+    found = [entry for entry in declared(name) if entry.since <= version]
+    if found:
+        return found[-1]
+    from nncdbg.engine.ops.reference import reference_op
+
+    return reference_op(name, version)

@@ -47,6 +47,8 @@ def pointwise(*lines: str) -> Formula:
     formula=pointwise("%y.wide = Max(%x.wide, 0)"),
     vjp=gradients.relu,
     influence=POINTWISE,
+    rectifies=True,
+    zeros="zeros.no_positive_input",
 )
 def relu(xp: ModuleType, x: Any, *, out: Any = None) -> Any:
     """The larger of x and 0."""
@@ -64,6 +66,8 @@ def relu(xp: ModuleType, x: Any, *, out: Any = None) -> Any:
     ),
     vjp=gradients.leaky_relu,
     influence=POINTWISE,
+    cause="activations.sloped",
+    zeros="zeros.no_positive_input",
 )
 def leaky_relu(xp: ModuleType, x: Any, *, alpha: float) -> Any:
     """x, scaled by alpha below 0."""
@@ -75,7 +79,7 @@ def prelu_types(attributes: Attributes, inputs: Types) -> Types:
     """The slope broadcasts to x, never the other way."""
     x, slope = shape_at(inputs, 0), shape_at(inputs, 1)
     if x is not None and slope is not None and len(slope) > len(x):
-        raise GraphError(f"slope has {len(slope)} axes, but x has {len(x)}")
+        raise GraphError(f"slope has {len(slope)} axes, but x has {len(x)}", operand=1)
     broadcast_shapes([x, slope])
     return [at(inputs, 0)]
 
@@ -96,6 +100,7 @@ def prelu_formula(attributes: Attributes, inputs: Types) -> str:
     formula=prelu_formula,
     vjp=gradients.prelu,
     influence=POINTWISE.roughly,
+    cause="activations.sloped",
 )
 def prelu(xp: ModuleType, x: Any, slope: Any) -> Any:
     """x, scaled by a learned slope below 0; slope broadcasts to x."""
@@ -124,6 +129,7 @@ def prelu_by_channel(xp: ModuleType, x: Any, slope: Any) -> Any:
         "%y.wide = Where(%positive, %x.wide, %curve)",
     ),
     influence=POINTWISE,
+    cause="activations.gated",
 )
 def elu(xp: ModuleType, x: Any, *, alpha: float) -> Any:
     """x above 0, alpha (exp(x) - 1) below."""
@@ -145,6 +151,7 @@ def elu(xp: ModuleType, x: Any, *, alpha: float) -> Any:
         "%y.wide = Mul(%unscaled, {gamma})",
     ),
     influence=POINTWISE,
+    cause="activations.gated",
 )
 def selu(xp: ModuleType, x: Any, *, alpha: float, gamma: float) -> Any:
     """gamma times (x above 0, alpha (exp(x) - 1) below)."""
@@ -166,6 +173,7 @@ def selu(xp: ModuleType, x: Any, *, alpha: float, gamma: float) -> Any:
         "%y.wide = Add(%above, %curve)",
     ),
     influence=POINTWISE,
+    cause="activations.gated",
 )
 def celu(xp: ModuleType, x: Any, *, alpha: float) -> Any:
     """max(0, x) + min(0, alpha (exp(x / alpha) - 1))."""
@@ -181,6 +189,8 @@ def celu(xp: ModuleType, x: Any, *, alpha: float) -> Any:
     formula=pointwise("%n = Neg(%x.wide)", "%e = Exp(%n)", "%d = Add(%e, 1)", "%y.wide = Reciprocal(%d)"),
     vjp=gradients.sigmoid,
     influence=POINTWISE,
+    bounds=(0.0, 1.0),
+    zeros="zeros.exponential_underflow",
 )
 def sigmoid(xp: ModuleType, x: Any, *, out: Any = None) -> Any:
     """1 / (1 + exp(-x)), without overflow on either side."""
@@ -218,6 +228,10 @@ def _sigmoid_of(xp: ModuleType, x: Any, target: Any) -> None:
         "%y.wide = Max(%below, 0)",
     ),
     influence=POINTWISE,
+    rectifies=True,
+    bounds=(0.0, 1.0),
+    cause="activations.gated",
+    zeros="zeros.no_positive_input",
 )
 def hard_sigmoid(xp: ModuleType, x: Any, *, alpha: float, beta: float) -> Any:
     """alpha x + beta, held between 0 and 1."""
@@ -236,6 +250,8 @@ def hard_sigmoid(xp: ModuleType, x: Any, *, alpha: float, beta: float) -> Any:
         "%y.wide = Mul(%x.wide, %gate)",
     ),
     influence=POINTWISE,
+    rectifies=True,
+    cause="activations.gated",
 )
 def hard_swish(xp: ModuleType, x: Any) -> Any:
     """x times HardSigmoid(x) of slope 1/6 and offset 1/2."""
@@ -276,6 +292,7 @@ def softplus(xp: ModuleType, x: Any) -> Any:
     infer=same_as(0),
     formula=pointwise("%size = Abs(%x.wide)", "%one = Add(%size, 1)", "%y.wide = Div(%x.wide, %one)"),
     influence=POINTWISE,
+    cause="activations.gated",
 )
 def softsign(xp: ModuleType, x: Any) -> Any:
     """x / (1 + |x|)."""
@@ -291,6 +308,7 @@ def softsign(xp: ModuleType, x: Any) -> Any:
         *SOFTPLUS, "%soft = Add(%above, %log)", "%gate = Tanh(%soft)", "%y.wide = Mul(%x.wide, %gate)"
     ),
     influence=POINTWISE,
+    cause="activations.gated",
 )
 def mish(xp: ModuleType, x: Any) -> Any:
     """x tanh(Softplus(x))."""
@@ -323,7 +341,15 @@ def gelu_formula(attributes: Attributes, inputs: Types) -> str:
     return chosen(attributes, inputs)
 
 
-@op("Gelu", since=20, infer=same_as(0), accepts_out=True, formula=gelu_formula, influence=POINTWISE)
+@op(
+    "Gelu",
+    since=20,
+    infer=same_as(0),
+    accepts_out=True,
+    formula=gelu_formula,
+    influence=POINTWISE,
+    cause="activations.gated",
+)
 def gelu(xp: ModuleType, x: Any, *, approximate: str, out: Any = None) -> Any:
     """x times the normal distribution function of x, exactly or by its tanh approximation."""
     wide = widened(xp, x)
@@ -353,6 +379,7 @@ def gelu(xp: ModuleType, x: Any, *, approximate: str, out: Any = None) -> Any:
         "%scaled = Mul(%x.wide, {alpha})", "%gate = Sigmoid(%scaled)", "%y.wide = Mul(%x.wide, %gate)"
     ),
     influence=POINTWISE,
+    cause="activations.gated",
 )
 def swish(xp: ModuleType, x: Any, *, alpha: float) -> Any:
     """x Sigmoid(alpha x)."""
@@ -367,6 +394,8 @@ def swish(xp: ModuleType, x: Any, *, alpha: float) -> Any:
     formula=pointwise("%low = LessOrEqual(%x.wide, {alpha})", "%y.wide = Where(%low, 0, %x.wide)"),
     vjp=gradients.thresholded_relu,
     influence=POINTWISE,
+    rectifies=True,
+    zeros="zeros.no_positive_input",
 )
 def thresholded_relu(xp: ModuleType, x: Any, *, alpha: float) -> Any:
     """x above alpha, else 0."""
@@ -374,7 +403,7 @@ def thresholded_relu(xp: ModuleType, x: Any, *, alpha: float) -> Any:
     return settled(xp, xp.where(wide <= alpha, 0, wide), x.dtype)
 
 
-@op("Shrink", since=9, infer=same_as(0), influence=POINTWISE)
+@op("Shrink", since=9, infer=same_as(0), influence=POINTWISE, rectifies=True, cause="activations.gated")
 def shrink(xp: ModuleType, x: Any, *, bias: float, lambd: float) -> Any:
     """x + bias below -lambd, x - bias above lambd, 0 between."""
     wide = widened(xp, x)

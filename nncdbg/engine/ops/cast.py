@@ -14,7 +14,7 @@ from nncdbg.engine.dtypes import NUMPY, name_of
 from nncdbg.engine.errors import GraphError, RunError
 from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops import gradient_shape as gradients
-from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.declaration import Content, op
 from nncdbg.engine.ops.influence import MOVED, POINTWISE, Infinities, of_first
 from nncdbg.engine.ops.integer_faults import cast_as_other, cast_by_attribute
 from nncdbg.engine.ops.types import Attributes, Types, at, element_type, same_as
@@ -25,7 +25,7 @@ _HALF_BYTES = {"i4": 4, "u4": 4, "f4e2m1fn": 4, "i2": 2, "u2": 2}
 """Bit widths of the types that NumPy stores in a whole byte."""
 
 
-@op("Identity", since=1, infer=same_as(0), vjp=gradients.identity, influence=MOVED)
+@op("Identity", since=1, infer=same_as(0), vjp=gradients.identity, influence=MOVED, content=Content.MOVED)
 def identity(xp: Any, x: Any) -> Any:
     """The input itself.  ONNX Identity since 1."""
     return x
@@ -105,6 +105,10 @@ def _cast_types(attributes: Attributes, types: Types) -> Types:
     vjp=gradients.cast,
     influence=POINTWISE.taking(Infinities.KEPT),
     integer_fault=cast_by_attribute,
+    content=Content.CAST,
+    saturates=True,
+    cause="casts.cast",
+    zeros="zeros.underflow",
 )
 def cast(xp: Any, x: Any, *, to: int, saturate: int = 1, round_mode: str = "up") -> Any:
     """`x` as the ONNX element type `to`.  ONNX Cast since 6."""
@@ -125,6 +129,8 @@ def _cast_like_types(attributes: Attributes, types: Types) -> Types:
     vjp=gradients.cast_as_other,
     influence=of_first(POINTWISE).taking(Infinities.KEPT),
     integer_fault=cast_as_other,
+    content=Content.CAST,
+    cause="casts.cast",
 )
 def cast_like(xp: Any, x: Any, target: Any, *, saturate: int = 1, round_mode: str = "up") -> Any:
     """`x` as the element type of `target`.  ONNX CastLike since 15."""
@@ -148,7 +154,7 @@ def _bit_cast_types(attributes: Attributes, types: Types) -> Types:
     return (TensorType(target, given.shape),)
 
 
-@op("BitCast", since=26, infer=_bit_cast_types, influence=POINTWISE)
+@op("BitCast", since=26, infer=_bit_cast_types, influence=POINTWISE, cause="casts.bit_cast")
 def bit_cast(xp: Any, x: Any, *, to: int) -> Any:
     """The bits of `x` read as the type `to` of the same width.  ONNX BitCast since 26."""
     target = element_type(to)

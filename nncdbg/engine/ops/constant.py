@@ -12,7 +12,7 @@ from nncdbg.engine.dtypes import NUMPY, name_of
 from nncdbg.engine.errors import GraphError, RunError, UnsupportedOp
 from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops import valid_integers as valid
-from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.declaration import Content, op
 from nncdbg.engine.ops.gradient import nothing
 from nncdbg.engine.ops.influence import NOTHING, RESIZED
 from nncdbg.engine.ops.precision import is_narrow
@@ -44,7 +44,16 @@ def _constant_types(attributes: Attributes, types: Types) -> Types:
     return (TensorType(name_of(array.dtype), array.shape),)
 
 
-@op("Constant", since=1, infer=_constant_types, influence=NOTHING)
+@op(
+    "Constant",
+    since=1,
+    infer=_constant_types,
+    influence=NOTHING,
+    content=Content.CONSTANT,
+    exact_infinity=True,
+    cause="constants.constant",
+    legal="constants.infinite",
+)
 def constant(xp: Any, **attributes: Any) -> Any:
     """The tensor in `value` or one of its short forms.  ONNX Constant since 1."""
     return xp.asarray(_constant_array(attributes))
@@ -68,6 +77,11 @@ def _constant_of_shape_types(attributes: Attributes, types: Types) -> Types:
     measure=lambda shape: sizes_of(shape.tolist()),
     integers=valid.sizes(0),
     influence=RESIZED,
+    content=Content.CONSTANT,
+    host_operands=(0,),
+    exact_infinity=True,
+    cause="constants.constant",
+    legal="constants.infinite",
 )
 def constant_of_shape(xp: Any, shape: Any, *, value: Any, out: Any = None) -> Any:
     """A tensor of sizes `shape` full of `value`.  ONNX ConstantOfShape since 9."""
@@ -84,7 +98,7 @@ def _eye_types(attributes: Attributes, types: Types) -> Types:
     return (given,)
 
 
-@op("EyeLike", since=9, infer=_eye_types, vjp=nothing, influence=NOTHING)
+@op("EyeLike", since=9, infer=_eye_types, vjp=nothing, influence=NOTHING, content=Content.GENERATED)
 def eye_like(xp: Any, x: Any, *, dtype: int | None, k: int) -> Any:
     """Ones on diagonal `k` of a matrix of the shape of `x`, zeros elsewhere.  ONNX EyeLike since 9."""
     return xp.eye(*x.shape, k=k, dtype=x.dtype if dtype is None else NUMPY[element_type(dtype)])
@@ -102,6 +116,8 @@ def _range_types(attributes: Attributes, types: Types) -> Types:
         {0: valid.Integers(0, 1), 1: valid.Integers(1, valid.FEW), 2: valid.Integers(1, 2)}
     ),
     influence=RESIZED,
+    content=Content.GENERATED,
+    host_operands=(0, 1, 2),
 )
 def range_of(xp: Any, start: Any, limit: Any, delta: Any, *, stash_type: int = 1) -> Any:
     """start + i * delta while that is below `limit` (above, for a negative delta).

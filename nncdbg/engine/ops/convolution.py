@@ -33,7 +33,8 @@ def kernel_sizes(attributes: Attributes, weight: Sequence[Dim]) -> list[int] | N
     given = attributes["kernel_shape"] or [None] * (len(weight) - 2)
     if len(given) != len(weight) - 2:
         raise GraphError(
-            f"kernel_shape has {len(given)} sizes, but the weight has {len(weight) - 2} spatial axes"
+            f"kernel_shape has {len(given)} sizes, but the weight has {len(weight) - 2} spatial axes",
+            attribute="kernel_shape",
         )
     fact = f"kernel_shape is {list(given)}, the weight has {list(weight[2:])}"
     sizes = [agree(size, wanted, fact) for size, wanted in zip(weight[2:], given, strict=True)]
@@ -46,14 +47,14 @@ def _known_shapes(inputs: Types, least: int) -> tuple[Sequence[Dim], Sequence[Di
 
     Raises GraphError for ranks that do not fit, the bias's too.
     """
-    need_rank(at(inputs, 0), "input", least)
-    need_rank(at(inputs, 1), "weight", least)
-    need_rank(at(inputs, 2), "bias", 1, 1)
+    need_rank(inputs, 0, "input", least)
+    need_rank(inputs, 1, "weight", least)
+    need_rank(inputs, 2, "bias", 1, 1)
     x, weight = shape_at(inputs, 0), shape_at(inputs, 1)
     if x is None or weight is None:
         return None
     if len(x) != len(weight):
-        raise GraphError(f"input has {len(x)} axes, but weight has {len(weight)}")
+        raise GraphError(f"input has {len(x)} axes, but weight has {len(weight)}", operand=1)
     return x, weight
 
 
@@ -62,7 +63,7 @@ def _agreed_features(features: Dim, inputs: Types) -> Dim:
     bias = shape_at(inputs, 2)
     if bias is None:
         return features
-    return agree(features, bias[0], f"bias has {bias[0]} elements, weight has {features} output channels")
+    return agree(features, bias[0], f"bias has {bias[0]} elements, weight has {features} output channels", 2)
 
 
 def conv_types(attributes: Attributes, inputs: Types) -> Types:
@@ -74,10 +75,14 @@ def conv_types(attributes: Attributes, inputs: Types) -> Types:
     group = attributes["group"]
     if isinstance(weight[1], int) and isinstance(x[1], int) and weight[1] * group != x[1]:
         groups = f" in {group} groups" if group > 1 else ""
-        raise GraphError(f"weight needs {weight[1] * group} channels{groups}, but input has {x[1]}")
+        raise GraphError(
+            f"weight needs {weight[1] * group} channels{groups}, but input has {x[1]}", operand=1
+        )
     features = weight[0]
     if isinstance(features, int) and features % group:
-        raise GraphError(f"{features} output channels cannot be split evenly into {group} groups")
+        raise GraphError(
+            f"{features} output channels cannot be split evenly into {group} groups", attribute="group"
+        )
     features = _agreed_features(features, inputs)
     kernel = kernel_sizes(attributes, weight)
     if kernel is None:
@@ -169,6 +174,9 @@ def _spread(shapes: Sequence[Sequence[int]], result: Sequence[int]) -> int:
     accepts_out=True,
     influence=probed(0, 1, 2),
     terms=_weighted,
+    unit_axis=1,
+    cause="matrices.conv",
+    zeros="zeros.underflow",
 )
 def conv(
     xp: ModuleType, x: Any, weight: Any, bias: Any = None, *, group: int, out: Any = None, **attributes: Any
@@ -251,7 +259,7 @@ def conv_transpose_types(attributes: Attributes, inputs: Types) -> Types:
     if known is None:
         return [typed(at(inputs, 0), None)]
     x, weight = known
-    agree(x[1], weight[0], f"weight needs {weight[0]} channels, but input has {x[1]}")
+    agree(x[1], weight[0], f"weight needs {weight[0]} channels, but input has {x[1]}", 1)
     features = weight[1] * attributes["group"] if isinstance(weight[1], int) else None
     features = _agreed_features(features, inputs)
     kernel = kernel_sizes(attributes, weight)
@@ -272,7 +280,15 @@ def _only(attributes: Attributes, place: int) -> Attributes:
     }
 
 
-@op("ConvTranspose", since=1, infer=conv_transpose_types, influence=probed(0, 1, 2), terms=_spread)
+@op(
+    "ConvTranspose",
+    since=1,
+    infer=conv_transpose_types,
+    influence=probed(0, 1, 2),
+    terms=_spread,
+    unit_axis=1,
+    cause="matrices.conv_transpose",
+)
 def conv_transpose(
     xp: ModuleType, x: Any, weight: Any, bias: Any = None, *, group: int, **attributes: Any
 ) -> Any:
@@ -302,7 +318,7 @@ def conv_integer_types(attributes: Attributes, inputs: Types) -> Types:
     return [TensorType("i32", found.shape if found else None)]
 
 
-@op("ConvInteger", since=10, infer=conv_integer_types, influence=counted(0, 1))
+@op("ConvInteger", since=10, infer=conv_integer_types, influence=counted(0, 1), unit_axis=1)
 def conv_integer(
     xp: ModuleType, x: Any, weight: Any, x_zero: Any = None, weight_zero: Any = None, **attributes: Any
 ) -> Any:

@@ -15,7 +15,14 @@ from nncdbg.engine.ops.precision import settled, widened
 from nncdbg.engine.ops.types import Attributes, Types, at, same_as, shape_at, typed
 
 
-@op("nncdbg.FullLike", infer=same_as(0), vjp=nothing, influence=NOTHING)
+@op(
+    "nncdbg.FullLike",
+    infer=same_as(0),
+    vjp=nothing,
+    influence=NOTHING,
+    cause="constants.constant",
+    legal="constants.infinite",
+)
 def full_like(xp: Any, x: Any, *, value: float) -> Any:
     """A tensor of the shape and element type of `x`, full of `value`."""
     return xp.full(x.shape, value, dtype=x.dtype)
@@ -52,6 +59,7 @@ def _sum_like_vjp(emit: Emit, at: Applied) -> Sequence[Operand]:
     formula=_sum_like_formula,
     vjp=_sum_like_vjp,
     influence=of_first(probed(0)),
+    cause="reductions.sum_over_broadcast",
 )
 def sum_like(xp: Any, x: Any, like: Any) -> Any:
     """`x` summed over the axes along which a tensor of the shape of `like` was broadcast to that of `x`."""

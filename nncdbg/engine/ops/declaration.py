@@ -16,18 +16,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import Enum
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, Unpack, cast
 
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops.influence import EVERYTHING, Influence
+from nncdbg.engine.ops.types import Infer
 from nncdbg.engine.ops.valid_integers import IntegerRule
 
 if TYPE_CHECKING:
-    from nncdbg.engine.graph import Operand
+    from nncdbg.engine.graph import Array, Operand
+    from nncdbg.engine.ops.causes import Birth, Cause, Maker
     from nncdbg.engine.ops.gradient import Applied, Emit
-    from nncdbg.engine.ops.integer_faults import IntegerFault
+    from nncdbg.engine.ops.integer_faults import FindIntegerFault
     from nncdbg.engine.ops.squares import Squares
 
 Kernel: TypeAlias = Callable[..., Any]
@@ -37,14 +40,6 @@ Inputs come in the order of the schema, None where not given; attributes come as
 the schema's defaults filled in.  A kernel never writes to its inputs, keeps NaN as NaN, and
 may return a view of an input.  With `accepts_out` it takes `out=`, an array of the inferred
 (or measured) shape and dtype, and must write every element of it and return it.
-"""
-
-Infer: TypeAlias = Callable[[Mapping[str, Any], Sequence[Any]], Sequence[Any]]
-"""`infer(attributes, input_types) -> output_types`: None for what cannot be known from types.
-
-Types are `TensorType`s, and also sequences and optionals only where the op's schema has them.
-
-Raises GraphError with a short fact ("2 and 3 do not broadcast") where the types cannot fit.
 """
 
 Measure: TypeAlias = Callable[..., Sequence[int]]
@@ -64,8 +59,28 @@ operand that no derivative goes back to.  A cotangent has the shape and element 
 Raises UnsupportedOp with the reason where the statement has no derivative that could be written.
 """
 
-FindIntegerFault: TypeAlias = "Callable[[Mapping[str, Any], Sequence[Any]], IntegerFault | None]"
-"""`find(attributes, inputs) -> fault`: None if every result is one that its integer type can represent."""
+CauseRule: TypeAlias = "Callable[[Birth], Cause | None]"
+"""`rule(birth) -> cause` of a NaN or Inf in a result; None if the operands do not explain it."""
+
+ZerosRule: TypeAlias = "Callable[[Sequence[tuple[str, Array]], Array], Cause]"
+"""`rule(operands, result) -> cause` of a result of zeros only; `operands` are the names and values of the
+float operands that are not empty."""
+
+LegalRule: TypeAlias = "Callable[[Birth, Sequence[Maker]], bool]"
+"""`rule(birth, makers)`: whether the infinities in a result are legal by definition; see `Op.legal`."""
+
+
+class Content(Enum):
+    """What the results of an op hold."""
+
+    COMPUTED = "numbers that the op computes"
+    MOVED = "elements of its operands, or of an attribute"
+    CAST = "elements of the first operand, converted to another type"
+    UPDATED = "the first operand, some of it overwritten"
+    BOUNDED = "elements of its operands, or numbers between fixed bounds"
+    SIZES = "the sizes of an operand whose elements the op does not read"
+    CONSTANT = "the value of an attribute"
+    GENERATED = "a pattern that does not depend on the elements of an operand"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +125,37 @@ class Op:
     """Finds results that an integer type cannot represent (`ops/integer_faults.py`)."""
     squares: Squares | None = None
     """For an op that adds up squares: an overflow leaves finite, wrong results (`ops/squares.py`)."""
+    content: Content = Content.COMPUTED
+    """What its results hold; only computed results can be NaN or Inf if no operand is."""
+    sources: tuple[int, ...] | None = (0,)
+    """For an op that moves elements: the operands whose elements the results hold; None: all."""
+    host_operands: tuple[int, ...] = ()
+    """Operands that are shapes, axes or counts: a device kernel needs them on the host."""
+    arithmetic: bool = False
+    """It computes with two broadcast operands; a result larger than both is suspicious."""
+    reduces: bool = False
+    """A reduction over `axes`, an attribute or operand 1."""
+    saturates: bool = False
+    """Values out of range become the nearest value in range."""
+    rectifies: bool = False
+    """An activation that is exactly 0 on one side, so that a unit can be dead."""
+    bounds: tuple[float, float] | None = None
+    """The limits of the results of an activation."""
+    shares: Callable[[Array], Array] | None = None
+    """`shares(result)`: numbers that sum to 1 along `axis`, for an op that normalizes along it."""
+    unit_axis: int | None = None
+    """For a layer: the axis of the result along which its units (channels, neurons) lie."""
+    training_operand: int | None = None
+    """The operand without which a random op draws no numbers."""
+    exact_infinity: Callable[[Sequence[Array]], bool] | bool = False
+    """Whether an Inf of finite operands is exact, as that of Log(0), and no overflow; a function decides by
+    the operands."""
+    cause: CauseRule | str | None = None
+    """The cause of a NaN or Inf: a function, or the name of one in `ops/causes/`: ``"softmax.softmax"``."""
+    zeros: ZerosRule | str | None = None
+    """The cause of a result of zeros only; a function or a name, as for `cause`."""
+    legal: LegalRule | str | None = None
+    """Which infinities are legal by definition and so never reported; a function or a name."""
     doc: str = ""
 
     def arguments(self, attributes: Mapping[str, Any], version: int, outputs: int) -> Mapping[str, Any]:
@@ -118,6 +164,16 @@ class Op:
         if self.outputs_count:
             extra["outputs_count"] = outputs
         return {**attributes, **extra}
+
+    @property
+    def pointwise(self) -> bool:
+        """Whether each element of a result depends on the elements in the same place only."""
+        return self.influence.pointwise
+
+    def draws(self, given: Sequence[Any]) -> bool:
+        """Whether a statement draws random numbers; an operand that is not given is None or missing."""
+        optional = self.training_operand
+        return self.random and (optional is None or (len(given) > optional and given[optional] is not None))
 
     @property
     def foreign(self) -> bool:
@@ -198,7 +254,27 @@ def declared_together() -> Iterator[list[Op]]:
         _COLLECTORS.remove(found)
 
 
-class OpFields(TypedDict, total=False):
+class Facts(TypedDict, total=False):
+    """The fields of an Op that hold for every kernel and every version of it."""
+
+    content: Content
+    sources: tuple[int, ...] | None
+    host_operands: tuple[int, ...]
+    arithmetic: bool
+    reduces: bool
+    saturates: bool
+    rectifies: bool
+    bounds: tuple[float, float] | None
+    shares: Callable[[Array], Array] | None
+    unit_axis: int | None
+    training_operand: int | None
+    exact_infinity: Callable[[Sequence[Array]], bool] | bool
+    cause: CauseRule | str | None
+    zeros: ZerosRule | str | None
+    legal: LegalRule | str | None
+
+
+class OpFields(Facts, total=False):
     """The fields of an Op besides its name, kernel and documentation."""
 
     since: int
@@ -222,18 +298,34 @@ class OpFields(TypedDict, total=False):
     squares: Squares | None
 
 
+DESCRIBED: dict[str, OpFields] = {}
+
+
+def describe(name: str, **fields: Unpack[OpFields]) -> None:
+    """Declare fields of an op that has no kernel here and runs through `onnx.reference`."""
+    DESCRIBED[name] = fields
+
+
+def facts_of(name: str) -> OpFields:
+    """The facts that another version of an op or `describe` declares; empty if there is none."""
+    if name not in _DECLARED:
+        return DESCRIBED.get(name, {})
+    return cast(OpFields, {key: getattr(_DECLARED[name][0], key) for key in Facts.__annotations__})
+
+
 _AnyKernel = TypeVar("_AnyKernel", bound=Kernel)
 
 
 def op(name: str, **fields: Unpack[OpFields]) -> Callable[[_AnyKernel], _AnyKernel]:
     """Declare the decorated function as the kernel of `name`; its docstring documents the op.
 
-    `fields` are those of `nncdbg.Op`; ``infer`` gives the types of the results.  Raises UsageError if the op
-    is declared already.
+    `fields` are those of `nncdbg.Op`; ``infer`` gives the types of the results.  The `Facts` of the version
+    that is declared first hold for all versions.  Raises UsageError if the op is declared already.
     """
 
     def enter(kernel: _AnyKernel) -> _AnyKernel:
-        declare(Op(name=name, kernel=kernel, doc=kernel.__doc__ or "", **fields))
+        given: Any = {**facts_of(name), **fields}
+        declare(Op(name=name, kernel=kernel, doc=kernel.__doc__ or "", **given))
         return kernel
 
     return enter
@@ -252,22 +344,6 @@ def composite(name: str, **fields: Any) -> Callable[[Formula], Formula]:
 def declared(name: str) -> Sequence[Op]:
     """All versions of the op `name`, oldest first; empty if there is none."""
     return tuple(_DECLARED.get(name, ()))
-
-
-def lookup(name: str, version: int) -> Op | None:
-    """The op as it stands in opset `version` of its domain, or None.
-
-    One without a declaration for that version runs through `onnx.reference`, if that has it.
-    """
-    found = None
-    for entry in _DECLARED.get(name, ()):
-        if entry.since <= version:
-            found = entry
-    if found is None:
-        from nncdbg.engine.ops.reference import reference_op
-
-        found = reference_op(name, version)
-    return found
 
 
 def names() -> list[str]:

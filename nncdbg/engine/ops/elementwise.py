@@ -6,6 +6,7 @@ Where ONNX and NumPy part: integers divide towards zero, `Pow` keeps the type of
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
@@ -13,14 +14,16 @@ import numpy as np
 
 from nncdbg.engine.ops import gradient_pointwise as gradients
 from nncdbg.engine.ops import valid_integers as valid
-from nncdbg.engine.ops.declaration import Formula, Infer, Op, Vjp, declare, op
+from nncdbg.engine.ops.declaration import Content, Formula, Op, declare, op
 from nncdbg.engine.ops.formula import formula_text, type_at
-from nncdbg.engine.ops.influence import POINTWISE, Infinities, Influence
+from nncdbg.engine.ops.gradient import nothing
+from nncdbg.engine.ops.influence import POINTWISE, Infinities
 from nncdbg.engine.ops.influence_selection import CLIPPED, MAXIMUM, MINIMUM, MULTIPLIED, WHERE
 from nncdbg.engine.ops.integer_faults import divides_by_zero
 from nncdbg.engine.ops.precision import is_narrow, settled
 from nncdbg.engine.ops.types import (
     Attributes,
+    Infer,
     Types,
     at,
     broadcast,
@@ -31,89 +34,84 @@ from nncdbg.engine.ops.types import (
 )
 
 
-def elementwise(
-    name: str,
-    ufunc: str,
-    since: int,
-    infer: Infer,
-    doc: str,
-    *,
-    vjp: Vjp | None = None,
-    influence: Influence = POINTWISE,
-    commutative: bool = False,
-    jumps: bool = False,
-) -> None:
+def elementwise(name: str, ufunc: str, since: int, infer: Infer, doc: str, **fields: Any) -> None:
     """Declare `name` as the function `ufunc` of the array namespace."""
-    declare(
-        Op(
-            name,
-            kernel=None,
-            since=since,
-            infer=infer,
-            vjp=vjp,
-            influence=influence,
-            accepts_out=True,
-            commutative=commutative,
-            jumps=jumps,
-            ufunc=ufunc,
-            doc=doc,
-        )
-    )
+    given = {"influence": POINTWISE, "accepts_out": True, **fields}
+    declare(Op(name, kernel=None, since=since, infer=infer, ufunc=ufunc, doc=doc, **given))
 
 
-_UNARY = (
-    # Attributes of opset 1 (`consumed_inputs`) say nothing of the result, so `since` is 1.
-    ("Neg", "negative", 1), ("Abs", "absolute", 1), ("Exp", "exp", 1), ("Log", "log", 1),
-    ("Sqrt", "sqrt", 1), ("Tanh", "tanh", 1), ("Floor", "floor", 1), ("Ceil", "ceil", 1),
-    ("Reciprocal", "reciprocal", 1), ("Sin", "sin", 7), ("Cos", "cos", 7), ("Tan", "tan", 7),
-    ("Asin", "arcsin", 7), ("Acos", "arccos", 7), ("Atan", "arctan", 7), ("Sinh", "sinh", 9),
-    ("Cosh", "cosh", 9), ("Asinh", "arcsinh", 9), ("Acosh", "arccosh", 9), ("Atanh", "arctanh", 9),
-    ("Sign", "sign", 9), ("Round", "rint", 11),
-)  # fmt: skip
+def _unary(name: str, ufunc: str, since: int, **fields: Any) -> None:
+    elementwise(name, ufunc, since, same_as(0), f"{name}, element by element.", **fields)
 
-UNARY_ROWS = {
-    "Neg": POINTWISE.taking(Infinities.KEPT),
-    "Exp": POINTWISE.taking(Infinities.EXPONENTIAL),
-}
 
-for _name, _ufunc, _since in _UNARY:
-    _doc = f"{_name}, element by element."
-    elementwise(
-        _name,
-        _ufunc,
-        _since,
-        same_as(0),
-        _doc,
-        vjp=gradients.UNARY[_name],
-        influence=UNARY_ROWS.get(_name, POINTWISE),
-        jumps=_name in ("Floor", "Ceil", "Sign", "Round"),
-    )
+# Attributes of opset 1 (`consumed_inputs`) do not change the result, so `since` is 1.
+_unary("Neg", "negative", 1, vjp=gradients.negative, influence=POINTWISE.taking(Infinities.KEPT))
+_unary("Abs", "absolute", 1, vjp=gradients.absolute)
+_unary(
+    "Exp",
+    "exp",
+    1,
+    vjp=gradients.exponential,
+    influence=POINTWISE.taking(Infinities.EXPONENTIAL),
+    cause="pointwise.exponential",
+    zeros="zeros.exponential_underflow",
+)
+_unary(
+    "Log",
+    "log",
+    1,
+    vjp=gradients.logarithm,
+    exact_infinity=True,
+    cause="pointwise.logarithm",
+    legal="reductions.logarithm_of_empty_sum",
+)
+_unary("Sqrt", "sqrt", 1, vjp=gradients.root, cause="pointwise.root")
+_unary("Tanh", "tanh", 1, vjp=gradients.tanh, bounds=(-1.0, 1.0))
+_unary("Floor", "floor", 1, vjp=nothing, jumps=True)
+_unary("Ceil", "ceil", 1, vjp=nothing, jumps=True)
+_unary(
+    "Reciprocal",
+    "reciprocal",
+    1,
+    vjp=gradients.reciprocal,
+    exact_infinity=True,
+    cause="arithmetic.reciprocal",
+)
+_unary("Sin", "sin", 7, vjp=gradients.sine, cause="pointwise.of_angle")
+_unary("Cos", "cos", 7, vjp=gradients.cosine, cause="pointwise.of_angle")
+_unary("Tan", "tan", 7, vjp=gradients.tangent, cause="pointwise.tangent")
+_unary("Asin", "arcsin", 7, vjp=gradients.arcsine, cause="pointwise.arcsine")
+_unary("Acos", "arccos", 7, vjp=gradients.arccosine, cause="pointwise.arcsine")
+_unary("Atan", "arctan", 7, vjp=gradients.arctangent)
+_unary("Sinh", "sinh", 9, vjp=gradients.hyperbolic_sine, cause="pointwise.exponential")
+_unary("Cosh", "cosh", 9, vjp=gradients.hyperbolic_cosine, cause="pointwise.exponential")
+_unary("Asinh", "arcsinh", 9, vjp=gradients.area_sine)
+_unary("Acosh", "arccosh", 9, vjp=gradients.area_cosine, cause="pointwise.area_cosine")
+_unary("Atanh", "arctanh", 9, vjp=gradients.area_tangent, cause="pointwise.area_tangent")
+_unary("Sign", "sign", 9, vjp=nothing, jumps=True)
+_unary("Round", "rint", 11, vjp=nothing, jumps=True)
 
-ARITHMETIC_ROWS = {
-    "Add": POINTWISE.taking(Infinities.MIXED),
-    "Sub": POINTWISE.taking(Infinities.MIXED),
-    "Mul": MULTIPLIED,
-    "Div": POINTWISE.taking(Infinities.SCALED),
-    "Pow": POINTWISE.roughly,
-}
-"""How the binary arithmetic of all opsets carries influence."""
 
-for _name, _ufunc, _vjp in (
-    ("Add", "add", gradients.add),
-    ("Sub", "subtract", gradients.subtract),
-    ("Mul", "multiply", gradients.multiply),
-):
-    _doc = f"{_name} with broadcasting."
-    elementwise(
-        _name,
-        _ufunc,
-        7,
-        broadcast(),
-        _doc,
-        vjp=_vjp,
-        influence=ARITHMETIC_ROWS[_name],
-        commutative=_name != "Sub",
-    )
+def _binary(name: str, ufunc: str, **fields: Any) -> None:
+    elementwise(name, ufunc, 7, broadcast(), f"{name} with broadcasting.", arithmetic=True, **fields)
+
+
+SUMMED = POINTWISE.taking(Infinities.MIXED)
+_binary("Add", "add", vjp=gradients.add, influence=SUMMED, commutative=True, cause="arithmetic.addition")
+_binary("Sub", "subtract", vjp=gradients.subtract, influence=SUMMED, cause="arithmetic.addition")
+_binary(
+    "Mul",
+    "multiply",
+    vjp=gradients.multiply,
+    influence=MULTIPLIED,
+    commutative=True,
+    cause="arithmetic.multiplication",
+    zeros="zeros.underflow",
+)
+
+
+def _divides_by_exact_zero(operands: Sequence[Any]) -> bool:
+    return bool((np.asarray(operands[1]) == 0).any())
 
 
 def _integral(x: Any) -> bool:
@@ -139,7 +137,11 @@ def _quotient(xp: Any, a: Any, b: Any, out: Any = None) -> Any:
     vjp=gradients.divide,
     integers=valid.divisor,
     integer_fault=divides_by_zero,
-    influence=ARITHMETIC_ROWS["Div"],
+    influence=POINTWISE.taking(Infinities.SCALED),
+    arithmetic=True,
+    exact_infinity=_divides_by_exact_zero,
+    cause="arithmetic.division",
+    zeros="zeros.quotient",
 )
 def divide(xp: Any, a: Any, b: Any, *, out: Any = None) -> Any:
     """`a / b` with broadcasting; integers round towards zero.  ONNX Div since 7."""
@@ -157,6 +159,7 @@ def divide(xp: Any, a: Any, b: Any, *, out: Any = None) -> Any:
     integer_fault=divides_by_zero,
     influence=POINTWISE.roughly,
     jumps=True,
+    cause="arithmetic.remainder",
 )
 def modulo(xp: Any, a: Any, b: Any, *, fmod: int, out: Any = None) -> Any:
     """The remainder with the sign of `b`, or with `fmod` that of `a`.  ONNX Mod since 10."""
@@ -192,7 +195,10 @@ def _working_types(x: Any, y: Any) -> tuple[Any, Any]:
     accepts_out=True,
     vjp=gradients.power,
     integers=valid.between({1: valid.Integers(0, valid.FEW)}),
-    influence=ARITHMETIC_ROWS["Pow"],
+    influence=POINTWISE.roughly,
+    arithmetic=True,
+    cause="arithmetic.power",
+    zeros="zeros.underflow",
 )
 def power(xp: Any, x: Any, y: Any, *, out: Any = None) -> Any:
     """`x ** y` in the type of `x`; the two may differ in type.  ONNX Pow since 7."""
@@ -250,6 +256,7 @@ def _folded(name: str, step: str, mean: bool = False) -> Formula:
     vjp=gradients.extreme,
     influence=MAXIMUM,
     commutative=True,
+    arithmetic=True,
 )
 def maximum(xp: Any, *arrays: Any, out: Any = None, consumed_inputs: Any = None) -> Any:
     """The greatest of any number of inputs, NaN if one is NaN.  ONNX Max since 1."""
@@ -264,6 +271,7 @@ def maximum(xp: Any, *arrays: Any, out: Any = None, consumed_inputs: Any = None)
     vjp=gradients.extreme,
     influence=MINIMUM,
     commutative=True,
+    arithmetic=True,
 )
 def minimum(xp: Any, *arrays: Any, out: Any = None, consumed_inputs: Any = None) -> Any:
     """The least of any number of inputs, NaN if one is NaN.  ONNX Min since 1."""
@@ -277,8 +285,10 @@ def minimum(xp: Any, *arrays: Any, out: Any = None, consumed_inputs: Any = None)
     accepts_out=True,
     formula=_folded("Sum", "Add"),
     vjp=gradients.add,
-    influence=POINTWISE.taking(Infinities.MIXED),
+    influence=SUMMED,
     commutative=True,
+    arithmetic=True,
+    cause="arithmetic.addition",
 )
 def sum_all(xp: Any, *arrays: Any, out: Any = None, consumed_inputs: Any = None) -> Any:
     """The sum of any number of inputs.  ONNX Sum since 1."""
@@ -293,6 +303,8 @@ def sum_all(xp: Any, *arrays: Any, out: Any = None, consumed_inputs: Any = None)
     formula=_folded("Mean", "Add", mean=True),
     influence=POINTWISE,
     commutative=True,
+    arithmetic=True,
+    cause="arithmetic.addition",
 )
 def mean_all(xp: Any, *arrays: Any, out: Any = None, consumed_inputs: Any = None) -> Any:
     """The mean of any number of inputs.  ONNX Mean since 1."""
@@ -314,7 +326,17 @@ def _clip(xp: Any, x: Any, low: Any, high: Any, out: Any) -> Any:
     return settled(xp, result, x.dtype, out)
 
 
-@op("Clip", since=1, infer=same_as(0), accepts_out=True, vjp=gradients.clip, influence=CLIPPED)
+@op(
+    "Clip",
+    since=1,
+    infer=same_as(0),
+    accepts_out=True,
+    vjp=gradients.clip,
+    influence=CLIPPED,
+    saturates=True,
+    rectifies=True,
+    zeros="zeros.no_positive_input",
+)
 def clip_by_attributes(
     xp: Any, x: Any, *, min: float | None, max: float | None, out: Any = None, consumed_inputs: Any = None
 ) -> Any:
@@ -336,7 +358,16 @@ def _where_types(attributes: Attributes, types: Types) -> Types:
     return (typed(at(types, 1) or at(types, 2), shape),)
 
 
-@op("Where", since=9, infer=_where_types, accepts_out=True, vjp=gradients.where, influence=WHERE)
+@op(
+    "Where",
+    since=9,
+    infer=_where_types,
+    accepts_out=True,
+    vjp=gradients.where,
+    influence=WHERE,
+    content=Content.MOVED,
+    sources=(1, 2),
+)
 def where(xp: Any, condition: Any, x: Any, y: Any, *, out: Any = None) -> Any:
     """`x` where `condition` holds, else `y`; all three broadcast.  ONNX Where since 9."""
     if xp is not np or x.dtype.kind == "O" or x.dtype.itemsize > 8:

@@ -17,7 +17,6 @@ from nncdbg.engine.ops.gradient import (
     Emit,
     cast_like,
     indicator,
-    nothing,
     number,
     summed_like,
 )
@@ -81,32 +80,28 @@ def _step(emit: Emit, x: Operand, y: str) -> str:
     return emit("Max", emit("Sign", x), number(0))
 
 
-UNARY: dict[str, Vjp] = {
-    "Neg": lambda emit, at: (emit("Neg", at.d),),
-    "Abs": sloped(lambda emit, x, y: emit("Sign", x)),
-    "Exp": sloped(lambda emit, x, y: y),
-    "Log": over(lambda emit, x, y: x),
-    "Sqrt": over(lambda emit, x, y: emit("Mul", y, number(2))),
-    "Reciprocal": sloped(lambda emit, x, y: _negated(emit, _square(emit, y))),
-    "Sin": sloped(lambda emit, x, y: emit("Cos", x)),
-    "Cos": sloped(lambda emit, x, y: _negated(emit, emit("Sin", x))),
-    "Tan": sloped(lambda emit, x, y: _one_plus_square(emit, y)),
-    "Asin": over(lambda emit, x, y: _root(emit, _one_minus_square(emit, x))),
-    "Acos": over(lambda emit, x, y: _negated(emit, _root(emit, _one_minus_square(emit, x)))),
-    "Atan": over(lambda emit, x, y: _one_plus_square(emit, x)),
-    "Sinh": sloped(lambda emit, x, y: emit("Cosh", x)),
-    "Cosh": sloped(lambda emit, x, y: emit("Sinh", x)),
-    "Tanh": sloped(lambda emit, x, y: _one_minus_square(emit, y)),
-    "Asinh": over(lambda emit, x, y: _root(emit, _one_plus_square(emit, x))),
-    "Acosh": over(lambda emit, x, y: _root(emit, _minus_one(emit, x))),
-    "Atanh": over(lambda emit, x, y: _one_minus_square(emit, x)),
-    "Sign": nothing,
-    "Floor": nothing,
-    "Ceil": nothing,
-    "Round": nothing,
-}
-"""By name, for the ops of one operand without attributes."""
+def negative(emit: Emit, at: Applied) -> Sequence[Operand]:
+    """The negative of the cotangent."""
+    return (emit("Neg", at.d),)
 
+
+absolute = sloped(lambda emit, x, y: emit("Sign", x))
+exponential = sloped(lambda emit, x, y: y)
+logarithm = over(lambda emit, x, y: x)
+root = over(lambda emit, x, y: emit("Mul", y, number(2)))
+reciprocal = sloped(lambda emit, x, y: _negated(emit, _square(emit, y)))
+sine = sloped(lambda emit, x, y: emit("Cos", x))
+cosine = sloped(lambda emit, x, y: _negated(emit, emit("Sin", x)))
+tangent = sloped(lambda emit, x, y: _one_plus_square(emit, y))
+arcsine = over(lambda emit, x, y: _root(emit, _one_minus_square(emit, x)))
+arccosine = over(lambda emit, x, y: _negated(emit, _root(emit, _one_minus_square(emit, x))))
+arctangent = over(lambda emit, x, y: _one_plus_square(emit, x))
+hyperbolic_sine = sloped(lambda emit, x, y: emit("Cosh", x))
+hyperbolic_cosine = sloped(lambda emit, x, y: emit("Sinh", x))
+tanh = sloped(lambda emit, x, y: _one_minus_square(emit, y))
+area_sine = over(lambda emit, x, y: _root(emit, _one_plus_square(emit, x)))
+area_cosine = over(lambda emit, x, y: _root(emit, _minus_one(emit, x)))
+area_tangent = over(lambda emit, x, y: _one_minus_square(emit, x))
 sigmoid = sloped(_sigmoid_slope)
 erf = sloped(_erf_slope)
 relu = sloped(_step)

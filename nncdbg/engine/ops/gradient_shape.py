@@ -116,14 +116,6 @@ def reduced_log_sum_exp(emit: Emit, at: Applied) -> Sequence[Operand]:
     return (emit("Mul", _with_axes(emit, at, at.d), share),)
 
 
-REDUCTIONS: dict[str, Vjp] = {
-    "ReduceSum": reduced_sum,
-    "ReduceLogSumExp": reduced_log_sum_exp,
-    "ReduceMax": reduced_extreme,
-    "ReduceMin": reduced_extreme,
-}
-
-
 # Movement -------------------------------------------------------------------------------------
 
 

@@ -13,7 +13,7 @@ from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import Dim
 from nncdbg.engine.ops import gradient_shape as gradients
 from nncdbg.engine.ops import valid_integers as valid
-from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.declaration import Content, op
 from nncdbg.engine.ops.influence import MOVED, RESIZED
 from nncdbg.engine.ops.influence_products import (
     GATHERED,
@@ -54,6 +54,7 @@ def _gather_shape(attributes: Attributes, types: Types) -> Shape | None:
     vjp=gradients.moved("Gather", repeats=True),
     integers=valid.indices(1),
     influence=GATHERED,
+    content=Content.MOVED,
 )
 def gather(xp: Any, x: Any, indices: Any, *, axis: int) -> Any:
     """The slices of `x` along `axis` that `indices` name; its axes stand there.  ONNX Gather since 1."""
@@ -71,6 +72,7 @@ def _gather_elements_types(attributes: Attributes, types: Types) -> Types:
     vjp=gradients.gathered_elements,
     integers=valid.indices(1),
     influence=GATHERED_ELEMENTS,
+    content=Content.MOVED,
 )
 def gather_elements(xp: Any, x: Any, indices: Any, *, axis: int) -> Any:
     """out[i][j] = x[index[i][j]][j] for axis 0, and so on.  ONNX GatherElements since 11."""
@@ -98,6 +100,7 @@ def _gather_nd_shape(attributes: Attributes, types: Types) -> Shape | None:
     vjp=gradients.moved("GatherND", repeats=True),
     integers=valid.index_tuples,
     influence=GATHERED_TUPLES,
+    content=Content.MOVED,
 )
 def gather_nd(xp: Any, x: Any, indices: Any, *, batch_dims: int = 0) -> Any:
     """The slices of `x` at the index tuples in the last axis of `indices`.  ONNX GatherND since 11."""
@@ -131,6 +134,7 @@ def _scattered(xp: Any, x: Any, where: tuple[Any, ...], updates: Any, reduction:
     vjp=gradients.scattered,
     integers=valid.indices(1),
     influence=SCATTERED,
+    content=Content.UPDATED,
 )
 def scatter_elements(
     xp: Any, x: Any, indices: Any, updates: Any, *, axis: int, reduction: str = "none", out: Any = None
@@ -145,9 +149,15 @@ def scatter_elements(
     return _scattered(xp, x, tuple(where), updates, reduction, out)
 
 
-op("Scatter", since=9, infer=same_as(0), accepts_out=True, integers=valid.indices(1), influence=SCATTERED)(
-    scatter_elements
-)
+op(
+    "Scatter",
+    since=9,
+    infer=same_as(0),
+    accepts_out=True,
+    integers=valid.indices(1),
+    influence=SCATTERED,
+    content=Content.UPDATED,
+)(scatter_elements)
 
 
 @op(
@@ -157,6 +167,7 @@ op("Scatter", since=9, infer=same_as(0), accepts_out=True, integers=valid.indice
     accepts_out=True,
     integers=valid.index_tuples,
     influence=SCATTERED,
+    content=Content.UPDATED,
 )
 def scatter_nd(
     xp: Any, x: Any, indices: Any, updates: Any, *, reduction: str = "none", out: Any = None
@@ -174,7 +185,15 @@ def _one_hot_types(attributes: Attributes, types: Types) -> Types:
     return (typed(values, (*indices[:axis], unknown, *indices[axis:])),)
 
 
-@op("OneHot", since=9, infer=_one_hot_types, integers=valid.one_hot, influence=ONE_HOT)
+@op(
+    "OneHot",
+    since=9,
+    infer=_one_hot_types,
+    integers=valid.one_hot,
+    influence=ONE_HOT,
+    content=Content.BOUNDED,
+    host_operands=(1,),
+)
 def one_hot(xp: Any, indices: Any, depth: Any, values: Any, *, axis: int) -> Any:
     """`values[1]` where the new axis' position is the index, else `values[0]`.
 
@@ -214,7 +233,7 @@ def _compress_shape(attributes: Attributes, types: Types) -> Shape | None:
     return (*shape[:axis], unknown, *shape[axis + 1 :])
 
 
-@op("Compress", since=9, infer=shaped(_compress_shape), influence=MOVED)
+@op("Compress", since=9, infer=shaped(_compress_shape), influence=MOVED, content=Content.MOVED)
 def compress(xp: Any, x: Any, condition: Any, *, axis: int | None) -> Any:
     """The slices of `x` along `axis` (of `x` flat, without one) where `condition` holds.
 

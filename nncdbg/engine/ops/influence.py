@@ -13,14 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any, TypeAlias
+from types import ModuleType
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
 from nncdbg.engine.graph import Array
-
-if TYPE_CHECKING:
-    from nncdbg.engine.ops.declaration import Op
 
 Marked: TypeAlias = Any
 """A boolean array of the value's shape; for a sequence a list of these; None where no element is marked.
@@ -30,6 +28,20 @@ In the result of a row, True marks every element and the shape of the result too
 
 CALM = 1e4
 """Largest magnitude that a probe leaves in an operand, so that no kernel overflows over it."""
+
+
+class Bindable(Protocol):
+    """An op as its row runs it (`Op`)."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def influence(self) -> Influence: ...
+
+    def bind(
+        self, xp: ModuleType, attributes: Mapping[str, Any], *, out: bool = ...
+    ) -> Callable[..., Any]: ...
 
 
 class Infinities(Enum):
@@ -48,7 +60,7 @@ class Infinities(Enum):
 class Application:
     """One executed statement on the host: its op, attributes, operands, results, and the marked operands."""
 
-    op: Op
+    op: Bindable
     attributes: Mapping[str, Any]
     operands: Sequence[Any]
     results: Sequence[Any]
@@ -94,6 +106,8 @@ class Influence:
     """The operands that `infinities` is about; None: all.  In others an infinity is data."""
     greatest: bool = False
     """Whether the results are maxima, which a softmax written out subtracts."""
+    pointwise: bool = False
+    """Whether each element of a result depends on the elements in the same place only."""
 
     @property
     def roughly(self) -> Influence:
@@ -171,7 +185,7 @@ def _pointwise(application: Application) -> Sequence[Marked]:
     return [found for _ in application.results]
 
 
-POINTWISE = Influence("element by element, with broadcasting", _pointwise)
+POINTWISE = Influence("element by element, with broadcasting", _pointwise, pointwise=True)
 
 
 def of_first(row: Influence) -> Influence:

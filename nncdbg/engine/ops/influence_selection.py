@@ -33,6 +33,7 @@ WHERE = Influence(
     _where,
     discards="elements that the condition does not select",
     infinities=Infinities.MIXED,
+    pointwise=True,
 )
 
 
@@ -86,6 +87,7 @@ MULTIPLIED = Influence(
     _multiplied,
     discards="finite elements multiplied by an exact 0",
     infinities=Infinities.SCALED,
+    pointwise=True,
 )
 
 
@@ -105,6 +107,7 @@ def _extreme(lost: float) -> Influence:
         discards=LOSING,
         infinities=Infinities.MIXED,
         greatest=lost < 0,
+        pointwise=True,
     )
 
 
@@ -127,7 +130,11 @@ def _clipped(application: Application) -> Sequence[Marked]:
 
 
 CLIPPED = Influence(
-    "element by element; for a bound, all elements", _clipped, discards=LOSING, infinities=Infinities.MIXED
+    "element by element; for a bound, all elements",
+    _clipped,
+    discards=LOSING,
+    infinities=Infinities.MIXED,
+    pointwise=True,
 )
 
 

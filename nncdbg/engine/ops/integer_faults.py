@@ -7,9 +7,9 @@ concerned only if that fails.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from nncdbg.engine.ops.types import element_type
 
 if TYPE_CHECKING:
     from nncdbg.engine.graph import Array
-    from nncdbg.engine.ops.declaration import FindIntegerFault
 
 DIVISION = "integer division by zero"
 RANGE = "cast out of range"
@@ -39,6 +38,10 @@ class IntegerFault:
     elements: Array
     results: Array
     target: str = ""
+
+
+FindIntegerFault: TypeAlias = Callable[[Mapping[str, Any], Sequence[Any]], IntegerFault | None]
+"""`find(attributes, inputs) -> fault`: None if every result is one that its integer type can represent."""
 
 
 def divides_by_zero(attributes: Mapping[str, Any], inputs: Sequence[Any]) -> IntegerFault | None:

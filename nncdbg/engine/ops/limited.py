@@ -10,35 +10,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import nncdbg.engine.ops.elementwise
+import nncdbg.engine.ops.logic  # noqa: F401 - both declare the later versions
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import TensorType
-from nncdbg.engine.ops.declaration import Kernel, op
-from nncdbg.engine.ops.elementwise import ARITHMETIC_ROWS, divide, power
+from nncdbg.engine.ops.declaration import declared, op
 from nncdbg.engine.ops.integer_faults import IntegerFault, divides_by_zero
-from nncdbg.engine.ops.logic import LOGIC_ROWS
 from nncdbg.engine.ops.types import Attributes, Types, at, typed
-
-
-def _function(ufunc: str) -> Kernel:
-    """The kernel that is the function `ufunc` of the array namespace."""
-    return lambda xp, a, b: getattr(xp, ufunc)(a, b)
-
-
-_ARITHMETIC = {
-    "Add": _function("add"),
-    "Sub": _function("subtract"),
-    "Mul": _function("multiply"),
-    "Div": divide,
-    "Pow": power,
-}
-_PREDICATES = {
-    "And": _function("logical_and"),
-    "Or": _function("logical_or"),
-    "Xor": _function("logical_xor"),
-    "Equal": _function("equal"),
-    "Less": _function("less"),
-    "Greater": _function("greater"),
-}
 
 
 def _under(a: Any, b: Any, axis: int | None) -> Any:
@@ -56,15 +34,16 @@ def _divides_by_zero(attributes: Attributes, inputs: Sequence[Any]) -> IntegerFa
     return replace(fault, results=_under(inputs[0], fault.elements, attributes.get("axis")))
 
 
-def _declare(name: str, compute: Kernel, dtype: str | None) -> None:
+def _declare(name: str, dtype: str | None) -> None:
     """`dtype` is that of the result; None for that of `a`."""
+    newer = declared(name)[0]
 
     def kernel(
         xp: Any, a: Any, b: Any, *, broadcast: int, axis: int | None, consumed_inputs: Any = None
     ) -> Any:
         if not broadcast and a.shape != b.shape:
             raise GraphError(f"shapes {list(a.shape)} and {list(b.shape)} differ", hint="set broadcast=1")
-        return xp.asarray(compute(xp, a, _under(a, b, axis) if broadcast else b))
+        return xp.asarray(newer.bind(xp, {})(a, _under(a, b, axis) if broadcast else b))
 
     def infer(attributes: Attributes, types: Types) -> Types:
         like = at(types, 0)
@@ -72,12 +51,11 @@ def _declare(name: str, compute: Kernel, dtype: str | None) -> None:
         return (typed(like, shape) if dtype is None else TensorType(dtype, shape),)
 
     kernel.__doc__ = f"{name} with `broadcast` and `axis` as attributes.  ONNX {name} 1 to 6."
-    row = ARITHMETIC_ROWS.get(name) or LOGIC_ROWS[name]
-    fault = _divides_by_zero if name == "Div" else None
-    op(name, since=1, infer=infer, influence=row, integer_fault=fault)(kernel)
+    fault = _divides_by_zero if newer.integer_fault is divides_by_zero else None
+    op(name, since=1, infer=infer, influence=newer.influence, integer_fault=fault)(kernel)
 
 
-for _name, _kernel in _ARITHMETIC.items():
-    _declare(_name, _kernel, None)
-for _name, _kernel in _PREDICATES.items():
-    _declare(_name, _kernel, "bool")
+for _name in ("Add", "Sub", "Mul", "Div", "Pow"):
+    _declare(_name, None)
+for _name in ("And", "Or", "Xor", "Equal", "Less", "Greater"):
+    _declare(_name, "bool")

@@ -14,37 +14,17 @@ from nncdbg.engine.ops.influence import CHECK, POINTWISE, Infinities
 from nncdbg.engine.ops.influence_selection import AND, EQUAL, OR
 from nncdbg.engine.ops.types import broadcast, fixed, same_as
 
-_TO_BOOL = (
-    ("And", "logical_and", 7), ("Or", "logical_or", 7), ("Xor", "logical_xor", 7), ("Equal", "equal", 7),
-    ("Less", "less", 7), ("Greater", "greater", 7), ("LessOrEqual", "less_equal", 12),
-    ("GreaterOrEqual", "greater_equal", 12),
-)  # fmt: skip
-
 _COMPARED = POINTWISE.roughly.taking(Infinities.ABSORBED)
-LOGIC_ROWS = {
-    "And": AND,
-    "Or": OR,
-    "Xor": POINTWISE,
-    "Equal": EQUAL,
-    "Less": _COMPARED,
-    "Greater": _COMPARED,
-    "LessOrEqual": _COMPARED,
-    "GreaterOrEqual": _COMPARED,
-}
-"""How comparisons and logic of all opsets carry influence."""
 
-for _name, _ufunc, _since in _TO_BOOL:
+for _name, _ufunc, _since, _row, _commutative in (
+    ("And", "logical_and", 7, AND, True), ("Or", "logical_or", 7, OR, True),
+    ("Xor", "logical_xor", 7, POINTWISE, True), ("Equal", "equal", 7, EQUAL, True),
+    ("Less", "less", 7, _COMPARED, False), ("Greater", "greater", 7, _COMPARED, False),
+    ("LessOrEqual", "less_equal", 12, _COMPARED, False),
+    ("GreaterOrEqual", "greater_equal", 12, _COMPARED, False),
+):  # fmt: skip
     _doc = f"{_name} with broadcasting, to bool."
-    _commutative = _name in ("And", "Or", "Xor", "Equal")
-    elementwise(
-        _name,
-        _ufunc,
-        _since,
-        broadcast("bool"),
-        _doc,
-        influence=LOGIC_ROWS[_name],
-        commutative=_commutative,
-    )
+    elementwise(_name, _ufunc, _since, broadcast("bool"), _doc, influence=_row, commutative=_commutative)
 
 for _name, _ufunc in (
     ("BitwiseAnd", "bitwise_and"),

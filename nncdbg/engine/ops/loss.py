@@ -34,7 +34,7 @@ def _loss(xp: Any, log_prob: Any, target: Any, weight: Any, ignore_index: int | 
         return losses.sum()
     if reduction == "mean":
         return losses.sum() / each.sum()
-    raise GraphError(f"unknown reduction {reduction!r}", hint="use none, sum or mean")
+    raise GraphError(f"unknown reduction {reduction!r}", hint="use none, sum or mean", attribute="reduction")
 
 
 @op(
@@ -43,6 +43,7 @@ def _loss(xp: Any, log_prob: Any, target: Any, weight: Any, ignore_index: int | 
     infer=_loss_types,
     integers=valid.class_labels,
     influence=probed(0, 2),
+    cause="softmax.negative_log_likelihood",
 )
 def negative_log_likelihood_loss(
     xp: Any, log_prob: Any, target: Any, weight: Any = None, *, ignore_index: int | None, reduction: str
@@ -66,6 +67,7 @@ def _cross_entropy_types(attributes: Attributes, types: Types) -> Types:
     outputs_count=True,
     integers=valid.class_labels,
     influence=probed(0, 2).taking(Infinities.ABSORBED),
+    cause="softmax.cross_entropy",
 )
 def softmax_cross_entropy_loss(
     xp: Any,

@@ -15,7 +15,7 @@ from nncdbg.engine.dtypes import FLOATS, NUMPY
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops.constant import sizes_of
-from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.declaration import Content, op
 from nncdbg.engine.ops.influence import NOTHING
 from nncdbg.engine.ops.types import Attributes, Types
 
@@ -25,9 +25,13 @@ _INITS = ("nan", "none", "zeros", "ones")
 def _empty_types(attributes: Attributes, types: Types) -> Types:
     dtype, init = attributes["dtype"], attributes["init"]
     if dtype not in NUMPY:
-        raise GraphError(f"{dtype!r} is not an element type", hint="use a type such as f32, i64 or bool")
+        raise GraphError(
+            f"{dtype!r} is not an element type", hint="use a type such as f32, i64 or bool", attribute="dtype"
+        )
     if init not in _INITS:
-        raise GraphError(f"init cannot be {init!r}", hint=f"use one of: {', '.join(_INITS)}")
+        raise GraphError(
+            f"init cannot be {init!r}", hint=f"use one of: {', '.join(_INITS)}", attribute="init"
+        )
     return (TensorType(dtype, sizes_of(attributes["shape"])),)
 
 
@@ -43,7 +47,13 @@ def unwritten(xp: Any, shape: tuple[int, ...], dtype: str) -> Any:
     return xp.full((*shape, element.itemsize), 0x7F, dtype=np.uint8).view(element).reshape(shape)
 
 
-@op("nncdbg.Empty", infer=_empty_types, influence=NOTHING)
+@op(
+    "nncdbg.Empty",
+    infer=_empty_types,
+    influence=NOTHING,
+    content=Content.GENERATED,
+    cause="constants.unwritten",
+)
 def empty(xp: Any, *, shape: Sequence[int], dtype: str = "f32", init: str = "nan") -> Any:
     """A tensor that nobody wrote, of sizes `shape` and element type `dtype`.
 

@@ -11,7 +11,7 @@ from nncdbg.engine.errors import GraphError, RunError
 from nncdbg.engine.graph import Dim
 from nncdbg.engine.ops import gradient_shape as gradients
 from nncdbg.engine.ops import valid_integers as valid
-from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.declaration import Content, op
 from nncdbg.engine.ops.influence import ALL_MOVED, MOVED, moved
 from nncdbg.engine.ops.rules import need_rank
 from nncdbg.engine.ops.types import (
@@ -54,7 +54,16 @@ def _concat_types(attributes: Attributes, types: Types) -> Types:
     return (typed(element, tuple(result)),)
 
 
-@op("Concat", since=1, infer=_concat_types, accepts_out=True, vjp=gradients.joined, influence=ALL_MOVED)
+@op(
+    "Concat",
+    since=1,
+    infer=_concat_types,
+    accepts_out=True,
+    vjp=gradients.joined,
+    influence=ALL_MOVED,
+    content=Content.MOVED,
+    sources=None,
+)
 def concatenate(xp: Any, *arrays: Any, axis: int | None, out: Any = None) -> Any:
     """The inputs one after the other along `axis`.  ONNX Concat since 1 (default axis 1, until 3)."""
     return xp.concatenate(arrays, axis=1 if axis is None else axis, out=out)
@@ -64,7 +73,8 @@ def _cut(x: Any, axis: int, sizes: Sequence[int]) -> tuple[Any, ...]:
     """Views of `x`, one after the other along `axis`."""
     if sum(sizes) != x.shape[axis]:
         raise GraphError(
-            f"the sizes of split {list(sizes)} do not add up to {x.shape[axis]}, the size of axis {axis}"
+            f"the sizes of split {list(sizes)} do not add up to {x.shape[axis]}, the size of axis {axis}",
+            attribute="split",
         )
     before, parts, start = (slice(None),) * axis, [], 0
     for size in sizes:
@@ -87,7 +97,7 @@ def _split(x: Any, axis: int | None, sizes: Sequence[int] | None, count: int) ->
 
 def _split_types(attributes: Attributes, types: Types) -> Types:
     """As many types as the attributes or the type of `split` tell; none if only the statement does."""
-    need_rank(at(types, 1), "split", 1, 1)
+    need_rank(types, 1, "split", 1, 1)
     given, shape, listed = at(types, 0), shape_at(types, 0), shape_at(types, 1)
     sizes: Sequence[Dim] = attributes.get("split") or ()
     count = len(sizes) or attributes.get("num_outputs") or 0
@@ -104,7 +114,16 @@ def _split_types(attributes: Attributes, types: Types) -> Types:
     return tuple(typed(given, (*shape[:axis], size, *shape[axis + 1 :])) for size in sizes)
 
 
-@op("Split", since=1, infer=_split_types, outputs_count=True, vjp=gradients.split, influence=MOVED)
+@op(
+    "Split",
+    since=1,
+    infer=_split_types,
+    outputs_count=True,
+    vjp=gradients.split,
+    influence=MOVED,
+    content=Content.MOVED,
+    host_operands=(1,),
+)
 def split_by_attribute(
     xp: Any, x: Any, sizes: Any = None, *, axis: int | None, split: Sequence[int] | None, outputs_count: int
 ) -> Any:
@@ -155,7 +174,14 @@ def _slice_shape(attributes: Attributes, types: Types) -> Shape | None:
     )
 
 
-@op("Slice", since=1, infer=shaped(_slice_shape), influence=MOVED)
+@op(
+    "Slice",
+    since=1,
+    infer=shaped(_slice_shape),
+    influence=MOVED,
+    content=Content.MOVED,
+    host_operands=(1, 2, 3, 4),
+)
 def slice_by_attributes(
     xp: Any, x: Any, *, starts: Sequence[int], ends: Sequence[int], axes: Sequence[int] | None
 ) -> Any:
@@ -222,7 +248,15 @@ def _pad_shape(attributes: Attributes, types: Types) -> Shape | None:
     return tuple(total((d, pads[i] + pads[i + half])) for i, d in enumerate(shape))
 
 
-@op("Pad", since=1, infer=shaped(_pad_shape), influence=moved(0, 2))
+@op(
+    "Pad",
+    since=1,
+    infer=shaped(_pad_shape),
+    influence=moved(0, 2),
+    content=Content.MOVED,
+    host_operands=(1, 3),
+    cause="constants.padding",
+)
 def pad_by_paddings(xp: Any, x: Any, *, paddings: Sequence[int], mode: str, value: float) -> Any:
     """`x` with `paddings` (all befores, then all afters) of `value` or of itself.  ONNX Pad 1."""
     return _pad(xp, x, paddings, value, mode, None)
@@ -255,6 +289,8 @@ def pad(xp: Any, x: Any, pads: Any, value: Any = None, axes: Any = None, *, mode
     vjp=gradients.triangle,
     integers=valid.between({1: valid.Integers(-1, 2)}),
     influence=MOVED,
+    content=Content.BOUNDED,
+    host_operands=(1,),
 )
 def triangle(xp: Any, x: Any, k: Any = None, *, upper: int) -> Any:
     """The upper (or lower) triangle of the last two axes, counted from diagonal `k`; 0 elsewhere.
@@ -286,6 +322,7 @@ def _spatial_shape(to_space: bool) -> Any:
     infer=shaped(_spatial_shape(True)),
     vjp=gradients.moved("DepthToSpace"),
     influence=MOVED,
+    content=Content.MOVED,
 )
 def depth_to_space(xp: Any, x: Any, *, blocksize: int, mode: str = "DCR") -> Any:
     """x[N,C,H,W] to [N,C/b²,H·b,W·b]; the block stands before the channel (DCR) or after (CRD).
@@ -307,6 +344,7 @@ def depth_to_space(xp: Any, x: Any, *, blocksize: int, mode: str = "DCR") -> Any
     infer=shaped(_spatial_shape(False)),
     vjp=gradients.moved("SpaceToDepth"),
     influence=MOVED,
+    content=Content.MOVED,
 )
 def space_to_depth(xp: Any, x: Any, *, blocksize: int, mode: str = "DCR") -> Any:
     """x[N,C,H,W] to [N,C·b²,H/b,W/b], the inverse of DepthToSpace.  ONNX SpaceToDepth since 1."""
@@ -324,6 +362,7 @@ def space_to_depth(xp: Any, x: Any, *, blocksize: int, mode: str = "DCR") -> Any
     vjp=gradients.moved("ReverseSequence"),
     integers=valid.lengths(1, axis=0, attribute="time_axis"),
     influence=MOVED,
+    content=Content.MOVED,
 )
 def reverse_sequence(xp: Any, x: Any, lengths: Any, *, batch_axis: int, time_axis: int) -> Any:
     """The first `lengths[b]` steps of each batch `b` reversed, the rest as it is.

@@ -32,7 +32,7 @@ from nncdbg.engine.ops.types import (
 
 def instance_types(attributes: Attributes, inputs: Types) -> Types:
     """As the input."""
-    need_rank(at(inputs, 0), "input", 3)
+    need_rank(inputs, 0, "input", 3)
     need_channels(inputs, ("scale", "bias"))
     return [at(inputs, 0)]
 
@@ -62,6 +62,8 @@ def instance_formula(attributes: Attributes, inputs: Types) -> str:
     formula=instance_formula,
     influence=probed(0, 1, 2),
     squares=Squares((0,), in_planes, bias=2),
+    unit_axis=1,
+    cause="normalization.normalization",
 )
 def instance_normalization(xp: ModuleType, x: Any, scale: Any, bias: Any, *, epsilon: float) -> Any:
     """Each plane of x [N, C, ...] by its own mean and variance, then scale and bias over the channels."""
@@ -73,10 +75,12 @@ def instance_normalization(xp: ModuleType, x: Any, scale: Any, bias: Any, *, eps
 
 def group_types(attributes: Attributes, inputs: Types) -> Types:
     """As the input; the groups divide the channels."""
-    need_rank(at(inputs, 0), "input", 2)
+    need_rank(inputs, 0, "input", 2)
     x, groups = shape_at(inputs, 0), attributes["num_groups"]
     if x is not None and isinstance(x[1], int) and x[1] % groups:
-        raise GraphError(f"{x[1]} channels cannot be split evenly into {groups} groups")
+        raise GraphError(
+            f"{x[1]} channels cannot be split evenly into {groups} groups", attribute="num_groups"
+        )
     return [at(inputs, 0)]
 
 
@@ -113,6 +117,8 @@ def group_formula(attributes: Attributes, inputs: Types) -> str:
     formula=group_formula,
     influence=probed(0, 1, 2),
     squares=Squares((0,), in_planes, bias=2),
+    unit_axis=1,
+    cause="normalization.groups",
 )
 def group_normalization(
     xp: ModuleType, x: Any, scale: Any, bias: Any, *, epsilon: float, num_groups: int, stash_type: int
@@ -212,6 +218,8 @@ def layer_formula(attributes: Attributes, inputs: Types) -> str:
     accepts_out=True,
     influence=probed(0, 1, 2),
     squares=Squares((0,), in_rows, bias=2),
+    unit_axis=-1,
+    cause="normalization.normalization",
 )
 def layer_normalization(
     xp: ModuleType,
@@ -272,6 +280,8 @@ def rms_formula(attributes: Attributes, inputs: Types) -> str:
     formula=rms_formula,
     influence=probed(0, 1, 2),
     squares=Squares((0,), in_rows),
+    unit_axis=-1,
+    cause="normalization.root_mean_square",
 )
 def rms_normalization(
     xp: ModuleType, x: Any, scale: Any, *, axis: int, epsilon: float, stash_type: int
@@ -315,6 +325,7 @@ def lp_formula(attributes: Attributes, inputs: Types) -> str:
     formula=lp_formula,
     influence=probed(0),
     squares=Squares((0,), along_axis),
+    cause="normalization.power_norm",
 )
 def lp_normalization(xp: ModuleType, x: Any, *, axis: int, p: int) -> Any:
     """x over its 1-norm or 2-norm along `axis`; 0 where that norm is 0."""
@@ -332,6 +343,7 @@ def lp_normalization(xp: ModuleType, x: Any, *, axis: int, p: int) -> Any:
     infer=same_as(0),
     influence=probed(0),
     squares=Squares((0,), along_axis),
+    cause="normalization.mean_variance",
 )
 def mean_variance_normalization(xp: ModuleType, x: Any, *, axes: Sequence[int]) -> Any:
     """(x - mean) / (deviation + 1e-9) over `axes`, with the variance as E[x^2] - E[x]^2 taken stably."""

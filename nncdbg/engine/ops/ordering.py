@@ -13,7 +13,7 @@ import numpy as np
 from nncdbg.engine.errors import RunError
 from nncdbg.engine.graph import Dim, TensorType
 from nncdbg.engine.ops import valid_integers as valid
-from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.declaration import Content, op
 from nncdbg.engine.ops.influence import RESIZED, probed
 from nncdbg.engine.ops.influence_selection import BEST, REDUCED_TO_GREATEST, REDUCED_TO_LEAST
 from nncdbg.engine.ops.precision import is_narrow
@@ -43,13 +43,13 @@ def _arg(xp: Any, find: Any, x: Any, axis: int, keepdims: int, last: int) -> Any
     return xp.expand_dims(result, axis) if keepdims else xp.asarray(result)
 
 
-@op("ArgMax", since=1, infer=fixed("i64", _arg_shape), influence=REDUCED_TO_GREATEST)
+@op("ArgMax", since=1, infer=fixed("i64", _arg_shape), influence=REDUCED_TO_GREATEST, content=Content.BOUNDED)
 def arg_max(xp: Any, x: Any, *, axis: int, keepdims: int, select_last_index: int = 0) -> Any:
     """Where the greatest element stands along `axis`, as i64.  ONNX ArgMax since 1."""
     return _arg(xp, xp.argmax, x, axis, keepdims, select_last_index)
 
 
-@op("ArgMin", since=1, infer=fixed("i64", _arg_shape), influence=REDUCED_TO_LEAST)
+@op("ArgMin", since=1, infer=fixed("i64", _arg_shape), influence=REDUCED_TO_LEAST, content=Content.BOUNDED)
 def arg_min(xp: Any, x: Any, *, axis: int, keepdims: int, select_last_index: int = 0) -> Any:
     """Where the least element stands along `axis`, as i64.  ONNX ArgMin since 1."""
     return _arg(xp, xp.argmin, x, axis, keepdims, select_last_index)
@@ -69,13 +69,28 @@ def _running(xp: Any, function: Any, neutral: int, x: Any, axis: Any, exclusive:
     return xp.flip(result, along) if reverse else result
 
 
-@op("CumSum", since=11, infer=same_as(0), integers=valid.axes(), influence=probed(0))
+@op(
+    "CumSum",
+    since=11,
+    infer=same_as(0),
+    integers=valid.axes(),
+    influence=probed(0),
+    host_operands=(1,),
+    cause="reductions.running_sum",
+)
 def cumulative_sum(xp: Any, x: Any, axis: Any, *, exclusive: int, reverse: int) -> Any:
     """The running sum along `axis`, f16 and bf16 summed in f32.  ONNX CumSum since 11."""
     return _running(xp, xp.cumsum, 0, x, axis, exclusive, reverse)
 
 
-@op("CumProd", since=26, infer=same_as(0), integers=valid.axes(), influence=probed(0))
+@op(
+    "CumProd",
+    since=26,
+    infer=same_as(0),
+    integers=valid.axes(),
+    influence=probed(0),
+    cause="reductions.running_product",
+)
 def cumulative_product(xp: Any, x: Any, axis: Any, *, exclusive: int, reverse: int) -> Any:
     """The running product along `axis`, f16 and bf16 in f32.  ONNX CumProd since 26."""
     return _running(xp, xp.cumprod, 1, x, axis, exclusive, reverse)
@@ -135,7 +150,7 @@ def _top(xp: Any, x: Any, k: int, axis: int, largest: int) -> Any:
     return tuple(xp.ascontiguousarray(xp.moveaxis(part, -1, axis)) for part in (values, indices))
 
 
-@op("TopK", since=1, infer=_top_types, influence=BEST)
+@op("TopK", since=1, infer=_top_types, influence=BEST, content=Content.BOUNDED, host_operands=(1,))
 def top_by_attribute(xp: Any, x: Any, *, k: int, axis: int) -> Any:
     """The `k` greatest elements along `axis` and their i64 indices.  ONNX TopK 1."""
     return _top(xp, x, k, axis, 1)
@@ -161,7 +176,7 @@ def _unique_types(attributes: Attributes, types: Types) -> Types:
     return (typed(at(types, 0), kept), *[TensorType("i64", (None,))] * 3)
 
 
-@op("Unique", since=11, infer=_unique_types, outputs_count=True, influence=RESIZED)
+@op("Unique", since=11, infer=_unique_types, outputs_count=True, influence=RESIZED, content=Content.BOUNDED)
 def unique(xp: Any, x: Any, *, axis: int | None, sorted: int, outputs_count: int) -> Any:
     """Each element (or slice along `axis`) once, with first index, inverse and count, as i64.
 

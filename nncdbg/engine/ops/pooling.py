@@ -18,7 +18,7 @@ from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops.convolution import padding_lines, windows_line
-from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.declaration import Content, op
 from nncdbg.engine.ops.formula import formula_text, in_precision, sizes_at, type_at
 from nncdbg.engine.ops.influence import Infinities, probed
 from nncdbg.engine.ops.precision import mean_over, settled, widened
@@ -114,6 +114,9 @@ def max_pool_formula(attributes: Attributes, inputs: Types) -> str:
     outputs_count=True,
     accepts_out=True,
     influence=probed(0).taking(Infinities.ABSORBED),
+    content=Content.BOUNDED,
+    unit_axis=1,
+    cause="pooling.window",
 )
 def max_pool(
     xp: ModuleType,
@@ -210,6 +213,8 @@ def average_pool_formula(attributes: Attributes, inputs: Types) -> str:
     formula=average_pool_formula,
     accepts_out=True,
     influence=probed(0),
+    unit_axis=1,
+    cause="pooling.window",
 )
 def average_pool(
     xp: ModuleType, x: Any, *, kernel_shape: Sequence[int], out: Any = None, **attributes: Any
@@ -225,7 +230,7 @@ def average_pool(
     return settled(xp, sums, x.dtype, out)
 
 
-@op("LpPool", since=2, infer=pool_types, influence=probed(0))
+@op("LpPool", since=2, infer=pool_types, influence=probed(0), cause="pooling.window")
 def lp_pool(xp: ModuleType, x: Any, *, kernel_shape: Sequence[int], p: int, **attributes: Any) -> Any:
     """The p-norm of each window of x [N, C, *sizes]."""
     wide, axes = widened(xp, x), axes_of(attributes, kernel_shape)
@@ -239,7 +244,7 @@ def lp_pool(xp: ModuleType, x: Any, *, kernel_shape: Sequence[int], p: int, **at
 
 def plane_types(attributes: Attributes, inputs: Types) -> Types:
     """[N, C, 1, ...]."""
-    need_rank(at(inputs, 0), "input", 2)
+    need_rank(inputs, 0, "input", 2)
     x = shape_at(inputs, 0)
     return [typed(at(inputs, 0), None if x is None else (*x[:2], *[1] * (len(x) - 2)))]
 
@@ -261,19 +266,35 @@ def over_planes(xp: ModuleType, x: Any, reduce: Callable[..., Any]) -> Any:
     return settled(xp, reduce(widened(xp, x), axis=tuple(range(2, x.ndim)), keepdims=True), x.dtype)
 
 
-@op("GlobalAveragePool", since=1, infer=plane_types, formula=plane_formula("ReduceMean"), influence=probed(0))
+@op(
+    "GlobalAveragePool",
+    since=1,
+    infer=plane_types,
+    formula=plane_formula("ReduceMean"),
+    influence=probed(0),
+    unit_axis=1,
+    cause="pooling.plane",
+)
 def global_average_pool(xp: ModuleType, x: Any) -> Any:
     """The mean over all axes after the second."""
     return over_planes(xp, x, partial(mean_over, xp))
 
 
-@op("GlobalMaxPool", since=1, infer=plane_types, formula=plane_formula("ReduceMax"), influence=probed(0))
+@op(
+    "GlobalMaxPool",
+    since=1,
+    infer=plane_types,
+    formula=plane_formula("ReduceMax"),
+    influence=probed(0),
+    content=Content.BOUNDED,
+    unit_axis=1,
+)
 def global_max_pool(xp: ModuleType, x: Any) -> Any:
     """The maximum over all axes after the second."""
     return over_planes(xp, x, xp.max)
 
 
-@op("GlobalLpPool", since=2, infer=plane_types, influence=probed(0))
+@op("GlobalLpPool", since=2, infer=plane_types, influence=probed(0), cause="pooling.plane")
 def global_lp_pool(xp: ModuleType, x: Any, *, p: int) -> Any:
     """The p-norm over all axes after the second."""
     wide = widened(xp, x)
@@ -307,6 +328,8 @@ def lrn_formula(attributes: Attributes, inputs: Types) -> str:
     formula=lrn_formula,
     influence=probed(0),
     squares=Squares((0,), scale_free=False),
+    unit_axis=1,
+    cause="pooling.response",
 )
 def lrn(xp: ModuleType, x: Any, *, alpha: float, beta: float, bias: float, size: int) -> Any:
     """x / (bias + alpha / size * s) ** beta, s the sum of squares over `size` channels around each."""

@@ -77,7 +77,15 @@ _ROW = Influence(
 )
 
 
-@op("QuantizeLinear", since=10, infer=_quantize_types, influence=_ROW, integer_fault=_bad_scale)
+@op(
+    "QuantizeLinear",
+    since=10,
+    infer=_quantize_types,
+    influence=_ROW,
+    integer_fault=_bad_scale,
+    saturates=True,
+    cause="casts.quantize",
+)
 def quantize_linear(
     xp: Any,
     x: Any,
@@ -118,7 +126,7 @@ def _dequantize_types(attributes: Attributes, types: Types) -> Types:
     return (None if scale is None else TensorType(scale.dtype, shape_at(types, 0)),)
 
 
-@op("DequantizeLinear", since=10, infer=_dequantize_types, influence=_ROW)
+@op("DequantizeLinear", since=10, infer=_dequantize_types, influence=_ROW, cause="casts.dequantize")
 def dequantize_linear(
     xp: Any,
     x: Any,

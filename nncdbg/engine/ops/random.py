@@ -55,7 +55,7 @@ def _dtype_like(x: Any, dtype: int | None) -> Any:
     return x.dtype if dtype is None else NUMPY[element_type(dtype)]
 
 
-@op("RandomNormal", since=1, infer=_types_by_shape, random=True, influence=NOTHING)
+@op("RandomNormal", since=1, infer=_types_by_shape, random=True, influence=NOTHING, cause="constants.normal")
 def random_normal(
     xp: Any, *, shape: Sequence[int], dtype: int, mean: float, scale: float, seed: float | None, rng: Any
 ) -> Any:
@@ -63,7 +63,15 @@ def random_normal(
     return _normal(xp, rng, sizes_of(shape), NUMPY[element_type(dtype)], mean, scale)
 
 
-@op("RandomNormalLike", since=1, infer=_types_like, random=True, vjp=nothing, influence=NOTHING)
+@op(
+    "RandomNormalLike",
+    since=1,
+    infer=_types_like,
+    random=True,
+    vjp=nothing,
+    influence=NOTHING,
+    cause="constants.normal",
+)
 def random_normal_like(
     xp: Any, x: Any, *, dtype: int | None, mean: float, scale: float, seed: float | None, rng: Any
 ) -> Any:
@@ -71,7 +79,9 @@ def random_normal_like(
     return _normal(xp, rng, x.shape, _dtype_like(x, dtype), mean, scale)
 
 
-@op("RandomUniform", since=1, infer=_types_by_shape, random=True, influence=NOTHING)
+@op(
+    "RandomUniform", since=1, infer=_types_by_shape, random=True, influence=NOTHING, cause="constants.uniform"
+)
 def random_uniform(
     xp: Any, *, shape: Sequence[int], dtype: int, low: float, high: float, seed: float | None, rng: Any
 ) -> Any:
@@ -79,7 +89,15 @@ def random_uniform(
     return _uniform(xp, rng, sizes_of(shape), NUMPY[element_type(dtype)], low, high)
 
 
-@op("RandomUniformLike", since=1, infer=_types_like, random=True, vjp=nothing, influence=NOTHING)
+@op(
+    "RandomUniformLike",
+    since=1,
+    infer=_types_like,
+    random=True,
+    vjp=nothing,
+    influence=NOTHING,
+    cause="constants.uniform",
+)
 def random_uniform_like(
     xp: Any, x: Any, *, dtype: int | None, low: float, high: float, seed: float | None, rng: Any
 ) -> Any:
@@ -160,7 +178,17 @@ def _dropped(
     return result if count == 1 else (result, mask.astype(mask_dtype))
 
 
-@op("Dropout", since=1, infer=_dropout_types_before_10, random=True, outputs_count=True, influence=_DROPOUT)
+@op(
+    "Dropout",
+    since=1,
+    infer=_dropout_types_before_10,
+    random=True,
+    outputs_count=True,
+    influence=_DROPOUT,
+    host_operands=(1, 2),
+    training_operand=2,
+    cause="constants.dropout",
+)
 def dropout_unless_test(
     xp: Any, x: Any, *, ratio: float, is_test: int, rng: Any, outputs_count: int, consumed_inputs: Any = None
 ) -> Any:

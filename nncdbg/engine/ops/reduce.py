@@ -14,10 +14,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from nncdbg.engine.ops import gradient_shape as gradients
 from nncdbg.engine.ops import valid_integers as valid
 from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.formula import formula_text, in_precision, type_at
-from nncdbg.engine.ops.gradient_shape import REDUCTIONS as GRADIENTS
 from nncdbg.engine.ops.influence import Infinities
 from nncdbg.engine.ops.influence_selection import REDUCED, REDUCED_TO_GREATEST, REDUCED_TO_LEAST
 from nncdbg.engine.ops.precision import is_narrow, settled, widened
@@ -123,27 +123,6 @@ def _log_sum_exp(xp: Any, x: Any, axes: Axes, keepdims: bool) -> Any:
     return result if keepdims else result.reshape(reduced_shape(x.shape, axes, False))
 
 
-_REDUCTIONS: tuple[tuple[str, Reduction, int, str], ...] = (
-    ("ReduceSum", _sum, 13, "The sum"),
-    ("ReduceMean", _mean, 18, "The mean"),
-    ("ReduceMax", _greatest, 18, "The greatest element, NaN if one is NaN,"),
-    ("ReduceMin", _least, 18, "The least element, NaN if one is NaN,"),
-    ("ReduceProd", _product, 18, "The product"),
-    ("ReduceL1", _l1, 18, "The sum of absolute values"),
-    ("ReduceL2", _l2, 18, "The root of the sum of squares"),
-    ("ReduceLogSum", _log_sum, 18, "The logarithm of the sum"),
-    ("ReduceLogSumExp", _log_sum_exp, 18, "The logarithm of the sum of exponentials"),
-    ("ReduceSumSquare", _sum_square, 18, "The sum of squares"),
-)
-
-
-_ROWS = {
-    "ReduceMax": REDUCED_TO_GREATEST,
-    "ReduceMin": REDUCED_TO_LEAST,
-    "ReduceLogSumExp": REDUCED.taking(Infinities.ABSORBED),
-}
-
-
 def _reduced(xp: Any, reduction: Reduction, x: Any, axes: Any, keepdims: int) -> Any:
     """Over `axes` (None: all), as an array of `x`'s dtype."""
     over = tuple(range(x.ndim)) if axes is None else normal_axes(axes, x.ndim)
@@ -186,7 +165,7 @@ def _reduced_over(shapes: Sequence[Sequence[int]], result: Sequence[int]) -> int
     return math.prod(shapes[0]) // max(1, math.prod(result))
 
 
-def _declare(name: str, reduction: Reduction, by_input: int, what: str) -> None:
+def _declare(name: str, reduction: Reduction, by_input: int, what: str, **fields: Any) -> None:
     def kernel_by_attribute(xp: Any, x: Any, *, axes: Any, keepdims: int) -> Any:
         return _reduced(xp, reduction, x, axes or None, keepdims)
 
@@ -200,18 +179,53 @@ def _declare(name: str, reduction: Reduction, by_input: int, what: str) -> None:
 
     kernel_by_attribute.__doc__ = f"{what} over `axes` (an attribute).  ONNX {name} 1 to {by_input - 1}."
     kernel_by_input.__doc__ = f"{what} over `axes` (an input).  ONNX {name} since {by_input}."
-    formula = _mean_formula if name == "ReduceMean" else None
-    enter = partial(
-        op,
-        name,
-        formula=formula,
-        vjp=GRADIENTS.get(name),
-        influence=_ROWS.get(name, REDUCED),
-        terms=_reduced_over,
-    )
+    given = {"influence": REDUCED, "terms": _reduced_over, "host_operands": (1,), "reduces": True, **fields}
+    enter = partial(op, name, **given)
     enter(since=1, infer=_types_by_attribute)(kernel_by_attribute)
     enter(since=by_input, infer=_types_by_input, integers=valid.axes())(kernel_by_input)
 
 
-for _entry in _REDUCTIONS:
-    _declare(*_entry)
+_declare("ReduceSum", _sum, 13, "The sum", vjp=gradients.reduced_sum, cause="reductions.total")
+_declare("ReduceMean", _mean, 18, "The mean", formula=_mean_formula, cause="reductions.mean")
+_declare(
+    "ReduceMax",
+    _greatest,
+    18,
+    "The greatest element, NaN if one is NaN,",
+    vjp=gradients.reduced_extreme,
+    influence=REDUCED_TO_GREATEST,
+    cause="reductions.greatest",
+    legal="reductions.of_nothing",
+)
+_declare(
+    "ReduceMin",
+    _least,
+    18,
+    "The least element, NaN if one is NaN,",
+    vjp=gradients.reduced_extreme,
+    influence=REDUCED_TO_LEAST,
+    cause="reductions.least",
+    legal="reductions.of_nothing",
+)
+_declare("ReduceProd", _product, 18, "The product", cause="reductions.reduced_product")
+_declare("ReduceL1", _l1, 18, "The sum of absolute values", cause="reductions.total_of_sizes")
+_declare("ReduceL2", _l2, 18, "The root of the sum of squares", cause="reductions.total_of_squares")
+_declare(
+    "ReduceLogSum",
+    _log_sum,
+    18,
+    "The logarithm of the sum",
+    cause="reductions.logarithm_of_sum",
+    legal="reductions.of_nothing",
+)
+_declare(
+    "ReduceLogSumExp",
+    _log_sum_exp,
+    18,
+    "The logarithm of the sum of exponentials",
+    vjp=gradients.reduced_log_sum_exp,
+    influence=REDUCED.taking(Infinities.ABSORBED),
+    cause="reductions.logarithm_of_exponentials",
+    legal="reductions.of_nothing",
+)
+_declare("ReduceSumSquare", _sum_square, 18, "The sum of squares", cause="reductions.total_of_squares")

@@ -19,8 +19,8 @@ import numpy as np
 from nncdbg.engine.dtypes import NUMPY, name_of
 from nncdbg.engine.errors import GraphError, RunError, UnsupportedOp
 from nncdbg.engine.graph import SequenceType, TensorType, Type
-from nncdbg.engine.ops.declaration import Op
-from nncdbg.engine.ops.influence import EVERYTHING, Infinities, probed
+from nncdbg.engine.ops.declaration import Content, Op, describe, facts_of
+from nncdbg.engine.ops.influence import Infinities, probed
 from nncdbg.engine.ops.onnx_messages import node_proto, type_of_proto, type_proto
 from nncdbg.engine.ops.schema import complete, split
 
@@ -50,10 +50,20 @@ class ReferenceOp(Op):
         return _Statement(self.name, self.version, given, attributes["outputs_count"]).run
 
 
-_INFLUENCE = {
-    "Attention": probed(0, 1, 2, 3, 4, 5).taking(Infinities.ABSORBED, masks=(3,)),
-}
-"""The rows of ops that run here; of any other op every element influences every result."""
+describe(
+    "Attention",
+    influence=probed(0, 1, 2, 3, 4, 5).taking(Infinities.ABSORBED, masks=(3,)),
+    unit_axis=-1,
+    cause="softmax.attention",
+    legal="softmax.masked_scores",
+)
+describe("CenterCropPad", content=Content.BOUNDED)
+describe("DynamicQuantizeLinear", saturates=True, cause="casts.dynamic")
+describe("TensorScatter", content=Content.UPDATED)
+for _window in ("HannWindow", "HammingWindow", "BlackmanWindow"):
+    describe(_window, cause="constants.shape_of_window")
+describe("ai.onnx.preview.training.Adagrad", cause="recurrent.adagrad")
+describe("ai.onnx.preview.training.Adam", cause="recurrent.adam")
 
 
 @cache
@@ -61,16 +71,17 @@ def reference_op(name: str, version: int) -> Op | None:
     """The op of ONNX's reference implementation, None where there is none for this version."""
     if not _implemented(name, version):
         return None
+    facts: Any = facts_of(name)
     return ReferenceOp(
         name,
         kernel=partial(_compute, name, version),
         since=version,
         infer=partial(_infer, name, version),
         outputs_count=True,
-        influence=_INFLUENCE.get(name, EVERYTHING),
         reference=True,
         doc=f"Runs through onnx.reference, opset {version}.",
         version=version,
+        **facts,
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.errors import GraphError, RunError
-from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.declaration import Content, op
 from nncdbg.engine.ops.influence import probed
 from nncdbg.engine.ops.precision import settled, widened
 from nncdbg.engine.ops.rules import need_rank
@@ -18,11 +18,15 @@ from nncdbg.engine.ops.types import Attributes, Types, at, shape_at, typed
 
 def _region_types(attributes: Attributes, types: Types) -> Types:
     """[regions, C, *pooled_shape] from x [N, C, H, W] and rois [regions, 5]."""
-    need_rank(at(types, 0), "X", 4, 4)
-    need_rank(at(types, 1), "rois", 2, 2)
+    need_rank(types, 0, "X", 4, 4)
+    need_rank(types, 1, "rois", 2, 2)
     pooled = tuple(attributes["pooled_shape"])
     if len(pooled) != 2 or min(pooled) < 1:
-        raise GraphError(f"pooled_shape cannot be {list(pooled)}", hint="use two sizes of 1 or more")
+        raise GraphError(
+            f"pooled_shape cannot be {list(pooled)}",
+            hint="use two sizes of 1 or more",
+            attribute="pooled_shape",
+        )
     image, regions = shape_at(types, 0), shape_at(types, 1)
     if regions is not None and isinstance(regions[1], int) and regions[1] != 5:
         raise GraphError(f"rois has {regions[1]} numbers per region, expected 5: batch, x1, y1, x2, y2")
@@ -58,7 +62,7 @@ def _images(numbers: Sequence[float], count: int) -> list[int]:
     return [int(number) for number in numbers]
 
 
-@op("MaxRoiPool", since=1, infer=_region_types, influence=probed(0))
+@op("MaxRoiPool", since=1, infer=_region_types, influence=probed(0), content=Content.BOUNDED)
 def max_roi_pool(
     xp: ModuleType, x: Any, rois: Any, *, pooled_shape: Sequence[int], spatial_scale: float
 ) -> Any:

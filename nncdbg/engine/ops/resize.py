@@ -215,7 +215,15 @@ def _resize_types(attributes: Attributes, types: Types) -> Types:
     return (typed(at(types, 0), tuple(None if i in changed else dim for i, dim in enumerate(shape))),)
 
 
-@op("Resize", since=11, infer=_resize_types, integers=valid.sizes(3), influence=probed(0))
+@op(
+    "Resize",
+    since=11,
+    infer=_resize_types,
+    integers=valid.sizes(3),
+    influence=probed(0),
+    host_operands=(1, 2, 3),
+    unit_axis=1,
+)
 def resize(
     xp: Any,
     x: Any,
@@ -252,7 +260,7 @@ def resize_by_scales(xp: Any, x: Any, scales: Any, *, mode: str) -> Any:
     return _resized(xp, x, _axes(x, range(x.ndim), factors, None, "stretch", None), Method(mode))
 
 
-@op("Upsample", since=9, infer=_resize_types, influence=probed(0))
+@op("Upsample", since=9, infer=_resize_types, influence=probed(0), host_operands=(1,))
 def upsample(xp: Any, x: Any, scales: Any, *, mode: str) -> Any:
     """`x` stretched by `scales`, nearest or linear.  ONNX Upsample since 9."""
     return resize_by_scales(xp, x, scales, mode=mode)

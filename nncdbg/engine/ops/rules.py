@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from nncdbg.engine.errors import GraphError
-from nncdbg.engine.graph import Dim, TensorType
+from nncdbg.engine.graph import Dim
+from nncdbg.engine.ops.types import Types, at
 
 
-def need_rank(given: TensorType | None, what: str, least: int, most: int | None = None) -> None:
-    """GraphError if the rank is known and outside `least`..`most` (no upper bound if None)."""
+def need_rank(types: Types, index: int, what: str, least: int, most: int | None = None) -> None:
+    """GraphError if the rank of operand `index` is known and outside `least`..`most` (None: no bound)."""
+    given = at(types, index)
     if given is None or given.shape is None:
         return
     rank = len(given.shape)
@@ -15,13 +17,13 @@ def need_rank(given: TensorType | None, what: str, least: int, most: int | None 
         wanted = (
             f"at least {least}" if most is None else f"{least}" if most == least else f"{least} to {most}"
         )
-        raise GraphError(f"{what} has {rank} axes, expected {wanted}")
+        raise GraphError(f"{what} has {rank} axes, expected {wanted}", operand=index)
 
 
-def agree(a: Dim, b: Dim, fact: str) -> Dim:
-    """The size that both describe, a number rather than a symbol; GraphError(fact) if two numbers differ."""
+def agree(a: Dim, b: Dim, fact: str, operand: int | None = None) -> Dim:
+    """The size that both describe, rather a number; GraphError(fact) for `operand` if two numbers differ."""
     if isinstance(a, int) and isinstance(b, int) and a != b:
-        raise GraphError(fact)
+        raise GraphError(fact, operand=operand)
     if isinstance(a, int) or b is None:
         return a
     return b if isinstance(b, int) or a is None else a

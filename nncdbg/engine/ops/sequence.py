@@ -10,7 +10,7 @@ import numpy as np
 from nncdbg.engine.errors import GraphError, RunError
 from nncdbg.engine.graph import OptionalType, SequenceType, TensorType, Type, without_sizes
 from nncdbg.engine.ops import valid_integers as valid
-from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.declaration import Content, op
 from nncdbg.engine.ops.influence import ALL_MOVED, MOVED, NOTHING, moved
 from nncdbg.engine.ops.types import Attributes, element_type, normal_axis
 
@@ -65,6 +65,7 @@ def _listed(value: Any, op_name: str) -> list[Any]:
     since=11,
     infer=lambda attributes, types: _sequence_of(_common(types)),
     influence=ALL_MOVED,
+    content=Content.BOUNDED,
 )
 def sequence_construct(xp: Any, *inputs: Any) -> Any:
     """The inputs as a sequence.  ONNX SequenceConstruct since 11."""
@@ -88,6 +89,7 @@ def sequence_empty(xp: Any, *, dtype: int | None) -> Any:
     infer=lambda attributes, types: (_element(types),),
     integers=valid.between({1: valid.Integers(0, 1)}),
     influence=MOVED,
+    content=Content.MOVED,
 )
 def sequence_at(xp: Any, sequence: Any, position: Any) -> Any:
     """The element at `position`, from the end if negative.  ONNX SequenceAt since 11."""
@@ -106,6 +108,7 @@ def _insert_types(attributes: Attributes, types: AnyTypes) -> AnyTypes:
     infer=_insert_types,
     integers=valid.between({2: valid.Integers(0, 1)}),
     influence=moved(0, 1),
+    content=Content.BOUNDED,
 )
 def sequence_insert(xp: Any, sequence: Any, tensor: Any, position: Any = None) -> Any:
     """The sequence with `tensor` before `position`, or at its end.  ONNX SequenceInsert since 11."""
@@ -120,6 +123,7 @@ def sequence_insert(xp: Any, sequence: Any, tensor: Any, position: Any = None) -
     infer=lambda attributes, types: (types[0],),
     integers=valid.between({1: valid.Integers(0, 1)}),
     influence=MOVED,
+    content=Content.BOUNDED,
 )
 def sequence_erase(xp: Any, sequence: Any, position: Any = None) -> Any:
     """The sequence without the element at `position`, or its last.  ONNX SequenceErase since 11."""
@@ -139,7 +143,7 @@ def _split_types(attributes: Attributes, types: AnyTypes) -> AnyTypes:
     return _sequence_of(None if given is None else without_sizes(given))
 
 
-@op("SplitToSequence", since=11, infer=_split_types, influence=MOVED)
+@op("SplitToSequence", since=11, infer=_split_types, influence=MOVED, content=Content.MOVED)
 def split_to_sequence(xp: Any, x: Any, split: Any = None, *, axis: int, keepdims: int) -> Any:
     """Parts of `x` along `axis`: of size `split`, of the sizes in `split`, or of size 1.
 
@@ -168,7 +172,7 @@ def _concat_types(attributes: Attributes, types: AnyTypes) -> AnyTypes:
     return (without_sizes(element) if element is not None else None,)
 
 
-@op("ConcatFromSequence", since=11, infer=_concat_types, influence=MOVED)
+@op("ConcatFromSequence", since=11, infer=_concat_types, influence=MOVED, content=Content.MOVED)
 def concat_from_sequence(xp: Any, sequence: Any, *, axis: int, new_axis: int) -> Any:
     """The elements joined along `axis`, which is a new one if `new_axis`.
 
@@ -185,7 +189,7 @@ def _optional_types(attributes: Attributes, types: AnyTypes) -> AnyTypes:
     return (OptionalType(element) if element is not None else None,)
 
 
-@op("Optional", since=15, infer=_optional_types, influence=MOVED)
+@op("Optional", since=15, infer=_optional_types, influence=MOVED, content=Content.BOUNDED)
 def optional(xp: Any, x: Any = None, *, type: Type | None) -> Any:
     """`x` as a value that may be absent; without `x`, an absent one.  ONNX Optional since 15."""
     return x
@@ -207,7 +211,7 @@ def _get_types(attributes: Attributes, types: AnyTypes) -> AnyTypes:
     return (given.element if isinstance(given, OptionalType) else given,)
 
 
-@op("OptionalGetElement", since=15, infer=_get_types, influence=MOVED)
+@op("OptionalGetElement", since=15, infer=_get_types, influence=MOVED, content=Content.BOUNDED)
 def optional_get_element(xp: Any, x: Any) -> Any:
     """The value that is there; RunError if it is absent.  ONNX OptionalGetElement since 15."""
     if x is None:

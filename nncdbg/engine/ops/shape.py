@@ -12,7 +12,7 @@ from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import Dim
 from nncdbg.engine.ops import gradient_shape as gradients
 from nncdbg.engine.ops import valid_integers as valid
-from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.declaration import Content, op
 from nncdbg.engine.ops.gradient import nothing
 from nncdbg.engine.ops.influence import MOVED, NOTHING
 from nncdbg.engine.ops.types import (
@@ -52,13 +52,20 @@ def _shape_shape(attributes: Attributes, types: Types) -> Shape | None:
     return (len(shape[attributes.get("start", 0) : attributes.get("end")]),)
 
 
-@op("Shape", since=1, infer=fixed("i64", _shape_shape), vjp=nothing, influence=NOTHING)
+@op("Shape", since=1, infer=fixed("i64", _shape_shape), vjp=nothing, influence=NOTHING, content=Content.SIZES)
 def shape_of(xp: Any, x: Any, *, start: int = 0, end: int | None = None) -> Any:
     """The sizes of `x` from axis `start` up to `end`, as i64.  ONNX Shape since 1."""
     return xp.asarray(x.shape[start:end], dtype=np.int64)
 
 
-@op("Size", since=1, infer=fixed("i64", lambda attributes, types: ()), vjp=nothing, influence=NOTHING)
+@op(
+    "Size",
+    since=1,
+    infer=fixed("i64", lambda attributes, types: ()),
+    vjp=nothing,
+    influence=NOTHING,
+    content=Content.SIZES,
+)
 def size_of(xp: Any, x: Any) -> Any:
     """The number of elements, an i64 scalar.  ONNX Size since 1."""
     return xp.asarray(x.size, dtype=np.int64)
@@ -90,7 +97,15 @@ def _reshape_shape(attributes: Attributes, types: Types) -> Shape | None:
     return tuple(target)
 
 
-@op("Reshape", since=1, infer=shaped(_reshape_shape), vjp=gradients.reshaped, influence=MOVED)
+@op(
+    "Reshape",
+    since=1,
+    infer=shaped(_reshape_shape),
+    vjp=gradients.reshaped,
+    influence=MOVED,
+    content=Content.MOVED,
+    host_operands=(1,),
+)
 def reshape_by_attribute(xp: Any, x: Any, *, shape: Sequence[int], consumed_inputs: Any = None) -> Any:
     """`x` with the sizes of the attribute `shape`.  ONNX Reshape 1."""
     return _reshape(x, shape, 0)
@@ -115,12 +130,19 @@ def _flatten_shape(attributes: Attributes, types: Types) -> Shape | None:
     if shape is None:
         return (None, None)
     if not -len(shape) <= axis <= len(shape):
-        raise GraphError(f"axis {axis} is out of range for {len(shape)} axes")
+        raise GraphError(f"axis {axis} is out of range for {len(shape)} axes", attribute="axis")
     axis = axis + len(shape) if axis < 0 else axis
     return (product(shape[:axis]), product(shape[axis:]))
 
 
-@op("Flatten", since=1, infer=shaped(_flatten_shape), vjp=gradients.reshaped, influence=MOVED)
+@op(
+    "Flatten",
+    since=1,
+    infer=shaped(_flatten_shape),
+    vjp=gradients.reshaped,
+    influence=MOVED,
+    content=Content.MOVED,
+)
 def flatten(xp: Any, x: Any, *, axis: int) -> Any:
     """A matrix: the axes before `axis` by the axes from there on.  ONNX Flatten since 1."""
     axis = axis + x.ndim if axis < 0 else axis
@@ -134,11 +156,18 @@ def _transpose_shape(attributes: Attributes, types: Types) -> Shape | None:
     if order is None:
         return shape[::-1]
     if sorted(order) != list(range(len(shape))):
-        raise GraphError(f"perm {list(order)} is not a permutation of {len(shape)} axes")
+        raise GraphError(f"perm {list(order)} is not a permutation of {len(shape)} axes", attribute="perm")
     return tuple(shape[i] for i in order)
 
 
-@op("Transpose", since=1, infer=shaped(_transpose_shape), vjp=gradients.transposed, influence=MOVED)
+@op(
+    "Transpose",
+    since=1,
+    infer=shaped(_transpose_shape),
+    vjp=gradients.transposed,
+    influence=MOVED,
+    content=Content.MOVED,
+)
 def transpose(xp: Any, x: Any, *, perm: Sequence[int] | None) -> Any:
     """`x` with its axes in the order `perm`, by default reversed.  ONNX Transpose since 1."""
     return x.transpose(perm)
@@ -160,7 +189,15 @@ def _squeeze_shape_by_attribute(attributes: Attributes, types: Types) -> Shape |
     return _squeezed(shape_at(types, 0), attributes["axes"])
 
 
-@op("Squeeze", since=1, infer=shaped(_squeeze_shape_by_attribute), vjp=gradients.reshaped, influence=MOVED)
+@op(
+    "Squeeze",
+    since=1,
+    infer=shaped(_squeeze_shape_by_attribute),
+    vjp=gradients.reshaped,
+    influence=MOVED,
+    content=Content.MOVED,
+    host_operands=(1,),
+)
 def squeeze_by_attribute(xp: Any, x: Any, *, axes: Sequence[int] | None) -> Any:
     """`x` without `axes`, which have size 1; by default all such.  ONNX Squeeze 1 to 12."""
     return xp.squeeze(x, None if axes is None else tuple(axes))
@@ -197,7 +234,15 @@ def _unsqueezed(attributes: Attributes, types: Types) -> Shape | None:
     return tuple(1 if i in added else next(old) for i in range(rank))
 
 
-@op("Unsqueeze", since=1, infer=shaped(_unsqueezed), vjp=gradients.reshaped, influence=MOVED)
+@op(
+    "Unsqueeze",
+    since=1,
+    infer=shaped(_unsqueezed),
+    vjp=gradients.reshaped,
+    influence=MOVED,
+    content=Content.MOVED,
+    host_operands=(1,),
+)
 def unsqueeze_by_attribute(xp: Any, x: Any, *, axes: Sequence[int]) -> Any:
     """`x` with new axes of size 1 at `axes` of the result.  ONNX Unsqueeze 1 to 12."""
     return xp.expand_dims(x, tuple(axes))
@@ -235,6 +280,8 @@ def _expand_shape(attributes: Attributes, types: Types) -> Shape | None:
     vjp=gradients.expanded,
     integers=valid.between({1: valid.Integers(1, 2)}),
     influence=MOVED,
+    content=Content.MOVED,
+    host_operands=(1,),
 )
 def expand(xp: Any, x: Any, shape: Any) -> Any:
     """`x` broadcast with `shape`, either way; a read-only view.  ONNX Expand since 8."""
@@ -253,6 +300,8 @@ def _same_rank(attributes: Attributes, types: Types) -> Types:
     vjp=gradients.moved("Tile", repeats=True),
     integers=valid.sizes(1),
     influence=MOVED,
+    content=Content.MOVED,
+    host_operands=(1,),
 )
 def tile(xp: Any, x: Any, repeats: Any) -> Any:
     """`x` laid side by side, `repeats[i]` times along axis `i`.  ONNX Tile since 6."""

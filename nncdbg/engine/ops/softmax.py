@@ -10,7 +10,9 @@ import math
 from types import ModuleType
 from typing import Any
 
-from nncdbg.engine.ops.declaration import Formula, op
+import numpy as np
+
+from nncdbg.engine.ops.declaration import Content, Formula, op
 from nncdbg.engine.ops.formula import formula_text, in_precision, sizes_at, type_at
 from nncdbg.engine.ops.gradient_matrix import softmax as gradient
 from nncdbg.engine.ops.influence import Infinities
@@ -82,6 +84,10 @@ def softmax_formula(*, log: bool = False, flatten: bool = False) -> Formula:
     formula=softmax_formula(),
     vjp=gradient(),
     influence=along().taking(Infinities.ABSORBED),
+    shares=np.asarray,
+    bounds=(0.0, 1.0),
+    cause="softmax.softmax",
+    zeros="zeros.exponential_underflow",
 )
 def softmax(xp: ModuleType, x: Any, *, axis: int, out: Any = None) -> Any:
     """exp(x) over its sum along `axis`, shifted by the maximum so that nothing overflows."""
@@ -115,6 +121,8 @@ def softmax_of_rows(xp: ModuleType, x: Any, *, axis: int) -> Any:
     formula=softmax_formula(log=True),
     vjp=gradient(log=True),
     influence=along().taking(Infinities.ABSORBED),
+    shares=np.exp,
+    cause="softmax.softmax",
 )
 def log_softmax(xp: ModuleType, x: Any, *, axis: int, out: Any = None) -> Any:
     """log(Softmax(x)) along `axis`, computed without the quotient."""
@@ -139,7 +147,15 @@ def log_softmax_of_rows(xp: ModuleType, x: Any, *, axis: int) -> Any:
     return log_softmax(xp, x.reshape(rows_of(x.shape, axis)), axis=1).reshape(x.shape)
 
 
-@op("Hardmax", since=13, infer=along_axis_types, influence=along().taking(Infinities.ABSORBED), jumps=True)
+@op(
+    "Hardmax",
+    since=13,
+    infer=along_axis_types,
+    influence=along().taking(Infinities.ABSORBED),
+    jumps=True,
+    content=Content.BOUNDED,
+    shares=np.asarray,
+)
 def hardmax(xp: ModuleType, x: Any, *, axis: int) -> Any:
     """1 at the first maximum along `axis`, 0 elsewhere; NaN throughout a line that holds a NaN."""
     if not x.size:

@@ -14,7 +14,14 @@ from typing import Any, TypeAlias
 from nncdbg.engine.dtypes import FROM_ONNX
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import Dim, TensorType
-from nncdbg.engine.ops.declaration import Infer
+
+Infer: TypeAlias = Callable[[Mapping[str, Any], Sequence[Any]], Sequence[Any]]
+"""`infer(attributes, input_types) -> output_types`: None for what cannot be known from types.
+
+Types are `TensorType`s, and also sequences and optionals only where the op's schema has them.
+
+Raises GraphError with a short fact ("2 and 3 do not broadcast") where the types cannot fit.
+"""
 
 Shape: TypeAlias = "tuple[Dim, ...]"
 Attributes: TypeAlias = Mapping[str, Any]
@@ -108,7 +115,7 @@ def broadcast(dtype: str | None = None, like: int = 0, start: int = 0) -> Infer:
 def normal_axis(axis: int, rank: int) -> int:
     """`axis` counted from the front; raises GraphError outside ``[-rank, rank)``."""
     if not -rank <= axis < rank:
-        raise GraphError(f"axis {axis} is out of range for {rank} axes")
+        raise GraphError(f"axis {axis} is out of range for {rank} axes", attribute="axis")
     return axis % rank
 
 
@@ -116,7 +123,7 @@ def normal_axes(axes: Iterable[int], rank: int) -> tuple[int, ...]:
     """`axes` counted from the front, in the order given; raises GraphError if one stands twice."""
     result = tuple(normal_axis(int(axis), rank) for axis in axes)
     if len(set(result)) != len(result):
-        raise GraphError(f"axes {list(result)} contain an axis twice")
+        raise GraphError(f"axes {list(result)} contain an axis twice", attribute="axes")
     return result
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import Dim
-from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.declaration import Content, op
 from nncdbg.engine.ops.influence import probed
 from nncdbg.engine.ops.scratch import scratch
 from nncdbg.engine.ops.types import Attributes, Types, at, shape_at, typed
@@ -95,7 +95,9 @@ def axes_of(attributes: Attributes, kernel: Sequence[int]) -> list[Axis]:
     auto_pad = attributes.get("auto_pad") or "NOTSET"
     if auto_pad not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
         raise GraphError(
-            f"auto_pad cannot be {auto_pad!r}", hint="use NOTSET, VALID, SAME_UPPER or SAME_LOWER"
+            f"auto_pad cannot be {auto_pad!r}",
+            hint="use NOTSET, VALID, SAME_UPPER or SAME_LOWER",
+            attribute="auto_pad",
         )
     ceil = bool(attributes.get("ceil_mode"))
     rows = zip(kernel, strides, dilations, pads[:count], pads[count:], strict=True)
@@ -107,7 +109,7 @@ def _numbers(attributes: Attributes, name: str, count: int, default: int) -> Seq
     if not given:
         return (default,) * count
     if len(given) != count:
-        raise GraphError(f"{name} has {len(given)} numbers, expected {count}")
+        raise GraphError(f"{name} has {len(given)} numbers, expected {count}", attribute=name)
     return tuple(int(number) for number in given)
 
 
@@ -165,7 +167,7 @@ def windows_types(attributes: Attributes, inputs: Types) -> Types:
     return [typed(at(inputs, 0), (*shape[:lead], *counts, *kernel))]
 
 
-@op("nncdbg.Windows", infer=windows_types, influence=probed(0))
+@op("nncdbg.Windows", infer=windows_types, influence=probed(0), content=Content.BOUNDED)
 def windows(
     xp: ModuleType,
     x: Any,

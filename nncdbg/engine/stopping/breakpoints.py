@@ -14,7 +14,7 @@ from nncdbg.engine.escaping import printable
 from nncdbg.engine.expression import Expression
 from nncdbg.engine.graph import Node
 from nncdbg.engine.stopping.changes import Changes
-from nncdbg.textual_repr.listing import Listing
+from nncdbg.engine.text.listing import Listing
 
 Hits = Callable[[int], bool]
 

@@ -12,7 +12,7 @@ from nncdbg.engine.errors import UsageError
 from nncdbg.engine.graph import Program
 from nncdbg.engine.stopping.breakpoints import Breakpoint, matching, reads_result
 from nncdbg.engine.stopping.search import candidates, origins, places, same_file
-from nncdbg.textual_repr.listing import Listing
+from nncdbg.engine.text.listing import Listing
 
 
 @dataclass(frozen=True)

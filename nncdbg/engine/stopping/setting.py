@@ -16,8 +16,8 @@ from nncdbg.engine.ops.valid_integers import known_type
 from nncdbg.engine.stopping.breakpoints import Breakpoint, Place, hit_rule
 from nncdbg.engine.stopping.placement import Placement, braced
 from nncdbg.engine.stopping.traps import Traps
+from nncdbg.engine.text.listing import Listing
 from nncdbg.engine.values.values import Values
-from nncdbg.textual_repr.listing import Listing
 
 
 @dataclass(frozen=True, slots=True)

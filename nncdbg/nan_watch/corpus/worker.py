@@ -32,7 +32,6 @@ from nncdbg.nan_watch.records import FAILED, Case
 from nncdbg.nan_watch.runs import case_of
 from nncdbg.nan_watch.watching import usual_allocation, watch_run
 from nncdbg.stats import prepare
-from nncdbg.textual_repr.printer import listing_of
 
 if TYPE_CHECKING:
     from nncdbg.engine.graph import Program
@@ -129,7 +128,7 @@ def _loaded(task: Task) -> Program:
     allocation_on(backend_of(task.backend), _allocator(task))
     program = load(task.model, flat=task.flat, stores=task.stores)
     # Every debugger of it shows the same text.
-    return replace(program, listing=listing_of(program))
+    return replace(program, listing=program.as_listing())
 
 
 def _allocator(task: Task) -> str | Allocation | None:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from nncdbg.engine.diagnosis.cause import OVERFLOWS
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.findings import NUMERIC
+from nncdbg.engine.ops.causes import OVERFLOWS
 
 if TYPE_CHECKING:
     from nncdbg.engine.diagnosis.sightings import Sighting

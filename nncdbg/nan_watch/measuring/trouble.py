@@ -21,22 +21,22 @@ from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.dtypes import FLOATS, NUMPY, name_of
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.graph import Program
-from nncdbg.engine.ops.moving import MOVING
+from nncdbg.engine.ops.declaration import Content
 from nncdbg.engine.stopping.search import blocks
 from nncdbg.engine.values.values import type_of
 from nncdbg.nan_watch.measuring.carried import Carried
 from nncdbg.nan_watch.measuring.gates import Threshold
 from nncdbg.nan_watch.measuring.levels import Level, Levels, origin_of
 from nncdbg.nan_watch.measuring.tracks import Track
-from nncdbg.nan_watch.measuring.units import SATURATING, alive_units, cuts, unit_axis
+from nncdbg.nan_watch.measuring.units import alive_units, cuts, saturated, unit_axis
 from nncdbg.nan_watch.records import Operand
 from nncdbg.nan_watch.watching import site_of
 from nncdbg.stats import summarize
 from nncdbg.stats.inspection import row_of, summary_of
 from nncdbg.stats.summary import Summary
 
-_GIVEN = frozenset({"Constant", "ConstantOfShape", "EyeLike", "nncdbg.Empty", "Range"})
-"""Ops whose results are meant to be what they are."""
+_GIVEN = (Content.CONSTANT, Content.GENERATED)
+"""Results that no operand changes."""
 
 _NARROW = frozenset(name for name in FLOATS if NUMPY[name].itemsize <= 2)
 
@@ -106,8 +106,8 @@ class Trouble:
 
     def wrap(self, binding: Binding, execute: Execute) -> Execute:
         """An instruction whose results are measured."""
-        op = binding.node.op
-        if op in _GIVEN or (op in MOVING and not self._relative):
+        content = binding.op.content
+        if content in _GIVEN or (content is Content.MOVED and not self._relative):
             return execute
         spot = self._spot(binding)
 
@@ -131,7 +131,7 @@ class Trouble:
             for index, slot in enumerate(code.operands[pc])
             if code.definition[slot] < 0 and isinstance(code.template[slot], np.ndarray)
         }
-        return _Spot(binding, tuple(chosen), frozenset(constants), binding.node.op not in MOVING)
+        return _Spot(binding, tuple(chosen), frozenset(constants), binding.op.content is not Content.MOVED)
 
     def _look(self, spot: _Spot, inputs: Sequence[Any], index: int, result: Any) -> None:
         dtype = _float_name(result)
@@ -219,7 +219,7 @@ class Trouble:
         if kind == "saturated":
             return self._saturated(spot, result, name)
         if kind == "dead":
-            if cuts(spot.binding.code, spot.binding.pc):
+            if cuts(spot.binding):
                 self._see_units(spot, result, track)
             return None
         if level is None or not level.high:
@@ -235,11 +235,11 @@ class Trouble:
         return self._growth(spot, inputs, name, level) if kind == "growth" else None
 
     def _saturated(self, spot: _Spot, result: Any, name: str) -> tuple[float, str] | None:
-        count = SATURATING.get(spot.binding.node.op)
-        if count is None:
+        op = spot.binding.op
+        if op.bounds is None:
             return None
-        ends, of = count(np.asarray(self._to_host(result)), spot.binding.attributes)
-        what = "rows" if spot.binding.node.op == "Softmax" else "elements"
+        ends, of = saturated(op, np.asarray(self._to_host(result)), spot.binding.attributes)
+        what = "elements" if op.shares is None else "rows"
         return (ends / of, f"{ends} of {of} {what} of %{name} are at their limits") if of else None
 
     def _see_units(self, spot: _Spot, result: Any, track: Track) -> None:

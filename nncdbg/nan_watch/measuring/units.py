@@ -5,14 +5,17 @@ These are the only quantities that look at a result once more; the results of ot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from nncdbg.engine.compilation.code import Code
+from nncdbg.engine.compilation.linking import Binding
 from nncdbg.engine.graph import Array
+from nncdbg.engine.ops import Op, lookup
+from nncdbg.engine.ops.schema import version_of
 
 EDGE = 0.01
 """How near to its end an activation is saturated, as a share of its range."""
@@ -20,39 +23,29 @@ EDGE = 0.01
 FEWEST_SAMPLES = 4
 """Samples of each unit without which nothing is said of dead ones."""
 
-_CUTTING = frozenset({"Relu", "Clip", "ThresholdedRelu", "HardSwish", "HardSigmoid", "Shrink"})
-"""Activations that are exactly 0 on one side."""
-
-_CHANNELS_FIRST = frozenset(
-    {"Conv", "ConvTranspose", "ConvInteger", "BatchNormalization", "InstanceNormalization"}
-    | {"GroupNormalization", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "Resize", "LRN"}
-)
-_CHANNELS_LAST = frozenset(
-    {"MatMul", "Gemm", "LayerNormalization", "RMSNormalization", "Attention", "MatMulInteger"}
-)
 _FURTHEST = 16
 """Statements looked back over for the layer that an activation belongs to."""
 
 
-def cuts(code: Code, pc: int) -> bool:
-    """Whether a statement is an activation that can leave a unit dead."""
-    node = code.nodes[pc]
-    if node.op != "Max":
-        return node.op in _CUTTING
-    contents = [code.template[slot] for slot in code.operands[pc]]
+def cuts(binding: Binding) -> bool:
+    """Whether a statement is an activation that can leave a unit dead, also one written as ``Max(x, 0)``."""
+    if binding.op.name != "Max":
+        return binding.op.rectifies
+    code = binding.code
+    contents = [code.template[slot] for slot in code.operands[binding.pc]]
     return any(isinstance(each, np.ndarray) and each.size and not each.any() for each in contents)
 
 
 def unit_axis(code: Code, pc: int, rank: int) -> int:
     """The axis along which the units of an activation's layer lie; a wanted one if the graph does not say."""
     for _ in range(_FURTHEST):
-        op = code.nodes[pc].op
-        if op in _CHANNELS_FIRST and rank > 1:
-            return 1
-        if op in _CHANNELS_LAST:
-            return rank - 1
+        node = code.nodes[pc]
+        op = lookup(node.op, version_of(node.op, code.opsets))
+        axis = None if op is None else op.unit_axis
+        if axis is not None and axis < rank:
+            return axis % rank
         before = [code.definition[slot] for slot in code.operands[pc] if code.definition[slot] >= 0]
-        if not before or op == "Transpose":
+        if not before or node.op == "Transpose":
             break
         pc = before[0]
     return 1 if rank > 3 else rank - 1
@@ -64,28 +57,20 @@ def alive_units(result: Array, axis: int) -> npt.NDArray[np.bool_]:
     return np.asarray((result != 0).any(axis=others))
 
 
-def _sigmoid_ends(result: Array, attributes: Mapping[str, Any]) -> tuple[int, int]:
-    return int(np.count_nonzero((result <= EDGE) | (result >= 1 - EDGE))), result.size
+def saturated(op: Op, result: Array, attributes: Mapping[str, Any]) -> tuple[int, int]:
+    """How many elements of an activation's result are at its bounds, and of how many.
 
-
-def _tanh_ends(result: Array, attributes: Mapping[str, Any]) -> tuple[int, int]:
-    return int(np.count_nonzero(np.abs(result) >= 1 - 2 * EDGE)), result.size
-
-
-def _softmax_ends(result: Array, attributes: Mapping[str, Any]) -> tuple[int, int]:
-    """Rows in which one element has it all; a row of one element has no choice."""
+    For an op that normalizes along `axis`: the rows in which one element is at the upper bound.  A row of one
+    element is not counted.
+    """
+    assert op.bounds is not None
+    low, high = op.bounds
+    edge = EDGE * (high - low)
+    if op.shares is None:
+        return int(np.count_nonzero((result <= low + edge) | (result >= high - edge))), result.size
     axis = attributes.get("axis")
     axis = -1 if axis is None else int(axis)
     if result.ndim == 0 or result.shape[axis] < 2:
         return 0, 0
     highest = result.max(axis=axis)
-    return int(np.count_nonzero(highest >= 1 - EDGE)), highest.size
-
-
-SATURATING: dict[str, Callable[[Array, Mapping[str, Any]], tuple[int, int]]] = {
-    "Sigmoid": _sigmoid_ends,
-    "HardSigmoid": _sigmoid_ends,
-    "Tanh": _tanh_ends,
-    "Softmax": _softmax_ends,
-}
-"""Op to `(result, attributes) -> (how many are at an end, of how many)`."""
+    return int(np.count_nonzero(highest >= high - edge)), highest.size

@@ -22,8 +22,6 @@ from nncdbg.engine.graph import Program
 from nncdbg.nan_watch.bundles.tensor_file import Entry, from_json, pack, to_json, unpack, write_tensors
 from nncdbg.nan_watch.reduction.case import ArrayStore, Case, case_of_program
 from nncdbg.nan_watch.reduction.sameness import Settings, Signature
-from nncdbg.textual_repr import parse
-from nncdbg.textual_repr.printer import print_program
 
 _KEY = "nncdbg"
 _WEIGHT, _INPUT = "weight:", "input:"
@@ -49,7 +47,7 @@ class Saved(msgspec.Struct, frozen=True):
 
 def origin_of(program: Program, inputs: Mapping[str, Any], settings: Settings) -> str:
     """A fingerprint of what is reduced: the program's text, the inputs, how it is run."""
-    digest = hashlib.sha256(print_program(program).encode("utf-8", "surrogateescape"))
+    digest = hashlib.sha256(program.text().encode("utf-8", "surrogateescape"))
     tensors, entries = pack(inputs)
     for key, array in tensors.items():
         digest.update(key.encode() + np.ascontiguousarray(array).tobytes())
@@ -68,7 +66,7 @@ def save_state(
     document = _Document(
         origin=origin,
         signature=signature,
-        text=print_program(program),
+        text=program.text(),
         inputs={name.removeprefix(_INPUT): entry for name, entry in entries.items()},
         runs=runs,
         done=done,
@@ -103,6 +101,6 @@ def load_state(path: Path, origin: str) -> Saved:
         )
     weights = [key for key in [*store.keys()] if key.startswith(_WEIGHT)]
     arrays = {key.removeprefix(_WEIGHT): store.read(key) for key in weights}
-    program = replace(parse(document.text, file=str(path)), readers=(ArrayStore(arrays),))
+    program = replace(Program.parse(document.text, file=str(path)), readers=(ArrayStore(arrays),))
     case = case_of_program(program, unpack(path, document.inputs))
     return Saved(case, document.signature, document.runs, document.done)

@@ -14,7 +14,6 @@ from nncdbg.nan_watch.measuring.gates import KINDS, RANGE, Gates
 from nncdbg.nan_watch.records import FAILED, OK, Operand, Report, Site, Use, WatchFinding
 from nncdbg.nan_watch.reports.bounds import NOTES, OPERANDS, STATEMENT, first, left_out, sentence, visible
 from nncdbg.nan_watch.reports.rules import kind_words
-from nncdbg.textual_repr.printer import listing_of
 
 
 class OnScreen(Protocol):
@@ -43,7 +42,7 @@ class Watched:
     @classmethod
     def of(cls, program: Program, gates: Gates | None = None) -> Watched:
         """With the text of `program` in which its lines are counted."""
-        lines = listing_of(program).full_lines()
+        lines = program.as_listing().full_lines()
         if gates is None:
             return cls(lines)
         kinds = [kind for kind in KINDS if kind in gates.kinds]

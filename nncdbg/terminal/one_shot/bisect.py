@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from nncdbg.engine.divergence.mixing import Place
     from nncdbg.nan_watch.bisection.bisection import Bisection
     from nncdbg.nan_watch.bisection.narrow_trial import Kept
-    from nncdbg.terminal.screen import Screen
+    from nncdbg.presentation.screen import Screen
 
 
 def main(arguments: Sequence[str]) -> int:
     """0 if a smallest set was found, 130 if it was interrupted, with the best so far."""
-    from nncdbg.terminal.screen import Screen
+    from nncdbg.presentation.screen import Screen
 
     options = _options(arguments)
     with told_in_json(options):
@@ -98,9 +98,8 @@ def _searched(search: Bisection) -> tuple[list[Place], list[Kept], bool]:
 
 def _write_mixed(search: Bisection, places: Sequence[Place], path: Path) -> None:
     from nncdbg.terminal.one_shot.text import stores_from, write_text
-    from nncdbg.textual_repr.printer import print_program
 
-    write_text(path, print_program(stores_from(search.mixed(places), path.parent)))
+    write_text(path, stores_from(search.mixed(places), path.parent).text())
 
 
 @contextmanager

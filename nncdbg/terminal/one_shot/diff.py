@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nncdbg.presentation.run_progress import under_way
 from nncdbg.terminal.one_shot.failure import told_in_json
 from nncdbg.terminal.options import (
     Parser,
@@ -22,7 +23,6 @@ from nncdbg.terminal.options import (
     make_debugger_of,
     say_notes,
 )
-from nncdbg.terminal.running import under_way
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from nncdbg.engine.divergence.report import DiffReport
     from nncdbg.engine.divergence.tolerance import Tolerance
     from nncdbg.engine.graph import Program
-    from nncdbg.terminal.screen import Screen
+    from nncdbg.presentation.screen import Screen
 
 
 def main(arguments: Sequence[str]) -> int:
     """Return 0 if the outputs agree, 1 if they differ, else the exit code of a side's failure."""
-    from nncdbg.terminal.screen import Screen
+    from nncdbg.presentation.screen import Screen
 
     options = _options(arguments)
     with told_in_json(options):
@@ -153,13 +153,13 @@ def _converse(
     options: Namespace, screen: Screen, program: Program, comparison: Lockstep | PairedRuns
 ) -> None:
     """The prompt on side A, at the first divergence, with side B at hand."""
+    from nncdbg.commands.session import CommandSession
     from nncdbg.engine.divergence.companion import Companion
     from nncdbg.terminal.repl import converse
-    from nncdbg.terminal.session import Session
 
     first = comparison.report.first
     debugger = make_debugger(options, program)
-    session = Session(debugger, options.model, screen)
+    session = CommandSession(debugger, options.model, screen)
     session.companion = Companion(comparison)
     comparison.b.debugger.restart()
 
@@ -196,7 +196,7 @@ def _document(options: Namespace, report: DiffReport, seconds: float, notes: lis
 
 
 def _print(screen: Screen, options: Namespace, report: DiffReport, arguments: Sequence[str]) -> None:
-    from nncdbg.terminal.divergence import print_report
+    from nncdbg.presentation.divergence import print_report
 
     print_report(screen, report)
     if not report.equal and not options.stop and options.golden is None:

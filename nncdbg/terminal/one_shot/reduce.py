@@ -12,22 +12,22 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nncdbg.presentation.run_progress import hearing
 from nncdbg.terminal.one_shot.failure import told_in_json
 from nncdbg.terminal.options import Parser, add_machine, add_model, chosen_program, given_inputs, say_notes
-from nncdbg.terminal.running import hearing
 
 if TYPE_CHECKING:
     from nncdbg.nan_watch.reduction.reducing import Job, Reduced
     from nncdbg.nan_watch.reduction.reduction import Progress
     from nncdbg.nan_watch.reduction.sameness import Settings
-    from nncdbg.terminal.screen import Screen
+    from nncdbg.presentation.screen import Screen
 
 INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str]) -> int:
     """0 if it is reduced and verified, 2 if a watch finds nothing, 130 if it was interrupted."""
-    from nncdbg.terminal.screen import Screen
+    from nncdbg.presentation.screen import Screen
 
     options = _options(arguments)
     with told_in_json(options):

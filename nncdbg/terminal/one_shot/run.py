@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nncdbg.engine.errors import NncdbgError, UsageError, failure_code
+from nncdbg.presentation.run_progress import under_way
 from nncdbg.terminal.one_shot.failure import error_document
 from nncdbg.terminal.options import (
     Parser,
@@ -25,11 +26,10 @@ from nncdbg.terminal.options import (
     say_notes,
     verify_observers,
 )
-from nncdbg.terminal.running import under_way
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
-    from nncdbg.terminal.screen import Screen
+    from nncdbg.presentation.screen import Screen
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
 
     1 if --verify-observers found a difference.
     """
-    from nncdbg.terminal.screen import Screen
+    from nncdbg.presentation.screen import Screen
 
     options = _options(arguments)
     screen = Screen()
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _run(options: Namespace, screen: Screen) -> int:
     from nncdbg.engine.execution.outputs import failure_of
-    from nncdbg.terminal.stops import fallbacks
+    from nncdbg.presentation.stops import fallbacks
 
     program = chosen_program(options)
     inputs, dims = given_inputs(options)
@@ -98,13 +98,13 @@ def _options(arguments: Sequence[str]) -> Namespace:
 
 def _print_outputs(screen: Screen, debugger: Debugger, files: dict[str, str]) -> None:
     from nncdbg.engine.expression import spelled
-    from nncdbg.terminal.display import described
-    from nncdbg.terminal.reasons import abnormal
-    from nncdbg.terminal.slices import ZEROS
-    from nncdbg.terminal.stops import look_at
+    from nncdbg.presentation.slices import ZEROS
+    from nncdbg.presentation.stops import layout_at
+    from nncdbg.presentation.tensor_text import described
+    from nncdbg.presentation.why import abnormal
 
     for name, content in (debugger.outputs or {}).items():
-        screen.put_line(described(name, content, look_at(debugger, screen)))
+        screen.put_line(described(name, content, layout_at(debugger, screen)))
     for path in files.values():
         screen.note(f"saved {path}")
     found = abnormal(debugger, screen, [*(debugger.outputs or ())])
@@ -145,7 +145,7 @@ def _output(name: str, content: Any, files: dict[str, str]) -> dict[str, Any]:
 
 def _save(debugger: Debugger, folder: str) -> dict[str, str]:
     """Write every output; names become file names in which only letters, digits, `_ . -` stand."""
-    from nncdbg.terminal.dumping import write_tensors
+    from nncdbg.presentation.tensor_files import write_tensors
 
     directory = Path(folder)
     try:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.frontends.printed import forget_printed, note_printed
 from nncdbg.engine.inputs.binding import symbolic_sizes
-from nncdbg.terminal.new_file import new_file
+from nncdbg.presentation.atomic_file import new_file
+from nncdbg.presentation.screen import Screen
 from nncdbg.terminal.options import Parser, add_model, chosen_program
-from nncdbg.terminal.screen import Screen
 
 if TYPE_CHECKING:
     from nncdbg.engine.graph import Program, Value
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str]) -> int:
     """Print the text, or write it to a file, from where its stores are found again."""
-    from nncdbg.textual_repr.printer import print_program
-
     options = _options(arguments)
     program = chosen_program(options)
     if options.json:
@@ -43,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
         shown = replace(shown, prefixes={})
     elif not shown.prefixes:
         shown = replace(shown, prefixes=None)
-    text = print_program(shown, locations=not options.no_loc)
+    text = shown.text(locations=not options.no_loc)
     if options.output:
         write_text(Path(options.output), text)
     else:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.errors import NncdbgError, StoppedRun
+from nncdbg.presentation.run_progress import hearing, under_way
 from nncdbg.terminal.one_shot.failure import told_in_json
 from nncdbg.terminal.options import (
     Parser,
@@ -22,7 +23,6 @@ from nncdbg.terminal.options import (
     given_inputs,
     verify_observers,
 )
-from nncdbg.terminal.running import hearing, under_way
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from nncdbg.nan_watch.measuring.gates import Gates
     from nncdbg.nan_watch.records import Report
     from nncdbg.nan_watch.reports import Watched
-    from nncdbg.terminal.screen import Screen
+    from nncdbg.presentation.screen import Screen
 
 _FILES = ("junit", "sarif", "markdown")
 """Reports that go to a file, each an option of its name."""
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
 
     If several of these happened, the highest.
     """
-    from nncdbg.terminal.screen import Screen
+    from nncdbg.presentation.screen import Screen
 
     options = _options(arguments)
     with told_in_json(options):
@@ -350,11 +350,9 @@ def _on_screen(screen: Screen, program: Program, watched: Watched) -> Watched:
     """The parts of a watch for a report whose lines are fitted to the screen."""
     if not screen.shortens:
         return watched
-    from nncdbg.terminal.statements import FittedText
-    from nncdbg.textual_repr.printer import listing_of
+    from nncdbg.presentation.short_statements import FittedText
 
-    shown = listing_of(program)
-    return replace(watched, screen=FittedText(program, shown, screen.out.width))
+    return replace(watched, screen=FittedText(program, program.as_listing(), screen.out.width))
 
 
 # -- telling -----------------------------------------------------------------------------------------

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.diagnosis.cause import Birth
-from nncdbg.engine.diagnosis.causes.places import flat
 from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.observers.catching import holds_any
 from nncdbg.engine.ops import lookup
+from nncdbg.engine.ops.causes import Birth
+from nncdbg.engine.ops.causes.places import flat
 from nncdbg.engine.ops.schema import complete, newest_opset, split
 
 

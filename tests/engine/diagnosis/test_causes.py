@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nncdbg.engine.diagnosis.cause import NAMES, Birth
-from nncdbg.engine.diagnosis.causes import cause_of, explained, legal
+from nncdbg.engine.diagnosis.explaining import cause_of, explained, legal
 from nncdbg.engine.dtypes import NUMPY, ONNX
 from nncdbg.engine.ops import declaration
+from nncdbg.engine.ops.causes import NAMES, Birth
 from nncdbg.engine.ops.schema import complete
 from tests.engine.diagnosis.births import born, tensor
 

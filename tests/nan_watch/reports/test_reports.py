@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.engine.diagnosis.cause import NAMES
+from nncdbg.engine.ops.causes import NAMES
 from nncdbg.nan_watch.measuring.gates import gate_names
 from nncdbg.nan_watch.memory import wording as memory_words
 from nncdbg.nan_watch.reports import FORMS
@@ -18,7 +18,7 @@ from nncdbg.nan_watch.reports.bounds import sentence, visible
 from nncdbg.nan_watch.reports.rules import CAUSES, rule_of
 from nncdbg.nan_watch.reports.text import lines
 from nncdbg.nan_watch.reports.wording import Watched, headline
-from nncdbg.terminal.statements import FittedText
+from nncdbg.presentation.short_statements import FittedText
 from nncdbg.textual_repr.printer import listing
 from tests.nan_watch.reports.made_reports import HOSTILE_NAMES, REPORTS, WATCHED, failed, of_text, plain
 

@@ -8,12 +8,12 @@ from nncdbg.engine.errors import GraphError, NncdbgError
 from nncdbg.engine.graph import DEFAULT_DOMAIN, Node, Operand
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import schema, split, version_of, versions_of
+from nncdbg.engine.text.lexemes import nearest
+from nncdbg.engine.text.prefixes import Prefixes
 from nncdbg.textual_repr.blocks import Block
 from nncdbg.textual_repr.language_server.analysis.events import Closed, Ended, Entry, Event, Left, Opened
 from nncdbg.textual_repr.language_server.document.records import Problem, Span
 from nncdbg.textual_repr.language_server.document.tokens import arguments, mentions, tokens
-from nncdbg.textual_repr.lexemes import nearest
-from nncdbg.textual_repr.prefixes import Prefixes
 
 
 def problems_of(

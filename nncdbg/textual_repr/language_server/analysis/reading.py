@@ -10,16 +10,16 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 
 from nncdbg.engine.graph import Constant, Node
+from nncdbg.engine.text.lexemes import Flaw
+from nncdbg.engine.text.prefixes import NO_PREFIXES, Prefixes
 from nncdbg.textual_repr.blocks import Block
 from nncdbg.textual_repr.language_server.analysis.events import Closed, Ended, Entry, Event, Left, Opened
 from nncdbg.textual_repr.language_server.analysis.stretches import MOST, Stretch, stretch_of
 from nncdbg.textual_repr.language_server.document.memory import Memory
 from nncdbg.textual_repr.language_server.document.records import Problem, Span
 from nncdbg.textual_repr.language_server.document.tokens import mentions
-from nncdbg.textual_repr.lexemes import Flaw
 from nncdbg.textual_repr.parser import Parser
 from nncdbg.textual_repr.plain import SEPARATOR, plain_statement
-from nncdbg.textual_repr.prefixes import NO_PREFIXES, Prefixes
 from nncdbg.textual_repr.resolution import Call
 from nncdbg.textual_repr.statements import Mark, Names
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from nncdbg.engine.text.prefixes import Prefixes
 from nncdbg.textual_repr.blocks import Block
 from nncdbg.textual_repr.language_server.analysis.reading import GraphReading
 from nncdbg.textual_repr.language_server.document.records import Problem, Span
 from nncdbg.textual_repr.language_server.document.tokens import kind_of_line, mentions
-from nncdbg.textual_repr.prefixes import Prefixes
 from nncdbg.textual_repr.resolution import shown
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TypeAlias
 
+from nncdbg.engine.text.listing import Listing, Path
 from nncdbg.textual_repr.language_server.document.tokens import tokens
-from nncdbg.textual_repr.listing import Listing, Path
 
 Anchor: TypeAlias = "tuple[str, Path, int]"
 """What a line is, the block that it opens or belongs to, and its number there."""

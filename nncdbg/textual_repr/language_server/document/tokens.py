@@ -12,9 +12,9 @@ from functools import lru_cache
 from typing import Any
 
 from nncdbg.engine.dtypes import NUMPY
+from nncdbg.engine.text.lexemes import BARE, OP, PREFIX_END, RESERVED, STRING
+from nncdbg.engine.text.prefixes import NO_PREFIXES, Prefixes
 from nncdbg.textual_repr.language_server.document.records import Kind, Mention, Token
-from nncdbg.textual_repr.lexemes import BARE, OP, PREFIX_END, RESERVED, STRING
-from nncdbg.textual_repr.prefixes import NO_PREFIXES, Prefixes
 from nncdbg.textual_repr.reading import salvaged
 
 _DTYPES = "|".join(sorted(NUMPY, key=len, reverse=True))

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from lsprotocol import types
 
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.textual_repr.language_server.analysis.analysis import CallSite, Chunk
 from nncdbg.textual_repr.language_server.document.document import Document
 from nncdbg.textual_repr.language_server.features.navigation import graph_at
 from nncdbg.textual_repr.language_server.features.symbols import last_line
-from nncdbg.textual_repr.lexemes import name_text
 
 if TYPE_CHECKING:
     from nncdbg.textual_repr.language_server.server import NncServer, Place

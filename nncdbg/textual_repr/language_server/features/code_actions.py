@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from lsprotocol import types
 
 from nncdbg.engine.dtypes import NUMPY
+from nncdbg.engine.text.lexemes import BARE, PREFIXED, name_text, quote
+from nncdbg.engine.text.types import print_type
 from nncdbg.textual_repr.language_server.analysis.analysis import Analysis
 from nncdbg.textual_repr.language_server.analysis.events import Entry
 from nncdbg.textual_repr.language_server.document.document import Document
@@ -25,7 +27,6 @@ from nncdbg.textual_repr.language_server.rewriting.layer_flattening import (
     remove_graph,
 )
 from nncdbg.textual_repr.language_server.rewriting.layer_grouping import group, selected
-from nncdbg.textual_repr.lexemes import BARE, PREFIXED, name_text, print_type, quote
 
 if TYPE_CHECKING:
     from nncdbg.textual_repr.language_server.server import NncServer

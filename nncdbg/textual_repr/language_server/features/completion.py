@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from lsprotocol import types
 
 from nncdbg.engine.graph import TensorType, Value
+from nncdbg.engine.text.lexemes import name_text
 from nncdbg.textual_repr.blocks import ENDS
 from nncdbg.textual_repr.language_server.analysis.calls import bound_variables, open_call
 from nncdbg.textual_repr.language_server.document.records import Span, Token
@@ -18,7 +19,6 @@ from nncdbg.textual_repr.language_server.features import completion_items as ite
 from nncdbg.textual_repr.language_server.features.completion_items import Target
 from nncdbg.textual_repr.language_server.features.op_documentation import attribute_markdown, op_markdown
 from nncdbg.textual_repr.language_server.features.signatures import Formal, signature
-from nncdbg.textual_repr.lexemes import name_text
 
 if TYPE_CHECKING:
     from nncdbg.textual_repr.language_server.server import NncServer, Place

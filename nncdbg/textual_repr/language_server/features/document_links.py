@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from lsprotocol import types
 from pygls.uris import from_fs_path, to_fs_path
 
+from nncdbg.engine.text.lexemes import STRING
 from nncdbg.textual_repr.language_server.document.document import Document
 from nncdbg.textual_repr.language_server.document.records import Span
-from nncdbg.textual_repr.lexemes import STRING
 from nncdbg.textual_repr.reading import salvaged
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from lsprotocol import types
 
+from nncdbg.engine.text.types import print_type
 from nncdbg.textual_repr.language_server.analysis.analysis import Analysis
 from nncdbg.textual_repr.language_server.document.document import Document
 from nncdbg.textual_repr.language_server.document.records import Definition, Span
-from nncdbg.textual_repr.lexemes import print_type
 
 if TYPE_CHECKING:
     from nncdbg.textual_repr.language_server.server import NncServer

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from lsprotocol import types
 from pygls.exceptions import JsonRpcInvalidParams
 
+from nncdbg.engine.text.lexemes import Flaw, name_text, unquote
+from nncdbg.engine.text.prefixes import Prefixes
 from nncdbg.textual_repr.blocks import Block
 from nncdbg.textual_repr.language_server.document.records import Definition, Span
 from nncdbg.textual_repr.language_server.features.navigation import graph_at, reference_spans
-from nncdbg.textual_repr.lexemes import Flaw, name_text, unquote
-from nncdbg.textual_repr.prefixes import Prefixes
 
 if TYPE_CHECKING:
     from nncdbg.textual_repr.language_server.server import NncServer, Place

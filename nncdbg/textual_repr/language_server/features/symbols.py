@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 from lsprotocol import types
 from pygls.uris import from_fs_path, to_fs_path
 
+from nncdbg.engine.text.lexemes import name_text
+from nncdbg.engine.text.types import value_text
 from nncdbg.textual_repr.blocks import Block
 from nncdbg.textual_repr.language_server.analysis.analysis import Analysis, Chunk
 from nncdbg.textual_repr.language_server.analysis.events import Opened
 from nncdbg.textual_repr.language_server.document.document import Document, split
 from nncdbg.textual_repr.language_server.document.records import Span
 from nncdbg.textual_repr.language_server.document.tokens import kind_of_line, tokens
-from nncdbg.textual_repr.lexemes import name_text, value_text
 
 if TYPE_CHECKING:
     from nncdbg.textual_repr.language_server.server import NncServer

@@ -12,6 +12,8 @@ from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import Literal, Node, Type
 from nncdbg.engine.inference.statements import literal_dtype
 from nncdbg.engine.inference.types import bind_symbols, literal_array, type_of_array, with_symbols
+from nncdbg.engine.text.lexemes import Flaw, name_text
+from nncdbg.engine.text.types import parse_type, print_type
 from nncdbg.textual_repr.blocks import Block
 from nncdbg.textual_repr.language_server.analysis.analysis import Analysis, Chunk
 from nncdbg.textual_repr.language_server.document.document import Document
@@ -19,7 +21,6 @@ from nncdbg.textual_repr.language_server.document.line_edits import remove_lines
 from nncdbg.textual_repr.language_server.document.records import Definition, Mention, Token
 from nncdbg.textual_repr.language_server.document.tokens import tokens
 from nncdbg.textual_repr.language_server.features.symbols import last_line
-from nncdbg.textual_repr.lexemes import Flaw, name_text, parse_type, print_type
 from nncdbg.textual_repr.literals import literal_text
 
 

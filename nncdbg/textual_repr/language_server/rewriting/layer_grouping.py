@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from lsprotocol import types
 
 from nncdbg.engine.graph import Node, Type, Value
+from nncdbg.engine.text.lexemes import PREFIX_END, name_text
+from nncdbg.engine.text.types import value_text
 from nncdbg.textual_repr.blocks import Block
 from nncdbg.textual_repr.language_server.analysis.analysis import Analysis
 from nncdbg.textual_repr.language_server.analysis.events import Ended, Entry, Left
@@ -16,7 +18,6 @@ from nncdbg.textual_repr.language_server.document.document import Document
 from nncdbg.textual_repr.language_server.document.line_edits import insert_below, replace_lines
 from nncdbg.textual_repr.language_server.features.symbols import last_line
 from nncdbg.textual_repr.language_server.rewriting.layer_flattening import CannotMove
-from nncdbg.textual_repr.lexemes import PREFIX_END, name_text, value_text
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,21 @@
+"""Every command of the prompt, by theme; importing this package fills the table."""
+
+from __future__ import annotations
+
+from nncdbg.commands import (  # noqa: F401
+    at_stops,
+    changing,
+    comparing,
+    dumping,
+    listing,
+    looking,
+    moving,
+    python,
+    session_files,
+    stack,
+    states,
+    stopping,
+)
+from nncdbg.commands.table import GROUPS, TABLE, Command, find, resolve
+
+__all__ = ["GROUPS", "TABLE", "Command", "find", "resolve"]

@@ -1,0 +1,65 @@
+"""Commands that run at each stop: `display` prints expressions, `commands` runs a list of commands."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nncdbg.commands.command_blocks import Script
+from nncdbg.commands.table import command, whole_number
+from nncdbg.engine.errors import UsageError
+
+if TYPE_CHECKING:
+    from nncdbg.commands.session import CommandSession
+
+
+@command("display", group="looking", arguments="[EXPR]", completes=("value", "function"))
+def display(session: CommandSession, text: str) -> None:
+    """Print an expression at every stop; without EXPR, print all displays.
+
+      display max(abs(%h))
+    `undisplay NUMBER` removes a display; `info display` lists all displays.
+    """
+    if not text:
+        session.show_displays()
+        return
+    session.debugger.values.read(text)
+    number = max(session.displays, default=0) + 1
+    session.displays[number] = text
+    session.show_displays([number])
+
+
+@command("undisplay", group="looking", arguments="[NUMBER...]", completes=("display",))
+def undisplay(session: CommandSession, text: str) -> None:
+    """Stop displaying expressions; without NUMBER, all."""
+    numbers = [whole_number("undisplay", word) for word in text.replace(",", " ").split()]
+    for number in numbers:
+        if number not in session.displays:
+            raise UsageError(f"there is no display {number}", hint="list the displays with `info display`")
+    for number in numbers or [*session.displays]:
+        del session.displays[number]
+
+
+@command("commands", group="stopping", arguments="[NUMBER]", completes=("breakpoint",))
+def commands(session: CommandSession, text: str) -> None:
+    """Set the commands to run when a breakpoint stops the program.
+
+    Without NUMBER, use the latest breakpoint.  Write one command per line, then a line with `end`:
+      commands 1
+      p max(%h)
+      continue
+      end
+    After a command that moves the program, the remaining commands do not run.  If the first command is
+    `silent`, the prompt prints no stop message.  An empty list removes the commands.
+    """
+    debugger = session.debugger
+    if not text and not debugger.breakpoints:
+        raise UsageError("there are no breakpoints", hint="set a breakpoint with `break PLACE`")
+    number = whole_number("commands", text) if text else debugger.breakpoints[-1].number
+    debugger.breakpoint(number)
+
+    def store(lines: list[str]) -> None:
+        session.scripts.pop(number, None)
+        if lines:
+            session.scripts[number] = Script((lines[0].strip(), *lines[1:]), session.replaying)
+
+    session.collect("commands", store, holds_commands=True)

@@ -1,0 +1,166 @@
+"""Commands that change values, and that name and visit moments and branches."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from nncdbg.commands.settings import change_setting
+from nncdbg.commands.table import command, needs, no_arguments, whole_number
+from nncdbg.engine.errors import UsageError
+from nncdbg.engine.expression import (
+    evaluate,
+    evaluate_index,
+    resolve_name,
+    split_assignment,
+    split_definition,
+    split_target,
+)
+from nncdbg.engine.inputs.data_specs import split_data
+from nncdbg.presentation.run_progress import print_messages
+from nncdbg.presentation.stops import layout_at, value_or_reason
+
+if TYPE_CHECKING:
+    from nncdbg.commands.session import CommandSession
+    from nncdbg.engine.debugger import Debugger
+    from nncdbg.engine.stopping.control import Stop
+
+
+@command("set", group="changing", arguments="%value[INDEX] = EXPR", completes=("value", "function"))
+def set_(session: CommandSession, text: str) -> None:
+    """Change a value or a part of it, and recompute dependent values.
+
+      set %h[0, 3] = 0        set %h += 1            set %h[isnan(%h)] = 0
+      set %h = zeros          set %h = normal[2,3]   set %h = FILE.npy
+      set %x = photo.png:/255,resize
+      set $limit = 3          defines a name for expressions, and prints nothing
+      set names full          shows long names whole; `show settings` lists the settings
+    The run without the change remains as a branch (see `branches`, `diff`).  After `back` or
+    `restart`, the run repeats the change at the same point.  If the current op has no kernel,
+    set its results to continue the run.
+    """
+    debugger = session.debugger
+    scope = debugger.values
+    if change_setting(session.screen, text):
+        return
+    text = re.sub(r"^var(?:iable)?\s+(?=[%$\w\"])", "", needs("set", text))
+    if split_definition(text) is not None:
+        debugger.evaluate(text)
+        return
+    data = split_data(text)
+    if data is not None and not scope.has(data[1]):
+        target, index = split_target(data[0], scope.has, scope.names)
+        _set(session, target, data[1], None if index is None else evaluate_index(index, scope))
+        return
+    target, index, value = split_assignment(text, scope.has, scope.names)
+    place = None if index is None else evaluate_index(index, scope)
+    _set(session, target, evaluate(value, scope), place)
+
+
+def _set(session: CommandSession, name: str, value: Any, index: Any = None) -> None:
+    debugger = session.debugger
+    awaited = name in debugger.awaited
+    branch = debugger.set_value(name, value, index)
+    print_messages(debugger, session.screen)
+    session.screen.put_line(value_or_reason(debugger, name, layout_at(debugger, session.screen)))
+    if awaited:
+        line = debugger.line_of(debugger.frames[0], debugger.frames[0].pc)
+        session.screen.put(f"from now on, nncdbg uses this value instead of running the op at line {line}")
+    else:
+        session.screen.put(f"this is branch {branch.number}; branch {branch.parent} is unchanged")
+        for sentence in debugger.late_decisions():
+            session.screen.put(sentence)
+
+
+@command("load", group="changing", arguments="%value = FILE", completes=("value", "file"))
+def load(session: CommandSession, text: str) -> None:
+    """Set a value to a `.npy`, `.npz` or image file (pickles are refused)."""
+    name, equals, path = needs("load", text).partition("=")
+    if not equals or not path.strip():
+        hint = "add one: `load %h = FILE.npy`, FILE.npz:KEY or FILE.png:STEPS"
+        raise UsageError("the file is missing", hint=hint)
+    scope = session.debugger.values
+    target = resolve_name(name.strip(), scope.has, scope.names)
+    _set(session, target, _unquoted(path))
+
+
+def _unquoted(path: str) -> str:
+    return path.strip().strip("\"'")
+
+
+@command("mark", group="changing", arguments="[NAME]")
+def mark(session: CommandSession, text: str) -> None:
+    """Set a mark at this point of the run, for `goto NAME`."""
+    known = session.debugger.timeline.marks
+    name = text or next(f"m{number}" for number in range(1, len(known) + 2) if f"m{number}" not in known)
+    if name.lstrip("+-").isdigit():
+        raise UsageError(
+            f"the name of a mark cannot be a number: {name}",
+            hint="choose another name; in `goto NUMBER`, NUMBER is a count of statements",
+        )
+    made = session.debugger.mark(name)
+    session.screen.put(f"mark {made.name}: after {made.tick} statements, branch {made.branch}")
+
+
+@command("marks", group="changing")
+def marks(session: CommandSession, text: str) -> None:
+    """List the marks."""
+    no_arguments("marks", text)
+    for made in session.debugger.timeline.marks.values():
+        session.screen.put(f"{made.name}: after {made.tick} statements, branch {made.branch}")
+    if not session.debugger.timeline.marks:
+        session.screen.put("there are no marks")
+
+
+@command("goto", group="changing", arguments="NAME | NUMBER", completes=("mark",))
+def goto(session: CommandSession, text: str) -> None:
+    """Go to a mark, or to the point after NUMBER statements.
+
+    `goto` ignores breakpoints on the way.
+    """
+    place = needs("goto", text)
+    session.move(
+        lambda: session.debugger.go_to(int(place) if place.lstrip("+-").isdigit() else place), forward=False
+    )
+
+
+@command("branches", group="changing")
+def branches(session: CommandSession, text: str) -> None:
+    """List branches: the original run, plus one per `set`."""
+    no_arguments("branches", text)
+    timeline = session.debugger.timeline
+    for branch in timeline.branches.values():
+        star = "*" if branch.number == timeline.branch else " "
+        tick = timeline.tick if branch.saved is None else branch.saved.machine.tick
+        source = (
+            "" if branch.parent is None else f", from branch {branch.parent} after {branch.tick} statements"
+        )
+        ahead = "".join(
+            f"; %{edit.name} is set again after {edit.tick} statements" for edit in timeline.ahead_on(branch)
+        )
+        session.screen.put(
+            f"{star}{branch.number}: {branch.title}{source}; now after {tick} statements{ahead}"
+        )
+
+
+@command("branch", group="changing", arguments="NUMBER", completes=("branch",))
+def branch(session: CommandSession, text: str) -> None:
+    """Switch to another branch, at the moment where you left it."""
+    number = known_branch(session.debugger, whole_number("branch", needs("branch", text)))
+
+    def switch() -> Stop:
+        from nncdbg.engine.time.timeline import Mark
+
+        timeline = session.debugger.timeline
+        saved = timeline.branches[number].saved
+        tick = timeline.tick if saved is None else saved.machine.tick
+        return session.debugger.go_to(Mark("", number, tick))
+
+    session.move(switch, forward=False)
+
+
+def known_branch(debugger: Debugger, number: int) -> int:
+    known = debugger.timeline.branches
+    if number not in known:
+        raise UsageError(f"there is no branch {number}", hint=f"use one of: {', '.join(map(str, known))}")
+    return number

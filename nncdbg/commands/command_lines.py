@@ -1,0 +1,64 @@
+"""Lines as typed or read from a file: the command word, the rest, and whether a line is an expression."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from nncdbg.engine.errors import NncdbgError, UsageError
+
+if TYPE_CHECKING:
+    from nncdbg.engine.debugger import Debugger
+
+_OPERATOR = re.compile(r"(?:[<>*/+@,]|==|!=|%\s)\s*\S|-\s|(?:and|or)\s")
+"""What makes a line that begins with a value's name an expression, though a command has that name too."""
+
+
+def split_command(text: str) -> tuple[str, str]:
+    """The first word, which may touch a sigil (`p%x`), and what follows; `!` is a word."""
+    end = int(text.startswith("!"))
+    while not text.startswith("!") and end < len(text) and (text[end].isalnum() or text[end] in "_-?"):
+        end += 1
+    if end == 0:
+        end = len(text.split(maxsplit=1)[0])
+    return text[:end], text[end:].strip()
+
+
+def read_commands(path: str) -> list[str]:
+    """The lines of a command file.  Raises UsageError if it cannot be read."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise UsageError(f"cannot read the commands in {path}: {reason}") from None
+
+
+def is_expression(debugger: Debugger, text: str) -> bool:
+    """Whether a line is an expression: it begins with no command, or with a function or a value that has the
+    name of a command, as in `stats(%h).nan` and `h.mean()`.
+    """
+    from nncdbg.commands import find
+    from nncdbg.engine.expression.functions import PREFIXES, function_name
+
+    scope = debugger.values
+    word, rest = split_command(text)
+    follows = text[len(word) : len(word) + 1]
+    if follows == "(" and function_name(word) or follows in ("[", ".") and scope.has(word):
+        return True
+    if follows == "." and word in PREFIXES:
+        return True
+    if word and scope.has(word) and _OPERATOR.match(rest):
+        return True
+    try:
+        find(word)
+    except UsageError:
+        if follows == "(" or not word[:1].isalpha() or (scope.has(word) and not rest):
+            return True
+    else:
+        return False
+    try:
+        scope.read(text)
+    except NncdbgError:
+        return False
+    return True

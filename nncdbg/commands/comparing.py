@@ -1,0 +1,159 @@
+"""`diff`: a value beside what it is elsewhere: on another branch, on another side, by its micro program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nncdbg.commands.changing import known_branch
+from nncdbg.commands.table import command, needs, whole_number
+from nncdbg.engine.errors import UsageError
+from nncdbg.engine.expression import evaluate_index, spelled, split_target
+from nncdbg.presentation.breakpoint_syntax import split_value
+
+if TYPE_CHECKING:
+    from nncdbg.commands.session import CommandSession
+    from nncdbg.engine.debugger import Debugger
+    from nncdbg.engine.graph import Array
+    from nncdbg.stats import Comparison
+
+
+@command("diff", group="changing", arguments="%value[INDEX] [BRANCH]", completes=("value", "branch"))
+def diff(session: CommandSession, text: str) -> None:
+    """Compare a value with the same value at this step of another branch.
+
+    Without BRANCH, use the parent branch, or the latest branch if there is no parent.  After
+    `nncdbg diff --stop`, compare the value with side B.  At a stop of `--check micro`, compare the
+    kernel with the micro program.  With an index (`diff %h[0, :4]`), show the elements of both values.
+    """
+    debugger = session.debugger
+    scope = debugger.values
+    target, number = _split(needs("diff", text))
+    name, index = split_target(target, scope.has, scope.names)
+    here = scope.value(name)
+    micro = debugger.micro.disagreement if debugger.micro is not None else None
+    if number:
+        there, titles = _on_branch(debugger, name, known_branch(debugger, whole_number("diff", number)))
+    elif session.companion is not None:
+        other, there = session.companion.value(debugger, name)
+        titles = ("side A", "side B" if other == name else f"side B, {spelled(other)}")
+    elif micro is not None and micro.name == name and debugger.stop.finding is not None:
+        there, titles = micro.micro, ("the kernel", "the micro program")
+    else:
+        there, titles = _on_branch(debugger, name, other_branch(debugger))
+    if index is None:
+        _show_comparison(session, name, (here, there), titles)
+    else:
+        _show_parts(session, (here, there), titles, evaluate_index(index, scope))
+
+
+def _split(text: str) -> tuple[str, str]:
+    """The value, with its index, and the branch's number, empty if there is none."""
+    name, rest = split_value(text)
+    if rest.startswith("["):
+        end = rest.rindex("]") + 1 if "]" in rest else len(rest)
+        return name + rest[:end], rest[end:].strip()
+    return name, rest
+
+
+def _on_branch(debugger: Debugger, name: str, branch: int) -> tuple[Any, tuple[str, str]]:
+    there = value_on_branch(debugger, name, branch)
+    return there, (f"branch {debugger.timeline.branch}", f"branch {branch}")
+
+
+def other_branch(debugger: Debugger) -> int:
+    """The branch that this one comes from, or the latest other one.  Raises UsageError if there is none."""
+    timeline = debugger.timeline
+    parent = timeline.branches[timeline.branch].parent
+    others = [number for number in timeline.branches if number != timeline.branch]
+    if parent is not None:
+        return parent
+    if not others:
+        raise UsageError("there is only one branch", hint="start another branch with `set`")
+    return others[-1]
+
+
+def value_on_branch(debugger: Debugger, name: str, branch: int) -> Array:
+    """A value on another branch, after as many statements as have run here.
+
+    Raises NotComputed if it does not stand there.
+    """
+    from nncdbg.engine.compilation.code import UNSET
+    from nncdbg.engine.errors import NotComputed
+    from nncdbg.engine.time.timeline import EVICTED
+
+    machine = debugger.timeline.other(branch, debugger.timeline.tick)
+    if machine.tick < debugger.timeline.tick and not machine.ended:
+        raise NotComputed(
+            f"the run of branch {branch} to this step was interrupted", hint="repeat the command"
+        )
+    for frame in reversed(machine.frames):
+        slot = frame.code.slot_of.get(name)
+        if slot is None or (frame.code.definition[slot] >= frame.pc and not machine.ended):
+            continue
+        content = frame.slots[slot]
+        if content is not UNSET and content is not EVICTED:
+            return np.asarray(content)
+    raise NotComputed(
+        f"{spelled(name)} is not available on branch {branch} after {machine.tick} statements",
+        hint="go to a step where both branches have the value",
+    )
+
+
+def _show_parts(session: CommandSession, pair: tuple[Any, Any], titles: tuple[str, str], index: Any) -> None:
+    from nncdbg.presentation.element_grid import grid
+
+    for title, array in zip(titles, pair, strict=True):
+        if not isinstance(array, np.ndarray):
+            raise UsageError("only a tensor can be indexed")
+        session.screen.put(f"{title}:")
+        session.screen.put(grid(array, index, layout=session.screen.layout))
+
+
+def _show_comparison(
+    session: CommandSession, name: str, pair: tuple[Any, Any], titles: tuple[str, str]
+) -> None:
+    from nncdbg.presentation.stops import layout_at
+    from nncdbg.presentation.tensor_text import described
+    from nncdbg.stats import compare
+
+    layout = layout_at(session.debugger, session.screen)
+    for title, array in zip(titles, pair, strict=True):
+        side = f"  ({title})"
+        line = described(name, array, replace(layout, width=max(1, layout.width - len(side))))
+        session.screen.put_line(line.append(side, "dim"))
+    if not all(isinstance(array, np.ndarray) for array in pair) or pair[0].shape != pair[1].shape:
+        return  # Both lines say what they are; there is no distance.
+    found = compare(*pair)
+    if not found.mismatched:
+        session.screen.put("all elements are equal")
+        return
+    session.screen.put(f"{found.mismatched} of {found.count} elements differ")
+    for fact in _distances(found):
+        session.screen.put(f"  {fact}")
+    if found.worst is not None:
+        left, right = (array[found.worst] for array in pair)
+        session.screen.put(f"  worst at {list(found.worst)}: {left} ({titles[0]}), {right} ({titles[1]})")
+
+
+def _distances(found: Comparison) -> Iterator[str]:
+    """How far the sides are apart: elements that are not finite on one side, then distances of the others."""
+    if found.nan_mismatch:
+        yield f"NaN on one side: {found.nan_mismatch}"
+    if found.inf_mismatch:
+        yield f"Inf on one side, or of the other sign: {found.inf_mismatch}"
+    if found.mismatched == found.nan_mismatch + found.inf_mismatch:
+        if found.mismatched < found.count:
+            yield "the other elements are equal"
+        return
+    for label, figure in (
+        ("largest difference", found.max_abs),
+        ("largest relative difference", found.max_rel),
+        ("mean difference", found.mean_abs),
+        ("cosine", found.cosine),
+    ):
+        if figure is not None:
+            yield f"{label} {figure:.6g}"

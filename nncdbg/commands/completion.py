@@ -1,0 +1,165 @@
+"""What can stand where the cursor is: commands, values, ops, graphs, marks, file names.
+
+Plain functions over a session; `prompt` fits them to prompt_toolkit.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from nncdbg.engine.errors import UsageError
+from nncdbg.engine.escaping import HOSTILE
+from nncdbg.engine.expression import spelled
+from nncdbg.presentation.elements import short_name_text
+
+if TYPE_CHECKING:
+    from nncdbg.commands.session import CommandSession
+
+_WORD = re.compile(r'[%@]?"(?:[^"\\]|\\.)*$|[%@$]?[\w/.$:-]*$')
+"""The word that ends at the cursor: a sigil and what a name is made of, or an open quoted name."""
+
+_PATH = re.compile(r"\S*$")
+
+_EXPRESSION = ("value", "function")
+
+_PART = 2
+"""Characters from which a word completes to names that contain it."""
+
+
+def candidates(session: CommandSession, line: str) -> tuple[str, list[str]]:
+    """(the word that ends `line`, all that it can become): what begins with it, else values that contain it.
+
+    `line` is what stands before the cursor.
+    """
+    head = re.match(r"\s*([\w?]*)$", line)
+    if head is not None:
+        names = [*_commands(session), *(_functions(session, head[1]) if head[1] else ())]
+        return head[1], _matching(head[1], names)
+    from nncdbg.commands import find
+    from nncdbg.commands.command_lines import split_command
+
+    name, _ = split_command(line.lstrip())
+    try:
+        kinds = find(name).completes
+    except UsageError:
+        if not _begins_expression(session, name, line.lstrip()):
+            return "", []
+        kinds = _EXPRESSION
+    word = _ending(_PATH if "file" in kinds and "value" not in kinds else _WORD, line)
+    if "file" in kinds and (kinds == ("file",) or not word.startswith("%")):
+        word = _ending(_PATH, line)
+    names = [name for kind in kinds for name in _SOURCES[kind](session, word)]
+    return word, _matching(word, names) or _containing(session, word, kinds)
+
+
+def _begins_expression(session: CommandSession, word: str, line: str) -> bool:
+    """Whether a line that begins with `word`, which is no command, can become an expression."""
+    return not word[:1].isalpha() or line[len(word) :][:1] == "(" or session.debugger.values.has(word)
+
+
+def _ending(pattern: re.Pattern[str], line: str) -> str:
+    match = pattern.search(line)
+    return match.group() if match else ""
+
+
+def _matching(word: str, names: Iterable[str]) -> list[str]:
+    """Names that begin with the word, with or without their sigil and quotes.
+
+    A name that could steer the terminal is left out: escaped it would name nothing.
+    """
+    found = {name for name in names if name.startswith(word) or name.lstrip('%@"').startswith(word)}
+    return sorted(name for name in found if not HOSTILE.search(name))
+
+
+def _containing(session: CommandSession, word: str, kinds: Iterable[str]) -> list[str]:
+    """The short names of the values whose names contain the word, those in sight first."""
+    part = word.lstrip('%"')
+    if "value" not in kinds or len(part) < _PART or word.startswith(("@", "$")):
+        return []
+    debugger = session.debugger
+    code = debugger.frames[max(0, debugger.selected)].code
+    short = debugger.names_in(code)
+    found = [name for name in debugger.values.names() if part in name]
+    visible = set(short.names)
+    return [
+        short_name_text(short.forms(name)[0]) if name in visible else spelled(name)
+        for name in found
+        if not HOSTILE.search(name)
+    ]
+
+
+def _commands(session: CommandSession) -> list[str]:
+    from nncdbg.commands import TABLE
+
+    return list(TABLE)
+
+
+def _values(session: CommandSession, word: str) -> list[str]:
+    return [spelled(name) for name in session.debugger.values.names()]
+
+
+def _ops(session: CommandSession, word: str) -> list[str]:
+    from nncdbg.engine.stopping.search import candidates as mentioned
+
+    names = mentioned(session.debugger.program, "op")
+    return [name for name in names if name[:1].isupper() or "." in name]
+
+
+def _graphs(session: CommandSession, word: str) -> list[str]:
+    from nncdbg.engine.stopping.search import candidates as mentioned
+    from nncdbg.engine.text.lexemes import name_text
+
+    return [f"@{name_text(name)}" for name in mentioned(session.debugger.program, "graph")]
+
+
+def _functions(session: CommandSession, word: str) -> list[str]:
+    from nncdbg.engine.expression.functions import FUNCTIONS
+
+    return [f"{name}(" for name in FUNCTIONS] + [f"${name}" for name in session.debugger.values.variables()]
+
+
+def _files(session: CommandSession, word: str) -> list[str]:
+    folder, _ = os.path.split(word)
+    try:
+        entries = list(os.scandir(os.path.expanduser(folder) or "."))
+    except OSError:
+        return []
+    hidden = os.path.basename(word).startswith(".")
+    return [
+        os.path.join(folder, entry.name) + ("/" if entry.is_dir() else "")
+        for entry in entries
+        if hidden or not entry.name.startswith(".")
+    ]
+
+
+def _catches(session: CommandSession, word: str) -> list[str]:
+    from nncdbg.engine.findings import KINDS
+
+    return list(KINDS)
+
+
+def _topics(session: CommandSession, word: str) -> list[str]:
+    from nncdbg.commands.states import TOPICS
+
+    return list(TOPICS)
+
+
+_SOURCES: dict[str, Callable[[CommandSession, str], list[str]]] = {
+    "value": _values,
+    "op": _ops,
+    "graph": _graphs,
+    "function": _functions,
+    "file": _files,
+    "mark": lambda session, word: list(session.debugger.timeline.marks),
+    "branch": lambda session, word: [str(number) for number in session.debugger.timeline.branches],
+    "breakpoint": lambda session, word: [str(found.number) for found in session.debugger.breakpoints],
+    "display": lambda session, word: [str(number) for number in session.displays],
+    "command": lambda session, word: [*_commands(session), "expressions", "keys"],
+    "catch": _catches,
+    "info": _topics,
+    "line": lambda session, word: [],
+}
+"""Kind of word to what there is of it now."""

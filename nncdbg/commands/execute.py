@@ -1,0 +1,38 @@
+"""`nncdbg.execute`: commands of the prompt from Python, as text."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+from nncdbg.commands.session import CommandSession
+from nncdbg.engine.debugger import Debugger
+from nncdbg.engine.errors import UsageError
+from nncdbg.presentation.screen import Screen
+
+
+def execute(debugger: Debugger, commands: str) -> str:
+    """Run commands of the prompt, one a line, and return what they print, without color and uncut.
+
+    A line that is no command is an expression, as at the prompt.  What a command does to the debugger
+    stays (breakpoints, edits, the position); the settings of the prompt and `display` end with the call.
+    Raises NncdbgError at the first command that fails; those before it have run.
+    """
+    if not isinstance(debugger, Debugger):
+        raise UsageError(
+            f"`execute` needs a Debugger, not an object of type {type(debugger).__name__}",
+            hint='use nncdbg.execute(nncdbg.Debugger("model.onnx"), "why")',
+        )
+    if not isinstance(commands, str):
+        raise UsageError(
+            f"commands must be a string, not {type(commands).__name__}", hint="write one command per line"
+        )
+    written = StringIO()
+    session = CommandSession(debugger, debugger.program.source or "the program", Screen(written, written))
+    session.reads_terminal = False
+    for line in commands.splitlines():
+        if session.collecting or (line.strip() and not line.lstrip().startswith("#")):
+            session.dispatch(line if session.collecting else line.strip())
+            session.run_due()
+    if session.collecting:
+        raise UsageError("the last command has no `end` line", hint="write `end` on a line of its own")
+    return written.getvalue().rstrip("\n")

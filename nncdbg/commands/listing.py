@@ -1,0 +1,121 @@
+"""Commands that show and search the program text."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from nncdbg.commands.model_source import list_source
+from nncdbg.commands.table import command, needs, no_arguments, whole_number
+from nncdbg.engine.errors import UsageError
+from nncdbg.presentation.breakpoint_syntax import split_source
+from nncdbg.presentation.listing_window import around, window
+from nncdbg.presentation.stops import marks_of, names_on
+
+if TYPE_CHECKING:
+    from nncdbg.commands.session import CommandSession
+
+_PAGE = 11
+"""Lines that `list` shows."""
+
+
+@command(
+    "list",
+    "l",
+    group="looking",
+    arguments="[. | LINE | FIRST,LAST | @graph | FILE:LINE]",
+    repeats=True,
+    completes=("graph",),
+)
+def list_(session: CommandSession, text: str) -> None:
+    """List program text around the current statement, a line or a graph.
+
+    A second `list` shows the next lines; `list .` returns to the current statement.  `list net.py:11`
+    shows line 11 of the model's source file, and the statements of that line.  `->` marks the next
+    statement.  `>>` marks the statement that the stop reports.  `=>` marks the current statement of an
+    outer frame.  `*` marks an enabled breakpoint, and `o` marks a disabled breakpoint.
+    """
+    if source := split_source(text):
+        list_source(session, *source)
+        return
+    last = len(session.listing().lines)
+    lines = _wanted(session, text, last)
+    if not lines:
+        what = f"the listing has no lines {text}" if text else "this is the end of the listing"
+        raise UsageError(what, hint=f"choose lines from 1 to {last}")
+    _show(session, lines)
+
+
+@command("ll", group="looking")
+def ll(session: CommandSession, text: str) -> None:
+    """List the whole graph, branch or loop of the selected frame."""
+    no_arguments("ll", text)
+    debugger = session.debugger
+    code = debugger.frames[max(0, debugger.selected)].code
+    listing = session.listing()
+    lines = listing.statements[code.path]
+    first = listing.header_line(code.path) if code.path in listing.headers else lines[0]
+    _show(session, range(first, lines[-1] + 1))
+
+
+def _show(session: CommandSession, lines: range) -> None:
+    debugger = session.debugger
+    listing = session.listing()
+    marks = marks_of(debugger, max(0, debugger.selected), debugger.stop)
+    code = debugger.frames[max(0, debugger.selected)].code
+    names = names_on(debugger, session.screen, code)
+    for line in window(listing, lines, marks, session.screen.line_layout.width, names):
+        session.screen.put_line(line)
+    session.listed = lines[-1]
+
+
+def _wanted(session: CommandSession, text: str, last: int) -> range:
+    """The line numbers that `list` shows."""
+    if not text:
+        if session.listed is not None:
+            return range(session.listed + 1, min(last, session.listed + _PAGE) + 1)
+        return around(session.here(), _PAGE, last)
+    if text == ".":
+        return around(session.here(), _PAGE, last)
+    if text.startswith("@"):
+        return _graph_lines(session, text[1:].strip('"'), last)
+    if match := re.fullmatch(r"(\d+)\s*[, -]\s*(\d+)", text):
+        return range(max(1, int(match[1])), min(last, int(match[2])) + 1)
+    line = whole_number("list", text)
+    return around(line, _PAGE, last) if 1 <= line <= last else range(0)
+
+
+def _graph_lines(session: CommandSession, name: str, last: int) -> range:
+    if (name,) not in session.debugger.listing.headers:
+        known = ", ".join("@" + graph for graph in list(session.debugger.program.graphs)[:10])
+        raise UsageError(f"the program has no graph @{name}", hint=f"use one of: {known}")
+    first = session.debugger.listing.header_line((name,))
+    return range(first, min(last, first + _PAGE - 1) + 1)
+
+
+@command("search", "forward-search", group="looking", arguments="TEXT", repeats=True)
+def search(session: CommandSession, text: str) -> None:
+    """Search forward for TEXT from the last line listed.
+
+    Without TEXT, repeat the last search.  After the last line, the search continues at the first line.
+    The search ignores case.
+    """
+    _search(session, "search", text, 1)
+
+
+@command("rsearch", "reverse-search", group="looking", arguments="TEXT", repeats=True)
+def rsearch(session: CommandSession, text: str) -> None:
+    """Search backward for TEXT from the last line listed."""
+    _search(session, "rsearch", text, -1)
+
+
+def _search(session: CommandSession, name: str, text: str, direction: int) -> None:
+    session.searched = needs(name, text or session.searched)
+    lines = session.listing().lines
+    start, wanted = session.listed or session.here(), session.searched.casefold()
+    for distance in range(1, len(lines) + 1):
+        number = (start - 1 + direction * distance) % len(lines) + 1
+        if wanted in lines[number - 1].casefold():
+            _show(session, range(number, number + 1))
+            return
+    raise UsageError(f'no line contains "{session.searched}"')

@@ -1,0 +1,261 @@
+"""Commands that show values: elements, statistics, where they come from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nncdbg.commands.settings import show_settings
+from nncdbg.commands.table import command, needs, whole_number
+from nncdbg.engine.errors import UsageError
+from nncdbg.engine.expression import evaluate_index, resolve_name, spelled, split_target
+from nncdbg.engine.stopping.search import declared_type
+from nncdbg.presentation.breakpoint_syntax import split_value
+from nncdbg.presentation.stops import (
+    layout_at,
+    operand_names,
+    unique,
+    value_or_reason,
+)
+from nncdbg.presentation.tensor_text import described
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from nncdbg.commands.session import CommandSession
+    from nncdbg.engine.graph import Array
+    from nncdbg.engine.values.values import Place
+
+
+@command("print", "p", group="looking", arguments="EXPR[, EXPR...]", completes=("value", "function"))
+def print_(session: CommandSession, text: str) -> None:
+    """Print expressions: `p mean(%h, axis=0)[3] / 2`, `p %x, %h`.
+
+    `$out` is the first result of the current statement, and `$in0` is its first operand.  `$_` is the last
+    printed value; `$x = EXPR` defines a name.  `help expressions` lists syntax and functions.
+    `print` is optional: `%h[0] * 2`.
+    """
+    for expression in separated(needs("print", text)):
+        result = session.debugger.evaluate(expression)
+        session.debugger.convenience["_"] = result
+        session.screen.put(_shown(session, result))
+
+
+def displayed(session: CommandSession, text: str) -> Text:
+    """Return the line that shows an expression at a stop.  Raises NncdbgError."""
+    from rich.text import Text
+
+    debugger = session.debugger
+    result = debugger.evaluate(text)
+    if isinstance(result, np.ndarray) and result.ndim:
+        return described(_name_of(session, text) or text, result, layout_at(debugger, session.screen))
+    return Text(f"{text} = {_shown(session, result)}")
+
+
+def separated(text: str) -> list[str]:
+    """Return the expressions between the commas of a list, without those in brackets and quotes."""
+    parts, depth, quoted, start = [], 0, False, 0
+    for place, sign in enumerate(text):
+        if sign == '"' and text[place - 1 : place] != "\\":
+            quoted = not quoted
+        elif not quoted and sign in "([{":
+            depth += 1
+        elif not quoted and sign in ")]}":
+            depth -= 1
+        elif sign == "," and not quoted and depth == 0:
+            parts.append(text[start:place])
+            start = place + 1
+    return [part.strip() for part in (*parts, text[start:])]
+
+
+@command("whatis", group="looking", arguments="EXPR", completes=("value", "function"))
+def whatis(session: CommandSession, text: str) -> None:
+    """Show the type of an expression, and a value's full name and statement."""
+    from nncdbg.presentation.elements import type_of
+
+    name = _name_of(session, needs("whatis", text))
+    if name is None:
+        session.screen.put(str(type_of(session.debugger.evaluate(text))))
+        return
+    place = next(session.debugger.values.places(name), None)
+    session.screen.put(f"{spelled(name)}: {_type_here(session, name)}")
+    if place is not None and place.depth is not None:
+        session.screen.put(f"  {_role(session, place)}")
+
+
+def _type_here(session: CommandSession, name: str) -> str:
+    """Return the type of a value: of its content, or as far as it is known before."""
+    from nncdbg.engine.errors import NotComputed
+    from nncdbg.presentation.elements import type_of
+
+    try:
+        return str(type_of(session.debugger.value(name)))
+    except NotComputed as error:
+        place = next(session.debugger.values.places(name), None)
+        inner = session.debugger.values.inner_frame(name)
+        code = place.code if place is not None else inner.code if inner is not None else None
+        program = session.debugger.program
+        known = code.types.get(name) if code is not None else declared_type(program, name)
+        return f"{known or 'unknown type'}, not computed yet ({error.hint})"
+
+
+def _role(session: CommandSession, place: Place) -> str:
+    """Return what defines a value: a statement, the frame's caller, or the program text."""
+    code = place.code
+    pc = code.definition[place.slot]
+    if pc >= 0:
+        return f"result of line {session.debugger.line_in(code, pc)}, {code.nodes[pc].op}"
+    if place.slot > len(code.graph.inputs):
+        return "constant"
+    return "carried by the loop" if code.parent is not None else f"input of @{code.graph.name}"
+
+
+def _name_of(session: CommandSession, text: str) -> str | None:
+    """Return the value that `%h`, `%"odd name"` or plain `h` names; None for other expressions."""
+    from nncdbg.engine.errors import ExpressionError
+
+    scope = session.debugger.values
+    try:
+        return resolve_name(text, scope.has, scope.names)
+    except ExpressionError:
+        return None
+
+
+def _shown(session: CommandSession, result: Any) -> Any:
+    from rich.text import Text
+
+    from nncdbg.presentation.element_grid import grid
+    from nncdbg.presentation.elements import element, type_of
+
+    tensors = isinstance(result, tuple) and any(isinstance(item, np.ndarray) for item in result)
+    if isinstance(result, list) or tensors:
+        return Text("\n").join(
+            Text(f"[{i}] ").append_text(_shown(session, item)) for i, item in enumerate(result)
+        )
+    if isinstance(result, np.ndarray) and result.ndim:
+        return Text(f"{type_of(result)}\n").append_text(grid(result, layout=session.screen.layout))
+    if isinstance(result, (np.ndarray, np.generic)):
+        result = np.asarray(result)[()]
+    return Text(element(result) if isinstance(result, (bool, np.bool_, str, bytes)) else str(result))
+
+
+def _array(session: CommandSession, text: str) -> tuple[str, Array]:
+    """The tensor that a value's name or an expression stands for, and what to call it."""
+    result = session.debugger.evaluate(text)
+    if not isinstance(result, (np.ndarray, np.generic, bool, int, float)):
+        raise UsageError(f"`{text}` is not a tensor", hint="show it with `print`")
+    return _name_of(session, text) or text, np.asarray(result)
+
+
+@command("stats", group="looking", arguments="[%value | EXPR]", repeats=True, completes=("value", "function"))
+def stats(session: CommandSession, text: str) -> None:
+    """Show the statistics of a value, or of all values of this statement.
+
+    min, mean, max and std use only the finite elements.
+    """
+    from nncdbg.stats import summarize
+
+    if not text:
+        _statement_stats(session)
+        return
+    name, array = _array(session, text)
+    summary = summarize(array)
+    session.screen.put_line(_titled(session, name, array))
+    for label, number in summary.as_dict().items():
+        session.screen.put(f"  {label:<9} {_exact(number)}")
+
+
+def _exact(number: float | None) -> str:
+    if number is None:
+        return "-"
+    return str(number) if isinstance(number, int) else f"{number:.9g}"
+
+
+def _titled(session: CommandSession, name: str, array: Array) -> Any:
+    from rich.text import Text
+
+    from nncdbg.presentation.elements import type_of
+
+    if session.debugger.values.has(name):
+        return described(name, array, layout_at(session.debugger, session.screen))
+    return Text(f"{name}: {type_of(array)}")
+
+
+def _statement_stats(session: CommandSession) -> None:
+    debugger = session.debugger
+    stop, selected = debugger.stop, debugger.selected
+    frame = debugger.frames[max(0, selected)]
+    node = stop.node if selected <= 0 and stop.reason in ("data", "exception") else None
+    if node is None and frame.pc < len(frame.code.nodes) and not debugger.machine.ended:
+        node = frame.code.nodes[frame.pc]
+    if node is not None:
+        names = unique([*operand_names(node), *(value.name for value in node.outputs)])
+    else:
+        names = unique([value.name for value in frame.code.graph.outputs])
+    if not names:
+        session.screen.put("this statement reads and writes no values")
+    for name in names:
+        session.screen.put_line(value_or_reason(debugger, name, layout_at(debugger, session.screen)))
+
+
+@command("hist", group="looking", arguments="%value [BINS]", completes=("value", "function"))
+def hist(session: CommandSession, text: str) -> None:
+    """Show a histogram of the finite elements, and counts of NaN and Inf."""
+    from nncdbg.presentation.tensor_text import histogram_bars
+    from nncdbg.stats import histogram
+
+    needs("hist", text)
+    bins = 16
+    first, rest = split_value(text)
+    if rest.isdecimal():
+        text, bins = first, int(rest)
+    name, array = _array(session, text)
+    counts = histogram(array, bins)
+    session.screen.put_line(_titled(session, name, array))
+    session.screen.put(histogram_bars(counts, session.screen.layout))
+
+
+@command("show", group="looking", arguments="%value[INDEX] | SETTING", completes=("value",))
+def show(session: CommandSession, text: str) -> None:
+    """Show elements: a grid of a small tensor, an image of a large one.
+
+    With an index (`show %h[0, 2:5]`), always show a grid.  `show settings` lists the screen settings;
+    `show width` shows one setting.
+    """
+    from nncdbg.presentation import tensor_text as display
+    from nncdbg.presentation.element_grid import grid
+
+    scope = session.debugger.values
+    if not scope.has(needs("show", text)) and show_settings(session.screen, text):
+        return
+    name, index = split_target(text, scope.has, scope.names)
+    array, layout = scope.value(name), session.screen.layout
+    if not isinstance(array, np.ndarray):
+        session.screen.put_line(described(name, array, layout_at(session.debugger, session.screen)))
+    elif index is None:
+        session.screen.put(display.show(array, name, layout))
+    else:
+        session.screen.put(grid(array, evaluate_index(index, scope), layout=layout))
+
+
+@command("why", group="looking", arguments="[-v] [%value] [DEPTH]", completes=("value",))
+def why(session: CommandSession, text: str) -> None:
+    """Show where NaN, Inf or zeros in a value originate, and why.
+
+    Also show the path from the origin.  Without %value, explain the value that caused the stop, or an
+    output after the program has ended.  If the value has no NaN, Inf or zeros, show the values used to
+    compute it, and suspicious statements: a Softmax along an axis other than the last, a broadcast of
+    both operands, and a constant result.  `why -v` shows all values on the path, at most DEPTH
+    statements back (default: 20).
+    """
+    from nncdbg.presentation.why import explain, value_in_question
+
+    verbose = text == "-v" or text.startswith("-v ")
+    name, rest = split_value(text.removeprefix("-v").strip() if verbose else text)
+    depth = whole_number("why", rest) if rest else 20 if verbose else None
+    debugger, scope = session.debugger, session.debugger.values
+    chosen = (
+        resolve_name(name, scope.has, scope.names) if name else value_in_question(debugger, session.screen)
+    )
+    explain(session.screen, debugger, chosen, depth)

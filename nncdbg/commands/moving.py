@@ -1,0 +1,139 @@
+"""Commands that move through the program, forward and back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nncdbg.commands.table import command, no_arguments, whole_number
+from nncdbg.engine.errors import UsageError
+
+if TYPE_CHECKING:
+    from nncdbg.commands.session import CommandSession
+    from nncdbg.engine.stopping.control import Stop
+
+
+def _times(name: str, text: str) -> int:
+    count = whole_number(name, text) if text else 1
+    if count < 1:
+        raise UsageError(f"`{name}` cannot run {count} times", hint="use a COUNT of 1 or more")
+    return count
+
+
+@command("run", "r", group="moving")
+def run(session: CommandSession, text: str) -> None:
+    """Run from the start to a breakpoint, a finding, a failure or the end.
+
+    If the program has started, `run` at a terminal asks for confirmation.  `finish` runs to the end of
+    the graph or loop.
+    """
+    no_arguments("run", text)
+    machine = session.debugger.machine
+    if (
+        machine.tick
+        and not machine.ended
+        and not session.sure("the program has already started: run it from the start?")
+    ):
+        return
+
+    def from_the_start() -> Stop:
+        debugger = session.debugger
+        if debugger.timeline.tick > 0:
+            debugger.restart()
+        return debugger.run()
+
+    session.move(from_the_start)
+
+
+@command("continue", "c", group="moving", repeats=True)
+def continue_(session: CommandSession, text: str) -> None:
+    """Continue to the next breakpoint, finding, failure or the end."""
+    no_arguments("continue", text)
+    session.go_on()
+
+
+@command("next", "n", group="moving", arguments="[COUNT]", repeats=True)
+def next_(session: CommandSession, text: str) -> None:
+    """Execute this statement, including the graph or loop that it calls.
+
+    Show the results.  Repeat COUNT times, or until the program stops for another reason.
+    """
+    session.move(session.debugger.step_over, _times("next", text))
+
+
+@command("step", "s", group="moving", arguments="[COUNT]", repeats=True)
+def step(session: CommandSession, text: str) -> None:
+    """Execute this statement, or enter its graph, branch or loop."""
+    session.move(session.debugger.step_into, _times("step", text))
+
+
+@command("stepi", "si", group="moving", arguments="[COUNT]", repeats=True)
+def stepi(session: CommandSession, text: str) -> None:
+    """Like `step`, but also enter the micro program of an op.
+
+    A micro program computes an op from simpler ops.  For Softmax, the simpler ops are ReduceMax, Sub,
+    Exp, ReduceSum and Div.
+    """
+    session.move(lambda: session.debugger.step_into(micro=True), _times("stepi", text))
+
+
+@command("finish", "fin", group="moving", repeats=True)
+def finish(session: CommandSession, text: str) -> None:
+    """Run to the end of the current graph, branch, loop or micro program."""
+    no_arguments("finish", text)
+    session.move(session.debugger.step_out)
+
+
+@command("until", group="moving", arguments="[LINE]", repeats=True, completes=("line",))
+def until(session: CommandSession, text: str) -> None:
+    """Run to a line; without LINE, to the next line after the current one.
+
+    The program stops before the first statement at or after LINE, or at an earlier breakpoint.
+    At the end of an iteration, `next` starts the next iteration; `until` without LINE leaves the loop.
+    """
+    if text:
+        line = whole_number("until", text)
+        session.move(lambda: session.debugger.run_to(line=line))
+        return
+    frame = session.debugger.frames[0]
+    repeats = frame.is_loop and frame.pc == len(frame.code.nodes)
+    session.move(session.debugger.step_out if repeats else session.debugger.step_over)
+
+
+@command("back", "bk", group="moving", arguments="[COUNT]", repeats=True)
+def back(session: CommandSession, text: str) -> None:
+    """Step back: undo the last statement of this frame, including its calls.
+
+    From the first statement of a graph, return to its caller.  From the first statement of a loop
+    iteration, return to the end of the previous iteration.
+    """
+    session.move(session.debugger.step_back, _times("back", text), forward=False)
+
+
+@command("rback", "rb", group="moving", arguments="[COUNT]", repeats=True)
+def rback(session: CommandSession, text: str) -> None:
+    """Step back into calls: undo the last statement that was executed."""
+    session.move(session.debugger.step_back_into, _times("rback", text), forward=False)
+
+
+@command("rfinish", "rfin", group="moving", repeats=True)
+def rfinish(session: CommandSession, text: str) -> None:
+    """Go back to the statement that called this graph, branch or loop."""
+    no_arguments("rfinish", text)
+    session.move(session.debugger.reverse_step_out, forward=False)
+
+
+@command("rcontinue", "rc", group="moving", repeats=True)
+def rcontinue(session: CommandSession, text: str) -> None:
+    """Go back to the previous breakpoint or finding, or to the start."""
+    no_arguments("rcontinue", text)
+    session.move(session.debugger.reverse_continue, forward=False)
+
+
+@command("restart", group="moving")
+def restart(session: CommandSession, text: str) -> None:
+    """Go back to the first statement; keep breakpoints, marks and edits.
+
+    The run repeats the edits of this branch.  `branch 0` selects the run without edits.
+    """
+    no_arguments("restart", text)
+    session.move(session.debugger.restart, forward=False)

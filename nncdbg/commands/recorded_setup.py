@@ -1,0 +1,178 @@
+"""What a recorded session was run on: model, inputs, options and versions, kept as one line of its file.
+
+The line is a comment with a JSON document, so that a recording stays a file of commands.  Arrays are kept
+as what they were given as (a file, `normal`, a short list) and a digest of their content.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from nncdbg.commands.recording import SETUP
+from nncdbg.engine.divergence.observers import digest
+from nncdbg.engine.errors import UsageError
+from nncdbg.version import __version__
+
+if TYPE_CHECKING:
+    from nncdbg.engine.debugger import Debugger
+
+_LONGEST = 64
+"""Elements of an array that is kept as a list."""
+
+_LARGEST = 1 << 28
+"""Bytes of a file of which a digest is taken; of a larger one the size is kept."""
+
+_LIBRARIES = ("numpy", "onnx", "onnxruntime", "cupy")
+
+
+class RecordedInput(msgspec.Struct, frozen=True):
+    """`given` is how the input was given, as on the command line; None if it was drawn or cannot be kept."""
+
+    digest: str
+    given: str | None = None
+    drawn: bool = False
+
+
+class Setup(msgspec.Struct, frozen=True):
+    """`program` is a digest of the text, `files` of the files behind it, by path."""
+
+    model: str
+    program: str
+    files: dict[str, str]
+    inputs: dict[str, RecordedInput]
+    dims: dict[str, int]
+    seed: int
+    backend: str
+    allocator: str
+    versions: dict[str, str]
+
+
+def setup_of(debugger: Debugger, model: str) -> Setup:
+    """The setup of a session on a model, by the name that the user gave it."""
+    folder = Path(debugger.program.source or model).parent
+    files = [Path(model), *(folder / store for store in debugger.program.stores)]
+    return Setup(
+        model,
+        hashlib.blake2b("\n".join(debugger.listing.lines).encode(), digest_size=16).hexdigest(),
+        {str(path): _file_digest(path) for path in dict.fromkeys(files) if path.is_file()},
+        {name: _recorded(debugger, name, content) for name, content in debugger.inputs.items()},
+        dict(debugger.dims),
+        debugger.seed,
+        debugger.backend.name,
+        debugger.allocation.name,
+        dict(_versions()),
+    )
+
+
+def _file_digest(path: Path) -> str:
+    size = path.stat().st_size
+    if size > _LARGEST:
+        return f"{size} bytes"
+    return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+
+
+def _recorded(debugger: Debugger, name: str, content: Any) -> RecordedInput:
+    if name not in debugger.given:
+        return RecordedInput(digest(content), drawn=True)
+    data = debugger.given[name]
+    return RecordedInput(digest(content), str(data) if isinstance(data, (str, Path)) else _as_list(content))
+
+
+def _as_list(content: Any) -> str | None:
+    """A short array of finite numbers as text that gives the same array; None for any other content."""
+    if not isinstance(content, np.ndarray) or content.size > _LONGEST or content.dtype.kind not in "fiub":
+        return None
+    text = msgspec.json.encode(content.tolist()).decode()
+    return text if np.isfinite(content).all() else None
+
+
+def _versions() -> Iterator[tuple[str, str]]:
+    yield "nncdbg", __version__
+    yield "python", platform.python_version()
+    for name in _LIBRARIES:
+        try:
+            yield name, version(name)
+        except PackageNotFoundError:
+            continue
+
+
+# -- reading ---------------------------------------------------------------------------------------------
+
+
+def read_setup(path: str) -> Setup | None:
+    """The setup in a recording; None where there is none, as in a file of commands.
+
+    Raises UsageError for a damaged one, or a file that cannot be read.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            line = next((line for line in file if line.startswith(SETUP)), None)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise UsageError(f"cannot read the recording {path}: {reason}") from None
+    if line is None:
+        return None
+    try:
+        return msgspec.json.decode(line.removeprefix(SETUP), type=Setup)
+    except msgspec.DecodeError as error:
+        raise UsageError(f"the setup in {path} is damaged: {error}") from None
+
+
+def settle(options: Namespace, setup: Setup) -> None:
+    """Fill in the options that were not given with those of the recording."""
+    for name in ("seed", "backend", "allocator"):
+        if name not in options.said:
+            setattr(options, name, getattr(setup, name))
+    given = {text.partition("=")[0].removeprefix("%") for text in options.input}
+    for name, recorded in setup.inputs.items():
+        if name not in given and recorded.given is not None:
+            options.input.append(f"{name}={recorded.given}")
+    sizes = {text.rpartition("=")[0] for text in options.dim}
+    options.dim += [f"{name}={size}" for name, size in setup.dims.items() if name not in sizes]
+
+
+def changes(setup: Setup, debugger: Debugger, model: str) -> Iterator[str]:
+    """What is different from when a session was recorded, one sentence each."""
+    now = setup_of(debugger, model)
+    if now.program != setup.program:
+        yield f"the model has changed since the recording of {setup.model}"
+    else:
+        yield from _changed_files(setup, now)
+    for name, recorded in setup.inputs.items():
+        found = now.inputs.get(name)
+        if found is None:
+            yield f"the recorded input %{name} is not in the model"
+        elif found.digest != recorded.digest:
+            yield f"input %{name} differs from the recorded input{_way(recorded)}"
+    for name in ("seed", "backend", "allocator"):
+        if getattr(now, name) != getattr(setup, name):
+            yield f"recorded with {name} {getattr(setup, name)}, replayed with {getattr(now, name)}"
+    yield from _changed_versions(setup.versions, now.versions)
+
+
+def _changed_files(setup: Setup, now: Setup) -> Iterator[str]:
+    for path, recorded in setup.files.items():
+        if now.files.get(path, recorded) != recorded:
+            yield f"the file {path} has changed since the recording"
+
+
+def _way(recorded: RecordedInput) -> str:
+    if recorded.given is not None:
+        return f" ({recorded.given})"
+    return "" if recorded.drawn else ", which was an array: pass it with --input"
+
+
+def _changed_versions(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
+    for name, recorded in before.items():
+        found = now.get(name, "none")
+        if found != recorded:
+            yield f"recorded with {name} {recorded}, replayed with {found}"

@@ -1,0 +1,364 @@
+"""One sitting at the prompt: what the commands act on, and what happens to a line that is typed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, TextIO
+
+from rich.text import Text
+
+from nncdbg.commands.command_blocks import Block, Script
+from nncdbg.commands.command_lines import is_expression, read_commands, split_command
+from nncdbg.commands.recording import SETUP
+from nncdbg.engine.errors import NncdbgError, RunError, UsageError, failure_code
+from nncdbg.presentation.crash_report import report_crash
+from nncdbg.presentation.run_progress import under_way
+from nncdbg.presentation.screen import Screen
+from nncdbg.presentation.stops import fallbacks, place_of, show_stop
+
+if TYPE_CHECKING:
+    from nncdbg.commands.python_namespace import Namespace
+    from nncdbg.commands.recording import Confirm
+    from nncdbg.engine.debugger import Debugger
+    from nncdbg.engine.divergence.companion import Companion
+    from nncdbg.engine.stopping.control import Stop
+    from nncdbg.engine.text.listing import Listing
+
+PROMPT = "(nncdbg) "
+CONTINUATION = "> "
+"""The prompt for lines that belong to a command."""
+
+_DEPTH = 20
+"""Command files inside command files."""
+
+
+class CommandSession:
+    """A debugger, a screen, and the state of the prompt.
+
+    `title` is the model as the user wrote it.  `over` is set by `quit`.
+    """
+
+    reads_terminal = True
+    """Whether a person types at standard input, or a script does, so that Python can read it."""
+
+    def __init__(self, debugger: Debugger, title: str, screen: Screen) -> None:
+        self.debugger = debugger
+        self.title = title
+        self.screen = screen
+        self.over = False
+        self.companion: Companion | None = None
+        """The other side of a comparison, where this is one."""
+        self.recording: TextIO | None = None
+        self.confirm: Confirm | None = None
+        """Asks a yes-or-no question, where there is a person to answer it."""
+        self.listed: int | None = None
+        """The last line that `list` has shown since the last stop."""
+        self.searched = ""
+        """The text of the last `search`."""
+        self.python: Namespace | None = None
+        """The names of `py` and `interact`, once they are used."""
+        self.trusts_recordings = False
+        """Whether recordings may run Python code without a question."""
+        self.replaying = False
+        """Whether the line that runs is one of a recording, or of a script that a recording gave."""
+        self.told: Stop | None = None
+        """The latest stop that was printed."""
+        self.displays: dict[int, str] = {}
+        """Expressions to print at each stop, by number."""
+        self.scripts: dict[int, Script] = {}
+        """Commands to run when a breakpoint stops the program, by its number."""
+        self._block: Block | None = None
+        self._due: list[tuple[str, bool]] = []
+        """Commands that the latest stop has made due, each with whether a recording gave it."""
+        self._running_due = False
+        self._repeated = ""
+        self._shown: object = None
+        self._fallen: set[str] = set()
+        self._depth = 0
+
+    # -- lines -------------------------------------------------------------------------------
+
+    def execute(self, line: str, *, typed: bool = False) -> bool:
+        """Do what a line says; an error is printed, and the session goes on.  False if it failed.
+
+        An empty line repeats the last step if it was `typed`.
+        """
+        text = line.rstrip() if self.collecting else line.strip()
+        if not text and typed and not self.collecting:
+            text = self._repeated
+        if text and typed:
+            self._record(text)
+        if not self.collecting and (not text or text.startswith("#")):
+            return True
+        return self.attempt(lambda: self.dispatch(text), text)
+
+    def attempt(self, action: Callable[[], object], text: str = "this") -> bool:
+        """Do what the line `text` asked for; an error is printed.  False if it failed."""
+        try:
+            action()
+        except NncdbgError as error:
+            self.screen.complain(error)
+        except MemoryError:
+            self.screen.complain(RunError(f"out of memory in `{text}`", hint="use an index or a slice"))
+        except KeyboardInterrupt:
+            self.screen.complain("interrupted")
+        except BrokenPipeError:
+            raise
+        except Exception as error:  # noqa: BLE001  a bug of ours must not take the user's session with it
+            self.screen.complain(report_crash(error))
+        else:
+            self.run_due()
+            return True
+        return False
+
+    def dispatch(self, text: str) -> None:
+        """Do what a line says: a command, or an expression, which is printed.  Raises NncdbgError."""
+        from nncdbg.commands import TABLE, resolve
+
+        if self._block is not None:
+            self._keep(self._block, text)
+            return
+        if is_expression(self.debugger, text):
+            self._repeated = ""
+            TABLE["print"].run(self, text)
+            return
+        word, arguments = split_command(text)
+        found, arguments = resolve(word, arguments)
+        self._repeated = text if found.repeats else ""
+        with self.screen.paged() if found.pages and not self._depth else nullcontext():
+            found.run(self, arguments)
+
+    @property
+    def prompt(self) -> str:
+        """The prompt for the next line."""
+        return CONTINUATION if self.collecting else PROMPT
+
+    @property
+    def collecting(self) -> bool:
+        """Whether the next lines belong to a command, up to a line `end`."""
+        return self._block is not None
+
+    def collect(self, name: str, take: Callable[[list[str]], None], *, holds_commands: bool = False) -> None:
+        """Keep the lines that follow, up to a line `end`, and pass them to `take`; `name` is the command."""
+        self._block = Block(name, take, holds_commands)
+
+    def _keep(self, block: Block, text: str) -> None:
+        if block.ends_with(text):
+            self._block = None
+            block.take(block.lines)
+
+    def end_of_lines(self) -> None:
+        """Complain if a command still waits for its `end` where no more lines come."""
+        if self._block is not None:
+            self.screen.complain(f"`{self._block.name}` has no `end` line")
+            self._block = None
+
+    def give_up_lines(self) -> None:
+        """Forget the lines of the command that is being typed."""
+        self._block = None
+
+    def run_due(self) -> None:
+        """Run the commands of the breakpoints of the latest stop; one that moves the program ends them."""
+        if self._running_due:
+            return
+        self._running_due = True
+        try:
+            while self._due and not self.over:
+                line, recorded = self._due.pop(0)
+                with self.as_recorded(recorded):
+                    done = self.execute(line)
+                if not done:
+                    self._due.clear()
+        finally:
+            self._running_due = False
+
+    def sure(self, question: str, otherwise: str = "") -> bool:
+        """Return whether a command that loses something may do it: a terminal asks, a script goes on.
+
+        `otherwise` names a command that does it without a question.
+        """
+        return self.confirm is None or self.confirm(question)
+
+    def play(self, path: str, *, echo: bool) -> int:
+        """Execute the lines of a command file; how many failed.  Raises UsageError if it cannot be read."""
+        if self._depth >= _DEPTH:
+            raise UsageError(
+                f"command files are nested more than {_DEPTH} levels deep",
+                hint=f"check whether {path} calls itself",
+            )
+        lines = [line for line in read_commands(path) if not line.startswith(SETUP)]
+        return self.play_lines(lines, path, echo=echo)
+
+    def play_lines(self, lines: Iterable[str], title: str, *, echo: bool) -> int:
+        """Execute lines as if typed; how many failed.  Raises UsageError if a pause comes between."""
+        self._depth += 1
+        failed, collecting = 0, self.collecting
+        try:
+            for line in lines:
+                if self.over:
+                    break
+                if echo and line.strip():
+                    self.screen.put(f"{self.prompt}{line.rstrip() if self.collecting else line.strip()}")
+                before = self.debugger.stop
+                failed += not self.execute(line)
+                if self.debugger.stop is not before and self._paused():
+                    raise UsageError(f"interrupted: skipped the rest of {title}")
+            if self.collecting and not collecting:
+                failed += 1
+                self.end_of_lines()
+        finally:
+            self._depth -= 1
+        return failed
+
+    def replay(self, path: str) -> int:
+        """Play a recorded session, after what is different from then; how many commands failed."""
+        from nncdbg.commands.recorded_setup import changes, read_setup
+
+        setup = read_setup(path)
+        if setup is not None:
+            for words in changes(setup, self.debugger, self.title):
+                self.screen.note(words)
+        with self.as_recorded(True):
+            return self.play(path, echo=True)
+
+    @contextmanager
+    def as_recorded(self, recorded: bool) -> Iterator[None]:
+        """Run lines as those of a recording, or as the user's own."""
+        before, self.replaying = self.replaying, recorded
+        try:
+            yield
+        finally:
+            self.replaying = before
+
+    def allow_python(self) -> None:
+        """Raise UsageError where Python code must not run: in a recording, unless the user agrees."""
+        if not self.replaying or self.trusts_recordings:
+            return
+        if self.confirm is None or not self.confirm("this recording runs Python code; run it?"):
+            raise UsageError(
+                "the recording contains Python code", hint="review the code, then run it with --allow-python"
+            )
+        self.trusts_recordings = True
+
+    def perform(self, action: Callable[[], object]) -> None:
+        """Do something that may move the program."""
+        action()
+
+    def _paused(self) -> bool:
+        """Whether somebody has stopped the program by hand."""
+        return self.debugger.stop.reason == "pause" and not self.debugger.stop.detail
+
+    # -- recording -----------------------------------------------------------------------------
+
+    def _record(self, text: str) -> None:
+        from nncdbg.commands.recording import is_about_recording, write_line
+
+        if self.recording is None or is_about_recording(text):
+            return
+        try:
+            write_line(self.recording, text)
+        except NncdbgError as error:
+            self.recording = None
+            self.screen.complain(error)
+
+    # -- the program -----------------------------------------------------------------------------
+
+    def move(self, verb: Callable[[], Stop], times: int = 1, *, forward: bool = True) -> None:
+        """Move the program and show where it stands; the last of several steps, or the first that stops."""
+        with under_way(self.debugger, self.screen):
+            stop = verb()
+            while times > 1 and stop.reason == "step":
+                times -= 1
+                stop = verb()
+        self.arrived(stop, written=forward and stop.reason == "step")
+
+    def go_on(self) -> None:
+        """Run until something stops the program."""
+        self.move(self.debugger.run)
+
+    def moved_since(self, stop: Stop) -> None:
+        """Print the latest stop if the program has moved since `stop`, and nothing has printed it."""
+        now = self.debugger.stop
+        if now is not stop and now is not self.told:
+            self.arrived(now)
+
+    def arrived(self, stop: Stop, *, written: bool = False) -> None:
+        """Print a stop and what `display` adds; the commands of its breakpoints are due then."""
+        self.told = stop
+        self.listed = None
+        if self.make_due(stop):
+            return
+        show_stop(self.screen, self.debugger, stop, self._shown, written)
+        self._shown = None if stop.reason == "end" else place_of(self.debugger.machine.frames[-1])
+        if stop.reason == "end":
+            self._say_trouble()
+        else:
+            self.show_displays()
+        self._say_fallbacks()
+
+    def make_due(self, stop: Stop) -> bool:
+        """Make the commands of a stop's breakpoints due; return whether they hide the stop."""
+        scripts = [self.scripts[number] for number in stop.breakpoints if number in self.scripts]
+        self._due = [(line, script.recorded) for script in scripts for line in script.commands]
+        return any(script.silent for script in scripts)
+
+    def _say_trouble(self) -> None:
+        """After the end, name the command that explains an output with NaN, Inf or zeros only."""
+        from nncdbg.engine.expression import spelled
+        from nncdbg.presentation.why import abnormal
+
+        found = abnormal(self.debugger, self.screen, [*(self.debugger.outputs or ())])
+        if found is None:
+            return
+        name, troubles = found
+        kinds = " ".join(trouble.lower() for trouble in troubles if trouble != "zeros")
+        words = "only zeros" if troubles == ["zeros"] else " and ".join(troubles)
+        stop = f"; `catch {kinds}` and `run` stop there" if kinds else ""
+        self.screen.put(f"{spelled(name)} has {words}: `why` shows the origin{stop}")
+
+    def show_displays(self, numbers: Iterable[int] | None = None) -> None:
+        """Print displayed expressions, all or those with these numbers, with their values now."""
+        from nncdbg.commands.looking import displayed
+
+        for number in self.displays if numbers is None else numbers:
+            text = self.displays[number]
+            try:
+                shown = displayed(self, text)
+            except NncdbgError as error:
+                shown = Text(f"{text}: {error.message}", "dim")
+            self.screen.put_line(Text(f"{number}: ").append_text(shown))
+
+    def _say_fallbacks(self) -> None:
+        """A note on each op that ran on NumPy instead of the backend; one for all its statements."""
+        for op, words in fallbacks(self.debugger):
+            if op not in self._fallen:
+                self._fallen.add(op)
+                self.screen.note(words)
+
+    def listing(self) -> Listing:
+        """Return the text that the selected frame's statements belong to."""
+        return self.debugger.listing_of(self.debugger.frames[max(0, self.debugger.selected)])
+
+    def here(self) -> int:
+        """Return the line of the selected frame's statement in `listing`; 1 where it has none."""
+        frame = self.debugger.frames[max(0, self.debugger.selected)]
+        return self.debugger.line_of(frame, frame.pc) or 1
+
+    def current_line(self) -> int:
+        """The line of the selected frame's statement; UsageError where it is not in the program's text."""
+        frame = self.debugger.frames[max(0, self.debugger.selected)]
+        line = self.debugger.line_of(frame, frame.pc)
+        if line is None or frame.code.formula is not None or self.debugger.machine.ended:
+            raise UsageError(
+                "no current line: the program has ended or is in a micro program", hint="add a line number"
+            )
+        return line
+
+    @property
+    def exit_code(self) -> int:
+        """What a script is told: 4 if the program stands at a failure, 3 if for want of a kernel, else 0."""
+        error = self.debugger.stop.error
+        if error is None:
+            return 0
+        return failure_code(error)

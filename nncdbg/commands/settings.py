@@ -1,0 +1,97 @@
+"""Settings of the screen: `set NAME VALUE` changes one, `show NAME` and `show settings` print them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from nncdbg.engine.errors import UsageError
+from nncdbg.presentation.screen import Screen
+
+_SETTING = re.compile(r"(?P<name>[a-z]+)\s+(?P<value>[^=\s]+)\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """`values` describes what it takes; `write` raises ValueError for anything else."""
+
+    values: str
+    help: str
+    read: Callable[[Screen], str]
+    write: Callable[[Screen, str], None]
+
+
+def _between(low: int, high: int, value: str) -> int:
+    number = int(value)
+    if not low <= number <= high:
+        raise ValueError
+    return number
+
+
+def _write_names(screen: Screen, value: str) -> None:
+    screen.full_names = {"short": False, "full": True}[value]
+
+
+def _write_pager(screen: Screen, value: str) -> None:
+    screen.pager = {"off": False, "on": True}[value]
+
+
+def _write_precision(screen: Screen, value: str) -> None:
+    screen.precision = _between(1, 17, value)
+
+
+def _write_width(screen: Screen, value: str) -> None:
+    screen.fix_width(None if value == "auto" else _between(20, 1000, value))
+
+
+SETTINGS = {
+    "names": Setting(
+        "short or full",
+        "Names of values: their distinguishing part, or in full.",
+        lambda screen: "full" if screen.full_names else "short",
+        _write_names,
+    ),
+    "pager": Setting(
+        "on or off",
+        "Show output that is longer than the terminal in $PAGER.",
+        lambda screen: "on" if screen.pager else "off",
+        _write_pager,
+    ),
+    "precision": Setting(
+        "1 to 17",
+        "Significant digits of statistics and elements.",
+        lambda screen: str(screen.precision),
+        _write_precision,
+    ),
+    "width": Setting(
+        "20 to 1000, or auto",
+        "Columns of output; auto is the width of the terminal.",
+        lambda screen: str(screen.layout.width),
+        _write_width,
+    ),
+}
+
+
+def change_setting(screen: Screen, text: str) -> bool:
+    """Change the setting that `NAME VALUE` names; False if `text` is something else.  Raises UsageError."""
+    match = _SETTING.fullmatch(text)
+    setting = SETTINGS.get(match["name"]) if match else None
+    if match is None or setting is None:
+        return False
+    try:
+        setting.write(screen, match["value"])
+    except (ValueError, KeyError):
+        name = match["name"]
+        raise UsageError(
+            f"{name} cannot be {match['value']}", hint=f"use `set {name} VALUE`; VALUE is {setting.values}"
+        ) from None
+    return True
+
+
+def show_settings(screen: Screen, text: str) -> bool:
+    """Print one setting, or all for `settings`; False if `text` is neither."""
+    shown = SETTINGS if text == "settings" else {text: SETTINGS[text]} if text in SETTINGS else {}
+    for name, setting in shown.items():
+        screen.put(f"{name} is {setting.read(screen)} ({setting.values}): {setting.help}")
+    return bool(shown)

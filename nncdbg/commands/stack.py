@@ -1,0 +1,89 @@
+"""Commands that show the stack and select a frame of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from nncdbg.commands.table import command, whole_number
+from nncdbg.engine.errors import UsageError
+from nncdbg.presentation.frame_titles import frame_title
+from nncdbg.presentation.listing_window import around, window
+from nncdbg.presentation.stops import marks_of, names_on, statement_lines
+
+if TYPE_CHECKING:
+    from nncdbg.commands.session import CommandSession
+
+
+@command("where", "w", "bt", "backtrace", group="looking", arguments="[COUNT]")
+def where(session: CommandSession, text: str) -> None:
+    """Show the stack of graphs, branches and loops, innermost first.
+
+    With COUNT, show the COUNT innermost frames; with -COUNT, the COUNT outermost frames.
+    """
+    debugger = session.debugger
+    chosen = max(0, debugger.selected)
+    frames = [*enumerate(debugger.frames)]
+    count = whole_number("where", text) if text else len(frames)
+    for number, frame in frames[:count] if count >= 0 else frames[count:]:
+        line = debugger.line_of(frame, frame.pc) or 0
+        star = "*" if number == chosen else " "
+        head = f"{star}#{number} {frame_title(debugger.frames, number)}, line {line}: "
+        for words in statement_lines(debugger, session.screen, frame.code, line, head):
+            session.screen.put_line(Text(words[: len(head)]).append(words[len(head) :], "dim"))
+        node = frame.code.nodes[frame.pc] if frame.pc < len(frame.code.nodes) else None
+        if node is not None and node.location is not None and node.location.file and " loc(" not in words:
+            session.screen.put_line(Text(f"     from {node.location.file}:{node.location.line}", "dim"))
+
+
+@command("frame", "f", group="looking", arguments="[NUMBER]")
+def frame_(session: CommandSession, text: str) -> None:
+    """Select a frame by its number in `where`, or show the selected frame.
+
+    Value names, `list`, `break` and `info` refer to the selected frame until the program moves.
+    """
+    debugger = session.debugger
+    number = whole_number("frame", text) if text else max(0, debugger.selected)
+    if not 0 <= number < len(debugger.frames):
+        raise UsageError(f"there is no frame {number}", hint="list the frames with `where`")
+    _show_frame(session, number)
+
+
+@command("up", "u", group="looking", arguments="[COUNT]", repeats=True)
+def up(session: CommandSession, text: str) -> None:
+    """Select the frame that called this one, or COUNT frames up."""
+    _select(session, whole_number("up", text) if text else 1)
+
+
+@command("down", group="looking", arguments="[COUNT]", repeats=True)
+def down(session: CommandSession, text: str) -> None:
+    """Select the frame that this one called, or COUNT frames down."""
+    _select(session, -(whole_number("down", text) if text else 1))
+
+
+def _select(session: CommandSession, steps: int) -> None:
+    debugger = session.debugger
+    before = max(0, debugger.selected)
+    chosen = min(max(0, before + steps), len(debugger.frames) - 1)
+    if chosen == before:
+        which = "outermost" if steps > 0 else "innermost"
+        raise UsageError(f"this is the {which} frame", hint="show the stack with `where`")
+    _show_frame(session, chosen)
+
+
+def _show_frame(session: CommandSession, chosen: int) -> None:
+    """Select a frame and print its title and the lines around its statement."""
+    debugger = session.debugger
+    debugger.selected, session.listed = chosen, None
+    frame = debugger.frames[chosen]
+    session.screen.put_line(Text(f"#{chosen} {frame_title(debugger.frames, chosen)}", "bold"))
+    listing = debugger.listing_of(frame)
+    for line in window(
+        listing,
+        around(session.here(), 3, len(listing.lines)),
+        marks_of(debugger, chosen),
+        session.screen.line_layout.width,
+        names_on(debugger, session.screen, frame.code),
+    ):
+        session.screen.put_line(line)

@@ -1,0 +1,277 @@
+"""`info`: the state of the debugger itself, by topic."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.text import Text
+
+from nncdbg.commands.changing import branches, marks
+from nncdbg.commands.stack import where
+from nncdbg.commands.table import command, whole_number
+from nncdbg.engine.errors import UsageError
+from nncdbg.presentation.elements import SMALL, element, elements, is_text, type_of
+from nncdbg.presentation.stops import fallbacks, layout_at, statement_lines, value_or_reason
+from nncdbg.presentation.tensor_text import described
+from nncdbg.stats import summarize
+
+if TYPE_CHECKING:
+    from nncdbg.commands.session import CommandSession
+    from nncdbg.engine.compilation.code import Code
+    from nncdbg.engine.execution.frame import Frame
+    from nncdbg.engine.text.listing import Site
+
+_MANY = 100
+"""Values that `info values` lists at most."""
+
+
+@command("info", "i", group="looking", arguments="TOPIC [TEXT]", completes=("info",))
+def info(session: CommandSession, text: str) -> None:
+    """Show the state of the debugger and the program, by topic.
+
+      breakpoints, display   breakpoints, and expressions shown at each stop
+      inputs                 the program's inputs
+      args, locals           inputs and computed values of the selected frame
+      values [all | TEXT]    its values without constants; `all` adds them, TEXT selects by name
+      constants              its constants
+      line [LINE], frames    a statement, the stack
+      time, marks, branches  the current moment, and moments to go to
+      convenience            the names that were defined with `$x = EXPR`
+      memory, program, fallbacks
+    A prefix selects the first topic that matches: `info b` is `info breakpoints`.
+    """
+    word, _, rest = text.partition(" ")
+    topics = [topic for topic in TOPICS if word and topic.startswith(_ELSEWHERE.get(word, word))]
+    if not topics:
+        what = f'there is no info about "{word}"' if word else "`info` needs a topic"
+        raise UsageError(what, hint=_ANSWERS.get(word) or f"use one of: {', '.join(TOPICS)}")
+    TOPICS[topics[0]](session, rest.strip())
+
+
+def _breakpoints(session: CommandSession, text: str) -> None:
+    for found in session.debugger.breakpoints:
+        kind = "logpoint" if found.log is not None else "temporary" if found.temporary else ""
+        words = [
+            str(found),
+            kind,
+            "" if found.enabled else "off",
+            f"hit {found.count}x" if found.count else "",
+            f"ignores the next {found.skipped - found.count}" if found.skipped > found.count else "",
+        ]
+        message = f": {found.log}" if found.log is not None else ""
+        session.screen.put(f"{found.number}: {', '.join(word for word in words if word)}{message}")
+        if found.number in session.scripts:
+            for line in session.scripts[found.number].lines:
+                session.screen.put(f"     {line}")
+    if not session.debugger.breakpoints:
+        session.screen.put("there are no breakpoints")
+    kinds = session.debugger.catches.conditions
+    caught = [f"{kind} if {when.text}" if when else kind for kind, when in kinds.items()]
+    session.screen.put(f"caught: {', '.join(caught) or 'nothing'}")
+
+
+def _inputs(session: CommandSession, text: str) -> None:
+    for name, array in session.debugger.inputs.items():
+        session.screen.put_line(described(name, array, layout_at(session.debugger, session.screen)))
+    for note in session.debugger.notes:
+        session.screen.put(f"  {note}")
+
+
+def _values(session: CommandSession, text: str) -> None:
+    names, constants = _names(session), _constant_names(session)
+    if text and text != "all":
+        _list_values(
+            session, [name for name in names if text.lstrip("%") in name], f'with "{text}" in its name'
+        )
+        return
+    shown = names if text else [name for name in names if name not in constants]
+    _list_values(session, shown)
+    hidden = len(names) - len(shown)
+    if hidden:
+        session.screen.put(f"and {hidden} constant{'s' * (hidden != 1)}: `info constants`")
+
+
+def _constants(session: CommandSession, text: str) -> None:
+    constants = _constant_names(session)
+    _list_values(session, [name for name in _names(session) if name in constants], "that is a constant")
+
+
+def _arguments(session: CommandSession, text: str) -> None:
+    _list_values(session, [value.name for value in _selected(session).code.graph.inputs], "that is an input")
+
+
+def _locals(session: CommandSession, text: str) -> None:
+    frame = _selected(session)
+    results = [value.name for node in frame.code.nodes[: frame.pc] for value in node.outputs if value.name]
+    _list_values(session, results, "computed yet")
+
+
+def _selected(session: CommandSession) -> Frame:
+    return session.debugger.frames[max(0, session.debugger.selected)]
+
+
+def _names(session: CommandSession) -> list[str]:
+    """Return the names of all values of the selected frame."""
+    return [name for name in _selected(session).code.slot_of if name]
+
+
+def _constant_names(session: CommandSession) -> set[str]:
+    """Return the names of the constants that the selected frame can read."""
+    code: Code | None = _selected(session).code
+    names: set[str] = set()
+    while code is not None:
+        names.update(constant.value.name for constant in code.graph.constants)
+        code = code.parent
+    return names
+
+
+def _list_values(session: CommandSession, names: Sequence[str], which: str = "") -> None:
+    layout = layout_at(session.debugger, session.screen)
+    for name in names[:_MANY]:
+        session.screen.put_line(value_or_reason(session.debugger, name, layout))
+    if len(names) > _MANY:
+        session.screen.put(f"and {len(names) - _MANY} more; `info values TEXT` selects by name")
+    if not names:
+        session.screen.put(f"this frame has no value {which}".rstrip())
+
+
+def _line(session: CommandSession, text: str) -> None:
+    listing = session.listing()
+    number = whole_number("info", text) if text else session.here()
+    place = listing.next_site(number)
+    if place is None or number < 1:
+        raise UsageError(f"there is no statement at or after line {number}")
+    line, site = place
+    code, head = _selected(session).code, f"line {line}: "
+    for words in statement_lines(session.debugger, session.screen, code, line, head):
+        session.screen.put_line(Text(words))
+    session.screen.put(f"  {_place_of(session, site)}")
+
+
+def _place_of(session: CommandSession, site: Site) -> str:
+    """Return the number of a statement in its graph, and where the user's model defines it."""
+    inside = next((frame.code for frame in session.debugger.frames if frame.code.path == site.path), None)
+    graph = f"statement {site.pc + 1} of @{site.path[0]}"
+    if inside is None or site.pc >= len(inside.nodes) or inside.nodes[site.pc].location is None:
+        return graph
+    return f"{graph}, from {inside.nodes[site.pc].location}"
+
+
+def _time(session: CommandSession, text: str) -> None:
+    timeline = session.debugger.timeline
+    session.screen.put(f"{timeline.tick} statements executed, on branch {timeline.branch}")
+    session.screen.put(f"{timeline.replayed} statements replayed to go back")
+
+
+def _memory(session: CommandSession, text: str) -> None:
+    debugger = session.debugger
+    timeline = debugger.timeline
+    session.screen.put(f"allocator {debugger.allocation.name}")
+    session.screen.put(f"buffers in use {_size(debugger.allocation.live_bytes())}")
+    session.screen.put(f"history budget {_size(timeline.budget)}")
+
+
+def _convenience(session: CommandSession, text: str) -> None:
+    names = session.debugger.convenience
+    for name, value in names.items():
+        session.screen.put_line(Text(f"${name} = {_in_a_line(value)}"))
+    if not names:
+        session.screen.put("no convenience names are defined; `$x = EXPR` defines one")
+
+
+def _in_a_line(value: Any) -> str:
+    """A result of an expression: its type and statistics, or its few elements."""
+    if not isinstance(value, np.ndarray) or not value.ndim:
+        return element(value) if isinstance(value, str | np.generic | np.ndarray) else str(value)
+    few = value.size <= SMALL or is_text(value)
+    return f"{type_of(value)} {elements(value) if few else summarize(value)}"
+
+
+def _fallbacks(session: CommandSession, text: str) -> None:
+    fallen = fallbacks(session.debugger)
+    for _, words in fallen:
+        session.screen.put(words)
+    if not fallen:
+        session.screen.put(f"every statement so far ran on {session.debugger.backend.name}")
+
+
+def _size(count: int) -> str:
+    value, units = float(count), iter(("B", "KiB", "MiB", "GiB", "TiB"))
+    unit = next(units)
+    while value >= 1024 and unit != "TiB":
+        value, unit = value / 1024, next(units)
+    return f"{value:.4g} {unit}"
+
+
+def _program(session: CommandSession, text: str) -> None:
+    from nncdbg.engine.stopping.search import blocks
+
+    debugger = session.debugger
+    program = debugger.program
+    session.screen.put(f"{session.title}, {len(debugger.listing.lines)} lines, entry @{program.entry}")
+    opsets = ", ".join(f"{domain or 'onnx'} {version}" for domain, version in program.opsets.items())
+    session.screen.put(f"opsets: {opsets or 'the newest supported versions'}")
+    for store in program.stores:
+        session.screen.put(f"store: {store}")
+    for name, graph in program.graphs.items():
+        line = debugger.listing.header_line((name,))
+        session.screen.put_line(Text(f"line {line}: @{name}, {len(graph.nodes)} statements"))
+    counts = Counter(node.op for _, graph in blocks(program) for node in graph.nodes)
+    ops = ", ".join(f"{op} {count}" for op, count in counts.most_common())
+    session.screen.put(f"ops: {ops}")
+
+
+def _displays(session: CommandSession, text: str) -> None:
+    for number, expression in session.displays.items():
+        session.screen.put(f"{number}: {expression}")
+    if not session.displays:
+        session.screen.put("no expression is displayed; `display EXPR` adds one")
+
+
+TOPICS: dict[str, Callable[[CommandSession, str], None]] = {
+    "breakpoints": _breakpoints,
+    "display": _displays,
+    "inputs": _inputs,
+    "args": _arguments,
+    "locals": _locals,
+    "values": _values,
+    "constants": _constants,
+    "line": _line,
+    "frames": lambda session, text: where(session, ""),
+    "time": _time,
+    "memory": _memory,
+    "marks": lambda session, text: marks(session, ""),
+    "branches": lambda session, text: branches(session, ""),
+    "program": _program,
+    "fallbacks": _fallbacks,
+    "convenience": _convenience,
+}
+
+_ELSEWHERE = {
+    "watch": "breakpoints",
+    "watchpoints": "breakpoints",
+    "checkpoints": "marks",
+    "functions": "program",
+    "source": "program",
+    "sources": "program",
+    "files": "program",
+    "variables": "constants",
+    "stack": "frames",
+    "s": "frames",
+}
+"""Topic in gdb to topic here."""
+
+_ANSWERS = {
+    "r": "`info locals` lists the values of this frame",
+    "reg": "`info locals` lists the values of this frame",
+    "registers": "`info locals` lists the values of this frame",
+    "all-registers": "`info locals` lists the values of this frame",
+    "threads": "the program has one thread: `where` shows its stack",
+    "types": "`whatis %h` shows the type of a value",
+    "symbol": "`whatis %h` shows what a name refers to",
+    "signals": "`info breakpoints` lists what is caught",
+}
+"""Topic in gdb that has no meaning here to what to use instead."""

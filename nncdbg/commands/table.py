@@ -1,0 +1,152 @@
+"""The one table of commands.  Dispatch, help, completion and docs/COMMANDS.md are read from it."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from nncdbg.engine.errors import UsageError
+
+if TYPE_CHECKING:
+    from nncdbg.commands.session import CommandSession
+
+Run: TypeAlias = "Callable[[CommandSession, str], None]"
+
+GROUPS = {
+    "moving": "Run and step",
+    "stopping": "Breakpoints",
+    "looking": "Program and values",
+    "changing": "Edits, marks, branches",
+    "session": "Session",
+}
+"""Group to title, in the order of the help."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command of the prompt; `run(session, argument text)` executes it.
+
+    `help` is one line; `help NAME` adds `details`.  `repeats`: an empty line repeats the command.
+    `completes` are the kinds of words (see `completion`) that complete its arguments.
+    """
+
+    name: str
+    shorts: tuple[str, ...]
+    arguments: str
+    group: str
+    help: str
+    details: str
+    repeats: bool
+    completes: tuple[str, ...]
+    run: Run
+
+    @property
+    def pages(self) -> bool:
+        """Whether its output may be shown in a pager: it only prints."""
+        return self.group == "looking" or self.name == "help"
+
+    @property
+    def usage(self) -> str:
+        """`break PLACE [if EXPR]`."""
+        return f"{self.name} {self.arguments}".rstrip()
+
+
+TABLE: dict[str, Command] = {}
+"""By full name, in the order of declaration."""
+
+_SHORTS: dict[str, Command] = {}
+
+
+def command(
+    name: str,
+    *shorts: str,
+    group: str,
+    arguments: str = "",
+    repeats: bool = False,
+    completes: tuple[str, ...] = (),
+) -> Callable[[Run], Run]:
+    """Enter the decorated function into the table; its docstring is the help: one line, then details."""
+
+    def enter(run: Run) -> Run:
+        first, _, rest = inspect.cleandoc(run.__doc__ or "").partition("\n")
+        assert first
+        assert group in GROUPS
+        entry = Command(name, shorts, arguments, group, first, rest.strip("\n"), repeats, completes, run)
+        for word in (name, *shorts):
+            assert word not in TABLE, f"{word} is a command already"
+            assert word not in _SHORTS, f"{word} is a short form already"
+        TABLE[name] = entry
+        _SHORTS.update(dict.fromkeys(shorts, entry))
+        return run
+
+    return enter
+
+
+def find(word: str) -> Command:
+    """Return the command with this name, short form or unambiguous prefix, or that an alias begins with.
+
+    Raises UsageError for anything else, with the command to use instead as the hint.
+    """
+    return resolve(word, "")[0]
+
+
+def resolve(word: str, arguments: str) -> tuple[Command, str]:
+    """Return the command that a line begins with, and its arguments, aliases of other debuggers expanded.
+
+    Raises UsageError where `word` is none, with the command to use instead as the hint.
+    """
+    from nncdbg.commands.familiar import ALIASES, ANSWERS
+
+    exact = TABLE.get(word) or _SHORTS.get(word)
+    if exact is not None:
+        return exact, arguments
+    if word in ALIASES:
+        name, _, first = ALIASES[word].partition(" ")
+        return TABLE[name], f"{first} {arguments}".strip()
+    if word in ANSWERS:
+        raise UsageError(f"`{word}`: {ANSWERS[word].why}", hint=ANSWERS[word].hint)
+    matches = [entry for name, entry in TABLE.items() if name.startswith(word)]
+    if len(matches) == 1:
+        return matches[0], arguments
+    if matches:
+        names = ", ".join(entry.name for entry in matches)
+        raise UsageError(f'"{word}" is a prefix of several commands', hint=f"use one of: {names}")
+    raise UsageError(f'there is no command "{word}"', hint=_suggestion(word, arguments))
+
+
+def _suggestion(word: str, arguments: str) -> str:
+    """Return what was probably meant: a shell command, a command, or an expression."""
+    from nncdbg.commands.familiar import ALIASES
+
+    names = [*TABLE, *ALIASES]
+    swapped = [name for name in names if sorted(name) == sorted(word)]
+    near = swapped or difflib.get_close_matches(word, names, 1)
+    if near:
+        return f"did you mean `{near[0]}`?"
+    if arguments[:1] in tuple("<>=!+*/"):
+        return f"an expression names values with %: `p %{word} {arguments}`"
+    return "`help` lists the commands"
+
+
+def no_arguments(name: str, text: str) -> None:
+    """Raise UsageError where a command without arguments is given some."""
+    if text:
+        raise UsageError(f'`{name}` takes no arguments, got "{text}"', hint=f"`help {name}` explains it")
+
+
+def needs(name: str, text: str) -> str:
+    """Return the arguments of a command that needs some.  Raises UsageError where there are none."""
+    if not text:
+        raise UsageError(f"`{name}` needs arguments: {TABLE[name].usage}", hint=f"`help {name}` explains it")
+    return text
+
+
+def whole_number(name: str, text: str) -> int:
+    """Return the number that a command is given.  Raises UsageError for anything else."""
+    try:
+        return int(text)
+    except ValueError:
+        raise UsageError(f'`{name}` needs a number, got "{text}"', hint=TABLE[name].usage) from None

@@ -1,0 +1,126 @@
+"""Causes of NaN, Inf, zeros and integer faults, by the rules that the declaration of an op names.
+
+Where the rule of an op finds no cause, the op is computed again.  The evidence of a cause is numbers: which
+elements of which operand, and the exact result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.diagnosis.recomputed import recomputed
+from nncdbg.engine.dtypes import FLOATS, integer_range, name_of
+from nncdbg.engine.graph import Array
+from nncdbg.engine.ops import Op, lookup
+from nncdbg.engine.ops.causes import Birth, Cause, Maker, rule_of
+from nncdbg.engine.ops.causes.numbers import exact, is_float
+from nncdbg.engine.ops.causes.places import at, counted, first, spelled
+from nncdbg.engine.ops.integer_faults import DIVISION, RANGE, SCALE, IntegerFault
+from nncdbg.stats.finiteness import bad
+
+
+def cause_of(birth: Birth) -> Cause:
+    """Why a statement gave NaN or Inf; "unknown", with the facts, where nothing tells it."""
+    plain = _plain(birth)
+    if not bad(plain.output, birth.kind).any():
+        return Cause("unknown", f"the result of {birth.op} has no {birth.kind}", "")
+    with np.errstate(all="ignore"):
+        found = _explained(plain) or (None if _is_complex(plain) else recomputed(plain))
+    return found or _unknown(plain)
+
+
+def explained(birth: Birth) -> Cause | None:
+    """The cause by the rule of the op alone; None where it has none, or says nothing."""
+    plain = _plain(birth)
+    if not bad(plain.output, birth.kind).any():
+        return None
+    with np.errstate(all="ignore"):
+        return _explained(plain)
+
+
+def _explained(birth: Birth) -> Cause | None:
+    op = lookup(birth.op, birth.opset)
+    rule = None if op is None or _is_complex(birth) else rule_of(op.cause)
+    return None if rule is None else rule(birth)
+
+
+def legal(birth: Birth, made_by: Sequence[Maker]) -> bool:
+    """Whether the infinities of a birth are legal by definition.
+
+    `made_by` has for each operand the op that made it, where that is known.
+    """
+    op = lookup(birth.op, birth.opset) if birth.kind == "inf" else None
+    rule = None if op is None else rule_of(op.legal)
+    return rule is not None and rule(birth, made_by)
+
+
+def cause_of_zeros(op: Op | None, names: Sequence[str], operands: Sequence[Any], result: Array) -> Cause:
+    """Return why a statement gives zeros only: an underflow, an activation without positive inputs, other.
+
+    `names` are those of the operands, empty for one without a name; `op` is None for a call.
+    """
+    floats = [
+        (name, each)
+        for name, each in zip(names, operands, strict=True)
+        if isinstance(each, np.ndarray) and each.size > 0 and name_of(each.dtype) in FLOATS
+    ]
+    rule = None if op is None or not floats else rule_of(op.zeros)
+    return rule(floats, result) if rule else Cause("unknown", "the operands are not all 0", "")
+
+
+def _is_complex(birth: Birth) -> bool:
+    arrays = (value for value in (*birth.inputs, birth.output) if isinstance(value, np.ndarray))
+    return any(array.dtype.kind == "c" for array in arrays)
+
+
+def _plain(birth: Birth) -> Birth:
+    """The birth with arrays throughout: a scalar that came as an element is one of no axes."""
+    return replace(birth, inputs=[_array(value) for value in birth.inputs], output=np.asarray(birth.output))
+
+
+def _array(value: Any) -> Any:
+    return np.asarray(value) if isinstance(value, np.generic) else value
+
+
+def _unknown(birth: Birth) -> Cause:
+    mask = bad(birth.output, birth.kind)
+    what = "NaN" if birth.kind == "nan" else "infinite"
+    count = int(np.count_nonzero(mask))
+    evidence = f"{count} of {mask.size} elements of the result of {birth.op} are {what}"
+    return Cause("unknown", evidence, "step into the op, or compare it with another backend")
+
+
+_HINTS = {
+    DIVISION: "use Max(%n, 1) as the divisor, or replace the undefined result with Where",
+    SCALE: "limit each scale to a minimum above 0; constant calibration data can make it 0",
+}
+
+
+def cause_of_fault(birth: Birth, fault: IntegerFault) -> Cause:
+    """The cause of an integer fault, with the offending values in numbers."""
+    if fault.cause == RANGE:
+        return _out_of_range(birth, fault)
+    given, what = np.asarray(birth.inputs[fault.operand]), "0"
+    if fault.cause == SCALE and np.isnan(given).any():
+        what = "0 or NaN" if (given == 0).any() else "NaN"
+    return Cause(fault.cause, counted(birth, fault.operand, fault.elements, what), _HINTS[fault.cause])
+
+
+def _out_of_range(birth: Birth, fault: IntegerFault) -> Cause:
+    x, index = birth.inputs[fault.operand], first(fault.elements)
+    low, high = integer_range(fault.target)
+    found = x[index]
+    held = f"{fault.target} represents {low} to {high}"
+    evidence = f"{spelled(birth, fault.operand)}{at(index)} is {exact(found)}, and {held}"
+    count = int(np.count_nonzero(fault.elements))
+    if fault.elements.size > 1:
+        evidence += f"; {count} of {fault.elements.size} elements are out of range"
+    if is_float(x) and not np.isfinite(found):
+        return Cause(RANGE, evidence, "replace NaN and Inf before the cast; no integer represents them")
+    if low == 0 and int(found) < 0:
+        return Cause(RANGE, evidence, "cast to a signed type, or Clip at 0 first")
+    return Cause(RANGE, evidence, "cast to a wider integer type, or Clip the value into range first")

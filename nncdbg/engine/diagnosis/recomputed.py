@@ -1,0 +1,191 @@
+"""Births that no rule explains: the op again, by plain NumPy, and then in f64.
+
+If that is finite in the same type, the kernel is suspect.  If it is finite in f64 only, something
+overflowed.  An infinity among the operands is replaced by large finite numbers to tell what became of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.errors import NncdbgError
+from nncdbg.engine.graph import Array
+from nncdbg.engine.ops import lookup
+from nncdbg.engine.ops.causes import Birth, Cause
+from nncdbg.engine.ops.causes.arithmetic import zero_times_infinity
+from nncdbg.engine.ops.causes.numbers import EXACT, ends, is_float, overflow_hint, overflows, shown
+from nncdbg.engine.ops.causes.places import Index, at, flat, has_infinity, spelled, spot, under
+from nncdbg.engine.ops.causes.summing import INFINITE, decimal
+from nncdbg.engine.ops.declaration import Content, Op
+from nncdbg.engine.ops.schema import split, versions_of
+from nncdbg.stats.finiteness import bad
+
+MOST = 1 << 20
+"""Elements of operands and result up to which an op is run again: some ten milliseconds."""
+
+MOST_BY_REFERENCE = 1 << 12
+"""The same for `onnx.reference`, parts of which are loops in Python."""
+
+_EXPECTED = (NncdbgError, ValueError, TypeError, RuntimeError, ArithmeticError, LookupError, AttributeError)
+"""What kernels, those of `onnx.reference` too, raise over operands of a type they do not take."""
+
+
+def recomputed(birth: Birth) -> Cause | None:
+    """The cause as computing the op again tells it; None where that tells nothing."""
+    birth, index = narrowed(birth, spot(birth))
+    again = _again(birth, birth.inputs)
+    if again is not None and not _is_bad(again, index, birth.kind):
+        return _suspect(birth, index, shown(float(again[index])))
+    op = lookup(birth.op, birth.opset)
+    if again is None and op is not None and op.content in (Content.MOVED, Content.BOUNDED):
+        return _suspect(birth, index, "an element of an operand")
+    if not _is_known(birth.op):
+        return None
+    if has_infinity(birth) and birth.kind == "nan":
+        return _of_infinity(birth, index)
+    return _of_range(birth, index)
+
+
+def narrowed(birth: Birth, index: Index) -> tuple[Birth, Index]:
+    """Of a pointwise op, the one element that is looked at, with as many axes as before."""
+    op = lookup(birth.op, birth.opset)
+    if op is None or not op.pointwise or (birth.opset < 7 and len(birth.inputs) > 1):
+        return birth, index
+    inputs = [
+        value[tuple(slice(i, i + 1) for i in under(value, index))] if isinstance(value, np.ndarray) else value
+        for value in birth.inputs
+    ]
+    output = birth.output[tuple(slice(i, i + 1) for i in index)]
+    return replace(birth, inputs=inputs, output=output), (0,) * len(index)
+
+
+def _suspect(birth: Birth, index: Index, expected: str) -> Cause:
+    given = shown(float(birth.output[index]))
+    evidence = f"the kernel of {birth.op} computed {given}; NumPy computes {expected}"
+    hint = f"run the model with another backend, and report the bug in the kernel of {birth.op}"
+    return Cause("kernel", evidence, hint)
+
+
+def _of_infinity(birth: Birth, index: Index) -> Cause:
+    """Whether infinities are subtracted: then large numbers in their place leave a large one."""
+    probe = _again(birth, [_probed(value) for value in birth.inputs])
+    names = [spelled(birth, i) for i, value in enumerate(birth.inputs) if _infinities(value)]
+    evidence = f"{', '.join(names)} contains infinities, and {birth.op} turns them into NaN{at(index)}"
+    if probe is None:
+        signs = {float(sign) for value in birth.inputs for sign in _infinities(value)}
+        subtracted = len(signs) > 1
+    else:
+        found = float(probe[index])
+        subtracted = not abs(found) < 1e20
+    if subtracted:
+        return Cause("infinity minus infinity", evidence, INFINITE)
+    return zero_times_infinity(evidence)
+
+
+def _infinities(value: Any) -> list[float]:
+    """The infinities that a value holds, each once."""
+    arrays = [array for array in flat([value]) if is_float(array)]
+    return [sign for sign in (-np.inf, np.inf) if any((array == sign).any() for array in arrays)]
+
+
+def _probed(value: Any) -> Any:
+    """In f64, with each infinity another number of about 1e30."""
+    if isinstance(value, (list, tuple)):
+        return [_probed(item) for item in value]
+    if not is_float(value):
+        return value
+    wide = value.astype(np.float64)
+    infinite = np.isinf(wide)
+    sizes = 1e30 * (1 + np.arange(np.count_nonzero(infinite)) % 997 / 997)
+    wide[infinite] = np.sign(wide[infinite]) * sizes
+    return wide
+
+
+def _of_range(birth: Birth, index: Index) -> Cause | None:
+    """Whether f64 holds what the op's own type does not."""
+    dtype, hint = birth.output.dtype, overflow_hint(birth.output.dtype)
+    again = _again(birth, [_widened(value) for value in birth.inputs])
+    if again is not None and is_float(again) and np.isfinite(again[index]) and dtype.itemsize < 8:
+        evidence = f"{birth.op}{at(index)} = {shown(float(again[index]))} in f64, and {ends(dtype)}"
+        return Cause("overflow", evidence, hint)
+    most = max((_size(value) for value in flat(birth.inputs) if is_float(value)), default=0.0)
+    too_large = _may_overflow(most, dtype) if again is None else _ends_by_scaling(birth, index, most)
+    if not too_large:
+        return None
+    evidence = f"the operands of {birth.op} reach {shown(most)}, and {ends(dtype)}"
+    return Cause("overflow", evidence, hint)
+
+
+def _may_overflow(most: float, dtype: np.dtype[Any]) -> bool:
+    """Whether a sum of products of such numbers may be past the end of a type."""
+    square = EXACT.multiply(decimal(most), decimal(most))
+    return overflows(EXACT.multiply(square, decimal(64)), dtype)
+
+
+def _ends_by_scaling(birth: Birth, index: Index, most: float) -> bool:
+    """Whether operands scaled down, the largest to 1 or far below, give a good result."""
+    for factor in (1e-3, 1 / max(most, 1.0), 1e-12 / max(most, 1.0)):
+        again = _again(birth, [_widened(value, factor) for value in birth.inputs])
+        if again is not None and not _is_bad(again, index, birth.kind):
+            return True
+    return False
+
+
+def _size(array: Array) -> float:
+    finite = array[np.isfinite(array)]
+    return float(np.abs(finite).max()) if finite.size else 0.0
+
+
+def _widened(value: Any, factor: float = 1.0) -> Any:
+    """In f64, times a factor."""
+    if isinstance(value, (list, tuple)):
+        return [_widened(item, factor) for item in value]
+    return value.astype(np.float64) * factor if is_float(value) else value
+
+
+def _is_bad(result: Array, index: Index, kind: str) -> bool:
+    return bool(bad(np.asarray(result[index]), kind).any())
+
+
+def _again(birth: Birth, operands: Sequence[Any]) -> Array | None:
+    """The result by the plain NumPy kernel; None without one, if it takes too long, or if it fails.
+
+    An op that runs by its formula has no kernel: its causes are those of the statements inside.
+    """
+    declared = lookup(birth.op, birth.opset)
+    if declared is None or declared.random or not _is_known(birth.op):
+        return None
+    if declared.kernel is None and declared.ufunc is None:
+        return None
+    size = birth.output.size + sum(value.size for value in flat(operands) if isinstance(value, np.ndarray))
+    if size > (MOST_BY_REFERENCE if declared.reference else MOST):
+        return None
+    arguments = _arguments(declared, birth)
+    try:
+        with np.errstate(all="ignore"):
+            results = declared.bind(np, arguments)(*operands)
+    except _EXPECTED:
+        return None
+    several = results if isinstance(results, tuple) else (results,)
+    found = several[birth.index] if birth.index < len(several) else None
+    fits = isinstance(found, (np.ndarray, np.generic)) and found.shape == birth.output.shape
+    return np.asarray(found) if fits else None
+
+
+def _is_known(op: str) -> bool:
+    """Whether it is known what the op means.  A kernel of the user's is never run on other operands."""
+    return split(op)[0] == "nncdbg" or bool(versions_of(op))
+
+
+def _arguments(declared: Op, birth: Birth) -> dict[str, Any]:
+    """The attributes, and what else a kernel asks for."""
+    asked = dict(birth.attributes)
+    if declared.opset_version:
+        asked["opset"] = birth.opset
+    if declared.outputs_count:
+        asked["outputs_count"] = birth.index + 1
+    return asked

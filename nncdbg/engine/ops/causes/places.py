@@ -1,0 +1,134 @@
+"""Where a result went bad, and which elements of the operands stand there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from nncdbg.engine.graph import Array
+from nncdbg.engine.ops.causes import Birth
+from nncdbg.engine.ops.causes.numbers import exact, is_float
+from nncdbg.engine.text.lexemes import name_text
+from nncdbg.stats.finiteness import bad
+
+Index: TypeAlias = "tuple[int, ...]"
+Place: TypeAlias = "Sequence[int | slice]"
+
+
+def first(mask: Array) -> Index:
+    """The index of the first element that is true; one of them is."""
+    return tuple(int(i) for i in np.unravel_index(int(mask.argmax()), mask.shape))
+
+
+def spot(birth: Birth) -> Index:
+    """The first element of the result that is bad."""
+    return first(bad(birth.output, birth.kind))
+
+
+def count(mask: Array) -> int:
+    return int(np.count_nonzero(mask))
+
+
+def many(number: int, word: str, plural: str = "") -> str:
+    """`1 element`, `2 elements`."""
+    return f"{number} {word if number == 1 else plural or word + 's'}"
+
+
+def infinities(number: int) -> str:
+    return many(number, "infinity", "infinities")
+
+
+def at(index: Sequence[int]) -> str:
+    """`` at [1, 4]``, and nothing for the one element of a scalar."""
+    return f" at {list(index)}" if index else ""
+
+
+def under(array: Array, index: Index) -> Index:
+    """The place in an operand that was broadcast to the result, under an index of that."""
+    lead = len(index) - array.ndim
+    return tuple(i if size > 1 else 0 for i, size in zip(index[lead:], array.shape, strict=True))
+
+
+def element(array: Array, index: Index) -> Any:
+    """The number of an operand, broadcast to the result, under an index of that: an int or a float."""
+    found = array[under(array, index)]
+    return int(found) if array.dtype.kind in "iub" else float(found)
+
+
+def elements(birth: Birth, index: Index) -> list[Any]:
+    """The numbers of all operands under an index of the result."""
+    return [element(array, index) for array in aligned(birth)]
+
+
+def aligned(birth: Birth) -> list[Array]:
+    """The operands as they broadcast by NumPy's rules; before opset 7 `axis` says where the second stands."""
+    operands = [array for array in birth.inputs if array is not None]
+    axis = birth.attributes.get("axis")
+    if birth.attributes.get("broadcast") and axis is not None:
+        a, b = operands
+        operands[1] = b.reshape(b.shape + (1,) * (a.ndim - axis % max(a.ndim, 1) - b.ndim))
+    return operands
+
+
+def spelled(birth: Birth, number: int) -> str:
+    """An operand as the program text has it; one written in place by its position."""
+    name = birth.names[number] if number < len(birth.names) else ""
+    return f"%{name_text(name)}" if name else f"operand {number + 1}"
+
+
+def part(birth: Birth, number: int, place: Place) -> str:
+    """A part of an operand: `%x[3, :]`, and `%x` for the whole."""
+    name = spelled(birth, number)
+    if all(isinstance(each, slice) and each == slice(None) for each in place):
+        return name
+    return f"{name}[{', '.join(map(_written, place))}]"
+
+
+def _written(place: int | slice) -> str:
+    if not isinstance(place, slice):
+        return str(place)
+    start, stop = ("" if bound is None else str(bound) for bound in (place.start, place.stop))
+    return f"{start}:{stop}"
+
+
+def counted(birth: Birth, number: int, mask: Array, what: str) -> str:
+    """`3 of 12 elements of %p are negative, the first at [1, 4]: -1.5e-08`; no value where `what` is one."""
+    name, found, index = spelled(birth, number), count(mask), first(mask)
+    value = "" if what in _VALUES else f": {exact(np.asarray(birth.inputs[number])[index])}"
+    if mask.size == 1:
+        return f"{name} is {what}{value}"
+    verb = "is" if found == 1 else "are"
+    return f"{found} of {mask.size} elements of {name} {verb} {what}, the first{at(index)}{value}"
+
+
+_VALUES = frozenset({"0", "NaN", "0 or NaN"})
+"""Words for elements that say what their value is."""
+
+
+def has_infinity(birth: Birth) -> bool:
+    """Whether an operand contains an infinity."""
+    return any(is_float(array) and bool(np.isinf(array).any()) for array in flat(birth.inputs))
+
+
+def flat(values: Sequence[Any]) -> list[Any]:
+    """The operands, and what sequences among them hold."""
+    found: list[Any] = []
+    for value in values:
+        found.extend(flat(value) if isinstance(value, (list, tuple)) else [value])
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """The part of an operand that one element of the result was computed from."""
+
+    values: Array
+    words: str
+
+
+def region(birth: Birth, number: int, place: Place) -> Region:
+    """The part of operand `number` at `place`."""
+    return Region(birth.inputs[number][tuple(place)], part(birth, number, place))

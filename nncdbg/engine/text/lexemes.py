@@ -1,0 +1,138 @@
+"""The spelling of names and strings in program text, in both directions.
+
+Printer and reader share these spellings, so that the two cannot drift apart.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+
+BARE = r"[A-Za-z0-9_/.$]+"
+WORD = r"[A-Za-z_][A-Za-z0-9_]*"
+OP = r"[A-Za-z_][A-Za-z0-9_.]*"
+STRING = r'"(?:[^"\\]|\\.)*"'
+PREFIX_END = "::"
+"""What separates the label of a prefix from the rest of a name."""
+PREFIXED = rf"{OP}{PREFIX_END}(?:{BARE}|{STRING})"
+TENSOR = rf"[A-Za-z]\w*\[(?:[^\]\"]|{STRING})*\]"
+
+_WORDS = "graph if else while break unless next collect yield return data type loc true false nan inf b _"
+RESERVED = frozenset(_WORDS.split()) | {"opset", "store", "prefix"}
+"""Words that a bare op name may not be; such an op is quoted."""
+
+_is_bare = re.compile(BARE).fullmatch
+_is_op = re.compile(OP).fullmatch
+
+
+class Flaw(Exception):
+    """What is wrong at character `start` of a line (0-based), `width` characters wide."""
+
+    def __init__(
+        self,
+        message: str,
+        start: int,
+        width: int = 1,
+        hint: str | None = None,
+        *,
+        code: str = "syntax",
+        related: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.start = start
+        self.width = width
+        self.hint = hint
+        self.code = code
+        """The kind of fault, for an editor."""
+        self.related = related
+        """The line that the fault has to do with, such as that of the first definition."""
+
+
+_ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
+
+
+def _escape(char: str) -> str:
+    simple = _ESCAPES.get(char)
+    if simple is not None:
+        return simple
+    code = ord(char)
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+_UNESCAPES = {
+    "n": "\n",
+    "t": "\t",
+    "r": "\r",
+    '"': '"',
+    "\\": "\\",
+    "'": "'",
+    "0": "\0",
+    "a": "\a",
+    "b": "\b",
+    "f": "\f",
+    "v": "\v",
+}
+_escaped = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))")
+
+
+def quote(text: str) -> str:
+    """`text` as a quoted string: printable characters as they are, the rest as C escapes."""
+    if text.isprintable() and '"' not in text and "\\" not in text:
+        return f'"{text}"'
+    return '"' + "".join(c if c.isprintable() and c not in '"\\' else _escape(c) for c in text) + '"'
+
+
+def quote_bytes(data: bytes) -> str:
+    """`data` as ``b"..."``: printable ASCII as it is, other bytes as ``\\xNN``."""
+    return 'b"' + "".join(_BYTES[byte] for byte in data) + '"'
+
+
+_BYTES = [chr(b) if 0x20 <= b < 0x7F and chr(b) not in '"\\' else _escape(chr(b)) for b in range(256)]
+
+
+def unquote(text: str, start: int = 0) -> str:
+    """The string that `text`, quotes included, spells; `start` is its place in the line for a Flaw."""
+
+    def plain(match: re.Match[str]) -> str:
+        digits = match[1] or match[2] or match[3]
+        if digits is not None and int(digits, 16) <= 0x10FFFF:
+            return chr(int(digits, 16))
+        char = _UNESCAPES.get(match[4] or "")
+        if char is None:
+            raise Flaw(
+                f"unknown escape {match[0]} in a string",
+                start + 1 + match.start(),
+                len(match[0]),
+                'use the escapes \\n \\t \\r \\" \\\\ \\xNN \\uNNNN \\UNNNNNNNN',
+            )
+        return char
+
+    body = text[1:-1]
+    return _escaped.sub(plain, body) if "\\" in body else body
+
+
+def name_text(name: str) -> str:
+    """A value's or a graph's name without its sigil: bare where it can be, else quoted."""
+    return name if _is_bare(name) else quote(name)
+
+
+def op_text(op: str) -> str:
+    """An op's name as it stands before its parenthesis; ``@`` calls keep their sigil."""
+    if op.startswith("@"):
+        return "@" + name_text(op[1:])
+    return op if _is_op(op) and op not in RESERVED else quote(op)
+
+
+def key_text(key: str) -> str:
+    """An attribute's name or an opset's domain."""
+    return key if _is_op(key) else quote(key)
+
+
+def nearest(word: str, words: object, sigil: str = "") -> str | None:
+    """The hint ``did you mean ...?``, or None where nothing is near."""
+    names = [str(name) for name in words]  # type: ignore[attr-defined]
+    near = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    return f"did you mean {sigil}{name_text(near[0]) if sigil else near[0]}?" if near else None

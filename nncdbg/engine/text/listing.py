@@ -1,0 +1,118 @@
+"""Which line is which statement: the map behind breakpoints, stepping and the editor's arrow."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeAlias, overload
+
+from nncdbg.engine.text.prefixes import NO_PREFIXES, Prefixes
+
+Path: TypeAlias = "tuple[str | int, ...]"
+"""``("main",)`` is a graph of the program, ``("main", 5, 0)`` subgraph 0 of its node 5, and so on inwards."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Statement `pc` of the graph at `path`; ``pc == len(nodes)`` is its return, yield or next."""
+
+    path: Path
+    pc: int
+
+
+Line: TypeAlias = "str | tuple[str, Callable[..., str], tuple[Any, ...]]"
+"""A line, or its indentation and what writes the rest."""
+
+
+class Lines(Sequence[str]):
+    """The lines of a text, each written when it is read first; equal to a tuple of them."""
+
+    def __init__(self, lines: list[Line]) -> None:
+        self._lines = lines
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[str, ...]: ...
+    def __getitem__(self, index: int | slice) -> str | tuple[str, ...]:
+        if isinstance(index, slice):
+            return tuple(self[each] for each in range(*index.indices(len(self))))
+        line = self._lines[index]
+        if not isinstance(line, str):
+            indent, write, arguments = line
+            line = self._lines[index] = indent + write(*arguments)
+        return line
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, (Lines, tuple)) and tuple(self) == tuple(other))
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The lines of a text, and for each graph in it the 1-based lines of its statements.
+
+    `statements` maps a path to the lines of its nodes in order, then that of its terminator;
+    `headers` maps it to the line that opens it.  `file` is the path of the text, if it has one.
+    `prefixes` are those that the lines use.
+    """
+
+    lines: Sequence[str]
+    statements: Mapping[Path, tuple[int, ...]]
+    headers: Mapping[Path, int]
+    file: str | None = None
+    prefixes: Prefixes = field(default=NO_PREFIXES, compare=False)
+
+    @cached_property
+    def _sites(self) -> dict[int, Site]:
+        pairs = [
+            (line, Site(path, pc)) for path, lines in self.statements.items() for pc, line in enumerate(lines)
+        ]
+        return dict(sorted(pairs, key=lambda pair: pair[0]))
+
+    @cached_property
+    def statement_lines(self) -> list[int]:
+        """The lines with a statement, in order."""
+        return list(self._sites)
+
+    def site(self, line: int) -> Site | None:
+        """The statement on `line`; None for headers of graphs, constants, comments and braces."""
+        return self._sites.get(line)
+
+    def line(self, path: Path, pc: int) -> int:
+        """The line of statement `pc` of the graph at `path`, both of which must be there."""
+        return self.statements[path][pc]
+
+    def next_site(self, line: int) -> tuple[int, Site] | None:
+        """The first statement at or after `line`, with its line: where a breakpoint on `line` binds."""
+        at = bisect_left(self.statement_lines, line)
+        if at == len(self.statement_lines):
+            return None
+        found = self.statement_lines[at]
+        return found, self._sites[found]
+
+    def full_line(self, line: int) -> str:
+        """The text of `line` with the names in full."""
+        return self.prefixes.full_line(self.lines[line - 1])
+
+    def full_lines(self) -> Sequence[str]:
+        """All lines with the names in full."""
+        if not self.prefixes.declared:
+            return self.lines
+        return Lines([("", self.full_line, (number,)) for number in range(1, len(self.lines) + 1)])
+
+    def header_line(self, path: Path) -> int:
+        """The line that opens the graph at `path`: ``graph``, ``if``, ``} else`` or ``while``."""
+        return self.headers[path]
+
+    def block(self, line: int) -> Path | None:
+        """The innermost graph, branch or body around `line`, its header included; None outside of graphs."""
+        around = [path for path, first in self.headers.items() if first <= line <= self.statements[path][-1]]
+        return max(around, key=self.headers.__getitem__, default=None)

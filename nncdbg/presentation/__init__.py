@@ -1,0 +1,1 @@
+"""Values, stops and statements as text and pictures, for the terminal, the editor and notebooks."""

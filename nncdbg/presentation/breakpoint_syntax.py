@@ -1,0 +1,131 @@
+"""How people write a place to stop at: `LINE|OP|@graph|%value|FILE:LINE [if EXPR] [hits N]`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nncdbg.engine.errors import UsageError
+
+if TYPE_CHECKING:
+    from nncdbg.engine.debugger import Debugger
+    from nncdbg.engine.stopping.breakpoints import Breakpoint
+
+_PLACE = re.compile(
+    r"""\s*(?P<sigil>[%@])?(?:(?P<quoted>"(?:[^"\\]|\\.)*")|(?P<bare>[^\s"%@][^\s"]*))(?=\s|$)"""
+)
+_HITS = re.compile(r"(?:^|\s)hits\s+(?P<rule>(?:==|>=|<=|>|<|%)?\s*\w+)\s*$")
+_IF = re.compile(r"\s*if(?=[\s(%]|$)(?P<condition>.*)", re.DOTALL)
+
+_VALUE = re.compile(r"""\s*(%?(?:"(?:[^"\\]|\\.)*"|[^\s"\[]+)(?:\[[^\]]*\])?)(?:\s+(.*)|$)""", re.DOTALL)
+"""A value, perhaps with an index, and what follows."""
+
+FORMS = "LINE, OP, @graph, %value or FILE:LINE, then [if EXPR] [hits N]"
+
+
+@dataclass(frozen=True, slots=True)
+class StopSpec:
+    """`kind` is line, op, graph, value or source (`net.py:11`); `name` has no sigil and no quotes."""
+
+    kind: str
+    name: str
+    when: str | None = None
+    hits: str | None = None
+
+    def add_to(self, debugger: Debugger, *, temporary: bool = False, log: str | None = None) -> Breakpoint:
+        """Set the breakpoint.  Raises UsageError, ExpressionError."""
+        return debugger.break_at(
+            line=int(self.name) if self.kind == "line" else None,
+            op=self.name if self.kind == "op" else None,
+            graph=self.name if self.kind == "graph" else None,
+            value=self.name if self.kind == "value" else None,
+            source=split_source(self.name) if self.kind == "source" else None,
+            when=self.when,
+            hits=self.hits,
+            log=log,
+            temporary=temporary,
+        )
+
+
+def parse_stop(text: str) -> StopSpec:
+    """The spec as a whole; UsageError for what is none."""
+    kind, name, rest = split_place(text)
+    when, hits = _conditions(rest)
+    return StopSpec(kind, name, when, hits)
+
+
+def split_place(text: str) -> tuple[str, str, str]:
+    """(kind, name, what follows) of a text that begins with a place; UsageError if it does not."""
+    match = _PLACE.match(text)
+    if match is None:
+        raise UsageError(f'"{text.strip()}" is not a place for a breakpoint', hint=FORMS)
+    sigil, rest = match["sigil"], text[match.end() :].strip()
+    name = _unquoted(match["quoted"]) if match["quoted"] else match["bare"]
+    if sigil:
+        return ("graph" if sigil == "@" else "value"), name, rest
+    if not match["quoted"] and re.fullmatch(r"[+-]?\d+", name):
+        return "line", name, rest
+    return ("op" if split_source(name) is None else "source"), name, rest
+
+
+def split_source(text: str) -> tuple[str, int] | None:
+    """Return ("net.py", 11) for `net.py:11`, a line of the user's model; None for anything else."""
+    file, colon, line = text.rpartition(":")
+    return (file, int(line)) if file and colon and line.isdecimal() else None
+
+
+def split_watched(text: str) -> tuple[str, str | None, str | None]:
+    """Return the expression, the condition and the hit rule of `EXPR [if EXPR] [hits N]`."""
+    found = _HITS.search(text)
+    hits, rest = (found["rule"], text[: found.start()]) if found is not None else (None, text)
+    expression, mark, when = re.sub(r"\sif(?=[\s(]|$)", "\0", rest, count=1).partition("\0")
+    if mark and not when.strip():
+        raise UsageError(
+            "there is no condition after `if`", hint="add a condition: `watch %h if max(%h) > 100`"
+        )
+    return expression.strip(), when.strip() or None, hits
+
+
+def plain_name(text: str) -> str | None:
+    """Return the name in `%h`, `%"odd name"` or `h`, without sigil and quotes; None for other texts."""
+    match = _PLACE.fullmatch(text)
+    if match is None or match["sigil"] == "@":
+        return None
+    return _unquoted(match["quoted"]) if match["quoted"] else match["bare"]
+
+
+def is_computed(text: str) -> bool:
+    """Whether a text without spaces has signs of an expression, such as an index or a call."""
+    return '"' not in text and re.search(r"[\[(<>=*+]", text) is not None
+
+
+def split_value(text: str) -> tuple[str, str]:
+    """(the value as written, what follows) of a text that begins with a value; all of it if none does."""
+    match = _VALUE.fullmatch(text)
+    return (match[1], (match[2] or "").strip()) if match else (text, "")
+
+
+def _unquoted(quoted: str) -> str:
+    from nncdbg.engine.text.lexemes import Flaw, unquote
+
+    try:
+        return unquote(quoted, 0)
+    except Flaw as flaw:
+        raise UsageError(f"the name {quoted} is quoted incorrectly: {flaw.message}", hint=flaw.hint) from None
+
+
+def _conditions(rest: str) -> tuple[str | None, str | None]:
+    hits = None
+    found = _HITS.search(rest)
+    if found is not None:
+        hits, rest = found["rule"], rest[: found.start()]
+    if not rest.strip():
+        return None, hits
+    match = _IF.fullmatch(rest)
+    if match is None:
+        raise UsageError(f'unexpected "{rest.strip()}" after the place', hint=FORMS)
+    when = match["condition"].strip()
+    if not when:
+        raise UsageError("there is no condition after `if`", hint=FORMS)
+    return when, hits

@@ -1,0 +1,239 @@
+"""The text of a comparison: the verdict, the statement that differs, the worst value, how the error grows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from io import StringIO
+from typing import TYPE_CHECKING, TypeAlias
+
+from rich.text import Text
+
+from nncdbg.engine.expression import spelled
+from nncdbg.engine.values.short_names import ShortNames
+from nncdbg.presentation.elements import element, short_name_text
+
+if TYPE_CHECKING:
+    from nncdbg.engine.divergence.report import DiffReport, Growth, Match, Site
+    from nncdbg.presentation.screen import Screen
+
+_ROWS = 40
+"""Layers that the table shows at most."""
+
+_NARROW = 50
+"""Columns below which the table shows one figure."""
+
+
+_LISTED = 6
+"""Further causes, differences and names that are shown."""
+
+_HEADLINES = {
+    "equal": ("the sides agree", "bold green"),
+    "intermediate": ("the outputs agree, intermediate values differ", "bold yellow"),
+    "rounding": ("the outputs differ by rounding only: a tie was resolved differently", "bold yellow"),
+    "diverged": ("the outputs differ", "bold red"),
+}
+
+
+def print_report(screen: Screen, report: DiffReport) -> None:
+    """Print a report; long names are shortened on a terminal, whole in a pipe."""
+    names = _names(screen, report)
+    _verdict(screen, report, names)
+    _causes(screen, report, names)
+    if report.worst is not None and report.worst is not report.first:
+        _divergence(screen, names, "worst", report.worst)
+    _ties(screen, report, names)
+    _differences(screen, report)
+    _growth(screen, report.growth, names)
+    _outputs(screen, report, names)
+
+
+def report_text(report: DiffReport) -> str:
+    """What `print_report` prints to a pipe."""
+    from nncdbg.presentation.screen import Screen
+
+    out = StringIO()
+    print_report(Screen(out, out, color=False), report)
+    return out.getvalue().rstrip("\n")
+
+
+_Names: TypeAlias = Callable[[str], str]
+"""From the name of a value to what the report calls it."""
+
+
+def _names(screen: Screen, report: DiffReport) -> _Names:
+    if not screen.shortens:
+        return spelled
+    matches = [
+        report.first,
+        report.worst,
+        *(cause.match for cause in report.causes),
+        *report.ties,
+        *report.outputs,
+    ]
+    shown = [site.value for match in matches if match is not None for site in (match.a, match.b)]
+    shown += [cause.site.value for cause in report.causes] + [row.value for row in report.growth]
+    short = ShortNames([*shown, *report.only_a, *report.only_b])
+    return lambda name: short_name_text(short.forms(name)[0])
+
+
+def _verdict(screen: Screen, report: DiffReport, names: _Names) -> None:
+    screen.put(Text(*_HEADLINES[report.status]))
+    total = sum(report.matched.values())
+    ways = ", ".join(f"{count} by {way}" for way, count in report.matched.items() if count)
+    marginal = f", {report.marginal} marginal" if report.marginal else ""
+    counts = f"{report.diverging} beyond the tolerance{marginal}"
+    screen.put(f"{total} values paired{f' ({ways})' if ways else ''}, {counts}")
+    if report.gone:
+        screen.put_wrapped(Text(f"{report.gone} unread values were freed before the comparison", "dim"))
+    for side, count, unmatched in (
+        ("A", report.unmatched_a, report.only_a),
+        ("B", report.unmatched_b, report.only_b),
+    ):
+        if count:
+            some = ", ".join(names(name) for name in unmatched[:3])
+            screen.put_wrapped(
+                Text(f"{count} of side {side} have no counterpart: {some}{', ...' * (count > 3)}", "dim")
+            )
+
+
+def _causes(screen: Screen, report: DiffReport, names: _Names) -> None:
+    """The first statement that differs by itself, and its value; then the others."""
+    cause, first = report.cause, report.first
+    if cause is None:
+        if first is not None:
+            _divergence(screen, names, "first", first)
+            screen.put(
+                "  no statement is the cause: with equal operands, each statement returns equal results"
+            )
+        return
+    if cause.a is not None and cause.a == cause.match.a:
+        _divergence(screen, names, "first", cause.match, cause.text)
+    else:
+        side = "" if cause.a is not None else " of side B"
+        screen.put_wrapped(Text("cause: ", "bold").append_text(_site(cause.site, names)).append(side))
+        screen.put(f"  {cause.text}")
+        _divergence(screen, names, "first", cause.match)
+    for other in report.causes[1:_LISTED]:
+        screen.put_wrapped(
+            Text("also: ", "bold").append_text(_site(other.site, names)).append(f": {other.text}")
+        )
+    if len(report.causes) > _LISTED:
+        screen.put(f"and {len(report.causes) - _LISTED} more; --json lists all")
+
+
+def _ties(screen: Screen, report: DiffReport, names: _Names) -> None:
+    for match in report.ties[:_LISTED]:
+        total = f" of {match.comparison.count}" if match.comparison is not None else ""
+        count = f"{match.excess.count}{total} elements"
+        screen.put_wrapped(Text("tie: ", "bold").append_text(_site(match.a, names)).append(f": {count}"))
+
+
+def _differences(screen: Screen, report: DiffReport) -> None:
+    """Attributes and parameters that differ, besides the causes."""
+    named = {cause.text for cause in report.causes}
+    rest = [each for each in report.differences if each.text not in named]
+    for each in rest[:_LISTED]:
+        screen.put_wrapped(Text("differs: ", "bold").append(each.text).append(f", {_place(each.a)}", "dim"))
+    if len(rest) > _LISTED:
+        screen.put(f"and {len(rest) - _LISTED} more attributes and parameters; --json lists all")
+
+
+def _divergence(screen: Screen, names: _Names, rank: str, match: Match, text: str = "") -> None:
+    screen.put_wrapped(Text(f"{rank}: ", "bold").append_text(_site(match.a, names)))
+    if (match.a.value, match.a.line) != (match.b.value, match.b.line) or match.a.type != match.b.type:
+        screen.put_wrapped(Text("side B: ", "bold").append_text(_site(match.b, names)))
+    for line in [*([text] if text else []), *_facts(match)]:
+        screen.put(f"  {line}")
+
+
+def _site(site: Site, names: _Names) -> Text:
+    """`%h f32[2,3] = Conv, line 12 of @main, iteration 3`."""
+    words = f"{names(site.value)} {site.type}"
+    if site.op:
+        words += f" = {site.op}"
+    place = _place(site)
+    return Text(f"{words}, {place}" if place else words)
+
+
+def _place(site: Site) -> str:
+    words = [] if site.line is None else [f"line {site.line} of @{site.graph}"]
+    if site.iteration:
+        words.append(f"iteration {' '.join(map(str, site.iteration))}")
+    return ", ".join(words)
+
+
+def _facts(match: Match) -> list[str]:
+    if match.detail:
+        return [match.detail]
+    facts = []
+    if match.elements is not None:
+        a, b = (element(value, 6) for value in match.elements)
+        where = list(match.excess.where or ())
+        ulps = f", {match.ulps} ulp" if match.ulps is not None else ""
+        facts.append(f"worst at {where}: {a} against {b}, {_times(match.excess.factor)}{ulps}")
+    comparison = match.comparison
+    if comparison is not None:
+        facts.append(f"{match.excess.count} of {comparison.count} elements beyond the tolerance")
+        if comparison.nan_mismatch or comparison.inf_mismatch:
+            facts.append(
+                f"on one side only: NaN {comparison.nan_mismatch}, infinite {comparison.inf_mismatch}"
+            )
+        figures = (
+            ("max abs", comparison.max_abs),
+            ("max rel", comparison.max_rel),
+            ("max ulp", comparison.max_ulp),
+            ("cosine", comparison.cosine),
+        )
+        known = [f"{name} {value:.6g}" for name, value in figures if value is not None]
+        facts.extend([", ".join(known)] if known else [])
+    return facts
+
+
+def _times(factor: float) -> str:
+    return "with a tolerance of 0" if factor == float("inf") else f"{factor:.3g} times the tolerance"
+
+
+def _growth(screen: Screen, rows: Sequence[Growth], names: _Names) -> None:
+    if not rows:
+        return
+    narrow = screen.line_layout.width < _NARROW
+    heads = "times tol" if narrow else "times tol  max rel    cosine"
+    screen.put_line(Text(f"{heads}  at the end of", "bold"))
+    layers = ShortNames([row.name for row in rows])
+    for row in rows[:_ROWS]:
+        style = "red" if row.times_tolerance > 1 else ""
+        name = layers.forms(row.name)[0] if screen.shortens else row.name
+        if not row.name.startswith("@") and "/" not in row.name:
+            name += f" {names(row.value)}"
+        line = row.line if row.line is not None else "-"
+        figures = f"{_short(row.times_tolerance):>9}"
+        if not narrow:
+            figures += f"  {_short(row.max_rel):>7}  {_cosine(row.cosine):>8}"
+        screen.put_line(Text(figures, style).append(f"  {name} (line {line})"))
+    if len(rows) > _ROWS:
+        screen.put(f"and {len(rows) - _ROWS} more; --json lists all")
+
+
+def _short(number: float | None) -> str:
+    return "-" if number is None else f"{number:.2g}"
+
+
+def _cosine(number: float | None) -> str:
+    if number is None:
+        return "-"
+    return ">.999999" if 0.9999995 <= number < 1 else f"{number:.6f}"
+
+
+def _outputs(screen: Screen, report: DiffReport, names: _Names) -> None:
+    for match in report.outputs:
+        verdict = "beyond the tolerance" if match.diverges else "agrees"
+        if match.diverges and match.detail:
+            verdict = match.detail
+        comparison = match.comparison
+        rest = (
+            "" if comparison is None or comparison.max_abs is None else f", max abs {comparison.max_abs:.3g}"
+        )
+        line = Text(f"output {names(match.a.value)} ").append(verdict, "red" if match.diverges else "green")
+        screen.put_wrapped(line.append(rest))
+    for name in report.lacking:
+        screen.put_wrapped(Text(f"output {name} has no counterpart", "red"))

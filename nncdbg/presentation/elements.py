@@ -1,0 +1,172 @@
+"""What a terminal can show, and the spelling of single elements that all views share.
+
+Views are `rich.text.Text`: the same characters with and without color, no line wider than
+`Layout.width` cells.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nncdbg.engine import dtypes
+from nncdbg.engine.expression import spelled
+from nncdbg.engine.graph import Array, TensorType
+from nncdbg.engine.values.short_names import ELLIPSIS
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+    from nncdbg.engine.values.short_names import ShortNames
+
+BAD = "bold red"
+"""Style of NaN and infinities."""
+DIM = "dim"
+"""Style of labels and captions."""
+SMALL = 8
+"""Elements that are shown in a line instead of their statistics."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """`width` in cells; `color` and `unicode` as far as the other end can show them.
+
+    `names` are the short names of the block that is shown; None shows names in full.  `precision` is the
+    number of significant digits.
+    """
+
+    width: int = 80
+    color: bool = False
+    unicode: bool = True
+    names: ShortNames | None = None
+    precision: int = 4
+
+    @classmethod
+    def of(cls, console: Console) -> Layout:
+        """What `console` can show: no color in a pipe, with NO_COLOR, or on a dumb terminal."""
+        color = console.color_system is not None and not console.no_color
+        return cls(console.width, color, console.encoding.lower().startswith("utf"))
+
+    @property
+    def ellipsis(self) -> str:
+        """One cell that stands for what is left out."""
+        return "…" if self.unicode else "~"
+
+    def forms(self, name: str) -> list[str]:
+        """Return the ways to write `name` here, with its sigil: the preferred one, then a shorter one."""
+        if self.names is None:
+            return [spelled(name)]
+        return [short_name_text(form, self.unicode) for form in self.names.forms(name)]
+
+
+def short_name_text(form: str, unicode: bool = True) -> str:
+    """Return a short form of a value's name with its sigil, quoted where a name like it has to be."""
+    bare = spelled(form.replace(ELLIPSIS, "."))
+    text = spelled(form) if bare.startswith('%"') else f"%{form}"
+    return text if unicode else text.replace(ELLIPSIS, "...")
+
+
+def element(value: Any, digits: int = 4) -> str:
+    """One element in few characters: `nan`, `-inf`, `0.3333`, `true`, `'text'`, `1+2j`."""
+    if isinstance(value, str | bytes):
+        text = repr(str(value) if isinstance(value, str) else bytes(value))
+        return text if len(text) <= 16 else text[:13] + "..'"
+    if isinstance(value, bool | np.bool_):
+        return "true" if value else "false"
+    kind = np.asarray(value).dtype
+    if kind.kind == "c":
+        number = complex(value)
+        return f"{number.real:.{digits}g}{number.imag:+.{digits}g}j"
+    if kind.kind in "iu":
+        return str(int(value))
+    if kind.kind == "O":
+        return element(str(value))
+    return str(int(value)) if dtypes.name_of(kind) in dtypes.INTEGERS else f"{float(value):.{digits}g}"
+
+
+def elements(array: Array, ellipsis: str = "…", digits: int = 4) -> str:
+    """The elements of a small tensor in a line: `[[1. nan] [0.5 2.]]`; of strings and bools the first."""
+    if array.ndim == 0:
+        return element(array[()], digits)
+    if is_text(array) or array.dtype.kind == "b":
+        more = f" {ellipsis}]" if array.size > SMALL else "]"
+        return "[" + " ".join(element(one) for one in array.reshape(-1)[:SMALL]) + more
+    written = np.array2string(array, precision=digits, max_line_width=10**6, threshold=SMALL)
+    return re.sub(r"\s+", " ", re.sub(r"\[\s+", "[", written))
+
+
+def is_bad(value: Any) -> bool:
+    """True for NaN and infinities, in either part of a complex number."""
+    if isinstance(value, str | bytes):
+        return False
+    if np.iscomplexobj(value):
+        return not (math.isfinite(value.real) and math.isfinite(value.imag))
+    return not math.isfinite(float(value)) if np.asarray(value).dtype.kind != "O" else False
+
+
+def type_of(array: Array) -> str:
+    """`f32[1,64,56,56]`."""
+    return str(TensorType(dtypes.name_of(array.dtype), tuple(array.shape)))
+
+
+def is_text(array: Array) -> bool:
+    """True for tensors of strings."""
+    return array.dtype.kind in "OUS"
+
+
+def text(content: str = "", style: str = "") -> Text:
+    """A Text, with `rich` imported only now."""
+    from rich.text import Text
+
+    return Text(content, style=style)
+
+
+def cells(content: str) -> int:
+    """The cells that `content` takes in a terminal; a wide character takes two."""
+    from rich.cells import cell_len
+
+    return cell_len(content)
+
+
+def padded(content: str, width: int) -> str:
+    """`content` at the right of `width` cells."""
+    return " " * (width - cells(content)) + content
+
+
+def packed(parts: Iterable[str], layout: Layout) -> list[Text]:
+    """Captions joined by commas, as many on a line as fit."""
+    lines: list[str] = []
+    for part in parts:
+        if lines and len(lines[-1]) + 2 + len(part) <= layout.width:
+            lines[-1] += f", {part}"
+        else:
+            lines.append(part)
+    return [text(line, DIM) for line in lines]
+
+
+def stacked(lines: Iterable[Text | str], layout: Layout) -> Text:
+    """Lines below each other, each cropped to the width."""
+    from rich.text import Text
+
+    cropped = []
+    for line in lines:
+        whole = Text(line) if isinstance(line, str) else line
+        if whole.cell_len > layout.width:
+            whole.truncate(max(0, layout.width - 1))
+            whole.append(layout.ellipsis)
+        cropped.append(whole)
+    return Text("\n").join(cropped)
+
+
+def edges(count: int, limit: int) -> list[int | None]:
+    """Positions 0..count-1 if they are `limit` at most, else those at both ends around a None."""
+    if count <= limit:
+        return list(range(count))
+    head = (limit + 1) // 2
+    return [*range(head), None, *range(count - (limit - head), count)]

@@ -1,0 +1,28 @@
+"""What a person calls a frame of the stack."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from nncdbg.engine.text.lexemes import name_text
+
+if TYPE_CHECKING:
+    from nncdbg.engine.execution.frame import Frame
+
+
+def frame_title(frames: Sequence[Frame], selected: int) -> str:
+    """`@layer1`, `@refine #3`, `the then branch`, `the micro program of Softmax`.
+
+    `frames` are those of the stack, innermost first.
+    """
+    frame = frames[selected]
+    code, name = frame.code, name_text(frame.code.graph.name)
+    if frame.is_loop:
+        return f"{'@' + name if name else 'loop'} #{frame.iteration}"
+    if code.formula is not None and len(code.path) == 1:
+        outer = frames[selected + 1]
+        return f"the micro program of {outer.code.nodes[outer.pc].op}"
+    if len(code.path) > 1 and not name:
+        return "the then branch" if code.path[-1] == 0 else "the else branch"
+    return f"@{name}"

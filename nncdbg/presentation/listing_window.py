@@ -1,0 +1,83 @@
+"""Listing windows: lines of program text with the arrow, the breakpoints and the line numbers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from nncdbg.engine.values.short_names import ShortNames
+from nncdbg.presentation.short_statements import brief, whole
+
+if TYPE_CHECKING:
+    from nncdbg.engine.text.listing import Listing
+    from nncdbg.engine.values.short_names import ProgramNames
+
+HERE = "->"
+"""The statement that is next."""
+CULPRIT = ">>"
+"""The statement, just run, that a stop is about."""
+CALLER = "=>"
+"""The statement of an outer frame that is under way."""
+
+_STYLES = (
+    (re.compile(r"^\s*#.*$"), "green"),
+    (
+        re.compile(r"\b(?:graph|if|else|while|break unless|next|yield|return|collect|times|count)\b"),
+        "magenta",
+    ),
+    (re.compile(r'%(?:"(?:[^"\\]|\\.)*"|[\w/.$…]+)'), "cyan"),
+    (re.compile(r"@[\w/.$]+"), "yellow"),
+    (re.compile(r": \w+\[[^\]]*\]"), "dim"),
+    (re.compile(r"\bloc\(.*\)"), "dim"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """What stands beside the numbers: arrows by line, and breakpoints by line (True: enabled)."""
+
+    arrows: Mapping[int, str] = field(default_factory=dict)
+    breakpoints: Mapping[int, bool] = field(default_factory=dict)
+
+
+def window(
+    listing: Listing, lines: Iterable[int], marks: Marks, room: int, names: ProgramNames | None
+) -> list[Text]:
+    """The `lines` that the listing has, for a screen of `room` columns; full names if `names` is None.
+
+    Long statements lose types and attributes before operands; one that an arrow points to is shown whole.
+    """
+    numbers = [number for number in lines if 1 <= number <= len(listing.lines)]
+    width = len(str(numbers[-1])) if numbers else 1
+    room -= width + 5
+    shown: list[Text] = []
+    for number in numbers:
+        block = listing.block(number)
+        visible = names.at(block) if names is not None and block is not None else ShortNames(())
+        fit = whole if number in marks.arrows else brief
+        statement = listing.full_line(number).replace("\t", "    ")
+        shown += _lines(fit(statement, visible, room), number, width, marks)
+    return shown
+
+
+def around(line: int, size: int, last: int) -> range:
+    """`size` line numbers around `line`, within 1 and `last`."""
+    first = max(1, min(line - size // 2, last - size + 1))
+    return range(first, min(last, first + size - 1) + 1)
+
+
+def _lines(statement: Sequence[str], number: int, width: int, marks: Marks) -> Iterator[Text]:
+    """The lines of one statement, the first with its number and marks."""
+    star = {None: " ", True: "*", False: "o"}[marks.breakpoints.get(number)]
+    arrow = marks.arrows.get(number, "  ")
+    head = Text().append(star, "bold red").append(arrow, "bold yellow").append(f" {number:>{width}} ", "dim")
+    for line in statement:
+        code = Text(line, "bold" if number in marks.arrows else "")
+        for pattern, style in _STYLES:
+            code.highlight_regex(pattern, style)
+        yield head.append_text(code)
+        head = Text(" " * (width + 5))

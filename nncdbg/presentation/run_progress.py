@@ -1,0 +1,101 @@
+"""While the program runs: Ctrl-C pauses it, and a terminal shows how far it has come."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from nncdbg.engine.process.threads import BackgroundThread
+from nncdbg.stats import prepare
+
+if TYPE_CHECKING:
+    from nncdbg.engine.debugger import Debugger
+    from nncdbg.presentation.screen import Screen
+
+_PATIENCE = 0.5
+"""Seconds before a run is worth a word."""
+_PACE = 0.2
+"""Seconds between two looks."""
+
+
+@contextmanager
+def under_way(debugger: Debugger, screen: Screen, pause: Callable[[], None] | None = None) -> Iterator[None]:
+    """The time of a run: Ctrl-C pauses it within one op, a terminal shows how far it has come.
+
+    With `pause`, Ctrl-C calls that instead.  What logpoints say is printed as it comes, or at the end.
+    """
+    progress = _Progress(debugger, screen)
+    with hearing(signal.SIGINT, pause or debugger.pause):
+        progress.start()
+        try:
+            yield
+        finally:
+            progress.stop()
+            print_messages(debugger, screen)
+
+
+def print_messages(debugger: Debugger, screen: Screen) -> None:
+    """Print what logpoints have said since the last time."""
+    said = debugger.messages[:]
+    # The program may say more meanwhile, in another thread.
+    del debugger.messages[: len(said)]
+    for message in said:
+        screen.put(message)
+
+
+@contextmanager
+def hearing(number: signal.Signals, action: Callable[[], None]) -> Iterator[None]:
+    """A signal calls `action`.  Only the main thread can say so; elsewhere nothing changes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(number, lambda number, frame: action())
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+class _Progress:
+    """Messages, and on a terminal a status line, after a while; the machine's tick is only read."""
+
+    def __init__(self, debugger: Debugger, screen: Screen) -> None:
+        self.debugger = debugger
+        self.screen = screen
+        self.done = threading.Event()
+        self.thread = BackgroundThread(target=self._watch, name="nncdbg-progress")
+
+    def start(self) -> None:
+        self.thread.start()
+
+    def stop(self) -> None:
+        self.done.set()
+        self.thread.join()
+
+    def _watch(self) -> None:
+        if self.done.wait(_PATIENCE):
+            return
+        # A run this long gains by the compiled statistics, which a short script would wait for in vain.
+        prepare()
+        while True:
+            print_messages(self.debugger, self.screen)
+            status = self._status()
+            self._write(status)
+            ended = self.done.wait(_PACE)
+            self._write(" " * len(status) + "\r" if status else "")
+            if ended:
+                return
+
+    def _status(self) -> str:
+        console = self.screen.err
+        if not console.is_terminal or console.is_dumb_terminal:
+            return ""
+        return f"running, statement {self.debugger.machine.tick}; Ctrl-C stops"[: console.width - 1]
+
+    def _write(self, status: str) -> None:
+        if status:
+            self.screen.err.file.write("\r" + status)
+            self.screen.err.file.flush()

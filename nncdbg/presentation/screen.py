@@ -1,0 +1,203 @@
+"""Where people read: text, errors and notes, fitted to a terminal or written whole to a pipe."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+
+from rich.console import Console, ConsoleRenderable, RenderHook
+from rich.text import Text
+
+from nncdbg.engine.escaping import HOSTILE, printable
+from nncdbg.presentation.elements import DIM, Layout
+
+if TYPE_CHECKING:
+    from nncdbg.engine.errors import NncdbgError
+
+_UNBOUND = 1 << 20
+"""The width of a line in a pipe: whole."""
+
+_EXCERPT = re.compile(r"( *\d+ \| )(.*)\n( *\| )(\s*\^+)", re.MULTILINE)
+"""The two lines of an error that show a statement and underline it."""
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> NoReturn:
+        """Leave it to `main`, which ends without a word."""
+        raise BrokenPipeError
+
+
+class _Escaping(RenderHook):
+    """Every text that a console prints passes here."""
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        return [harmless(each) if isinstance(each, Text) else each for each in renderables]
+
+
+class Screen:
+    """Standard output and standard error, in color only on a terminal that shows it.
+
+    Nothing but text goes to a pipe or a dumb terminal.  Where somebody else shows what is written, as
+    an editor does, `color` says what that can, and `width` how wide pictures are to be.
+    """
+
+    def __init__(
+        self,
+        out: TextIO | None = None,
+        err: TextIO | None = None,
+        *,
+        width: int | None = None,
+        color: bool | None = None,
+    ) -> None:
+        self.full_names = False
+        """Whether names are shown in full on a terminal too."""
+        self.precision = 4
+        """Significant digits."""
+        self.pager = True
+        """Whether output that is longer than the terminal goes through a pager."""
+        self._fixed = width is not None
+        self.out = _console(out or sys.stdout, width, color)
+        self.err = _console(err or sys.stderr, width, color)
+
+    @property
+    def is_terminal(self) -> bool:
+        return self.out.is_terminal
+
+    @property
+    def shortens(self) -> bool:
+        """Whether long names are shortened: on a screen, but not in a pipe."""
+        return (self.is_terminal or self._fixed) and not self.full_names
+
+    @property
+    def layout(self) -> Layout:
+        """For pictures and grids, which have to end somewhere."""
+        return replace(Layout.of(self.out), precision=self.precision)
+
+    @property
+    def line_layout(self) -> Layout:
+        """For lines: as wide as the terminal, or whole in a pipe."""
+        layout = self.layout
+        return layout if self.is_terminal else replace(layout, width=_UNBOUND)
+
+    def fix_width(self, width: int | None) -> None:
+        """Take `width` columns for output, or those of the terminal for None."""
+        self.out._width = width
+
+    @contextmanager
+    def paged(self) -> Iterator[None]:
+        """Collect what is printed, and show it in the user's pager if the terminal has fewer lines."""
+        if not (self.pager and self.is_terminal and sys.stdin.isatty()) or self.out.is_dumb_terminal:
+            yield
+            return
+        with self.out.capture() as captured:
+            try:
+                yield
+            finally:
+                shown = captured
+        text = shown.get()
+        if text.count("\n") < self.out.height:
+            self.out.file.write(text)
+            self.out.file.flush()
+            return
+        import pydoc
+
+        # What `less` needs to keep colors, and to leave the text on the screen.
+        os.environ.setdefault("LESS", "-RX")
+        pydoc.pager(text)
+
+    def put(self, content: Text | str = "") -> None:
+        """Print lines.  A string is wrapped at words on a terminal; a Text is as wide as it is."""
+        if isinstance(content, str):
+            self.out.print(Text(content), soft_wrap=not self.is_terminal)
+        else:
+            self.out.print(content, soft_wrap=True)
+
+    def put_line(self, content: Text, indent: str = "") -> None:
+        """Print each line of `content` behind `indent`, cropped to the terminal's width, whole in a pipe."""
+        for line in harmless(content).split("\n"):
+            self.put(fitted(Text(indent).append_text(line), self.line_layout))
+
+    def put_wrapped(self, content: Text) -> None:
+        """Print lines, on a terminal broken at words, with what follows indented."""
+        if not self.is_terminal:
+            self.put(content)
+            return
+        for line in harmless(content).split("\n"):
+            if line.cell_len <= self.out.width:
+                self.put(line)
+                continue
+            indent = len(line.plain) - len(line.plain.lstrip())
+            pieces = line[indent:].wrap(self.out, max(1, self.out.width - indent - 2)) or [Text()]
+            for number, piece in enumerate(pieces):
+                piece.rstrip()
+                self.put(Text(" " * (indent + 2 * bool(number))).append_text(piece))
+
+    def note(self, content: str) -> None:
+        """A remark on standard error, so that standard output stays what was asked for."""
+        self.out.file.flush()
+        self.err.print(Text(f"note: {content}", DIM), soft_wrap=not self.err.is_terminal)
+
+    def complain(self, error: NncdbgError | str) -> None:
+        """An error in its one shape, on standard error."""
+        self.out.file.flush()
+        words = printable(str(error))
+        if self.err.is_terminal:
+            words = _EXCERPT.sub(lambda match: _narrow(match, self.err.width), words)
+        message = Text().append("error: ", "bold red").append(words)
+        self.err.print(message, soft_wrap=not self.err.is_terminal)
+        self.err.file.flush()
+
+
+def harmless(text: Text) -> Text:
+    """Return the text with its styles, and every hostile character escaped."""
+    found = [*HOSTILE.finditer(text.plain)]
+    if not found:
+        return text
+    escaped = text.blank_copy()
+    for piece in text.divide(sorted({place for match in found for place in match.span()})):
+        whole = piece.blank_copy(printable(piece.plain))
+        if whole.plain == piece.plain:
+            whole = piece
+        else:
+            for span in piece.spans:
+                whole.stylize(span.style)
+        escaped.append_text(whole)
+    return escaped
+
+
+def fitted(line: Text, layout: Layout) -> Text:
+    """The line, cropped with an ellipsis where it is wider than `layout`."""
+    if line.cell_len > layout.width:
+        line = line.copy()
+        line.truncate(max(0, layout.width - 1))
+        line.append(layout.ellipsis)
+    return line
+
+
+def _console(file: TextIO, width: int | None, color: bool | None) -> Console:
+    # In a notebook rich would show each line as a rendering of its own.
+    options: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False, "force_jupyter": False}
+    options["width"] = width
+    if color is not None:
+        # What the environment says is about the terminal that this process has, not about that screen.
+        options |= {"color_system": "standard" if color else None, "no_color": not color}
+        options["force_terminal"] = False
+    console = _Console(file=file, **options)
+    console.push_render_hook(_Escaping())
+    return console
+
+
+def _narrow(match: re.Match[str], width: int) -> str:
+    """An excerpt cut so that the carets stay under the first of what they underline."""
+    number, text, bar, carets = match.groups()
+    room = max(4, width - len(number))
+    start = len(carets) - len(carets.lstrip())
+    cut = max(0, start - room // 2) if start > room // 2 and len(text) > room else 0
+    shown = text[cut : cut + room]
+    under = carets[cut : cut + room]
+    return f"{number}{shown}\n{bar}{under}"

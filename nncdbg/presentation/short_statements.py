@@ -1,0 +1,200 @@
+"""Statements of program text fitted to the columns of a screen: names give way first, the op stays."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from nncdbg.engine.text.lexemes import BARE, STRING, Flaw, unquote
+from nncdbg.engine.values.short_names import ELLIPSIS, ProgramNames, ShortNames
+from nncdbg.presentation.elements import cells, short_name_text
+
+if TYPE_CHECKING:
+    from nncdbg.engine.graph import Program
+    from nncdbg.engine.text.listing import Listing
+
+_BRIEF = 2
+"""Lines that other statements take at most."""
+
+_GUTTER = 8
+"""Columns in front of a statement that a report quotes."""
+
+_WHOLE = 6
+"""Lines that a statement shown whole takes at most."""
+
+_NAME = re.compile(
+    rf"%(?P<name>(?:{BARE}|{ELLIPSIS})+|{STRING})|(?P<data>\bdata\()(?P<key>{STRING})|{STRING}"
+)
+_LOCATION = re.compile(rf'\s+loc\((?:[^"()]|{STRING})*\)(?P<brace> \{{)?$')
+_CALL = re.compile(
+    rf"(?P<lead>\s*)(?P<outputs>(?:[^\"=]|{STRING})*?)(?P<call> = (?:@?(?:{BARE}|{STRING}))\()(?P<rest>.*)\)$"
+)
+_ATTRIBUTE = re.compile(rf"(?:[A-Za-z_][\w.]*|{STRING})=")
+
+
+def brief(statement: str, names: ShortNames, room: int) -> list[str]:
+    """A statement with short names, in one line of `room` columns without types and attributes if need be.
+
+    Where its operands need more room it takes two lines, and leaves out the last operands beyond.
+    """
+    text = statement
+    for text in _shorter(statement, names):
+        if cells(text) <= room:
+            return [text]
+    lines = _wrap(text, room)
+    for fewer in _fewer_operands(text):
+        if len(lines) <= _BRIEF:
+            break
+        lines = _wrap(fewer, room)
+    return [*lines[: _BRIEF - 1], " ".join([*lines[_BRIEF - 1 : _BRIEF], *map(str.strip, lines[_BRIEF:])])]
+
+
+def whole(statement: str, names: ShortNames, room: int) -> list[str]:
+    """A statement with short names, on several lines where it does not fit `room` columns."""
+    bare = _LOCATION.sub(lambda match: match["brace"] or "", statement)
+    for text in (named(statement, names, 0), named(bare, names, 0)):
+        if cells(text) <= room:
+            return [text]
+    short = named(bare, names, -1)
+    for text in (short, _without_types(short)):
+        lines = _wrap(text, room)
+        if len(lines) <= _WHOLE and max(map(cells, lines)) <= room:
+            return lines
+    return brief(statement, names, room)
+
+
+class FittedText:
+    """The statements and sentences of a report on a program, with the short names of their blocks."""
+
+    def __init__(self, program: Program, listing: Listing, width: int) -> None:
+        self._names = ProgramNames(program)
+        self._listing = listing
+        self._width = width
+
+    def statement(self, text: str, line: int) -> str:
+        first, *rest = brief(text, self._visible(line), self._width - _GUTTER - 2)
+        return f"{first} {ELLIPSIS}" if rest else first
+
+    def words(self, text: str, line: int | None) -> str:
+        return named(text, self._visible(line), 0) if line is not None else text
+
+    def _visible(self, line: int) -> ShortNames:
+        block = self._listing.block(line)
+        return self._names.at(block) if block is not None else ShortNames(())
+
+
+def named(statement: str, names: ShortNames, form: int) -> str:
+    """A statement whose names have the form of that number (0: preferred, -1: shortest)."""
+
+    def short(match: re.Match[str]) -> str:
+        written = match["name"] or match["key"]
+        if written is None:
+            return match.group()
+        try:
+            name = unquote(written) if written.startswith('"') else written
+        except Flaw:
+            return match.group()
+        end = ""
+        if not names.has(name) and names.has(name.rstrip(".")):
+            name, end = name.rstrip("."), "."
+        shown = names.forms(name)[form]
+        if match["name"]:
+            return short_name_text(shown) + end
+        return f'{match["data"]}"{shown}"' if shown != name else match.group()
+
+    return _NAME.sub(short, statement)
+
+
+@dataclass(frozen=True)
+class _Call:
+    """The parts of a statement `lead outputs call(operands, attributes)`."""
+
+    lead: str
+    outputs: tuple[str, ...]
+    call: str
+    operands: tuple[str, ...]
+    attributes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        arguments = ", ".join([*self.operands, *self.attributes])
+        return f"{self.lead}{', '.join(self.outputs)}{self.call}{arguments})"
+
+
+def _shorter(statement: str, names: ShortNames) -> Iterator[str]:
+    """The statement in ever fewer characters, with all its operands."""
+    yield named(statement, names, 0)
+    statement = _LOCATION.sub(lambda match: match["brace"] or "", statement)
+    yield named(statement, names, 0)
+    statement = named(statement, names, -1)
+    yield statement
+    call = _read_call(statement)
+    if call is None:
+        return
+    call = replace(call, outputs=tuple(map(_name_alone, call.outputs)))
+    yield str(call)
+    if call.attributes:
+        call = replace(call, attributes=(ELLIPSIS,))
+        yield str(call)
+    if len(call.outputs) > 2:
+        yield str(replace(call, outputs=(call.outputs[0], f"{ELLIPSIS}{len(call.outputs) - 1} more")))
+
+
+def _without_types(statement: str) -> str:
+    call = _read_call(statement)
+    return statement if call is None else str(replace(call, outputs=tuple(map(_name_alone, call.outputs))))
+
+
+def _fewer_operands(statement: str) -> Iterator[str]:
+    """The statement without its last operands, from one less to none."""
+    call = _read_call(statement)
+    for kept in range(len(call.operands) - 1 if call else -1, -1, -1):
+        assert call is not None
+        yield str(replace(call, operands=call.operands[:kept], attributes=(ELLIPSIS,)))
+
+
+def _read_call(statement: str) -> _Call | None:
+    match = _CALL.fullmatch(statement)
+    if match is None:
+        return None
+    arguments = _split(match["rest"])
+    return _Call(
+        match["lead"],
+        tuple(_split(match["outputs"])),
+        match["call"],
+        tuple(each for each in arguments if not _ATTRIBUTE.match(each) and each != ELLIPSIS),
+        tuple(each for each in arguments if _ATTRIBUTE.match(each) or each == ELLIPSIS),
+    )
+
+
+def _name_alone(output: str) -> str:
+    """`%h` of `%h: f32[2]`."""
+    match = _NAME.match(output)
+    return match.group() if match is not None else output
+
+
+def _split(text: str) -> list[str]:
+    """The parts of a list between commas, outside of strings and brackets."""
+    parts, depth, start = [], 0, 0
+    for match in re.finditer(rf"{STRING}|[\[\](){{}},]", text):
+        symbol = match.group()
+        if symbol in "[({":
+            depth += 1
+        elif symbol in "])}":
+            depth -= 1
+        elif symbol == "," and not depth:
+            parts.append(text[start : match.start()].strip())
+            start = match.end()
+    return [part for part in [*parts, text[start:].strip()] if part]
+
+
+def _wrap(text: str, room: int) -> list[str]:
+    """The text broken at spaces outside of strings; what follows the first line is indented."""
+    lead = " " * (len(text) - len(text.lstrip()))
+    lines = [lead]
+    for piece in re.findall(rf"(?:{STRING}|[^\s\"]|\")+", text):
+        if lines[-1].strip() and cells(lines[-1]) + 1 + cells(piece) > room:
+            lines.append(lead + "    ")
+        lines[-1] += piece if not lines[-1].strip() else " " + piece
+    return lines

@@ -1,0 +1,186 @@
+"""What a person reads at a stop: why, where, what was just written, and the lines around."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from nncdbg.engine.errors import NncdbgError
+from nncdbg.engine.values.short_names import ShortNames
+from nncdbg.presentation.frame_titles import frame_title
+from nncdbg.presentation.listing_window import CALLER, CULPRIT, HERE, Marks, around, window
+from nncdbg.presentation.short_statements import brief, named
+from nncdbg.presentation.tensor_text import described
+
+if TYPE_CHECKING:
+    from nncdbg.engine.compilation.code import Code
+    from nncdbg.engine.debugger import Debugger
+    from nncdbg.engine.execution.frame import Frame
+    from nncdbg.engine.stopping.breakpoints import Breakpoint
+    from nncdbg.engine.stopping.control import Stop
+    from nncdbg.engine.values.short_names import ProgramNames
+    from nncdbg.presentation.elements import Layout
+    from nncdbg.presentation.screen import Screen
+
+LINES = 5
+"""Lines of the window at a stop."""
+
+_MANY = 8
+"""Values that a stop lists at most."""
+
+_INDENT = "  "
+"""Before the values of a stop."""
+
+
+def show_stop(screen: Screen, debugger: Debugger, stop: Stop, before: object, written: bool) -> None:
+    """Print a stop, with what was just `written`.  `before` identifies the block of the last stop."""
+    if stop.reason == "end":
+        _show_end(screen, debugger)
+        return
+    if stop.error is not None:
+        screen.complain(stop.error if isinstance(stop.error, NncdbgError) else str(stop.error))
+    elif words := _reason(debugger, stop):
+        screen.put(with_short_names(debugger, screen, words))
+    frame = debugger.machine.frames[-1]
+    if place_of(frame) != before:
+        screen.put_line(Text(f"in {frame_title(debugger.frames, 0)}", "bold"))
+    for name in _names(debugger, stop, written):
+        screen.put_line(value_or_reason(debugger, name, layout_at(debugger, screen, _INDENT)), _INDENT)
+    for line in _window(screen, debugger, stop):
+        screen.put_line(line)
+
+
+def place_of(frame: Frame) -> object:
+    """What tells one block, call or iteration from another."""
+    return (id(frame.code), frame.entered, frame.iteration)
+
+
+def _reason(debugger: Debugger, stop: Stop) -> str:
+    if stop.reason == "pause":
+        detail = f": {stop.detail}" if stop.detail else f" after {debugger.timeline.tick} statements"
+        return f"Paused{detail}"
+    if stop.finding is not None:
+        return f"catch {stop.finding.kind}: {stop.detail}"
+    return stop.detail[:1].upper() + stop.detail[1:]
+
+
+def _show_end(screen: Screen, debugger: Debugger) -> None:
+    screen.put(f"The program has ended after {debugger.timeline.tick} statements")
+    for name, array in (debugger.outputs or {}).items():
+        screen.put_line(described(name, array, layout_at(debugger, screen)))
+    if debugger.micro is not None:
+        screen.put(str(debugger.micro.coverage))
+
+
+def names_on(debugger: Debugger, screen: Screen, code: Code) -> ProgramNames | None:
+    """The names of the program that a block belongs to; None on a screen that shows names in full."""
+    return debugger.names_of(code) if screen.shortens else None
+
+
+def statement_lines(debugger: Debugger, screen: Screen, code: Code, line: int, head: str = "") -> list[str]:
+    """The statement on a line of a block's listing behind `head`, on two lines where one is too narrow."""
+    names = names_on(debugger, screen, code)
+    listing = debugger.listing_in(code)
+    visible = names.at(listing.block(line) or code.path) if names is not None else ShortNames(())
+    statement = listing.full_line(line).strip()
+    first, *rest = brief(statement, visible, screen.line_layout.width - len(head))
+    return [head + first, *(" " * len(head) + words for words in rest)]
+
+
+def with_short_names(debugger: Debugger, screen: Screen, words: str) -> str:
+    """A sentence with the short names of the values of the innermost frame."""
+    code = debugger.machine.frames[-1].code
+    names = names_on(debugger, screen, code)
+    return named(words, names.at(code.path), 0) if names is not None else words
+
+
+def breakpoint_words(debugger: Debugger, screen: Screen, found: Breakpoint) -> str:
+    """What a breakpoint stops at, with the short names of the block of its first line."""
+    block = debugger.listing.block(found.lines[0]) if found.lines else None
+    names = names_on(debugger, screen, debugger.traps.codes[0])
+    return named(str(found), names.at(block), 0) if names is not None and block is not None else str(found)
+
+
+def layout_at(debugger: Debugger, screen: Screen, indent: str = "") -> Layout:
+    """How to show lines about values of the selected frame behind `indent`."""
+    return layout_in(debugger, screen, debugger.frames[max(0, debugger.selected)].code, indent)
+
+
+def layout_in(debugger: Debugger, screen: Screen, code: Code, indent: str = "") -> Layout:
+    """How to show lines about values of a block behind `indent`."""
+    names = names_on(debugger, screen, code)
+    layout = screen.line_layout
+    return replace(layout, width=layout.width - len(indent), names=names.at(code.path) if names else None)
+
+
+def value_or_reason(debugger: Debugger, name: str, layout: Layout) -> Text:
+    """The lines of a value, or why there is none at this moment."""
+    from nncdbg.engine.errors import NotComputed
+
+    try:
+        return described(name, debugger.value(name), layout)
+    except NotComputed as error:
+        return Text(error.message.replace(f"%{name}", layout.forms(name)[0], 1), "dim")
+
+
+def _names(debugger: Debugger, stop: Stop, written: bool) -> list[str]:
+    """What a stop shows of: a finding's statement whole, what data stops and steps have written."""
+    if stop.node is not None and (stop.finding is not None or stop.error is not None):
+        done = stop.node.outputs if stop.error is None else ()
+        return unique([*operand_names(stop.node), *(value.name for value in done)])
+    frame = debugger.machine.frames[-1]
+    if not written and stop.reason != "data":
+        return []
+    if frame.pc == 0:
+        values: Iterable[Any] = frame.code.graph.inputs
+    else:
+        values = frame.code.nodes[frame.pc - 1].outputs
+    return unique([value.name for value in values])
+
+
+def fallbacks(debugger: Debugger) -> list[tuple[str, str]]:
+    """(op, what to say of it) of each statement that ran on NumPy for want of a kernel, oldest first."""
+    name = debugger.backend.name
+    return [
+        (op, f"line {line}: {op} ran on NumPy because {name} has no kernel for it")
+        for line, op in debugger.fallbacks
+    ]
+
+
+def operand_names(node: Any) -> list[str]:
+    """The values that a statement reads, in order."""
+    return [operand for operand in node.inputs if isinstance(operand, str)]
+
+
+def unique(names: Iterable[str]) -> list[str]:
+    """The names in order, each once, `_MANY` at most, without the unnamed."""
+    return [name for name in dict.fromkeys(names) if name][:_MANY]
+
+
+def _window(screen: Screen, debugger: Debugger, stop: Stop) -> list[Text]:
+    frame = stop.frame or debugger.machine.frames[-1]
+    listing = debugger.listing_of(frame)
+    marks = marks_of(debugger, 0, stop)
+    centre = stop.line if stop.line is not None else next(iter(marks.arrows))
+    lines = around(centre, LINES, len(listing.lines))
+    return window(listing, lines, marks, screen.line_layout.width, names_on(debugger, screen, frame.code))
+
+
+def marks_of(debugger: Debugger, selected: int, stop: Stop | None = None) -> Marks:
+    """The arrow of the frame `selected` (0: innermost), the culprit of a stop, and breakpoints."""
+    frame = debugger.frames[selected]
+    arrows: dict[int, str] = {}
+    line = debugger.line_of(frame, frame.pc)
+    if line is not None and not debugger.machine.ended:
+        arrows[line] = CALLER if selected else HERE
+    if stop is not None and not selected and stop.line is not None and stop.line not in arrows:
+        arrows[stop.line] = CULPRIT
+    points: dict[int, bool] = {}
+    if frame.code.formula is None:
+        for found in debugger.breakpoints:
+            for place in found.lines:
+                points[place] = points.get(place, False) or found.enabled
+    return Marks(arrows, points)

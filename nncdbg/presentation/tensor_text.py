@@ -1,0 +1,161 @@
+"""How a tensor is shown in a terminal: one line, a histogram, or what suits its shape best."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nncdbg.engine.expression import spelled
+from nncdbg.engine.graph import Array
+from nncdbg.presentation.character_images import channel_strip, image, spark
+from nncdbg.presentation.element_grid import grid
+from nncdbg.presentation.elements import (
+    BAD,
+    DIM,
+    SMALL,
+    Layout,
+    cells,
+    elements,
+    is_text,
+    stacked,
+    text,
+    type_of,
+)
+from nncdbg.stats import summarize
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from nncdbg.stats.histogram import Histogram
+    from nncdbg.stats.summary import Summary
+
+_SIDE = 16
+"""Rows and columns of a matrix that is shown as a grid."""
+_INDENT = "    "
+"""Before statistics that need lines of their own."""
+
+_NOT_FINITE = re.compile(r"(?<!\w)[+-]?(?:nan|inf)j?(?!\w)")
+
+
+def value_line(name: str, array: Array, summary: Summary, layout: Layout | None = None) -> Text:
+    """Return `%h f32[1,64,56,56] nan 8 min -0.1 mean 0.4 max 6.1 std 0.9`; small tensors show their elements.
+
+    Statistics are never cut: where they do not fit behind the name, they take lines of their own.
+    """
+    view = layout or Layout()
+    heads = [f"{form} {type_of(array)}" for form in view.forms(name)]
+    if array.size == 0:
+        return _headed(heads, [text("(empty)")], view)
+    if array.size <= SMALL or is_text(array):
+        shown = _elements(array, view)
+        return _headed(heads, [shown] if is_text(array) else [*shown.split(" ")], view)
+    if array.dtype.kind == "b":
+        return _headed(heads, [text(f"{np.count_nonzero(array)} of {array.size} true")], view)
+    figures = [
+        text(f"{label} {number}", BAD if label in ("nan", "+inf", "-inf") else "")
+        for label, number in summary.figures(view.precision)
+    ]
+    return _headed(heads, figures, view)
+
+
+def described(name: str, content: Any, layout: Layout | None = None) -> Text:
+    """The line of a value, tensor or not."""
+    if isinstance(content, (np.ndarray, np.generic)):
+        array = np.asarray(content)
+        return value_line(name, array, summarize(array), layout)
+    head = (layout or Layout()).forms(name)[0]
+    if content is None:
+        return text(f"{head} (none)")
+    return text(f"{head} {type(content).__name__} of {len(content)}")
+
+
+def _elements(array: Array, layout: Layout) -> Text:
+    written = elements(array, layout.ellipsis, layout.precision)
+    line = text(written)
+    if not is_text(array):
+        line.highlight_regex(_NOT_FINITE, BAD)
+    return line
+
+
+def _headed(heads: Sequence[str], parts: Sequence[Text], layout: Layout) -> Text:
+    """The parts behind the first of `heads` that leaves room for them, or on lines below where none does."""
+    joined = text(" ").join(parts)
+    for head in heads:
+        if cells(head) + 1 + joined.cell_len <= layout.width:
+            return text(f"{head} ").append_text(joined)
+    head = next((head for head in heads if cells(head) <= layout.width), heads[-1])
+    lines = [text(head)]
+    room = layout.width
+    for part in parts:
+        if len(lines) > 1 and lines[-1].cell_len + 1 + part.cell_len <= room:
+            lines[-1].append(" ").append_text(part)
+        else:
+            lines.append(text(_INDENT if len(_INDENT) + part.cell_len <= room else "").append_text(part))
+    return stacked(lines, layout)
+
+
+def histogram_bars(histogram: Histogram, layout: Layout | None = None) -> Text:
+    """Horizontal bars with the range and the count of each bin; NaN and infinities on rows of their own."""
+    view = layout or Layout()
+    rows = [
+        (f"{low:.3g}", f"{low:.3g} .. {high:.3g}", int(count), "")
+        for low, high, count in zip(histogram.edges[:-1], histogram.edges[1:], histogram.counts, strict=True)
+    ]
+    apart = (("-inf", histogram.neginf), ("+inf", histogram.posinf), ("nan", histogram.nan))
+    rows += [(label, label, int(count), BAD) for label, count in apart if count]
+    if not any(count for *_, count, _ in rows):
+        return stacked(["(empty)"], view)
+    most = max(count for *_, count, _ in rows)
+    numbers = max(len(str(count)) for *_, count, _ in rows)
+    labels = max(len(long) for _, long, _, _ in rows)
+    short = view.width - labels - numbers - 2 < max(8, view.width // 4)
+    labels = max(len(row[0]) for row in rows) if short else labels
+    room = max(1, view.width - labels - numbers - 2)
+    lines = []
+    for brief, full, count, style in rows:
+        line = text((brief if short else full).rjust(labels), style or DIM).append(" ")
+        line.append(_bar(count / most * room, room, view), style).append(f" {count:>{numbers}}")
+        lines.append(line)
+    return stacked(lines, view)
+
+
+def _bar(length: float, room: int, layout: Layout) -> str:
+    """A bar of `length` cells in `room`; what is not zero shows."""
+    if not layout.unicode:
+        return ("#" * max(round(length), 1 if length else 0)).ljust(room)
+    eighths = max(round(length * 8), 1 if length else 0)
+    return ("█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8]).rstrip().ljust(room)
+
+
+def show(array: Array, name: str, layout: Layout | None = None) -> Text:
+    """What suits the shape: a scalar's value, a vector's elements with a spark line, a small matrix as
+    a grid, a large one as an image, three axes and more as a strip of channels.
+
+    Axes of size 1 do not count.  Strings are always a grid.
+    """
+    view = layout or Layout()
+    head = f"{spelled(name)} {type_of(array)}"
+    return stacked(_split([text(head), _body(array, view)]), view)
+
+
+def _body(array: Array, layout: Layout) -> Text:
+    reduced = array.squeeze() if array.ndim > 1 else array
+    if is_text(array) or array.size == 0 or reduced.ndim == 0:
+        return grid(array, layout=layout)
+    if reduced.ndim == 1:
+        parts = [spark(reduced, layout=layout), grid(reduced, layout=layout)]
+        if reduced.size > layout.width:
+            share = reduced.size / layout.width
+            parts.insert(1, text(f"each bar is the mean of {share:.3g} elements", DIM))
+        return text("\n").join(parts)
+    if reduced.ndim == 2:
+        small = max(reduced.shape) <= _SIDE
+        return grid(reduced, layout=layout) if small else image(reduced, layout=layout)
+    return channel_strip(array if min(array.shape[-3:]) > 1 else reduced, layout=layout)
+
+
+def _split(parts: Sequence[Text]) -> list[Text | str]:
+    return [line for part in parts for line in part.split("\n")]

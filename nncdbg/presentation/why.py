@@ -1,0 +1,187 @@
+"""`why`: where what is abnormal in a value originates and why, then the path; else what is suspicious."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from nncdbg.engine.compilation.code import UNSET, Statement
+from nncdbg.engine.errors import UsageError
+from nncdbg.presentation.slices import (
+    ZEROS,
+    InLines,
+    cause_lines,
+    content_of,
+    followed,
+    originating,
+    show_slice,
+    slicing_of,
+    statement_line,
+    troubles_of,
+    verb,
+)
+from nncdbg.presentation.stops import layout_at, operand_names, value_or_reason
+
+if TYPE_CHECKING:
+    from nncdbg.engine.debugger import Debugger
+    from nncdbg.engine.graph import Node
+    from nncdbg.engine.values.slicing import Origin
+    from nncdbg.engine.values.values import Place
+    from nncdbg.presentation.screen import Screen
+
+_FAR = 100_000
+"""Statements that a search for an origin goes back at most."""
+
+_NEAR = 3
+"""Statements back that a normal value shows."""
+
+_ORIGINS = 3
+"""Origins shown at most."""
+
+_STEPS = 12
+"""Statements of a path shown at most."""
+
+_SUSPICIOUS = 5
+"""Suspicious statements shown at most."""
+
+
+def explain(screen: Screen, debugger: Debugger, name: str, depth: int | None = None) -> None:
+    """Print why a value is what it is; with `depth`, the statements and values up to that far.
+
+    Raises NotComputed or ExpressionError for the name.
+    """
+    place = debugger.values.place(name)
+    showing = InLines(debugger, screen)
+    visit = slicing_of(debugger).visit_of(place)
+    if depth is not None:
+        show_slice(screen, debugger, [*followed(debugger, visit, [place.slot], depth, showing)])
+        return
+    screen.put_line(value_or_reason(debugger, name, layout_at(debugger, screen)))
+    origins = [*followed(debugger, visit, [place.slot], _FAR, showing)]
+
+    def troubled(origin: Origin) -> bool:
+        content = content_of(debugger, origin.visit, origin.slot)
+        return content is UNSET or bool(troubles_of(content, origin.visit.code, origin.slot, showing))
+
+    if origins and troubled(origins[0]):
+        _show_origins(screen, debugger, origins, showing)
+        _show_path(screen, debugger, [each for each in origins if troubled(each)])
+    else:
+        _show_suspicions(screen, debugger, origins, showing)
+        near = [origin for origin in origins if origin.distance <= _NEAR]
+        show_slice(screen, debugger, near)
+        if len(near) < len(origins):
+            left = len(origins) - len(near)
+            screen.put(f"and {left} earlier value{'s' if left > 1 else ''}: `why -v`")
+
+
+def abnormal(debugger: Debugger, screen: Screen, names: Sequence[str]) -> tuple[str, list[str]] | None:
+    """Return the first of these values with NaN or Inf, else of zeros only, with its troubles; or None."""
+    showing = InLines(debugger, screen)
+    found: list[tuple[str, list[str]]] = []
+    for name in names:
+        place: Place | None = next((each for each in debugger.values.places(name) if each.computed), None)
+        content = UNSET if place is None else place.slots[place.slot]
+        if place is not None and content is not UNSET:
+            found.append((name, sorted(troubles_of(debugger.value(name), place.code, place.slot, showing))))
+    ranked = sorted((each for each in found if each[1]), key=lambda each: each[1] == [ZEROS])
+    return ranked[0] if ranked else None
+
+
+def value_in_question(debugger: Debugger, screen: Screen) -> str:
+    """Return the value that `why` explains without a name: of the stop, the outputs, or the last result.
+
+    Raises UsageError where nothing has been computed.
+    """
+    node, finding = debugger.stop.node, debugger.stop.finding
+    if finding is not None and node is not None:
+        return node.outputs[finding.output or 0].name
+    names = _names_here(debugger, node if debugger.stop.error is not None else None)
+    if not names:
+        raise UsageError("nothing has been computed here yet", hint="run `next`, or add a value: `why %h`")
+    found = abnormal(debugger, screen, names)
+    return names[0] if found is None else found[0]
+
+
+def _names_here(debugger: Debugger, failed: Node | None) -> list[str]:
+    if debugger.machine.ended:
+        return [*(debugger.outputs or ())]
+    if failed is not None:
+        return operand_names(failed)
+    frame = debugger.frames[max(0, debugger.selected)]
+    done = [
+        value.name for node in reversed(frame.code.nodes[: frame.pc]) for value in node.outputs if value.name
+    ]
+    return done or [value.name for value in frame.code.graph.inputs]
+
+
+def _show_origins(screen: Screen, debugger: Debugger, origins: Sequence[Origin], showing: InLines) -> None:
+    """Print the statements where what is abnormal originates, the earliest first, with their causes."""
+    found = []
+    for origin in origins:
+        content = content_of(debugger, origin.visit, origin.slot)
+        born = [] if content is UNSET else originating(debugger, origin, content, showing)
+        if born:
+            found.append((origin, born))
+    for origin, born in reversed(found[-_ORIGINS:]):
+        screen.put_line(
+            Text(f"{' and '.join(born).replace('zeros', 'Zeros')} {verb(born)} at this statement:", "bold")
+        )
+        screen.put_wrapped(statement_line(debugger, origin.visit, origin.pc, showing))
+        for line in _operands_and_result(debugger, origin, showing):
+            screen.put_wrapped(Text("    ").append_text(line))
+        for trouble in born:
+            for line in cause_lines(debugger, origin, trouble, showing):
+                screen.put_wrapped(Text("  ").append_text(line))
+    if len(found) > _ORIGINS:
+        screen.put(f"and {len(found) - _ORIGINS} more statements: `why -v`")
+    if not found and origins and origins[-1].pc < 0:
+        screen.put(f"the value comes from the input %{origins[-1].name}")
+
+
+def _operands_and_result(debugger: Debugger, origin: Origin, showing: InLines) -> Iterator[Text]:
+    visit = origin.visit
+    for slot in dict.fromkeys((*visit.code.operands[origin.pc], origin.slot)):
+        content = content_of(debugger, visit, slot) if visit.code.names[slot] else UNSET
+        if content is not UNSET:
+            yield showing.line(visit.code.names[slot], content, visit.code, slot)
+
+
+def _show_path(screen: Screen, debugger: Debugger, origins: Sequence[Origin]) -> None:
+    """Print the statements from the origin to the value, on one line, the longest way cut in the middle."""
+    steps = list(
+        dict.fromkeys(
+            f"line {debugger.line_in(origin.visit.code, origin.pc)} {origin.visit.code.nodes[origin.pc].op}"
+            for origin in reversed(origins)
+            if origin.pc >= 0
+        )
+    )
+    if len(steps) > _STEPS:
+        left = len(steps) - _STEPS
+        steps[_STEPS // 2 : -_STEPS // 2] = [f"{left} more"]
+    screen.put(f"path: {' -> '.join(steps)}")
+    screen.put("`why -v` shows the values on the path")
+
+
+def _show_suspicions(screen: Screen, debugger: Debugger, origins: Sequence[Origin], showing: InLines) -> None:
+    """Print statements that are often mistakes, the earliest first."""
+    found = []
+    for origin in reversed(origins):
+        code, pc = origin.visit.code, origin.pc
+        if pc < 0 or not code.runs_kernel(pc):
+            continue
+        needed = (*code.operands[pc], origin.slot)
+        if any(content_of(debugger, origin.visit, slot) is UNSET for slot in needed):
+            continue
+        words = debugger.suspicion(Statement(code, pc), origin.visit.slots)
+        if words:
+            found.append((origin, words))
+    if found:
+        screen.put("no NaN or Inf, and not all zeros; suspicious statements:")
+    for origin, words in found[:_SUSPICIOUS]:
+        screen.put_wrapped(statement_line(debugger, origin.visit, origin.pc, showing))
+        screen.put_line(Text(f"    {words}", "bold"))
+    if len(found) > _SUSPICIOUS:
+        screen.put(f"    and {len(found) - _SUSPICIOUS} more")

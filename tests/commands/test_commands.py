@@ -1,0 +1,257 @@
+"""The table of commands: names, places, completion, and the page that is made from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import nncdbg
+from nncdbg.commands import GROUPS, TABLE, find
+from nncdbg.commands.command_lines import is_expression, split_command
+from nncdbg.commands.completion import candidates
+from nncdbg.commands.looking import separated
+from nncdbg.commands.session import CommandSession
+from nncdbg.engine.errors import UsageError
+from nncdbg.presentation.breakpoint_syntax import StopSpec, parse_stop, split_value
+from nncdbg.presentation.screen import Screen
+
+
+def test_help_is_one_line_that_ends_in_a_stop() -> None:
+    assert [entry.name for entry in TABLE.values() if "\n" in entry.help or entry.help[-1] not in ".;"] == []
+    assert {entry.group for entry in TABLE.values()} == set(GROUPS)
+
+
+@pytest.mark.parametrize(
+    ("word", "name"),
+    [
+        ("n", "next"),
+        ("s", "step"),
+        ("si", "stepi"),
+        ("c", "continue"),
+        ("b", "break"),
+        ("bk", "back"),
+        ("w", "where"),
+        ("u", "up"),
+        ("f", "frame"),
+        ("h", "help"),
+        ("rc", "rcontinue"),
+    ]
+    + [("fin", "finish"), ("bt", "where"), ("p", "print"), ("q", "quit"), ("unt", "until"), ("wat", "watch")]
+    + [("l", "list"), ("r", "run"), ("rb", "rback"), ("mark", "mark"), ("rest", "restart"), ("tb", "tbreak")],
+)
+def test_short_forms_and_beginnings(word: str, name: str) -> None:
+    assert find(word).name == name
+
+
+@pytest.mark.parametrize(
+    ("word", "candidate"), [("st", "step"), ("mar", "marks"), ("re", "restart"), ("bra", "branch")]
+)
+def test_ambiguous_beginnings_list_what_they_can_be(word: str, candidate: str) -> None:
+    with pytest.raises(UsageError, match="several commands") as caught:
+        find(word)
+    assert candidate in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("line", "parts"),
+    [
+        ("next 3", ("next", "3")),
+        ("p%x", ("p", "%x")),
+        ("list@main", ("list", "@main")),
+        ("? next", ("?", "next")),
+        ("!", ("!", "")),
+        ("print  a b ", ("print", "a b")),
+    ],
+)
+def test_split(line: str, parts: tuple[str, str]) -> None:
+    assert split_command(line) == parts
+
+
+@pytest.mark.parametrize(
+    ("text", "spec"),
+    [
+        ("12", StopSpec("line", "12")),
+        ("Conv", StopSpec("op", "Conv")),
+        ("nncdbg.Empty", StopSpec("op", "nncdbg.Empty")),
+        ("@layer/1", StopSpec("graph", "layer/1")),
+        ("%/conv1/Conv_output_0 hits 3", StopSpec("value", "/conv1/Conv_output_0", None, "3")),
+        ('%"odd if name:0" if max(%x) > 1', StopSpec("value", "odd if name:0", "max(%x) > 1")),
+        ("12 if std(%h) > 10 hits >=3", StopSpec("line", "12", "std(%h) > 10", ">=3")),
+        ("12 if(%h > 1)", StopSpec("line", "12", "(%h > 1)")),
+        ("Relu hits %2", StopSpec("op", "Relu", None, "%2")),
+        ("  5  if %hits hits 2 ", StopSpec("line", "5", "%hits", "2")),
+    ],
+)
+def test_places(text: str, spec: StopSpec) -> None:
+    assert parse_stop(text) == spec
+
+
+@pytest.mark.parametrize("text", ["", "%", "@", '%"open', "12 13", "12 if", "12 when x", '%"\\q"', "%a%b c"])
+def test_places_that_are_none(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_stop(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("%h", ("%h", "")),
+        ("%h out.npy", ("%h", "out.npy")),
+        ('%"odd name" my file.npy', ('%"odd name"', "my file.npy")),
+        ("%h[0, :] 8", ("%h[0, :]", "8")),
+        ("h 3", ("h", "3")),
+    ],
+)
+def test_value_and_what_follows(text: str, parts: tuple[str, str]) -> None:
+    assert split_value(text) == parts
+
+
+@pytest.fixture(scope="module")
+def session(repository: Path) -> CommandSession:
+    path = repository / "examples" / "first_steps.nnc"
+    return CommandSession(nncdbg.Debugger(nncdbg.load(str(path))), str(path), Screen())
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("unt", ["until"]),
+        ("p %sc", ["%scores"]),
+        ("p mean(%sc", ["%scores"]),
+        ("p sco", ["%scores"]),
+        ("p argm", ["argmax(", "argmin("]),
+        ("p $i", ["$in0", "$iter"]),
+        ("stats %sh", ["%sharp"]),
+        ("break Soft", ["Softmax"]),
+        ("break @la", ["@layer"]),
+        ("break la", ["@layer"]),
+        ("break %ha", ["%half"]),
+        ("watch %ste", ["%steps"]),
+        ("help unt", ["until"]),
+        ("catch ov", ["overflow"]),
+        ("info pro", ["program"]),
+        ("nosuch %", []),
+        ("next ", []),
+    ],
+)
+def test_completion(session: CommandSession, line: str, expected: list[str]) -> None:
+    assert candidates(session, line)[1] == expected
+
+
+def test_completion_of_files_marks_and_branches(
+    session: CommandSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "one.cmd").touch()
+    (tmp_path / "only").mkdir()
+    session.debugger.mark("outset")
+    assert candidates(session, "source on")[1] == ["one.cmd", "only/"]
+    assert candidates(session, "save %x on")[1] == ["one.cmd", "only/"]
+    assert candidates(session, "goto out")[1] == ["outset"]
+    assert candidates(session, "branch ")[1] == ["0"]
+
+
+EXPRESSIONS = [
+    "h > 0",
+    "h == 0",
+    "h * 2",
+    "h - 1",
+    "%x",
+    "x",
+    "x + 1",
+    "x.mean()",
+    "mean(%x)",
+    "stats(%x).nan",
+    "maen(%x)",
+    "1 + 2",
+    "-1",
+    "[1, 2]",
+]
+COMMANDS = ["next", "n", "h", "p%x", "p (1)", "stats %x", "st", "foo", "foo bar", "list", "? next", "back 3"]
+
+
+def test_a_line_that_no_command_begins_is_an_expression(session: CommandSession) -> None:
+    for line in (*EXPRESSIONS, "$iter", "("):
+        assert is_expression(session.debugger, line), line
+    for line in COMMANDS:
+        assert not is_expression(session.debugger, line), line
+
+
+def test_an_expression_is_printed(session: CommandSession, capsys: pytest.CaptureFixture[str]) -> None:
+    session.screen = Screen()
+    assert session.execute("1 + 2", typed=True)
+    assert session.execute("x.shape", typed=True)
+    assert not session.execute("%nope", typed=True)
+    assert capsys.readouterr().out == "3\n(2, 4)\n"
+
+
+def test_delete_of_all_asks_on_a_terminal_only(
+    session: CommandSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session.screen = Screen()
+    asked: list[str] = []
+
+    def refuse(question: str) -> bool:
+        asked.append(question)
+        return False
+
+    debugger = session.debugger
+    debugger.break_at(line=10)
+    debugger.break_at(line=11)
+    session.confirm = refuse
+    session.execute("delete")
+    session.execute("clearall")
+    assert asked == ["delete all breakpoints (2)?"] * 2
+    assert len(debugger.breakpoints) == 2
+    session.execute("delete 1")
+    assert len(asked) == 2
+    session.execute("delete all")
+    assert debugger.breakpoints == []
+    session.execute("delete")
+    assert len(asked) == 2, "there is nothing to lose"
+    debugger.break_at(line=10)
+    session.confirm = None
+    session.execute("delete")
+    assert debugger.breakpoints == []
+    session.execute("d")
+    error = capsys.readouterr().err
+    assert "`delete` in gdb, `down` in pdb" in error
+
+
+def test_run_of_a_program_under_way_asks(session: CommandSession) -> None:
+    session.screen = Screen()
+    debugger = session.debugger
+    session.execute("next")
+    session.confirm = lambda question: False
+    session.execute("r")
+    assert debugger.timeline.tick > 0
+    assert not debugger.machine.ended
+    session.confirm = lambda question: True
+    session.execute("r")
+    assert debugger.machine.ended
+    session.confirm = None
+    session.execute("restart")
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("%h", ["%h"]),
+        ("%a, max(%b, 1), %c[0, :]", ["%a", "max(%b, 1)", "%c[0, :]"]),
+        ('%"odd, name", 2', ['%"odd, name"', "2"]),
+        ('%"a \\" b, c", 2', ['%"a \\" b, c"', "2"]),
+    ],
+)
+def test_expressions_between_commas(text: str, parts: list[str]) -> None:
+    assert separated(text) == parts
+
+
+def test_overview_fits_on_a_screen(session: CommandSession, capsys: pytest.CaptureFixture[str]) -> None:
+    session.screen = Screen(width=80)
+    session.execute("help")
+    lines = capsys.readouterr().out.splitlines()
+    assert 15 <= len(lines) <= 40
+    assert max(map(len, lines)) <= 80
+    for entry in TABLE.values():
+        assert any(entry.name in line for line in lines)

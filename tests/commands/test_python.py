@@ -1,0 +1,212 @@
+"""`py` and `interact`: what Python sees, what it prints, and how it fails."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import nncdbg
+from nncdbg.commands.python_namespace import identifiers
+from nncdbg.commands.session import CommandSession
+from nncdbg.presentation.screen import Screen
+
+TEXT = """#nncdbg 1
+opset 18
+
+graph @main(%x: f32[3]) -> (%out: f32[3]) {
+  %/enc/layers.0/Relu_output_0: f32[3] = Relu(%x)
+  %/dec/Neg_output_0: f32[3] = Neg(%/enc/layers.0/Relu_output_0)
+  %"max": f32[3] = Exp(%/dec/Neg_output_0)
+  %input: f32[3] = Abs(%"max")
+  %out: f32[3] = Neg(%input)
+  return %out
+}
+"""
+
+
+@pytest.fixture
+def session() -> CommandSession:
+    debugger = nncdbg.Debugger(nncdbg.parse(TEXT), inputs={"x": np.array([-1, 2, 3], np.float32)})
+    written = io.StringIO()
+    return CommandSession(debugger, "test.nnc", Screen(written, written))
+
+
+def said(session: CommandSession, *lines: str) -> str:
+    """What the lines print."""
+    file = session.screen.out.file
+    assert isinstance(file, io.StringIO)
+    start = len(file.getvalue())
+    for line in lines:
+        session.execute(line)
+    return file.getvalue()[start:]
+
+
+def test_values_are_read_only_arrays_under_their_short_names(session: CommandSession) -> None:
+    session.debugger.run()
+    assert said(session, "py Relu_output_0.tolist()") == "[0.0, 2.0, 3.0]\n"
+    assert said(session, "py type(x).__name__, x.flags.writeable") == "('ndarray', False)\n"
+    # The value hides Python's function of this name, which is rarely meant.
+    assert said(session, "py input.shape") == "(3,)\n"
+
+
+def test_a_function_sees_values_of_the_moment(session: CommandSession) -> None:
+    lines = ["py", "def total():", "    return [float(v) for v in Neg_output_0]", "end"]
+    assert said(session, *lines, "py total()").startswith("error: %/dec/Neg_output_0 is not computed yet")
+    session.debugger.run()
+    assert said(session, "py total()") == "[-0.0, -2.0, -3.0]\n"
+
+
+def test_names_of_the_code_hide_values(session: CommandSession) -> None:
+    said(session, "py x = 5")
+    assert said(session, "py x, debugger.value('x').tolist()") == "(5, [-1.0, 2.0, 3.0])\n"
+
+
+def test_an_ambiguous_short_name_lists_the_names() -> None:
+    found = identifiers(["/a/Mul_output_0", "/b/Mul_output_0", "c:0"])
+    assert found["Mul_output_0"] == ["/a/Mul_output_0", "/b/Mul_output_0"]
+    assert found["c_0"] == ["c:0"]
+    assert found["_a_Mul_output_0"] == ["/a/Mul_output_0"]
+
+
+def test_a_loop_drives_the_debugger_and_prints_each_stop(session: CommandSession) -> None:
+    text = said(
+        session,
+        "py",
+        "for _ in range(2):",
+        '    execute("next")',
+        "    print('at', debugger.stop.line)",
+        "end",
+    )
+    assert text.index("at 6") < text.index("at 7")
+    assert text.count("\n -> ") == 2
+
+
+def test_a_move_through_the_api_prints_where_it_ends(session: CommandSession) -> None:
+    text = said(session, "py [debugger.step_over().line for _ in range(3)]")
+    assert text.splitlines()[0] == "[6, 7, 8]"
+    assert text.count("\n -> ") == 1
+
+
+def test_a_traceback_has_the_frames_of_the_user_only(session: CommandSession) -> None:
+    text = said(session, "py", "def f(a):", "    return 1 / a", "", "f(0)", "end")
+    assert text.startswith("error: Traceback (most recent call last):")
+    assert 'File "<py>", line 2, in f' in text
+    assert "return 1 / a" in text
+    assert "ZeroDivisionError: division by zero" in text
+    assert "nncdbg" not in text
+    assert str(Path(sys.executable).parent) not in text
+
+
+def test_an_error_of_a_callback_below_the_debugger_hides_its_frames(session: CommandSession) -> None:
+    lines = ["py", "def when(message):", "    raise KeyError('mine')", "debugger.said = when"]
+    lines += ["debugger.break_at(line=6, log='here')", "debugger.run()", "end"]
+    text = said(session, *lines)
+    assert "KeyError: 'mine'" in text
+    assert "control.py" not in text
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("py 1/0", "error: ZeroDivisionError: division by zero\n"),
+        ("py nope", "error: NameError: name 'nope' is not defined\n"),
+        ("py x[0] = 1", "assignment destination is read-only\n  hint: values are read-only"),
+        ("py exit()", "error: the Python code called exit()"),
+        ("py raise SystemExit(3)", "error: the Python code called exit()"),
+        ("py def", "SyntaxError"),
+        ('py execute("nope")', 'error: there is no command "nope"'),
+        ("py execute(3)", "AttributeError"),
+        ("py raise KeyboardInterrupt", "error: interrupted"),
+        ("interact now", "`interact` takes no arguments"),
+    ],
+)
+def test_an_error_leaves_the_session_going(session: CommandSession, line: str, message: str) -> None:
+    assert message in said(session, line)
+    assert not session.over
+    assert said(session, "py 1 + 1") == "2\n"
+
+
+def test_output_of_the_code_cannot_steer_the_terminal(session: CommandSession) -> None:
+    assert said(session, r"py print('\x1b[31mred', end='')") == "\\x1b[31mred\n"
+
+
+def test_a_block_without_end_is_an_error(session: CommandSession, tmp_path: Path) -> None:
+    script = tmp_path / "s.cmd"
+    script.write_text("py\nx = 1\n")
+    assert "`py` has no `end` line" in said(session, f"source {script}")
+    assert said(session, "py 1 + 1") == "2\n"
+
+
+def test_python_inside_commands_of_a_breakpoint(session: CommandSession) -> None:
+    lines = ["break 7", "commands", "silent", "py", "for v in range(2):", "  print('v', v)", "end", "end"]
+    said(session, *lines)
+    assert said(session, "continue") == "v 0\nv 1\n"
+
+
+def test_a_recording_runs_python_only_if_it_is_allowed(session: CommandSession, tmp_path: Path) -> None:
+    script = tmp_path / "r.cmd"
+    script.write_text("py print('ran')\ninteract\n")
+    nested = tmp_path / "n.cmd"
+    nested.write_text(f"source {script}\n")
+    for path in (script, nested):
+        text = said(session, f"replay {path}")
+        assert text.count("the recording contains Python code") == 2
+        assert "\nran\n" not in text
+    asked: list[str] = []
+
+    def confirm(question: str) -> bool:
+        asked.append(question)
+        return True
+
+    session.confirm = confirm
+    said(session, "record off")
+    script.write_text("py print('ran')\npy print('again')\n")
+    assert "\nran\n" in said(session, f"replay {script}")
+    assert len(asked) == 1
+
+
+def test_python_in_breakpoint_commands_of_a_recording_needs_consent_after_the_replay_too(
+    session: CommandSession, tmp_path: Path
+) -> None:
+    script = tmp_path / "r.cmd"
+    script.write_text("break 7\ncommands\npy print('ran')\nend\n")
+    said(session, f"replay {script}")
+    text = said(session, "continue")
+    assert "the recording contains Python code" in text
+    assert "\nran\n" not in text
+    text = said(session, "commands 1", "py print('own')", "end", "run")
+    assert text.endswith("\nown\n")
+
+
+@pytest.mark.parametrize("name", ["GeneratorExit", "type('Odd', (BaseException,), {})"])
+def test_exceptions_that_are_not_errors_do_not_end_the_session(session: CommandSession, name: str) -> None:
+    assert said(session, f"py raise {name}('why')").endswith(": why\n")
+    assert said(session, "py 1 + 1") == "2\n"
+
+
+def test_the_banner_of_interact_fits_the_width(
+    session: CommandSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    said(session, "set width 60", "interact")
+    banner = capsys.readouterr().err.splitlines()
+    assert banner[0] == "Python: values are NumPy arrays; use `debugger` and"
+    assert banner[1] == "`execute` for the session. Ctrl-D leaves."
+
+
+def test_interact_reads_until_the_end_of_input(
+    session: CommandSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "sys.stdin", io.StringIO("y = x.sum()\nexecute('p %x[1]')\n1/0\ndebugger.step_over()\n")
+    )
+    text = said(session, "interact", "py float(y)")
+    assert "ZeroDivisionError: division by zero" in text
+    assert "code.py" not in text
+    assert text.startswith("2.0\n")
+    assert text.count("\n -> ") == 1
+    assert text.endswith("4.0\n")

@@ -1,0 +1,172 @@
+"""At 80 columns every statement of real models shows its op, its distinguishing names and statistics."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import nncdbg
+from nncdbg.commands.session import CommandSession
+from nncdbg.engine.graph import Graph, Node, Program, Value
+from nncdbg.engine.stopping.search import blocks
+from nncdbg.engine.values.short_names import ProgramNames, ShortNames
+from nncdbg.presentation.elements import Layout
+from nncdbg.presentation.listing_window import Marks, window
+from nncdbg.presentation.screen import Screen
+from nncdbg.presentation.short_statements import brief, whole
+from nncdbg.presentation.tensor_text import value_line
+from nncdbg.stats.summary import Summary
+from nncdbg.textual_repr.printer import listing as printed
+
+WIDTH = 80
+WIDEST = Summary(-1.234e-05, 1.234e05, -1.234e-05, 1.234e-05, 123456, 123456, 123456, 0, 0, 1 << 22)
+FIGURES = [f"{label} {number}" for label, number in WIDEST.figures()]
+ARRAY = np.zeros((1, 1024, 128, 128), np.float16)
+
+
+def decoder() -> Program:
+    """Names as PyTorch's exporter gives them, of up to 180 characters."""
+    nodes = []
+    previous = "input_ids"
+    for layer in range(12):
+        scope = f"/base_model/model/language_model/model/decoder/layers.{layer}"
+        for block in ("self_attn", "encoder_attn", "self_attn_layer_norm" * 5):
+            for op in ("MatMul", "Add", "Add_1"):
+                name = f"{scope}/{block}/{op}_output_0"
+                nodes.append(Node(op.partition("_")[0], (previous, "weight"), (Value(name),)))
+                previous = name
+    graph = Graph("main", (Value("input_ids"), Value("weight")), (Value(previous),), tuple(nodes))
+    return Program({"main": graph}, "main")
+
+
+def densenet() -> Program:
+    return nncdbg.load(Path(onnx.__file__).parent / "backend/test/data/light/light_densenet121.onnx")
+
+
+@pytest.fixture(params=["decoder", "densenet121", "silero_vad"])
+def program(request: pytest.FixtureRequest) -> Program:
+    if request.param == "silero_vad":
+        return nncdbg.load(request.getfixturevalue("shared_models") / "silero_vad.onnx")
+    return decoder() if request.param == "decoder" else densenet()
+
+
+def statements(program: Program) -> Iterator[tuple[int, Node, ShortNames]]:
+    """The line of each statement, the statement, and the names in sight."""
+    names, listing = ProgramNames(program), printed(program, locations=False)
+    for path, graph in blocks(program):
+        for pc, node in enumerate(graph.nodes):
+            yield listing.line(path, pc), node, names.at(path)
+
+
+def named(text: str, name: str, names: ShortNames) -> bool:
+    """Whether a text shows a form of a name."""
+    return any(form in text for form in Layout(names=names).forms(name))
+
+
+def test_every_statement_of_a_listing_shows_its_op_and_names(program: Program) -> None:
+    listing, all_names = printed(program, locations=False), ProgramNames(program)
+    for line, node, names in statements(program):
+        shown = window(listing, [line], Marks(), WIDTH, all_names)
+        text = " ".join(part.plain.strip() for part in shown)
+        assert len(shown) <= 2
+        assert all(part.cell_len <= WIDTH for part in shown), text
+        assert node.op in text
+        head = next((value.name for value in node.outputs if value.name), "")
+        assert named(text, head, names) or node.op in ("if", "while")
+        operands = [operand for operand in node.inputs if isinstance(operand, str)]
+        assert all(named(text, operand, names) for operand in operands[:2]), text
+
+
+def test_the_current_statement_shows_all_names(program: Program) -> None:
+    listing, all_names = printed(program, locations=False), ProgramNames(program)
+    for line, node, names in statements(program):
+        shown = window(listing, [line], Marks({line: "->"}), WIDTH, all_names)
+        text = " ".join(part.plain.strip() for part in shown)
+        assert all(part.cell_len <= WIDTH for part in shown), text
+        outputs = [value.name for value in node.outputs if value.name and node.op not in ("if", "while")]
+        operands = [operand for operand in node.inputs if isinstance(operand, str)]
+        if "more =" not in text:
+            assert all(named(text, name, names) for name in [*outputs, *operands]), text
+
+
+def test_the_lines_of_every_value_show_name_type_and_all_statistics(program: Program) -> None:
+    for _, node, names in statements(program):
+        for value in node.outputs:
+            shown = value_line(value.name, ARRAY, WIDEST, Layout(WIDTH, names=names)).plain
+            assert all(len(line) <= WIDTH for line in shown.split("\n"))
+            assert all(figure in shown for figure in FIGURES)
+            assert named(shown, value.name, names) or not value.name
+            assert "f16[1,1024,128,128]" in shown
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_stepping_through_a_model_keeps_lines_within_the_screen(
+    shared_models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    program = nncdbg.load(shared_models / "silero_vad.onnx")
+    out = Terminal()
+    session = CommandSession(
+        nncdbg.Debugger(program), "silero_vad.onnx", Screen(out, out, width=WIDTH, color=False)
+    )
+    session.screen.out._force_terminal = True
+    while not session.debugger.machine.ended:
+        out.seek(0)
+        out.truncate()
+        for line in ("step", "where", "stats", "info frames"):
+            session.execute(line)
+        text = out.getvalue()
+        assert all(len(line) <= WIDTH for line in text.splitlines()), text
+        assert "…\n" not in text.replace("(…", ""), "nothing is cropped"
+        frame = session.debugger.frames[0]
+        if frame.pc < len(frame.code.nodes):
+            assert frame.code.nodes[frame.pc].op in text
+
+
+@pytest.mark.parametrize(
+    ("statement", "room", "shown"),
+    [
+        ("  %y = Relu(%x)", 40, ["  %y = Relu(%x)"]),
+        ('  %y = Relu(%x) loc("net.py":12)', 20, ["  %y = Relu(%x)"]),
+        ("  %y: f32[1,64,56,56] = Relu(%x, alpha=1)", 24, ["  %y = Relu(%x, alpha=1)"]),
+        ("  %y: f32[1,64,56,56] = Conv(%x, pads=[1, 1], s=2)", 24, ["  %y = Conv(%x, …)"]),
+        ("  %one, %two: f32[2], %three = Split(%x)", 27, ["  %one, …2 more = Split(%x)"]),
+        ("  %y = Concat(%first, %second, %third)", 24, ["  %y = Concat(%first,", "      %second, %third)"]),
+        (
+            "  %y = Concat(%first, %second, %third, %fourth, axis=0)",
+            24,
+            ["  %y = Concat(%first,", "      %second, …)"],
+        ),
+        ('  %y = Op(key="a, (b", %x)', 20, ["  %y = Op(%x, …)"]),
+        ('  if %c @then loc("a.py":1) {', 20, ["  if %c @then {"]),
+    ],
+)
+def test_brief_statements_give_up_the_least_first(statement: str, room: int, shown: list[str]) -> None:
+    assert brief(statement, ShortNames(()), room) == shown
+
+
+def test_whole_statements_wrap_and_keep_attributes() -> None:
+    text = '  %y: f32[2] = Op(%first, %second, words="a b c", pads=[1,1])'
+    assert whole(text, ShortNames(()), 30) == [
+        "  %y: f32[2] = Op(%first,",
+        '      %second, words="a b c",',
+        "      pads=[1,1])",
+    ]
+
+
+def test_names_in_strings_stay() -> None:
+    names = ShortNames(["x", "/a/long/path/of/a/model/Relu_output_0"])
+    text = '%x = Op(%/a/long/path/of/a/model/Relu_output_0, s="%/a/long/path/of/a/model/Relu_output_0")'
+    assert whole(text, names, 200) == [
+        '%x = Op(%of/a/model/Relu_output_0, s="%/a/long/path/of/a/model/Relu_output_0")'
+    ]

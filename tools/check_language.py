@@ -1,0 +1,120 @@
+"""Check the language of prose: refuse words of a list in docstrings, comments, strings and documents.
+
+The list is `tools/language.toml`.  `python tools/check_language.py [PATH...]` prints one line per word
+found and exits with 1 if there is any.  The class names in `defined_once` may have one
+definition in the package.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import subprocess
+import sys
+import tokenize
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LIST = ROOT / "tools" / "language.toml"
+QUOTED = "language: quoted"
+SUFFIXES = {".py", ".md", ".ts"}
+_PYTHON_PROSE = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
+_TYPESCRIPT_PROSE = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Term:
+    """Words that are refused, and what to use instead."""
+
+    words: re.Pattern[str]
+    use: str
+    allowed: re.Pattern[str] | None
+
+    def found_in(self, text: str) -> Iterator[re.Match[str]]:
+        """Return the matches outside of allowed phrases."""
+        fine = [match.span() for match in self.allowed.finditer(text)] if self.allowed else []
+        for match in self.words.finditer(text):
+            if not any(start <= match.start() < end for start, end in fine):
+                yield match
+
+
+def terms_of(table: list[dict[str, object]]) -> list[Term]:
+    """Return the terms of the list."""
+    terms = []
+    for row in table:
+        allowed = row.get("allow", [])
+        assert isinstance(allowed, list)
+        phrases = "|".join(map(re.escape, allowed))
+        terms.append(
+            Term(
+                re.compile(rf"(?<![\w-])(?:{row['words']})(?![\w-])", re.IGNORECASE),
+                str(row["use"]),
+                re.compile(phrases, re.IGNORECASE) if phrases else None,
+            )
+        )
+    return terms
+
+
+def prose_of(path: Path, text: str) -> Iterator[tuple[int, str]]:
+    """Return (first line, text) of each piece of prose in a file."""
+    if path.suffix == ".md":
+        yield 1, text
+    elif path.suffix == ".ts":
+        for match in _TYPESCRIPT_PROSE.finditer(text):
+            yield text.count("\n", 0, match.start()) + 1, match.group()
+    else:
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type in _PYTHON_PROSE:
+                yield token.start[0], token.string
+
+
+def refused_words(path: Path, terms: list[Term]) -> Iterator[str]:
+    """Return a message per refused word in a file."""
+    text = path.read_text(encoding="utf-8")
+    lines = text.splitlines()
+    for first, prose in prose_of(path, text):
+        for term in terms:
+            for match in term.found_in(prose):
+                number = first + prose.count("\n", 0, match.start())
+                if QUOTED not in lines[number - 1]:
+                    yield f'{path.relative_to(ROOT)}:{number}: "{match.group()}": use {term.use}'
+
+
+def ambiguous_classes(once: set[str]) -> Iterator[str]:
+    """Return a message per class of `once` that several modules define."""
+    places = defaultdict(list)
+    for path in sorted(ROOT.glob("nncdbg/**/*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    for name in sorted(once & {name for name, found in places.items() if len(found) > 1}):
+        yield f"class {name} is defined {len(places[name])} times: {', '.join(places[name])}"
+
+
+def tracked_files(paths: list[str]) -> list[Path]:
+    """Return the files of the repository below these paths that hold prose."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--", *paths], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    files = [ROOT / line for line in listed.stdout.splitlines()]
+    return [path for path in files if path.suffix in SUFFIXES and path.is_file()]
+
+
+def main(paths: list[str]) -> int:
+    """Print the findings in these paths (default: those of the list), and return the exit code."""
+    table = tomllib.loads(LIST.read_text(encoding="utf-8"))
+    terms = terms_of(table["term"])
+    found = [line for path in tracked_files(paths or table["paths"]) for line in refused_words(path, terms)]
+    found += ambiguous_classes(set(table.get("defined_once", [])))
+    for line in found:
+        print(line)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
