@@ -15,15 +15,13 @@ from nncdbg.engine.stopping.control import Stop
 from nncdbg.engine.values.short_names import ProgramNames
 from nncdbg.engine.values.tensor import Tensor
 from nncdbg.engine.values.values import Outputs
-from nncdbg.nan_watch.records import Report
-from nncdbg.nan_watch.reports import Watched
-from nncdbg.nan_watch.reports.text import lines
 from nncdbg.notebook.markup import WIDTH, document, escape, heading, note, printed, printed_lines, table
 from nncdbg.notebook.pictures import caption, picture
 from nncdbg.presentation.divergence import print_report
 from nncdbg.presentation.elements import SMALL, elements, is_text
 from nncdbg.presentation.listing_window import Marks, window
 from nncdbg.presentation.stops import operand_names, show_stop, unique
+from nncdbg.representation import PrintedRecord
 from nncdbg.stats import Summary
 
 _LINES = 60
@@ -54,8 +52,8 @@ def _program(program: Program) -> Iterable[str]:
         yield note(f"{count - _LINES:,} more lines: use print(program) to see all")
 
 
-def _report(report: Report) -> Iterable[str]:
-    yield printed_lines(lines(report, report.watched or Watched()))
+def _printed(record: PrintedRecord) -> Iterable[str]:
+    yield printed_lines(record.lines())
 
 
 def _difference(report: DiffReport) -> Iterable[str]:
@@ -66,7 +64,7 @@ def _debugger(debugger: Debugger) -> Iterable[str]:
     stop = debugger.stop
     yield heading(debugger.program.summary())
     if debugger.outputs is not None:
-        yield note(f"ended after {debugger.machine.tick:,} statements")
+        yield note(f"ended after {debugger.timeline.tick:,} statements")
         yield _values(debugger.outputs.items())
         return
     yield printed(lambda screen: show_stop(screen, debugger, stop, None, False))
@@ -76,7 +74,7 @@ def _debugger(debugger: Debugger) -> Iterable[str]:
     read = [name for node in following for name in operand_names(node)]
     names = unique([*(value.name for value in written), *read])
     known = ((name, _content(debugger, name)) for name in names)
-    short = debugger.names_of(frame.code).at(frame.code.path).forms
+    short = debugger.loaded.names_of(frame.code).at(frame.code.path).forms
     yield _values(
         ((name, content) for name, content in known if content is not None), lambda name: short(name)[0]
     )
@@ -165,7 +163,7 @@ def _cells(summary: Summary) -> list[str]:
 
 _RENDERINGS: dict[type, Callable[[Any], Iterable[str]]] = {
     Program: _program,
-    Report: _report,
+    PrintedRecord: _printed,
     DiffReport: _difference,
     Debugger: _debugger,
     Stop: _stop,

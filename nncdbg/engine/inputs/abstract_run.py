@@ -36,7 +36,8 @@ from nncdbg.engine.inference.graphs import TypeRules
 from nncdbg.engine.inference.statements import literal_dtype
 from nncdbg.engine.inference.types import joined_type, literal_array, stacked_type, type_of_array
 from nncdbg.engine.ops import lookup
-from nncdbg.engine.ops.declaration import Content, Op
+from nncdbg.engine.ops.declaration import Op
+from nncdbg.engine.ops.influence import Content
 from nncdbg.engine.ops.schema import complete, version_of
 from nncdbg.engine.ops.valid_integers import Integers, known_type
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -124,7 +124,7 @@ GOOD = {
     "a call with another size": "%z: f32[5,4] = acme.Thing(%x)\n%y = @twice(%z)\nreturn %y",
 }
 
-BAD = {
+BAD: dict[str, tuple[str, str, dict[str, Any] | None]] = {
     "operands that do not broadcast": (
         "%z: f32[3,5] = acme.Thing(%x)\n%y = Add(%x, %z)\nreturn %y",
         "shapes [N,4] and [3,5] do not broadcast: sizes 4 and 5 do not broadcast",

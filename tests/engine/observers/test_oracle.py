@@ -106,12 +106,12 @@ def test_check_and_catch_say_what_they_need() -> None:
     with pytest.raises(UsageError, match="micro programs are not compared"):
         nncdbg.Debugger(program).catch("micro")
     plain = nncdbg.Debugger(program, allocator="plain")
-    assert {*plain.beyond()} == {"micro", "uninitialized", "guard"}
+    assert {*plain.observers.beyond()} == {"micro", "uninitialized", "guard"}
     with pytest.raises(UsageError, match="the allocator plain does not check memory") as caught:
         plain.catch("nan", "guard")
     assert caught.value.hint == "use the allocator debug, arena or poison"
     for allocator in ("debug", "arena", "poison"):
-        assert {*nncdbg.Debugger(program, allocator=allocator, check="micro").beyond()} == set()
+        assert {*nncdbg.Debugger(program, allocator=allocator, check="micro").observers.beyond()} == set()
     quiet = nncdbg.Debugger(
         program, {"x": x_of(2, 4)}, backend=Planted("Softmax", bumped), allocator="plain", check="micro"
     )
@@ -217,11 +217,12 @@ graph @inner(%a: f32[...], %b: f32[...]) -> (%s: f32[...]) {
 
 def test_an_error_about_sizes_says_where_they_were_bound() -> None:
     debugger = nncdbg.Debugger(nncdbg.parse(SIZES), {"x": x_of(3, 4), "y": x_of(5, 4), "k": np.array([3])})
-    stop = debugger.run()
-    assert stop.error.message.startswith("Add: ")
-    assert "[3,4]" in stop.error.message
-    assert "[5,4]" in stop.error.message
-    assert set(stop.error.operands) == {
+    error = debugger.run().error
+    assert isinstance(error, nncdbg.NncdbgError)
+    assert error.message.startswith("Add: ")
+    assert "[3,4]" in error.message
+    assert "[5,4]" in error.message
+    assert set(error.operands) == {
         "%a: f32[3,4]",
         "%t: f32[5,4]",
         "N=3 is axis 0 of input %x",
@@ -239,8 +240,9 @@ graph @main(%x: f32[N], %y: f32[M], %z: f32[K]) -> (%r: f32[...]) {
 }
 """
     debugger = nncdbg.Debugger(nncdbg.parse(text), {"x": x_of(3), "y": x_of(5), "z": x_of(3)})
-    told = debugger.run().error.operands
-    assert [line for line in told if "axis" in line] == [
+    error = debugger.run().error
+    assert isinstance(error, nncdbg.NncdbgError)
+    assert [line for line in error.operands if "axis" in line] == [
         "N=3 is axis 0 of input %x",
         "M=5 is axis 0 of input %y",
     ]
