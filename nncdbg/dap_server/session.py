@@ -14,17 +14,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from nncdbg.dap_server.breakpoints.asked import Breakpoints
 from nncdbg.dap_server.breakpoints.exception_filters import ExceptionFilters
+from nncdbg.dap_server.client import Client
 from nncdbg.dap_server.messages import (
     Answer,
     MessageError,
     Request,
     decode_arguments,
-    event,
-    output,
     parse_message,
     quoted,
     response,
@@ -33,7 +32,7 @@ from nncdbg.dap_server.presentation.handles import Handles
 from nncdbg.dap_server.progress import TITLES, Progress
 from nncdbg.dap_server.protocol import REQUESTS
 from nncdbg.dap_server.registry import CONFIGURABLE, EACH_PROGRAM, HANDLERS, Handler, State
-from nncdbg.dap_server.sources.instructions import Blocks
+from nncdbg.dap_server.sources.blocks import Blocks
 from nncdbg.dap_server.transport.backlog import Backlog
 from nncdbg.dap_server.transport.connection import Connection
 from nncdbg.dap_server.transport.framing import FrameError
@@ -43,19 +42,64 @@ from nncdbg.presentation.crash_report import report_crash
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.attach.process import Attachment
-    from nncdbg.dap_server.attach.relay import Relay
-    from nncdbg.dap_server.black_box import Watchdog
-    from nncdbg.dap_server.console import Console
     from nncdbg.dap_server.debuggee import Debuggee
     from nncdbg.dap_server.launching import LaunchArguments
-    from nncdbg.dap_server.protocol.requests import InitializeRequestArguments
     from nncdbg.dap_server.runner import Runner
-    from nncdbg.dap_server.terminal_window import TerminalWindow
-    from nncdbg.dap_server.transport.admission import Admission
+    from nncdbg.engine.debugger import Debugger
+    from nncdbg.engine.stopping.control import Stop
 
 
 class Cancelled(NncdbgError):
     """The request at hand is wanted no more."""
+
+
+class Console(Protocol):
+    """The commands of the client's debug console, over one program."""
+
+    debugger: Debugger
+
+    def react(self, stop: Stop) -> None:
+        """Print displays at a stop, and run the commands of its breakpoints."""
+
+    def close(self) -> None:
+        """End the console."""
+
+
+class TerminalWindow(Protocol):
+    """A terminal beside the client's windows."""
+
+    def arrived(self, stop: Stop) -> None:
+        """Show a stop."""
+
+    def show(self, text: str) -> None:
+        """Show text."""
+
+
+class Relay(Protocol):
+    """Another process that serves the client's requests in place of the handlers."""
+
+    def forward(self, request: Request) -> bool:
+        """Pass a request on; return False if the process is gone."""
+
+    def close(self) -> None:
+        """Close the connection to the process."""
+
+    def join(self) -> None:
+        """Wait until nothing more is passed on."""
+
+
+class Watchdog(Protocol):
+    """A process that reports a crash of this one to the client."""
+
+    def end(self) -> None:
+        """End the process."""
+
+
+class Admission(Protocol):
+    """The checks before a client is served."""
+
+    def admits(self, session: Session, request: Request) -> bool:
+        """Return whether to serve this request; if not, it is answered here."""
 
 
 class Session:
@@ -66,11 +110,10 @@ class Session:
     """
 
     def __init__(self, connection: Connection, runner: Runner, attachment: Attachment | None = None) -> None:
-        self.connection = connection
+        self.client = Client(connection)
         self.runner = runner
         self.attachment = attachment
         self.state = State.NEW
-        self.client: InitializeRequestArguments | None = None
         self.launched: LaunchArguments | None = None
         self.debuggee: Debuggee | None = None
         self.unbound = False
@@ -97,16 +140,14 @@ class Session:
         """What the client has to do before it is served; None once it has, and over stdio."""
         self.relay: Relay | None = None
         """What the client's requests go to in place of the handlers, where it is attached through us."""
-        self.progress = Progress(self)
+        self.progress = Progress(self.client)
         self.window: TerminalWindow | None = None
         """The terminal beside the client, where one was asked for."""
         self.watchdog: Watchdog | None = None
-        """What speaks to the client when this process cannot."""
         self.at_end: list[Callable[[Session], None]] = []
         """What is to be done when the session ends, beside what it knows itself."""
         self._own = threading.local()
         """Of each thread: what it is to do once the request at hand is answered."""
-        self._asked: dict[int, Callable[[Answer], None]] = {}
         self._threads: list[threading.Thread] = []
 
     @property
@@ -187,9 +228,9 @@ class Session:
         """Read until there is something to serve; None at the end of the session."""
         while not self.closing:
             try:
-                body = self.connection.read()
+                body = self.client.connection.read()
             except FrameError as error:
-                self.say(f"the connection is closed: {error.message}", "important")
+                self.client.say(f"the connection is closed: {error.message}", "important")
                 body = None
             if body is None:
                 break
@@ -206,7 +247,7 @@ class Session:
         try:
             message = parse_message(body)
             if isinstance(message, Answer):
-                self._hear(message)
+                self.client.hear(message)
             elif self.admission is None or self.admission.admits(self, message):
                 self._accept(message)
         except MessageError as error:
@@ -214,13 +255,7 @@ class Session:
                 self.fail(Request(error.request_seq, error.command, None), error)
             else:
                 # There is no number that an answer could be to.
-                self.say(error.message, "important")
-
-    def _hear(self, answer: Answer) -> None:
-        with self.turn:
-            asked = self._asked.pop(answer.request_seq, None)
-        if asked is not None:
-            asked(answer)
+                self.client.say(error.message, "important")
 
     def submit(self, request: Request) -> None:
         """Serve a request that did not come from the client, in turn with its own."""
@@ -370,26 +405,7 @@ class Session:
         if request.answered is not None:
             request.answered(body, error)
         else:
-            self.connection.send(response(request, body=body, error=error))
-
-    def send_event(self, name: str, body: Any = None) -> None:
-        """Send an event, in the order of the calls."""
-        self.connection.send(event(name, body))
-
-    def told_by_program(self, text: str, category: str) -> None:
-        """What the program has printed; `category` is stdout or stderr."""
-        self.send_event("output", {"category": category, "output": text})
-
-    def say(self, text: str, category: str = "console") -> None:
-        """A line in the client's console."""
-        self.connection.send(output(text, category))
-
-    def ask(self, command: str, arguments: Any, answered: Callable[[Answer], None]) -> None:
-        """Send a request of ours; `answered` hears the client's response, on the reader's thread."""
-        # The answer cannot come before the lock of `send` is free, but may before `ask` returns.
-        with self.turn:
-            seq = self.connection.send({"type": "request", "command": command, "arguments": arguments})
-            self._asked[seq] = answered
+            self.client.connection.send(response(request, body=body, error=error))
 
     # -- the end -----------------------------------------------------------------------------
 
@@ -411,7 +427,7 @@ class Session:
     def close(self) -> bool:
         """Serve no more; False if that was so already."""
         # First, as who holds `turn` may be waiting for a client that takes nothing.
-        self.connection.close()
+        self.client.connection.close()
         with self.turn:
             if self.closing:
                 return False

@@ -123,9 +123,7 @@ class TerminalWindow:
                 session.program.pause()
 
     def _complete(self, text: str) -> None:
-        client = self._session.client
-        first = 0 if client is not None and client.columns_start_at1 is False else 1
-        column = len(text.encode("utf-16-le")) // 2 + first
+        column = self._session.client.outgoing_column(len(text.encode("utf-16-le")) // 2 + 1)
 
         def answered(body: Any, error: NncdbgError | None) -> None:
             targets = body.targets if error is None else []
@@ -207,15 +205,15 @@ def open_window(session: Session) -> None:
     kind = _KINDS.get(launched.console) if launched is not None else None
     if launched is None or kind is None or session.window is not None:
         return
-    if session.client is None or not session.client.supports_run_in_terminal_request:
-        session.say(
+    if not session.client.arguments.supports_run_in_terminal_request:
+        session.client.say(
             f"cannot open a terminal: this client does not support it (`console` is {launched.console})"
         )
         return
     try:
         window = TerminalWindow(session)
     except NncdbgError as error:
-        session.say(f"cannot open a terminal: {error}", "important")
+        session.client.say(f"cannot open a terminal: {error}", "important")
         return
     session.window = window
     session.at_end.append(lambda session: window.close())
@@ -229,9 +227,9 @@ def open_window(session: Session) -> None:
 
     def answered(answer: Answer) -> None:
         if not answer.success:
-            session.say(
+            session.client.say(
                 f"cannot open a terminal: {answer.message or 'the client refused the request'}", "important"
             )
             window.close()
 
-    session.defer(lambda: session.ask("runInTerminal", arguments, answered))
+    session.defer(lambda: session.client.ask("runInTerminal", arguments, answered))

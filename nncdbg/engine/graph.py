@@ -296,13 +296,6 @@ class Program(RichOutput):
     def __repr__(self) -> str:
         return f"<Program {self.summary()}>"
 
-    @staticmethod
-    def parse(text: str, *, file: str | None = None) -> Program:
-        """Return the program that `text` spells; `file` is its path, for errors.  Raises ParseError."""
-        from nncdbg.textual_repr.parser import parse
-
-        return parse(text, file=file)
-
     def text(self, *, locations: bool = True) -> str:
         """Return the program as text, which ends in a newline; without `loc` clauses if not `locations`."""
         from nncdbg.textual_repr.printer import print_program

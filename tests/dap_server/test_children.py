@@ -33,7 +33,7 @@ def session(tmp_path: Path) -> Session:
     """A session with a program in it, without a client at the other end."""
     runner = Runner()
     found = Session(Connection(nothing, nothing, nothing), runner)  # type: ignore[arg-type]
-    found.client = InitializeRequestArguments(adapter_id="nncdbg", supports_memory_references=True)
+    found.client.arguments = InitializeRequestArguments(adapter_id="nncdbg", supports_memory_references=True)
     arguments = LaunchArguments(program=str(EXAMPLES / "attention.nnc"), cwd=str(tmp_path))
     found.debuggee = launch(arguments, runner, nothing)
     return found

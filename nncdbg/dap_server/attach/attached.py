@@ -24,7 +24,7 @@ class Attached(Debuggee):
 
     def __init__(self, debugger: Debugger, session: Session, before: Attached | None) -> None:
         sources = sources_of_running(debugger, Path.cwd())
-        sources.uris = session.client is not None and session.client.path_format == "uri"
+        sources.uris = session.client.arguments.path_format == "uri"
         super().__init__(debugger, session.runner, sources)
         self.session = session
         self.numbers: set[int] = set()
@@ -117,7 +117,7 @@ class Attached(Debuggee):
         with session.turn:
             self.say_remarks(session)
             if stop.error is not None:
-                session.say(str(stop.error), "stderr")
+                session.client.say(str(stop.error), "stderr")
             session.state = State.STOPPED
             report_stop(session, stop)
             session.moving = False

@@ -118,7 +118,7 @@ class Attachment:
         with debuggee.requested():
             session.adopt(debuggee)
         for note in debuggee.sources.notes:
-            session.say(note)
+            session.client.say(note)
 
     def _stop_before(self, debugger: Debugger) -> Stop | None:
         """The stop that is due before the verb: asked for, or a breakpoint at the very first statement."""

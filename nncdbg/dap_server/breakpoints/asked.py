@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from nncdbg.dap_server.failures import PENDING, reason
 from nncdbg.dap_server.protocol.events import BreakpointEventBody
 from nncdbg.dap_server.protocol.types import Breakpoint
 from nncdbg.engine.errors import NncdbgError
@@ -20,8 +21,6 @@ from nncdbg.engine.errors import NncdbgError
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
     from nncdbg.engine.stopping import breakpoints as engine
-
-PENDING = "the program is not loaded yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +128,7 @@ class Breakpoints:
                 self._put(session, kept)
                 if kept.told != told:
                     changed = BreakpointEventBody(reason="changed", breakpoint=kept.told)
-                    session.send_event("breakpoint", changed)
+                    session.client.send_event("breakpoint", changed)
 
     def enter(
         self,
@@ -161,11 +160,6 @@ class Breakpoints:
     def kept(self, numbers: Iterable[int]) -> list[Kept]:
         """The client's breakpoints that the engine's `numbers` stand for; others are not the client's."""
         return [self._by_number[number] for number in numbers if number in self._by_number]
-
-
-def reason(error: NncdbgError) -> str:
-    """Why something is not verified, in a line: what is wrong, and what to do."""
-    return f"{error.message} ({error.hint})" if error.hint else error.message
 
 
 def _stands(session: Session, kept: Kept) -> bool:

@@ -26,7 +26,7 @@ def tell_breakpoints(session: Session, before: set[int]) -> None:
     """
     table = session.breakpoints
     for kept in table.take_deleted(session):
-        session.send_event("breakpoint", BreakpointEventBody(reason="removed", breakpoint=kept.told))
+        session.client.send_event("breakpoint", BreakpointEventBody(reason="removed", breakpoint=kept.told))
     for found in session.program.debugger.breakpoints:
         if found.number in before or found.temporary:
             continue
@@ -36,7 +36,7 @@ def tell_breakpoints(session: Session, before: set[int]) -> None:
         else:
             kind, wish = _wish(found)
             told = table.enter(session, "console", kind, wish, found, {"message": str(found)})
-        session.send_event("breakpoint", BreakpointEventBody(reason="new", breakpoint=told))
+        session.client.send_event("breakpoint", BreakpointEventBody(reason="new", breakpoint=told))
 
 
 def _terms(found: engine.Breakpoint) -> Terms:

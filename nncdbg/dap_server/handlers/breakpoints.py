@@ -18,7 +18,6 @@ from nncdbg.dap_server.protocol.requests import (
 )
 from nncdbg.dap_server.protocol.types import Breakpoint, BreakpointLocation, SourceBreakpoint
 from nncdbg.dap_server.registry import CONFIGURABLE, LIVE, each_program, request
-from nncdbg.dap_server.sources.positions import line_for_client, line_of_client
 from nncdbg.dap_server.sources.shown import path_in
 from nncdbg.engine.errors import UsageError
 
@@ -42,7 +41,7 @@ def bind(session: Session) -> None:
     """Set on a new program what the client asked for, and tell the client what its logpoints say."""
     session.program.debugger.said = lambda message: report_message(session, message)
     session.breakpoints.bind(session)
-    session.exception_filters.bind(session)
+    session.exception_filters.bind(session.program.debugger, session.client)
 
 
 @request(
@@ -70,7 +69,7 @@ def set_breakpoints(session: Session, arguments: SetBreakpointsArguments) -> Set
         LineWish(
             None if reference else path,
             reference,
-            line_of_client(session, each.line),
+            session.client.incoming_line(each.line),
             each.column is not None,
             Terms(each.condition or None, each.hit_condition or None, each.log_message or None),
         )
@@ -119,17 +118,17 @@ def set_instruction_breakpoints(
 def breakpoint_locations(
     session: Session, arguments: BreakpointLocationsArguments
 ) -> BreakpointLocationsBody:
-    first = line_of_client(session, arguments.line)
-    last = line_of_client(session, arguments.end_line) if arguments.end_line is not None else first
+    first = session.client.incoming_line(arguments.line)
+    last = session.client.incoming_line(arguments.end_line) if arguments.end_line is not None else first
     listing = session.program.sources.listing(arguments.source)
     if listing is not None:
         lines = [line for line in listing.statement_lines if first <= line <= last]
         found = [
-            BreakpointLocation(line=line_for_client(session, line), **columns(session, listing, line))
+            BreakpointLocation(line=session.client.outgoing_line(line), **columns(session, listing, line))
             for line in lines
         ]
     else:
         origin = session.program.debugger.origin(path_in(arguments.source.path or ""))
         lines = sorted(line for line in origin if first <= line <= last)
-        found = [BreakpointLocation(line=line_for_client(session, line)) for line in lines]
+        found = [BreakpointLocation(line=session.client.outgoing_line(line)) for line in lines]
     return BreakpointLocationsBody(breakpoints=found)

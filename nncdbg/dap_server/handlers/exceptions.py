@@ -31,7 +31,9 @@ def set_exception_breakpoints(
 ) -> SetExceptionBreakpointsBody:
     wishes = [FilterWish(kind) for kind in arguments.filters]
     wishes += [FilterWish(each.filter_id, each.condition or None) for each in arguments.filter_options or ()]
-    return SetExceptionBreakpointsBody(breakpoints=session.exception_filters.replace(session, wishes))
+    debugger = session.debuggee.debugger if session.debuggee is not None else None
+    told = session.exception_filters.replace(wishes, debugger, session.breakpoints.new_id)
+    return SetExceptionBreakpointsBody(breakpoints=told)
 
 
 @request("exceptionInfo", when=STOPPED, capability="supportsExceptionInfoRequest", reads=True)

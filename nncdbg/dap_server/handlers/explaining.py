@@ -14,7 +14,6 @@ from nncdbg.dap_server.presentation.origin_slice import Glancing
 from nncdbg.dap_server.presentation.places import values_from
 from nncdbg.dap_server.presentation.samples import packed, sampling
 from nncdbg.dap_server.registry import LIVE, request
-from nncdbg.dap_server.sources.positions import line_for_client
 from nncdbg.engine.compilation.code import UNSET
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.execution.machine import Frame
@@ -94,7 +93,7 @@ def _step(session: Session, shown: Glancing, origins: list[Origin]) -> dict[str,
     listing = session.program.debugger.listing_of(frame)
     line = listing.line(visit.code.path, pc) if pc >= 0 else listing.header_line(visit.code.path)
     return {
-        "line": line_for_client(session, line),
+        "line": session.client.outgoing_line(line),
         "text": listing.lines[line - 1].strip() if pc >= 0 else "",
         "op": visit.code.nodes[pc].op if pc >= 0 else None,
         "graph": _title(visit),

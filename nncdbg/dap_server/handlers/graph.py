@@ -11,7 +11,6 @@ from nncdbg.dap_server.presentation.glance import Glance, is_tensor
 from nncdbg.dap_server.presentation.neighbourhood import Block, on_the_stack, sources, whole
 from nncdbg.dap_server.presentation.places import computed
 from nncdbg.dap_server.registry import LIVE, request
-from nncdbg.dap_server.sources.positions import line_for_client
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.time.timeline import EVICTED
@@ -106,7 +105,7 @@ def _node(session: Session, block: Block, pc: int) -> dict[str, Any]:
         "label": op if node is None else _label(node),
         "values": [] if node is None else [spelled(each.name) for each in node.outputs[:4] if each.name],
         "type": "" if node is None else _type(block, node),
-        "line": line_for_client(session, line),
+        "line": session.client.outgoing_line(line),
     }
 
 

@@ -13,7 +13,6 @@ from nncdbg.dap_server.presentation.glance import Glance, is_tensor
 from nncdbg.dap_server.presentation.neighbourhood import Block, Source, neighbourhood, sources
 from nncdbg.dap_server.presentation.places import computed
 from nncdbg.dap_server.registry import LIVE, request
-from nncdbg.dap_server.sources.positions import line_for_client
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.time.timeline import EVICTED
@@ -98,7 +97,7 @@ class Drawing:
             "kind": kind,
             "label": self._label(block, pc, op),
             "values": [spelled(value.name) for value in outputs[:4] if value.name],
-            "line": line_for_client(self.session, listing.line(block.path, pc)),
+            "line": self.session.client.outgoing_line(listing.line(block.path, pc)),
             "source": self.blocks.index(origin),
             "state": self._state(block, pc),
         }
@@ -159,7 +158,7 @@ class Drawing:
         read = {each["from"] for each in edges}
         found = (Source(first, -1, value.name) for value in first.graph.inputs if value.name)
         listing = self.session.program.debugger.listing_of(first.origin.frame)  # type: ignore[arg-type]
-        line = line_for_client(self.session, listing.header_line(first.path))
+        line = self.session.client.outgoing_line(listing.header_line(first.path))
         nodes = []
         for each in islice((each for each in found if _input_id(each) in read), MOST_INPUTS):
             told: dict[str, Any] = {"id": _input_id(each), "cluster": first.id, "kind": "input"}

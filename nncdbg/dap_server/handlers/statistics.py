@@ -14,7 +14,6 @@ import msgspec
 from nncdbg.dap_server.presentation.glance import Glance, is_tensor, type_text
 from nncdbg.dap_server.presentation.places import computed, frame_place, value_title
 from nncdbg.dap_server.registry import LIVE, request
-from nncdbg.dap_server.sources.positions import line_for_client
 from nncdbg.engine import dtypes
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled
@@ -179,7 +178,7 @@ def _told(session: Session, near: Near) -> dict[str, Any]:
         "shortName": value_title(session, code, code.names[near.slot]),
         "type": type_text(near.content),
         "op": code.nodes[pc].op if pc >= 0 else None,
-        "line": line_for_client(session, line),
+        "line": session.client.outgoing_line(line),
         "rank": near.rank,
         "why": near.why,
     }
