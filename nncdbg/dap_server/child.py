@@ -97,7 +97,7 @@ def _reason(session: Session, refused: list[str]) -> str | None:
     """Why nobody should wait any longer; None as long as one should."""
     if refused:
         return refused[0]
-    if session.closing or session.program.debugger.control.paused:
+    if session.queue.closing or session.program.debugger.control.paused:
         return "stopped waiting for the Python debugger"
     return None
 
@@ -105,6 +105,6 @@ def _reason(session: Session, refused: list[str]) -> str | None:
 def _see_off(session: Session, debugpy: Any) -> None:
     """When the Python debugger has left, a program that runs is traced no longer."""
     while debugpy.is_client_connected():
-        if session.ended(PACE * 10):
+        if session.queue.ended(PACE * 10):
             return
     session.program.debugger.between_statements(trace_kernels)

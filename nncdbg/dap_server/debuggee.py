@@ -85,8 +85,8 @@ class Debuggee:
 
     def _pause_moving(self, session: Session) -> None:
         """Pause, unless the program has come to a stop meanwhile."""
-        with session.turn:
-            if session.moving:
+        with session.queue.turn:
+            if session.queue.moving:
                 self.pause()
 
     def start(self, session: Session, *, stop_on_entry: bool) -> None:
@@ -135,10 +135,10 @@ class Debuggee:
 
         That is before the answer, so that a `pause` that follows on it at once is not lost.
         """
-        with session.turn:
-            session.moving = True
+        with session.queue.turn:
+            session.queue.moving = True
             session.state = State.RUNNING
-            if session.waiting:
+            if session.queue.waiting:
                 self.between_statements(session.serve_waiting)
 
     def _perform(self, session: Session, verb: Verb) -> None:
@@ -176,15 +176,15 @@ class Debuggee:
         Nothing is told of a program in whose place another one was started meanwhile.
         """
         session.flush_output()
-        with session.turn:
+        with session.queue.turn:
             if session.debuggee is not self:
                 return
             self.say_remarks(session)
             if session.state is not State.ENDED:
                 self._stand(session, stop)
             self.debugger.forget_pause()
-            session.moving = False
-            session.turn.notify_all()
+            session.queue.moving = False
+            session.queue.turn.notify_all()
 
     def _stand(self, session: Session, stop: Stop) -> None:
         before, self._failed_at = self._failed_at, None
@@ -230,8 +230,8 @@ class Debuggee:
 
     def terminate(self, session: Session) -> None:
         """End the program: at once where it stands, before its next statement where it runs."""
-        with session.turn:
-            if session.moving:
+        with session.queue.turn:
+            if session.queue.moving:
                 self._terminating = True
                 self.debugger.pause()
             elif session.state is not State.ENDED:
@@ -239,7 +239,7 @@ class Debuggee:
 
     def end(self, session: Session, exit_code: int) -> None:
         """Tell the client, once, that the program has ended."""
-        with session.turn:
+        with session.queue.turn:
             if session.state is not State.ENDED:
                 started, session.state = session.state is not State.CONFIGURING, State.ENDED
                 report_end(session, exit_code, started=started)

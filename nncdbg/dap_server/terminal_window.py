@@ -94,7 +94,7 @@ class TerminalWindow:
         program = self._session.debuggee
         self._send({"title": program.sources.name if program is not None else ""})
         # Where it stands already, the terminal begins with that.
-        if program is not None and not self._session.moving:
+        if program is not None and not self._session.queue.moving:
             self._submit({"expression": "list", "context": "repl"}, self._shown_first)
         with contextlib.suppress(OSError), connected.makefile("rb") as lines:
             for line in lines:
@@ -118,8 +118,8 @@ class TerminalWindow:
 
     def _pause(self) -> None:
         session = self._session
-        with session.turn:
-            if session.moving:
+        with session.queue.turn:
+            if session.queue.moving:
                 session.program.pause()
 
     def _complete(self, text: str) -> None:

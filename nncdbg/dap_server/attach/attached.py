@@ -114,14 +114,14 @@ class Attached(Debuggee):
             self.runner.stop()
             return
         self._branch = self.debugger.timeline.branch
-        with session.turn:
+        with session.queue.turn:
             self.say_remarks(session)
             if stop.error is not None:
                 session.client.say(str(stop.error), "stderr")
             session.state = State.STOPPED
             report_stop(session, stop)
-            session.moving = False
-            session.turn.notify_all()
+            session.queue.moving = False
+            session.queue.turn.notify_all()
 
     def left_by(self, session: Session, leaving: BaseException) -> None:
         """Ctrl-C, and what else a kernel may raise to leave, goes on to the user's code."""

@@ -77,7 +77,7 @@ class Relay:
     """
 
     def __init__(self, session: Session, address: Address, token: str | None) -> None:
-        request = session.at_hand
+        request = session.queue.at_hand
         assert request is not None
         self.place = words(address)
         self._session = session
@@ -107,7 +107,7 @@ class Relay:
         deadline = time.monotonic() + PATIENCE
         try:
             while not self._settled.wait(PACE):
-                self._session.check_cancelled()
+                self._session.queue.check_cancelled()
                 if time.monotonic() > deadline:
                     raise UsageError(
                         f"{self.place} did not answer within {PATIENCE:.0f} s",

@@ -42,7 +42,7 @@ def disassemble(session: Session, arguments: DisassembleArguments) -> Disassembl
         raise UsageError(f"the address {start} is below 0", hint="use a larger offset")
     found = []
     for address in range(start, start + arguments.instruction_count):
-        session.check_cancelled()
+        session.queue.check_cancelled()
         found.append(_instruction(session, address))
     return DisassembleBody(instructions=found)
 

@@ -87,7 +87,7 @@ def explain(session: Session, arguments: ExplainArguments) -> dict[str, Any]:
 
 def _step(session: Session, shown: Glancing, origins: list[Origin]) -> dict[str, Any]:
     """A statement with those of its values that count; without a statement, what a block was given."""
-    session.check_cancelled()
+    session.queue.check_cancelled()
     visit, pc = origins[0].visit, origins[0].pc
     frame = Frame(visit.code, visit.slots)
     listing = session.program.debugger.listing_of(frame)
@@ -149,7 +149,7 @@ def _picture(session: Session, content: Any) -> dict[str, Any] | None:
     plane = plane[None] if len(plane.shape) == 1 else plane
     coarse = tuple(slice(None, None, step) for step in sampling(plane.shape, PLANE))
     array = np.asarray(session.program.debugger.backend.to_host(plane[coarse]))
-    blocks = reduce_blocks(array, sampling(array.shape, PICTURE), "absmax", session.check_cancelled)
+    blocks = reduce_blocks(array, sampling(array.shape, PICTURE), "absmax", session.queue.check_cancelled)
     elements, data = packed(blocks.data)
     _, flags = packed(blocks.flags)
     return {

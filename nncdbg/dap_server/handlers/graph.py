@@ -127,7 +127,7 @@ def _edges(
     session: Session, places: Sequence[tuple[Block, int]], number: dict[tuple[Block, int], int]
 ) -> Iterator[list[Any]]:
     for to, (block, pc) in enumerate(places):
-        session.check_cancelled()
+        session.queue.check_cancelled()
         found = (each for name in block.reads(pc) for each in sources(block, name))
         for source in dict.fromkeys(found):
             given = -1 if source.pc < 0 else number.get((source.block, source.pc))
@@ -143,7 +143,7 @@ def graph_state(session: Session, arguments: GraphStateArguments) -> dict[str, A
     part of zeros].  They are those that were logged: no large tensor is read for them.
     """
     blocks = on_the_stack(session, (), len(session.program.debugger.machine.frames))
-    glance = Glance(session.program.shown, False, session.check_cancelled)
+    glance = Glance(session.program.shown, False, session.queue.check_cancelled)
     flags: dict[str, str] = {}
     statistics: dict[str, list[float | None]] = {}
     for block in blocks:

@@ -84,7 +84,7 @@ def _begins_once(session: Session) -> None:
 
 def _load(session: Session, arguments: LaunchArguments) -> None:
     """Debug the program of this configuration; if it cannot be, what is debugged now stays."""
-    debuggee = launch(arguments, session.runner, session.check_cancelled)
+    debuggee = launch(arguments, session.runner, session.queue.check_cancelled)
     debuggee.sources.uris = session.client.arguments.path_format == "uri"
     session.launched = arguments
     session.exception_filters.always = arguments.catch

@@ -84,7 +84,7 @@ def _given(view: View, listing: Listing, depth: int, first: int, last: int) -> I
     frame = debugger.machine.frames[depth]
     place = frame_place(view.session, depth)
     for line, slot in _slots(frame.code, listing, first, last):
-        view.session.check_cancelled()
+        view.session.queue.check_cancelled()
         name = frame.code.names[slot]
         if not computed(frame, slot, debugger.machine.ended) or frame.slots[slot] is EVICTED:
             continue

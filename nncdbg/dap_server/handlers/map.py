@@ -132,7 +132,7 @@ class Drawing:
         """From the statement that gives a value to each one shown that reads it."""
         shown = {(block, pc) for block in self.blocks for pc in block.shown if pc not in block.inside}
         for block in self.blocks:
-            self.session.check_cancelled()
+            self.session.queue.check_cancelled()
             for pc in block.shown:
                 if (block, pc) in shown:
                     found = (each for name in block.reads(pc) for each in sources(block, name))
@@ -181,7 +181,7 @@ def map_(session: Session, arguments: MapArguments) -> dict[str, Any]:
             hint=f"open or close at most {MOST_TOGGLED} nodes",
         )
     blocks = neighbourhood(session, frozenset(arguments.open), frozenset(arguments.closed))
-    drawing = Drawing(session, Glance(session.program.shown, False, session.check_cancelled), blocks)
+    drawing = Drawing(session, Glance(session.program.shown, False, session.queue.check_cancelled), blocks)
     edges = list(drawing.edges())
     inputs = drawing.inputs(edges)
     nodes = [drawing.node(block, pc) for block in blocks for pc in block.shown if pc not in block.inside]

@@ -72,7 +72,7 @@ def nearby(session: Session, arguments: NearbyArguments) -> dict[str, Any]:
             f"cannot return {arguments.count} values in one response",
             hint=f"request 1 to {MOST_VALUES} values",
         )
-    glance = Glance(session.program.shown, False, session.check_cancelled)
+    glance = Glance(session.program.shown, False, session.queue.check_cancelled)
     found = _ranked(session, glance)
     chosen = found[: arguments.count]
     depths = sorted({near.depth for near in chosen}, reverse=True)
@@ -91,7 +91,9 @@ def nearby(session: Session, arguments: NearbyArguments) -> dict[str, Any]:
 
 def most_abnormal(session: Session) -> Near | None:
     """The first value that `nncdbg/nearby` lists; None before any is computed."""
-    return next(iter(_ranked(session, Glance(session.program.shown, False, session.check_cancelled))), None)
+    return next(
+        iter(_ranked(session, Glance(session.program.shown, False, session.queue.check_cancelled))), None
+    )
 
 
 def _ranked(session: Session, glance: Glance) -> list[Near]:
@@ -111,7 +113,7 @@ def _newest(session: Session) -> Iterator[tuple[int, int, Any]]:
     """(depth, slot, content) of tensors on the stack: of each frame the newest, then what it was given."""
     debugger, seen = session.program.debugger, set()
     for depth in range(len(debugger.machine.frames) - 1, -1, -1):
-        session.check_cancelled()
+        session.queue.check_cancelled()
         frame = debugger.machine.frames[depth]
         for slot in _slots(session, frame):
             content = frame.slots[slot]

@@ -127,7 +127,7 @@ def timeline(session: Session, arguments: TimelineArguments) -> dict[str, Any]:
     numbers = [known.branch, *(each for each in sorted(known.branches, reverse=True) if each != known.branch)]
     room, branches = MOST_MOMENTS, []
     for number in numbers[:MOST_BRANCHES]:
-        session.check_cancelled()
+        session.queue.check_cancelled()
         branch = known.branches[number]
         found = sorted(_moments(session, branch), key=lambda each: (each.tick, _ORDER.index(each.kind)))
         kept = _latest(found, room)

@@ -79,7 +79,7 @@ class View:
         client = self.session.client.arguments
         self.typed = bool(client.supports_variable_type)
         self.addressed = bool(client.supports_memory_references)
-        self.glance = Glance(self.session.program.shown, base16, self.session.check_cancelled)
+        self.glance = Glance(self.session.program.shown, base16, self.session.queue.check_cancelled)
 
     # -- variables -----------------------------------------------------------------------------
 

@@ -65,9 +65,9 @@ class Admission:
             session.fail(request, occupied())
             session.vanished()
             return False
-        with session.turn:
+        with session.queue.turn:
             session.admission = None
-            session.turn.notify_all()
+            session.queue.turn.notify_all()
         return True
 
     def _shows(self, session: Session, request: Request, token: str) -> bool:

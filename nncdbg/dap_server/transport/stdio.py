@@ -54,7 +54,7 @@ def serve_stdio() -> int:
 
 def _end_with_client(session: Session, over: threading.Event) -> None:
     """A client that has gone leaves no process behind, whatever its program does."""
-    session.ended(None)
+    session.queue.ended(None)
     if not over.wait(GRACE):
         os._exit(ABANDONED)
 
