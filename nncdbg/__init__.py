@@ -36,14 +36,15 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+from nncdbg.representation import register
+from nncdbg.version import __version__ as __version__
 
 # Imported on first use, so that `nncdbg --help` does not import NumPy and ONNX.
 _PUBLIC = {
     "Debugger": "nncdbg.engine.debugger",
     "Stop": "nncdbg.engine.stopping.control",
     "Breakpoint": "nncdbg.engine.stopping.breakpoints",
-    "Frame": "nncdbg.engine.execution.machine",
+    "Frame": "nncdbg.engine.execution.frame",
     **dict.fromkeys(("Branch", "Mark"), "nncdbg.engine.time.timeline"),
     **dict.fromkeys(("Graph", "Program", "TensorType"), "nncdbg.engine.graph"),
     **dict.fromkeys(
@@ -104,11 +105,12 @@ if TYPE_CHECKING:
     from nncdbg.engine.errors import RunError as RunError
     from nncdbg.engine.errors import UnsupportedOp as UnsupportedOp
     from nncdbg.engine.errors import UsageError as UsageError
-    from nncdbg.engine.execution.machine import Frame as Frame
+    from nncdbg.engine.execution.frame import Frame as Frame
     from nncdbg.engine.execution.outputs import run as run
     from nncdbg.engine.frontends import ProgramSource as ProgramSource
     from nncdbg.engine.frontends import load as load
     from nncdbg.engine.graph import Graph as Graph
+    from nncdbg.engine.graph import Node
     from nncdbg.engine.graph import Program as Program
     from nncdbg.engine.graph import TensorType as TensorType
     from nncdbg.engine.ops.declaration import Op as Op
@@ -117,6 +119,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.ops.library import load_op_library as load_op_library
     from nncdbg.engine.stopping.breakpoints import Breakpoint as Breakpoint
     from nncdbg.engine.stopping.control import Stop as Stop
+    from nncdbg.engine.text.listing import Listing
     from nncdbg.engine.time.timeline import Branch as Branch
     from nncdbg.engine.time.timeline import Mark as Mark
     from nncdbg.engine.values.tensor import Tensor as Tensor
@@ -142,3 +145,45 @@ else:
 
 def __dir__() -> list[str]:
     return list(__all__)
+
+
+class _Representations:
+    """Converts records; imports the converter on first use."""
+
+    def parse(self, text: str, file: str | None) -> Program:
+        from nncdbg.textual_repr.parser import parse
+
+        return parse(text, file=file)
+
+    def text(self, program: Program, locations: bool) -> str:
+        from nncdbg.textual_repr.printer import print_program
+
+        return print_program(program, locations=locations)
+
+    def statement(self, node: Node) -> str:
+        from nncdbg.textual_repr.printer import print_statement
+
+        return print_statement(node, locations=False)
+
+    def summary(self, program: Program) -> str:
+        from nncdbg.textual_repr.printer import brief
+
+        return brief(program)
+
+    def listing(self, program: Program) -> Listing:
+        from nncdbg.textual_repr.printer import listing_of
+
+        return listing_of(program)
+
+    def diff_report(self, report: DiffReport) -> str:
+        from nncdbg.presentation.divergence import report_text
+
+        return report_text(report)
+
+    def html(self, record: object) -> str:
+        from nncdbg.notebook import render
+
+        return render(record)
+
+
+register(_Representations())

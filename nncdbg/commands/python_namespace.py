@@ -22,13 +22,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import nncdbg
 from nncdbg.engine.errors import NncdbgError, UsageError
 
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession
 
-_PACKAGE = str(Path(nncdbg.__file__).parent)
+_PACKAGE = str(Path(__file__).parents[1])
 _FILE = "<py>"
 _BANNER = "Python: values are NumPy arrays; use `debugger` and `execute` for the session. Ctrl-D leaves."
 _IDENTIFIER = re.compile(r"\W")

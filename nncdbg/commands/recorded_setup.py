@@ -20,6 +20,7 @@ import numpy as np
 from nncdbg.commands.recording import SETUP
 from nncdbg.engine.divergence.observers import digest
 from nncdbg.engine.errors import UsageError
+from nncdbg.version import __version__
 
 if TYPE_CHECKING:
     from nncdbg.engine.debugger import Debugger
@@ -95,9 +96,7 @@ def _as_list(content: Any) -> str | None:
 
 
 def _versions() -> Iterator[tuple[str, str]]:
-    import nncdbg
-
-    yield "nncdbg", nncdbg.__version__
+    yield "nncdbg", __version__
     yield "python", platform.python_version()
     for name in _LIBRARIES:
         try:

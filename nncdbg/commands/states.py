@@ -21,7 +21,7 @@ from nncdbg.stats import summarize
 if TYPE_CHECKING:
     from nncdbg.commands.session import CommandSession
     from nncdbg.engine.compilation.code import Code
-    from nncdbg.engine.execution.machine import Frame
+    from nncdbg.engine.execution.frame import Frame
     from nncdbg.engine.text.listing import Site
 
 _MANY = 100

@@ -20,9 +20,10 @@ from nncdbg.engine.compilation.linking import Allocation, Binding, Execute, Link
 from nncdbg.engine.compilation.supplied import SuppliedResults
 from nncdbg.engine.errors import NncdbgError, UnsupportedOp, UsageError
 from nncdbg.engine.escaping import printable
+from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.launch import Loaded, generator_of
 from nncdbg.engine.execution.limit import Limit
-from nncdbg.engine.execution.machine import Frame, Machine, Running
+from nncdbg.engine.execution.machine import Machine, Running
 from nncdbg.engine.expression import (
     Expression,
     check_condition,
@@ -39,7 +40,6 @@ from nncdbg.engine.inputs.consumers import Consumers
 from nncdbg.engine.memory.budget import parse_bytes
 from nncdbg.engine.observers.instrumentation import Instrumentation, allocation_on
 from nncdbg.engine.process.collector import collector_paused
-from nncdbg.engine.rich_output import RichOutput
 from nncdbg.engine.stopping.breakpoints import Breakpoint, Place
 from nncdbg.engine.stopping.control import Control, Journey, LogMessage, Stop
 from nncdbg.engine.stopping.judging import Judge
@@ -57,6 +57,7 @@ from nncdbg.engine.values.new_values import from_text, whole_result
 from nncdbg.engine.values.short_names import ProgramNames, ShortNames
 from nncdbg.engine.values.tensor import Tensor
 from nncdbg.engine.values.values import Outputs, Values, type_of
+from nncdbg.representation import RichOutput
 from nncdbg.stats import Summary, summarize
 
 if TYPE_CHECKING:
@@ -384,7 +385,7 @@ class Debugger(RichOutput):
         self._instrumentation.measure(wrap)
 
     def diagnose(
-        self, kind: str, statement: Statement, slots: Sequence[Any], output: int = 0
+        self, kind: str, statement: Statement, slots: list[Any], output: int = 0
     ) -> Diagnosis | None:
         """Why NaN or Inf (`kind`) originates at a statement, by the slots of its frame; None if it is legal.
 
@@ -393,13 +394,11 @@ class Debugger(RichOutput):
         from nncdbg.engine.diagnosis.diagnosing import Diagnosing
 
         code, pc = statement.code, statement.pc
-        target = code.targets[pc]
-        results = slots[target] if isinstance(target, slice) else [slots[target or 0]]
-        operands = code.instructions[pc][1](slots)  # type: ignore[arg-type]
-        finding = Finding(kind, statement, "", operands, output, result=results[output])
+        result = code.results_of(pc, slots)[output]
+        finding = Finding(kind, statement, "", code.operands_of(pc, slots), output, result=result)
         return Diagnosing(self._loaded, self.backend.to_host, self.backend.name)(finding, slots)
 
-    def diagnose_zeros(self, statement: Statement, slots: Sequence[Any], output: int = 0) -> Cause:
+    def diagnose_zeros(self, statement: Statement, slots: list[Any], output: int = 0) -> Cause:
         """Return why a result of a statement is all zeros, by the slots of its frame."""
         from nncdbg.engine.diagnosis.explaining import cause_of_zeros
 
@@ -407,7 +406,7 @@ class Debugger(RichOutput):
         names = [statement.code.names[slot] for slot in statement.code.operands[statement.pc]]
         return cause_of_zeros(op, names, operands, results[output])
 
-    def suspicion(self, statement: Statement, slots: Sequence[Any]) -> str:
+    def suspicion(self, statement: Statement, slots: list[Any]) -> str:
         """Return what is suspicious about a statement that has run, such as its axis; or nothing."""
         from nncdbg.engine.diagnosis.suspicions import misaligned, suspicion
 
@@ -419,7 +418,7 @@ class Debugger(RichOutput):
         ]
         return suspicion(op, attributes, operands, results[0]) or misaligned(op, operands, reductions)
 
-    def _reduction(self, code: Code, slot: int, slots: Sequence[Any]) -> tuple[Any, Sequence[int]] | None:
+    def _reduction(self, code: Code, slot: int, slots: list[Any]) -> tuple[Any, Sequence[int]] | None:
         """Return the array and the axes that a slot was reduced from without `keepdims`, if it was."""
         from nncdbg.engine.diagnosis.suspicions import reduced_axes
 
@@ -431,7 +430,7 @@ class Debugger(RichOutput):
         return (operands[0], axes) if axes else None
 
     def _executed(
-        self, statement: Statement, slots: Sequence[Any]
+        self, statement: Statement, slots: list[Any]
     ) -> tuple[Op | None, Mapping[str, Any], list[Any], list[Any]]:
         """Return the op, all attributes, the operands and the results of a statement that has run."""
         from nncdbg.engine.ops import lookup
@@ -442,16 +441,11 @@ class Debugger(RichOutput):
         attributes = complete(node.op, version, node.attributes)
         return lookup(node.op, version), attributes, *self._operands_and_results(statement, slots)
 
-    def _operands_and_results(
-        self, statement: Statement, slots: Sequence[Any]
-    ) -> tuple[list[Any], list[Any]]:
+    def _operands_and_results(self, statement: Statement, slots: list[Any]) -> tuple[list[Any], list[Any]]:
         """Return what a statement read and wrote, on the host."""
         code, pc = statement.code, statement.pc
-        target = code.targets[pc]
-        results = slots[target] if isinstance(target, slice) else [slots[target or 0]]
-        operands = code.instructions[pc][1](slots)  # type: ignore[arg-type]
         to_host = self.backend.to_host
-        return [*map(to_host, operands)], [*map(to_host, results)]
+        return [*map(to_host, code.operands_of(pc, slots))], [*map(to_host, code.results_of(pc, slots))]
 
     # -- moving ----------------------------------------------------------------------------
 
@@ -722,7 +716,7 @@ class Debugger(RichOutput):
             return ()
         frame = self.machine.frames[-1]
         code, pc = frame.code, frame.pc
-        if pc >= len(code.nodes) or code.instructions[pc][0] is None:
+        if not code.runs_kernel(pc):
             return ()
         refused = isinstance(self.stop.error, UnsupportedOp) and self.stop.node is code.nodes[pc]
         if not refused and not self._supplied.has(code, pc):

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy.typing as npt
 
-from nncdbg.engine.rich_output import RichOutput
+from nncdbg.representation import RichOutput, representations
 
 if TYPE_CHECKING:
     from nncdbg.engine.text.listing import Listing
@@ -208,9 +208,7 @@ class Node:
 
     def text(self) -> str:
         """Return the line of the statement, without its location; for `if` and `while` the opening line."""
-        from nncdbg.textual_repr.printer import print_statement
-
-        return print_statement(self, locations=False)
+        return representations().statement(self)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -296,23 +294,24 @@ class Program(RichOutput):
     def __repr__(self) -> str:
         return f"<Program {self.summary()}>"
 
+    @staticmethod
+    def parse(text: str, *, file: str | None = None) -> Program:
+        """Return the program that `text` spells; `file` is its path, for errors.  Raises ParseError."""
+        program: Program = representations().parse(text, file)
+        return program
+
     def text(self, *, locations: bool = True) -> str:
         """Return the program as text, which ends in a newline; without `loc` clauses if not `locations`."""
-        from nncdbg.textual_repr.printer import print_program
-
-        return print_program(self, locations=locations)
+        return representations().text(self, locations)
 
     def summary(self) -> str:
         """Return one line: file, signature, and the numbers of statements and graphs."""
-        from nncdbg.textual_repr.printer import brief
-
-        return brief(self)
+        return representations().summary(self)
 
     def as_listing(self) -> Listing:
         """Return the lines that the program was read from, or else those of its text without locations."""
-        from nncdbg.textual_repr.printer import listing_of
-
-        return listing_of(self)
+        listing: Listing = representations().listing(self)
+        return listing
 
     @property
     def graph(self) -> Graph:

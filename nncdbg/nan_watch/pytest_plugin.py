@@ -111,10 +111,10 @@ def _watched(
     model: str | None = None,
 ) -> tuple[Report, str]:
     """The report on a run, and what is to be read of it where it is not ok; `model` is what it is called."""
-    import nncdbg
+    from nncdbg.engine.frontends import load
     from nncdbg.nan_watch.call import watch
 
-    loaded = nncdbg.load(program)
+    loaded = load(program)
     report = watch(loaded, inputs, **options)
     report.model = model or loaded.source or ""
     if report.ok:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.errors import StoppedRun, failure_code
-from nncdbg.engine.rich_output import RichOutput
+from nncdbg.representation import RichOutput
 from nncdbg.stats.summary import Summary
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from nncdbg.engine.text.lexemes import name_text
 
 if TYPE_CHECKING:
-    from nncdbg.engine.execution.machine import Frame
+    from nncdbg.engine.execution.frame import Frame
 
 
 def frame_title(frames: Sequence[Frame], selected: int) -> str:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from nncdbg.engine.compilation.code import UNSET, Code, Statement
 from nncdbg.engine.dtypes import FLOATS, name_of
-from nncdbg.engine.execution.machine import Frame
+from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.time.timeline import EVICTED
 from nncdbg.engine.values.slicing import Origin, Slicing, Visit
@@ -176,8 +176,7 @@ def diagnosed(debugger: Debugger, origin: Origin, name: str) -> Diagnosis | str 
     None where operands were dropped to keep within the history budget: they would have to be computed again.
     """
     code, pc = origin.visit.code, origin.pc
-    target = code.targets[pc]
-    output = origin.slot - target.start if isinstance(target, slice) else 0
+    output = code.result_slots(pc).index(origin.slot)
     edit = debugger.timeline.edit_that_set(origin.visit.slots[origin.slot])
     if edit is not None:
         return f"cause: set by hand at step {edit.tick}; {code.nodes[pc].op} did not compute it"
@@ -204,7 +203,7 @@ def originating(debugger: Debugger, origin: Origin, result: Any, showing: Showin
     """Return the troubles in a result that none of its operands has, such as `NaN` and `Inf`."""
     visit, pc = origin.visit, origin.pc
     troubles = troubles_of(result, visit.code, origin.slot, showing)
-    if pc < 0 or not troubles or visit.code.instructions[pc][0] is None:
+    if pc < 0 or not troubles or not visit.code.runs_kernel(pc):
         return []
     for slot in filter(None, visit.code.operands[pc]):
         content = content_of(debugger, visit, slot)

@@ -18,7 +18,7 @@ from nncdbg.presentation.tensor_text import described
 if TYPE_CHECKING:
     from nncdbg.engine.compilation.code import Code
     from nncdbg.engine.debugger import Debugger
-    from nncdbg.engine.execution.machine import Frame
+    from nncdbg.engine.execution.frame import Frame
     from nncdbg.engine.stopping.breakpoints import Breakpoint
     from nncdbg.engine.stopping.control import Stop
     from nncdbg.engine.values.short_names import ProgramNames

@@ -170,7 +170,7 @@ def _show_suspicions(screen: Screen, debugger: Debugger, origins: Sequence[Origi
     found = []
     for origin in reversed(origins):
         code, pc = origin.visit.code, origin.pc
-        if pc < 0 or code.instructions[pc][0] is None:
+        if pc < 0 or not code.runs_kernel(pc):
             continue
         needed = (*code.operands[pc], origin.slot)
         if any(content_of(debugger, origin.visit, slot) is UNSET for slot in needed):

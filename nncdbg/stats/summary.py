@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nncdbg.engine.rich_output import RichOutput
+from nncdbg.representation import RichOutput
 
 
 def _number(number: float | None, digits: int) -> str:

@@ -16,6 +16,7 @@ from io import TextIOWrapper
 from nncdbg.engine.errors import NncdbgError, RunError, UsageError
 from nncdbg.engine.escaping import printable
 from nncdbg.terminal.options import Parser, add_check, add_machine, add_model, add_prompt
+from nncdbg.version import __version__
 
 COMMANDS = {
     "run": ("nncdbg.terminal.one_shot.run", "run to the end; print outputs with statistics"),
@@ -165,9 +166,7 @@ class _Version(argparse.Action):
         super().__init__(option_strings, dest, nargs=0, **fields)  # type: ignore[arg-type]
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        import nncdbg
-
-        print(f"nncdbg {nncdbg.__version__}")
+        print(f"nncdbg {__version__}")
         parser.exit()
 
 

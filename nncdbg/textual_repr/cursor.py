@@ -10,19 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 from nncdbg.engine.graph import Inline, Location, TensorType, Type
-from nncdbg.engine.text.lexemes import (
-    BARE,
-    OP,
-    PREFIX_END,
-    PREFIXED,
-    STRING,
-    WORD,
-    Flaw,
-    parse_type,
-    type_end,
-    unquote,
-)
+from nncdbg.engine.text.lexemes import BARE, OP, PREFIX_END, PREFIXED, STRING, WORD, Flaw, unquote
 from nncdbg.engine.text.prefixes import NO_PREFIXES, Prefixes, UndeclaredPrefix
+from nncdbg.engine.text.types import parse_type, type_end
 from nncdbg.textual_repr.literals import Misfit, NanBits, Pair, array_of, single
 
 _blank = re.compile(r"[ \t\r]*").match

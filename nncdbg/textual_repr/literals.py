@@ -17,7 +17,8 @@ import numpy as np
 
 from nncdbg.engine.dtypes import COMPLEX, FLOATS, NUMPY, name_of
 from nncdbg.engine.graph import Array, Inline, OptionalType, SequenceType, TensorType
-from nncdbg.engine.text.lexemes import print_type, quote, quote_bytes
+from nncdbg.engine.text.lexemes import quote, quote_bytes
+from nncdbg.engine.text.types import print_type
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,9 @@ import re
 from collections.abc import Sequence
 
 from nncdbg.engine.graph import Location, Node, Value
-from nncdbg.engine.text.lexemes import BARE, OP, PREFIX_END, RESERVED, Flaw, parse_type
+from nncdbg.engine.text.lexemes import BARE, OP, PREFIX_END, RESERVED, Flaw
 from nncdbg.engine.text.prefixes import NO_PREFIXES, Prefixes, UndeclaredPrefix
+from nncdbg.engine.text.types import parse_type
 from nncdbg.textual_repr.blocks import Block
 from nncdbg.textual_repr.statements import attributes_of
 

@@ -22,9 +22,10 @@ from nncdbg.engine.graph import (
     Reference,
     Value,
 )
-from nncdbg.engine.text.lexemes import key_text, name_text, op_text, print_type, quote, value_text
+from nncdbg.engine.text.lexemes import key_text, name_text, op_text, quote
 from nncdbg.engine.text.listing import Line, Lines, Listing, Path
 from nncdbg.engine.text.prefixes import NO_PREFIXES, Prefixes
+from nncdbg.engine.text.types import print_type, value_text
 from nncdbg.textual_repr.literals import array_text, attribute_text, literal_text
 from nncdbg.textual_repr.prefix_choice import chosen_prefixes
 

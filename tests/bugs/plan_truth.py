@@ -16,7 +16,7 @@ import numpy as np
 
 import nncdbg
 from nncdbg.engine.compilation.code import Code, Path
-from nncdbg.engine.execution.machine import Frame
+from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.memory.plan_file import PlacedPlan, Site
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of

@@ -116,20 +116,6 @@ def test_on_another_backend_stepping_and_memory_change_nothing(text: str) -> Non
 
 
 @FEW
-@given(runnable(), st.integers(0, 60))
-def test_a_clone_runs_on_as_the_original(text: str, ticks: int) -> None:
-    debugger = started(text)
-    debugger.go_to(ticks)
-    clone = debugger.machine.clone()
-    while not clone.ended:
-        clone.step()
-    if not debugger.machine.ended:
-        debugger.run()
-    slots = clone.frames[0].code.operands[-1]
-    assert [np.asarray(clone.frames[0].slots[slot]).tobytes() for slot in slots] == results(debugger)
-
-
-@FEW
 @given(runnable())
 def test_going_back_and_forward_passes_through_the_same_states(text: str) -> None:
     debugger = started(text)
@@ -226,19 +212,3 @@ def test_an_edit_is_undone_by_going_back_and_applied_again_by_going_forward(
     debugger.timeline.switch(0)
     debugger.run()
     assert results(debugger) == untouched
-
-
-@pytest.mark.parametrize("allocator", ["debug", "plain"])
-def test_the_machine_counts_each_statement_once(allocator: str) -> None:
-    text = """
-    graph @main(%x: f32[3], %z: f32[3]) -> (%y: f32[3]) {
-      while @w (%s: f32[3] = %x) times 5 {
-        %t = Add(%s, %z)
-        next %s = %t
-      } -> (%y: f32[3] = %s)
-      return %y
-    }"""
-    debugger = started(text, allocator=allocator)
-    debugger.run()
-    # The loop's own statement, five times two statements, and the return.
-    assert debugger.machine.tick == 1 + 5 * 2 + 1

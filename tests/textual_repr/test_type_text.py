@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from nncdbg.engine.errors import ParseError
 from nncdbg.engine.graph import OptionalType, SequenceType, TensorType, Type
-from nncdbg.engine.text.lexemes import Flaw, parse_type, print_type, type_end
+from nncdbg.engine.text.lexemes import Flaw
+from nncdbg.engine.text.types import parse_type, print_type, type_end
 from nncdbg.textual_repr.parser import parse
 
 TENSORS: st.SearchStrategy[Type] = st.builds(

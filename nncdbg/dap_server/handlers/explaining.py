@@ -16,7 +16,7 @@ from nncdbg.dap_server.presentation.samples import packed, sampling
 from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.engine.compilation.code import UNSET
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.execution.machine import Frame
+from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.expression import resolve_name, spelled
 from nncdbg.presentation.elements import SMALL, is_text
 from nncdbg.presentation.slices import (

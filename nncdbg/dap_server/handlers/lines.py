@@ -103,9 +103,7 @@ def _slots(code: Code, listing: Listing, first: int, last: int) -> Iterator[tupl
     for pc in range(max(0, bisect_left(placed, first) - 1), min(bisect_right(placed, last), len(code.nodes))):
         line = _result_line(code, listing, pc)
         if first <= line <= last:
-            target = code.targets[pc]
-            slots = range(target.start, target.stop) if isinstance(target, slice) else (target or 0,)
-            yield from ((line, slot) for slot in slots if code.names[slot])
+            yield from ((line, slot) for slot in code.result_slots(pc) if code.names[slot])
 
 
 def _result_line(code: Code, listing: Listing, pc: int) -> int:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nncdbg.dap_server.protocol.requests import StackTraceArguments
     from nncdbg.dap_server.protocol.types import StackFrameFormat
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.execution.machine import Frame
+    from nncdbg.engine.execution.frame import Frame
     from nncdbg.engine.graph import Location
 
 FRAMES = 1000

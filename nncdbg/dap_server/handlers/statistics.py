@@ -24,7 +24,7 @@ from nncdbg.presentation.frame_titles import frame_title
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
     from nncdbg.engine.compilation.code import Code
-    from nncdbg.engine.execution.machine import Frame
+    from nncdbg.engine.execution.frame import Frame
     from nncdbg.stats import Summary
 
 MOST_VALUES = 200
@@ -193,12 +193,10 @@ def _told(session: Session, near: Near) -> dict[str, Any]:
 def _past(session: Session, depths: Sequence[int]) -> dict[Code, list[list[Any]]]:
     """The slots of the latest visits of these frames' blocks that are over, oldest first."""
     past: dict[Code, list[list[Any]]] = {_code(session, depth): [] for depth in depths}
-    for _, kind, dropped in reversed(session.program.debugger.machine.journal):
-        if kind in ("next", "pop"):
-            code, slots = dropped if kind == "next" else (dropped.code, dropped.slots)
-            visits = past.get(code)
-            if visits is not None and len(visits) < MOST_VISITS - 1:
-                visits.append(slots)
+    for each in session.program.debugger.machine.finished():
+        visits = past.get(each.code)
+        if visits is not None and len(visits) < MOST_VISITS - 1:
+            visits.append(each.slots)
     for visits in past.values():
         visits.reverse()
     return past

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from nncdbg.dap_server.presentation.sent import Listed
     from nncdbg.dap_server.protocol.types import ValueFormat
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.execution.machine import Frame
+    from nncdbg.engine.execution.frame import Frame
 
 Make: TypeAlias = "Callable[[int, int], Iterator[Listed]]"
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from nncdbg.dap_server.session import Session
     from nncdbg.engine.compilation.code import Path
-    from nncdbg.engine.execution.machine import Frame
+    from nncdbg.engine.execution.frame import Frame
     from nncdbg.engine.graph import Graph, Node, Program
 
 MOST_STATEMENTS = 60

@@ -64,8 +64,7 @@ def _slice(session: Session, stop: Stop, output: int | None) -> Iterator[str]:
     showing = Glancing(session)
     pc = next((pc for pc, node in enumerate(code.nodes) if node is stop.node), len(code.nodes))
     if output is not None and pc < len(code.nodes):
-        target = code.targets[pc]
-        slots = [target.start + output] if isinstance(target, slice) else [target or 0]
+        slots = [code.result_slots(pc)[output]]
     else:
         yield statement_line(debugger, visit, pc, showing).plain
         slots = list(dict.fromkeys(code.operands[pc]))

@@ -14,7 +14,7 @@ from nncdbg.presentation.elements import short_name_text
 if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
     from nncdbg.engine.compilation.code import Code
-    from nncdbg.engine.execution.machine import Frame
+    from nncdbg.engine.execution.frame import Frame
     from nncdbg.engine.text.listing import Path
     from nncdbg.engine.values.values import Values
 

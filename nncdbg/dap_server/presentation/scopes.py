@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from nncdbg.dap_server.presentation.sent import Listed
     from nncdbg.dap_server.protocol.types import Variable
     from nncdbg.engine.compilation.code import Code
-    from nncdbg.engine.execution.machine import Frame
+    from nncdbg.engine.execution.frame import Frame
 
 BUFFERS = "buffers"
 """Not a scope of its own: where the values of a frame stand in memory."""
@@ -133,9 +133,7 @@ def _outputs(here: Here) -> Children:
     if pc < 0:
         inputs = [value.name for value in here.code.graph.inputs if value.name]
         return _listed(here, [here.code.slot_of[name] for name in inputs])
-    target = here.code.targets[pc]
-    slots = range(target.start, target.stop) if isinstance(target, slice) else [target or 0]
-    return _listed(here, [slot for slot in slots if here.code.names[slot]])
+    return _listed(here, [slot for slot in here.code.result_slots(pc) if here.code.names[slot]])
 
 
 def _awaited(here: Here, names: Sequence[str]) -> Children:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nncdbg.dap_server.presentation.children import View
     from nncdbg.dap_server.presentation.places import FramePlace
     from nncdbg.dap_server.protocol.types import Variable
-    from nncdbg.engine.execution.machine import Frame
+    from nncdbg.engine.execution.frame import Frame
 
 Listed: TypeAlias = "Variable | msgspec.Raw"
 """A variable, or one as it was sent before."""

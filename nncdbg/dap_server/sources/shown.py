@@ -21,7 +21,7 @@ from nncdbg.engine.stopping.search import origins
 if TYPE_CHECKING:
     from nncdbg.engine.compilation.code import Code
     from nncdbg.engine.debugger import Debugger
-    from nncdbg.engine.execution.machine import Frame
+    from nncdbg.engine.execution.frame import Frame
     from nncdbg.engine.text.listing import Listing
 
 MIME_TYPE = "text/x-nnc"

@@ -151,6 +151,30 @@ class Code:
             armed[pc] = TRAP
         self.patched[:] = armed
 
+    @property
+    def is_loop(self) -> bool:
+        """Whether this is the body of a loop."""
+        return bool(self.graph.inputs) and isinstance(self.path[-1], int)
+
+    def runs_kernel(self, pc: int) -> bool:
+        """Return whether the statement at `pc` runs a kernel: no control flow, and not the block's end."""
+        return pc < len(self.nodes) and self.instructions[pc][0] is not None
+
+    def operands_of(self, pc: int, slots: list[Any]) -> Sequence[Any]:
+        """Return the operands of the statement at `pc`; for the last line, what the block returns."""
+        return self.instructions[pc][1](slots)
+
+    def result_slots(self, pc: int) -> range:
+        """Return the slots that the statement at `pc` writes."""
+        target = self.targets[pc]
+        if isinstance(target, slice):
+            return range(target.start, target.stop)
+        return range(0) if target is None else range(target, target + 1)
+
+    def results_of(self, pc: int, slots: Sequence[Any]) -> list[Any]:
+        """Return what the statement at `pc` has written to `slots`."""
+        return [slots[slot] for slot in self.result_slots(pc)]
+
     def reads(self, pc: int) -> set[int]:
         """Every slot that the statement at `pc` reads, through its blocks too."""
         found = set(self.operands[pc])

@@ -11,8 +11,8 @@ import numpy as np
 from nncdbg.engine.diagnosis.marks import MarkedTensors, groups_of
 from nncdbg.engine.diagnosis.register import NONE, Origins
 from nncdbg.engine.execution.events import Event, Iterated, Popped, Pushed, Skipped
-from nncdbg.engine.execution.machine import Frame, Machine
-from nncdbg.engine.memory.lifetimes import target_slots
+from nncdbg.engine.execution.frame import Frame
+from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.ops.influence import Marked, whole
 
 
@@ -32,10 +32,10 @@ class Decisions:
             outer = machine.frames[-2]
             node = outer.code.nodes[outer.pc]
             if node.op in ("if", "while"):
-                self._decide(event.frame, outer.code.instructions[outer.pc][1](outer.slots)[:1])
+                self._decide(event.frame, outer.code.operands_of(outer.pc, outer.slots)[:1])
         elif isinstance(event, Skipped):
             outer = machine.frames[-1]
-            self._decide(event.frame, outer.code.instructions[outer.pc - 1][1](outer.slots)[:1])
+            self._decide(event.frame, outer.code.operands_of(outer.pc - 1, outer.slots)[:1])
             self._end(event.frame, outer)
         elif isinstance(event, Iterated):
             self._breaks(event.frame, event.before)
@@ -57,7 +57,7 @@ class Decisions:
             self._decided[id(frame)] = before | origins, nearest.union(*(marks.latest for marks in known))
 
     def _end(self, frame: Frame, outer: Frame) -> None:
-        targets = target_slots(outer.code.targets[outer.pc - 1])
+        targets = outer.code.result_slots(outer.pc - 1)
         if frame.is_loop:
             if frame.pc:
                 self._breaks(frame, frame.slots)

@@ -55,7 +55,7 @@ class Formulas:
         except NncdbgError:
             return None  # There is no formula for these operands, so the op is looked at as a whole.
         frame = machine.frames[0]
-        results = [array_of(value) for value in frame.code.instructions[-1][1](frame.slots)] if ended else []
+        results = [array_of(value) for value in frame.code.operands_of(-1, frame.slots)] if ended else []
         same = len(results) >= len(step.application.results)
         pairs = zip(results, step.application.results, strict=False)
         return results if same and all(np.shape(a) == np.shape(b) for a, b in pairs) else None

@@ -13,7 +13,7 @@ from nncdbg.stats.summary import Summary
 
 if TYPE_CHECKING:
     from nncdbg.engine.diagnosis.within import Within
-    from nncdbg.engine.execution.machine import Frame
+    from nncdbg.engine.execution.frame import Frame
 
 ENTRANCE = -1
 """The pc of what a program was given: its inputs and constants."""

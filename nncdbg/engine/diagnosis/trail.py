@@ -28,7 +28,6 @@ from nncdbg.engine.diagnosis.step import Step, alone, either, step_of
 from nncdbg.engine.execution.events import Event
 from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.findings import Finding
-from nncdbg.engine.memory.lifetimes import target_slots
 from nncdbg.engine.observers.integer_checks import fault_of
 from nncdbg.engine.observers.nonfinite import KINDS, array_of, bad_in, influenced, shaped
 from nncdbg.engine.ops.causes import OVERFLOWS, Cause
@@ -194,7 +193,7 @@ class Trail:
         frame = self.machine.frames[-1]
         for statement, origins in self._unfollowed:
             if statement.code is frame.code and statement.pc < frame.pc:
-                for slot in target_slots(frame.code.targets[statement.pc]):
+                for slot in frame.code.result_slots(statement.pc):
                     self._mark_whole(frame.slots[slot], origins)
 
     def wrap(self, binding: Binding, execute: Execute) -> Execute:
@@ -339,7 +338,7 @@ class Trail:
     def conclude(self, *, ended: bool) -> None:
         """Decide what reaches an output; where the program did not end, everything may."""
         frame = self.machine.frames[0]
-        outputs = frame.code.instructions[-1][1](frame.slots) if ended else ()
+        outputs = frame.code.operands_of(-1, frame.slots) if ended else ()
         known = [marks for marks in map(self._marks.of, outputs) if marks is not None]
         reaching = NONE.union(*(marks.origins for marks in known))
         nearest = NONE.union(*(marks.latest for marks in known))

@@ -189,7 +189,7 @@ class Microscope:
         if not isinstance(outcome, Ended):
             return None
         frame = machine.frames[0]
-        return frame.code.instructions[-1][1](frame.slots)
+        return frame.code.operands_of(-1, frame.slots)
 
     def _follow(self, binding: Binding, execute: Execute) -> Execute:
         def followed(*inputs: Any) -> Any:

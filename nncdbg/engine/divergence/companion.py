@@ -9,7 +9,7 @@ from nncdbg.engine.divergence.lockstep import Lockstep
 from nncdbg.engine.divergence.paired_runs import PairedRuns
 from nncdbg.engine.divergence.written import Key, Written, key_of
 from nncdbg.engine.errors import NotComputed
-from nncdbg.engine.execution.machine import Frame
+from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.expression import spelled
 
 

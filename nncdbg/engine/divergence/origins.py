@@ -15,7 +15,7 @@ import numpy as np
 from nncdbg.engine.compilation.code import UNSET, Code
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.written import Fixed, Given, Key, Result, Source
-from nncdbg.engine.execution.machine import Frame
+from nncdbg.engine.execution.frame import Frame
 
 
 class Origins:

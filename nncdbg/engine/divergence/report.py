@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from nncdbg.engine.compilation.code import Path
 from nncdbg.engine.divergence.tolerance import Excess
-from nncdbg.engine.rich_output import RichOutput
+from nncdbg.representation import RichOutput, representations
 from nncdbg.stats import Comparison
 
 Place: TypeAlias = "tuple[tuple[Path, int], ...]"
@@ -225,9 +225,7 @@ class DiffReport(RichOutput):
 
     def __str__(self) -> str:
         """The text that `nncdbg diff` prints."""
-        from nncdbg.presentation.divergence import report_text
-
-        return report_text(self)
+        return representations().diff_report(self)
 
     __repr__ = __str__
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from nncdbg.engine.divergence.origins import Origins
 from nncdbg.engine.divergence.written import GONE, Result, Source, Written, key_of, written_slots
 from nncdbg.engine.execution.events import Failed, Outcome
-from nncdbg.engine.execution.machine import Frame
+from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.graph import Graph
 from nncdbg.engine.values.values import copied
 
@@ -47,7 +47,7 @@ class Side:
         machine = self.debugger.machine
         while not machine.ended:
             frame = machine.frames[-1]
-            executes = frame.pc < len(frame.code.nodes) and frame.code.instructions[frame.pc][0] is not None
+            executes = frame.code.runs_kernel(frame.pc)
             operands = self._operands(frame) if executes else None
             sources = self._origins.operands(frame) if executes and self._origins is not None else ()
             self._heed(self.step())

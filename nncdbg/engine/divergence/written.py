@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.divergence.report import Key, Place, Site, Visit
-from nncdbg.engine.execution.machine import Frame
+from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.graph import Node
-from nncdbg.engine.memory.lifetimes import target_slots
 from nncdbg.engine.values.values import type_of
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ __all__ = [
 
 def written_slots(frame: Frame) -> range:
     """The slots that the statement before a frame's pc has written."""
-    return target_slots(frame.code.targets[frame.pc - 1] if frame.pc else None)
+    return frame.code.result_slots(frame.pc - 1) if frame.pc else range(0)
 
 
 def key_of(frames: list[Frame], pc: int) -> Key:

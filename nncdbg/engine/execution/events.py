@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
-    from nncdbg.engine.execution.machine import Frame
+    from nncdbg.engine.execution.frame import Frame
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from nncdbg.engine.compilation.code import Code, Compiler, Path, initial_data
 from nncdbg.engine.compilation.formula import formula_of
 from nncdbg.engine.compilation.linking import Linker
 from nncdbg.engine.errors import GraphError, NncdbgError
-from nncdbg.engine.execution.machine import Frame, Running
+from nncdbg.engine.execution.frame import Frame
+from nncdbg.engine.execution.machine import Running
 from nncdbg.engine.graph import Array, Constant, Node, Program, TensorType, Type
 from nncdbg.engine.ops.schema import check_opsets, split
 from nncdbg.engine.stopping.search import blocks
@@ -82,9 +83,9 @@ class Loaded:
     def formula(self, frame: Frame) -> Code | None:
         """The micro program of the statement at a frame's pc, for its operands; None for a primitive."""
         code, pc = frame.code, frame.pc
-        if pc >= len(code.nodes) or code.instructions[pc][0] is None:
+        if not code.runs_kernel(pc):
             return None
-        return self.formula_for(code, pc, code.instructions[pc][1](frame.slots))
+        return self.formula_for(code, pc, code.operands_of(pc, frame.slots))
 
     def formula_for(self, code: Code, pc: int, operands: Sequence[Any]) -> Code | None:
         """The micro program of a statement for these operands; None for a primitive."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import length_hint
 from typing import Any, TypeAlias
 
@@ -19,7 +19,6 @@ import numpy as np
 from nncdbg.engine.compilation.code import TRAP, Code, Statement
 from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.errors import RunError
-from nncdbg.engine.escaping import printable
 from nncdbg.engine.execution.events import (
     Ended,
     Event,
@@ -33,49 +32,21 @@ from nncdbg.engine.execution.events import (
     Skipped,
     Trapped,
 )
+from nncdbg.engine.execution.frame import Frame
+from nncdbg.engine.execution.transfers import (
+    Finished,
+    FramePopped,
+    FramePushed,
+    IterationEnded,
+    ProgramEnded,
+    Transfer,
+)
 from nncdbg.engine.graph import TensorType, tensor_only
 from nncdbg.engine.inputs.abstract_run import block_results
 
 DEEPEST = 10_000
 """Frames on the stack: deeper than any real program, and soon reached by one that calls itself."""
 
-
-class Frame:
-    """One block in execution: its slots, the next statement, and for a loop the iteration."""
-
-    __slots__ = ("code", "collected", "entered", "iteration", "pc", "slots", "times")
-
-    def __init__(self, code: Code, slots: list[Any], times: int | None = None) -> None:
-        self.code = code
-        self.slots = slots
-        self.pc = 0
-        self.iteration = 0
-        self.entered = 0
-        """The tick after the statement that began this frame."""
-        self.times = times
-        self.collected: list[list[Any]] = []
-
-    def __repr__(self) -> str:
-        nodes = self.code.nodes
-        following = nodes[self.pc].op if self.pc < len(nodes) else "return"
-        iteration = f" iteration {self.iteration}" if self.is_loop else ""
-        return printable(f"<Frame @{self.code.graph.name}{iteration}, next: {following}>")
-
-    def clone(self) -> Frame:
-        """Return a copy that shares the values."""
-        copy = Frame(self.code, self.slots.copy(), self.times)
-        copy.pc, copy.iteration, copy.entered = self.pc, self.iteration, self.entered
-        copy.collected = [items.copy() for items in self.collected]
-        return copy
-
-    @property
-    def is_loop(self) -> bool:
-        """Whether this is the body of a loop."""
-        return bool(self.code.graph.inputs) and isinstance(self.code.path[-1], int)
-
-
-Entry: TypeAlias = "tuple[int, str, Any]"
-"""(tick after it, kind, what was dropped): how to undo one transfer of control, or an edit."""
 
 CallCode: TypeAlias = Callable[[str, Sequence[Any]], Code]
 
@@ -107,7 +78,7 @@ class Machine:
         self.ended = False
         self.interrupted = False
         self._disarmed: list[Code] = []
-        self.journal: deque[Entry] = deque()
+        self.journal: deque[Transfer] = deque()
         self.floor = 0
         """The tick below which the journal does not reach."""
         self.listeners: list[Callable[[Event], None]] = []
@@ -241,8 +212,7 @@ class Machine:
         return outcome
 
     def _operands(self, frame: Frame) -> Sequence[Any]:
-        gather = frame.code.instructions[frame.pc][1]
-        return gather(frame.slots)
+        return frame.code.operands_of(frame.pc, frame.slots)
 
     def _frame(self, code: Code, inputs: Sequence[Any], times: int | None = None) -> Frame:
         slots = code.template.copy()
@@ -261,7 +231,8 @@ class Machine:
             for source, target in frame.code.captures:
                 frame.slots[target] = outer[source]
         self.frames.append(frame)
-        self._record("push", None)
+        self.tick += 1
+        self.journal.append(FramePushed(self.tick))
         frame.entered = self.tick
         self.emit(Pushed(frame))
 
@@ -310,7 +281,8 @@ class Machine:
         if len(self.frames) > 1:
             self._pop(frame, values)
             return None
-        self._record("end", None)
+        self.tick += 1
+        self.journal.append(ProgramEnded(self.tick))
         self.ended = True
         self.emit(Ended())
         return Ended()
@@ -330,7 +302,8 @@ class Machine:
         for slot in frame.code.kept:
             fresh[slot] = before[slot]
         frame.slots, frame.iteration, frame.pc = fresh, frame.iteration + 1, 0
-        self._record("next", (frame.code, before))
+        self.tick += 1
+        self.journal.append(IterationEnded(self.tick, frame.code, before))
         self.emit(Iterated(frame, before))
 
     def _loop_results(
@@ -344,25 +317,15 @@ class Machine:
 
     def _pop(self, frame: Frame, values: list[Any]) -> None:
         self.frames.pop()
-        self._store(self.frames[-1], values, record=frame)
+        self._store(self.frames[-1], values)
+        self.journal.append(FramePopped(self.tick, frame))
         self.emit(Popped(frame))
 
-    def _store(self, frame: Frame, values: list[Any], record: Frame | None = None) -> None:
-        """Write the results of a block or call to the statement's outputs, and go past it."""
-        target = frame.code.targets[frame.pc]
-        if isinstance(target, slice):
-            frame.slots[target] = values[: target.stop - target.start]
-        elif target is not None:
-            frame.slots[target] = values[0]
-        frame.pc += 1
-        if record is None:
-            self.tick += 1
-        else:
-            self._record("pop", record)
-
-    def _record(self, kind: str, dropped: Any) -> None:
-        self.tick += 1
-        self.journal.append((self.tick, kind, dropped))
+    def _store(self, frame: Frame, values: list[Any]) -> None:
+        """Write the results of a block or call to the statement's outputs, and advance past the statement."""
+        for slot, value in zip(frame.code.result_slots(frame.pc), values, strict=False):
+            frame.slots[slot] = value
+        self._advance(frame, 1)
 
     def emit(self, event: Event) -> None:
         """Tell every listener; one that raises is reported in `problems` and told no more."""
@@ -377,25 +340,24 @@ class Machine:
 
     def undo(self) -> None:
         """Take back the last statement.  The journal must reach that far (see `can_undo`)."""
-        frame = self.frames[-1]
-        if self.journal and self.journal[-1][0] == self.tick:
-            _, kind, dropped = self.journal.pop()
-            self._undo_transfer(frame, kind, dropped)
+        if self.last_transfer is None:
+            self.frames[-1].pc -= 1
         else:
-            frame.pc -= 1
+            self.journal.pop().undo(self.frames)
         self.tick -= 1
+        self.ended = False
 
-    def _undo_transfer(self, frame: Frame, kind: str, dropped: Any) -> None:
-        if kind == "push":
-            self.frames.pop()
-        elif kind == "pop":
-            frame.pc -= 1
-            self.frames.append(dropped)
-        elif kind == "next":
-            frame.slots, frame.iteration, frame.pc = dropped[1], frame.iteration - 1, len(frame.code.nodes)
-            _uncollect(frame)
-        else:
-            self.ended = False
+    @property
+    def last_transfer(self) -> Transfer | None:
+        """The last executed statement, if it was a transfer of control that the journal still has."""
+        last = self.journal[-1] if self.journal else None
+        return last if last is not None and last.tick == self.tick else None
+
+    def finished(self) -> Iterator[Finished]:
+        """Yield the finished frames and iterations that the journal still has, latest first."""
+        for transfer in reversed(self.journal):
+            if isinstance(transfer, (FramePopped, IterationEnded)):
+                yield transfer
 
     @property
     def can_undo(self) -> bool:
@@ -404,9 +366,9 @@ class Machine:
 
     def forget(self) -> None:
         """Drop the oldest entry of the journal."""
-        self.floor = self.journal.popleft()[0]
+        self.floor = self.journal.popleft().tick
 
-    def become(self, other: Machine, journal: Iterable[Entry] = (), floor: int | None = None) -> None:
+    def become(self, other: Machine, journal: Iterable[Transfer] = (), floor: int | None = None) -> None:
         """Take over the state of a clone, with the journal that belongs to it."""
         self.frames, self.tick, self.ended = other.frames, other.tick, other.ended
         self.journal = deque(journal)
@@ -433,11 +395,6 @@ def _problem(listener: Callable[[Event], None], event: Event, error: Exception) 
     name = getattr(listener, "__qualname__", repr(listener))
     what = f"{type(error).__name__}: {error}"
     return f"the listener {name} failed at {type(event).__name__} and is detached: {what}"
-
-
-def _uncollect(frame: Frame) -> None:
-    for items in frame.collected:
-        items.pop()
 
 
 def _scalar(value: Any, what: str) -> Any:

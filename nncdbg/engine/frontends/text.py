@@ -24,6 +24,8 @@ def load(path: Path, *, flat: bool = False, stores: Sequence[Path] = ()) -> Prog
 
     Raises LoadError if the file or a store cannot be read, ParseError if the text is wrong.
     """
+    from nncdbg.textual_repr.parser import parse
+
     file_size(path)
     try:
         text = path.read_text(encoding="utf-8")
@@ -44,14 +46,7 @@ def load(path: Path, *, flat: bool = False, stores: Sequence[Path] = ()) -> Prog
             )
         return _listed(model, text, flat, stores)
     allowed = (*stores, *printed_stores(path))
-    return replace(attach_stores(parse(text, str(path)), path.parent, allowed), source=str(path))
-
-
-def parse(text: str, file: str) -> Program:
-    """Return the program that `text` spells, without its stores; `file` is its path.  Raises ParseError."""
-    from nncdbg.textual_repr import parser
-
-    return parser.parse(text, file=file)
+    return replace(attach_stores(parse(text, file=str(path)), path.parent, allowed), source=str(path))
 
 
 def _listed(model: Path, text: str, flat: bool, stores: Sequence[Path]) -> Program:

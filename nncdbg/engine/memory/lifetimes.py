@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nncdbg.engine.compilation.code import Statement
-from nncdbg.engine.execution.machine import Frame
+from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.memory.blocks import Block
 from nncdbg.engine.memory.planner import Plan
 
@@ -104,7 +104,7 @@ class Lifetimes:
 
     def _hold_results(self, scope: Scope, pc: int) -> None:
         slots = scope.frame.slots
-        for slot in target_slots(scope.frame.code.targets[pc]):
+        for slot in scope.frame.code.result_slots(pc):
             self.hold(scope, slot, slots[slot])
 
     def hold(self, scope: Scope, slot: int, content: Any) -> None:
@@ -129,10 +129,3 @@ class Lifetimes:
         block.holders -= 1
         if block.holders == 0 and block.freed is None:
             self.free(block, after)
-
-
-def target_slots(target: int | slice | None) -> range:
-    """The slots that a statement writes."""
-    if target is None:
-        return range(0)
-    return range(target.start, target.stop) if isinstance(target, slice) else range(target, target + 1)

@@ -16,11 +16,12 @@ import numpy as np
 from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.compilation.linking import Binding, LineOf
 from nncdbg.engine.execution.events import Event, Iterated, Popped, Pushed
-from nncdbg.engine.execution.machine import Frame, Machine
+from nncdbg.engine.execution.frame import Frame
+from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.graph import Array
 from nncdbg.engine.memory.blocks import Block, Owner
 from nncdbg.engine.memory.buffers import GUARD, address_of
-from nncdbg.engine.memory.lifetimes import Scope, target_slots
+from nncdbg.engine.memory.lifetimes import Scope
 from nncdbg.engine.memory.plan_file import PlacedPlan, Site
 from nncdbg.engine.memory.planner import by_liveness
 from nncdbg.engine.memory.region import Region
@@ -149,7 +150,7 @@ class PlacedAllocation(ReusingAllocation):
 
     def _results(self, frame: Frame, pc: int) -> None:
         """Put what a block or call has given into the places of its statement's results."""
-        self._put_all(frame, target_slots(frame.code.targets[pc]), Statement(frame.code, pc))
+        self._put_all(frame, frame.code.result_slots(pc), Statement(frame.code, pc))
 
     def _put_all(self, frame: Frame, slots: Sequence[int], statement: Statement) -> None:
         code = frame.code

@@ -21,12 +21,13 @@ from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.compilation.linking import Binding, Execute, Gather, LineOf
 from nncdbg.engine.errors import RunError
 from nncdbg.engine.execution.events import Event, Iterated, Popped, Pushed, Restored
-from nncdbg.engine.execution.machine import Frame, Machine
+from nncdbg.engine.execution.frame import Frame
+from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.findings import Finding
 from nncdbg.engine.graph import Array
 from nncdbg.engine.memory.blocks import Block, Owner
 from nncdbg.engine.memory.inspected import InspectedAllocation
-from nncdbg.engine.memory.lifetimes import Lifetimes, Scope, target_slots
+from nncdbg.engine.memory.lifetimes import Lifetimes, Scope
 from nncdbg.engine.memory.planner import Plan
 
 
@@ -191,7 +192,7 @@ class ReusingAllocation(InspectedAllocation):
 
     def _keep(self, scope: Scope, binding: Binding, results: Any) -> None:
         """The statement's frame holds what it has just made; what nobody holds is free again."""
-        slots = target_slots(binding.code.targets[binding.pc])
+        slots = binding.code.result_slots(binding.pc)
         for slot, result in zip(slots, results if binding.several else (results,), strict=False):
             self.lifetimes.hold(scope, slot, result)
         for block in self._made:

@@ -137,7 +137,7 @@ class MicroCheck:
             raise outcome.error if isinstance(outcome.error, NncdbgError) else NncdbgError(str(outcome.error))
         assert isinstance(outcome, Ended)
         frame = machine.frames[0]
-        return frame.code.instructions[-1][1](frame.slots)
+        return frame.code.operands_of(-1, frame.slots)
 
     def _compare(
         self, binding: Binding, inputs: Sequence[Any], results: Sequence[Any], expected: Sequence[Any]

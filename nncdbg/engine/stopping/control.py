@@ -16,14 +16,15 @@ from typing import TypeAlias
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.execution.events import Ended, Failed, Interrupted, Outcome
+from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.limit import Limit
-from nncdbg.engine.execution.machine import Frame, Machine
+from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.findings import Finding
 from nncdbg.engine.graph import Node
-from nncdbg.engine.rich_output import RichOutput
 from nncdbg.engine.stopping.breakpoints import Breakpoint
 from nncdbg.engine.stopping.traps import Traps
 from nncdbg.engine.time.timeline import Mark, Timeline
+from nncdbg.representation import RichOutput
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +126,8 @@ class Control:
         """The next statement, whole, whatever blocks and calls it takes."""
         machine = self.machine
         frame = machine.frames[-1]
-        execute = frame.code.instructions[frame.pc][0]
         if (
-            (execute is not None and not self.timeline.detour_next)
+            (frame.code.runs_kernel(frame.pc) and not self.timeline.detour_next)
             or frame.pc == len(frame.code.nodes)
             or frame.code.nodes[frame.pc].op == "break"
         ):

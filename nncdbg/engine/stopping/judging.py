@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import chain
 from typing import Any
 
 from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.errors import NncdbgError, NotComputed
-from nncdbg.engine.execution.machine import Frame
+from nncdbg.engine.execution.frame import Frame
+from nncdbg.engine.execution.transfers import FramePopped
 from nncdbg.engine.expression import Expression, condition, evaluate
 from nncdbg.engine.findings import Finding
 from nncdbg.engine.graph import Array
@@ -126,7 +127,7 @@ class Judge:
         The statement's results are stored by now.
         """
         statement = finding.binding
-        left = (dropped for _, kind, dropped in reversed(self.machine.journal) if kind == "pop")
+        left = (each.frame for each in self.machine.finished() if isinstance(each, FramePopped))
         frame = next(f for f in chain(reversed(self.machine.frames), left) if f.code is statement.code)
         for told, when in self.catches.qualifying(finding):
             detail = told.detail
@@ -142,10 +143,8 @@ class Judge:
     def settle_before(self) -> Stop | None:
         """The stop for what is caught in the statement just before this place, on the way back."""
         frame = self.machine.frames[-1]
-        journal = self.machine.journal
         pc = frame.pc - 1
-        transfer = bool(journal) and journal[-1][0] == self.machine.tick
-        if pc < 0 or transfer or frame.code.instructions[pc][0] is None:
+        if pc < 0 or self.machine.last_transfer is not None or not frame.code.runs_kernel(pc):
             return None
         caught = [
             kind for kind in _TOLD_AS if any(name in self.catches.conditions for name in _TOLD_AS[kind])
@@ -156,9 +155,8 @@ class Judge:
         if slots is None:
             return None
         to_host = self.scope.to_host
-        inputs = [*map(to_host, frame.code.instructions[pc][1](slots))]
-        target = frame.code.targets[pc]
-        outputs: Sequence[Any] = slots[target] if isinstance(target, slice) else [slots[target]]  # type: ignore[index]
+        inputs = [*map(to_host, frame.code.operands_of(pc, slots))]
+        outputs = frame.code.results_of(pc, slots)
         if "integer" in self.catches.conditions:
             statement = Statement(frame.code, pc)
             fault = fault_of(statement, inputs)

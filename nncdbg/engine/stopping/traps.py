@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from nncdbg.engine.compilation.code import Code
-from nncdbg.engine.execution.machine import Frame
+from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.stopping.breakpoints import Breakpoint
 
 

@@ -1,4 +1,4 @@
-"""The small change of program text, in both directions: names, strings and types.
+"""The spelling of names and strings in program text, in both directions.
 
 Printer and reader share these spellings, so that the two cannot drift apart.
 """
@@ -7,11 +7,6 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable
-from functools import lru_cache
-
-from nncdbg.engine.dtypes import NUMPY
-from nncdbg.engine.graph import Dim, OptionalType, SequenceType, TensorType, Type, Value
 
 BARE = r"[A-Za-z0-9_/.$]+"
 WORD = r"[A-Za-z_][A-Za-z0-9_]*"
@@ -27,7 +22,6 @@ RESERVED = frozenset(_WORDS.split()) | {"opset", "store", "prefix"}
 """Words that a bare op name may not be; such an op is quoted."""
 
 _is_bare = re.compile(BARE).fullmatch
-_is_word = re.compile(WORD).fullmatch
 _is_op = re.compile(OP).fullmatch
 
 
@@ -135,120 +129,6 @@ def op_text(op: str) -> str:
 def key_text(key: str) -> str:
     """An attribute's name or an opset's domain."""
     return key if _is_op(key) else quote(key)
-
-
-def _dim_text(dim: Dim) -> str:
-    if dim is None:
-        return "?"
-    if isinstance(dim, str):
-        return dim if _is_word(dim) else quote(dim)
-    return str(dim)
-
-
-@lru_cache(maxsize=16384)
-def print_type(type: Type) -> str:
-    """``f32[N,3,?]``; ``f32[...]`` where the rank is unknown; ``seq(f32[2])``.  Odd symbols are quoted."""
-    if isinstance(type, (SequenceType, OptionalType)):
-        return f"{_WRAPPER[type.__class__]}({print_type(type.element)})"
-    if type.shape is None:
-        return f"{type.dtype}[...]"
-    return f"{type.dtype}[{','.join(map(_dim_text, type.shape))}]"
-
-
-def value_text(value: Value, spell: Callable[[str], str] = name_text) -> str:
-    """A definition: ``%name: type``, the type where it is known, ``_`` for the empty name."""
-    name = "%" + spell(value.name) if value.name else "_"
-    return name if value.type is None else f"{name}: {print_type(value.type)}"
-
-
-_WRAPPED: dict[str, Callable[[Type], Type]] = {"seq": SequenceType, "opt": OptionalType}
-_WRAPPER: dict[object, str] = {made: word for word, made in _WRAPPED.items()}
-_wrapper = re.compile(r"(seq|opt)\(\s*")
-
-_DEEPEST = 32
-"""Types inside types; ONNX itself has no use for more than two."""
-
-_type_head = re.compile(r"([A-Za-z]\w*)\[\s*", re.ASCII)
-_dim = re.compile(rf"(-?[0-9]{{1,18}}(?!\w)|{WORD}|\?|{STRING})\s*(,|\])\s*")
-
-
-_tensor = re.compile(TENSOR, re.ASCII).match
-_close = re.compile(r"\s*\)").match
-
-
-def type_end(line: str, position: int) -> int | None:
-    """Where the type that begins at `position` of a line ends; None if none stands there."""
-    depth = 0
-    while (opened := _wrapper.match(line, position)) is not None:
-        depth += 1
-        position = opened.end()
-    match = _tensor(line, position)
-    for _ in range(depth):
-        match = _close(line, match.end()) if match is not None else None
-    return match.end() if match is not None and depth <= _DEEPEST else None
-
-
-@lru_cache(maxsize=16384)
-def parse_type(text: str) -> Type:
-    """The type that `text` spells, from its first character to its last.
-
-    Raises Flaw, its place relative to `text`.
-    """
-    opened = _wrapper.match(text)
-    if opened is None:
-        return _parse_tensor_type(text)
-    if type_end(text, 0) != len(text):
-        raise Flaw("not a type", 0, len(text), "a type looks like seq(f32[2])")
-    inner = text[opened.end() : -1].rstrip()
-    try:
-        return _WRAPPED[opened[1]](parse_type(inner))
-    except Flaw as flaw:
-        raise Flaw(flaw.message, opened.end() + flaw.start, flaw.width, flaw.hint) from None
-
-
-def _parse_tensor_type(text: str) -> TensorType:
-    """The type of a tensor that `text` spells.  Raises Flaw, its place relative to `text`."""
-    head = _type_head.match(text)
-    if head is None:
-        raise Flaw("not a type", 0, len(text), "a type looks like f32[N,3,?]")
-    dtype = head[1]
-    if dtype not in NUMPY:
-        raise Flaw(f"no element type {dtype}", 0, len(dtype), nearest(dtype, NUMPY) or _DTYPES)
-    position = head.end()
-    rest = text[position:].rstrip()
-    if rest == "]":
-        return TensorType(dtype, ())
-    if re.fullmatch(r"\.\.\.\s*\]", rest):
-        return TensorType(dtype, None)
-    return TensorType(dtype, tuple(_parse_dims(text, position)))
-
-
-_DTYPES = "use one of: " + " ".join(NUMPY)
-
-
-def _parse_dims(text: str, position: int) -> list[Dim]:
-    dims: list[Dim] = []
-    while True:
-        match = _dim.match(text, position)
-        if match is None or (match[2] == "]") != (match.end() == len(text)):
-            raise Flaw(
-                "not a size",
-                position,
-                max(1, len(text) - 1 - position),
-                "write a size as 3, N, ? or a quoted symbol",
-            )
-        dims.append(_parse_dim(match[1], position))
-        if match[2] == "]":
-            return dims
-        position = match.end()
-
-
-def _parse_dim(text: str, start: int) -> Dim:
-    if text == "?":
-        return None
-    if text[0] == '"':
-        return unquote(text, start)
-    return int(text) if text[0] in "-0123456789" else text
 
 
 def nearest(word: str, words: object, sigil: str = "") -> str | None:

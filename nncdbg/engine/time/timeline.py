@@ -20,7 +20,9 @@ from nncdbg.engine.compilation.code import UNSET, Code, Statement
 from nncdbg.engine.compilation.linking import Allocation
 from nncdbg.engine.compilation.liveness import dying, last_uses
 from nncdbg.engine.execution.events import Ended, Event, Failed, Interrupted, Outcome
-from nncdbg.engine.execution.machine import Entry, Frame, Machine
+from nncdbg.engine.execution.frame import Frame
+from nncdbg.engine.execution.machine import Machine
+from nncdbg.engine.execution.transfers import Transfer
 from nncdbg.engine.time.deviations import (
     Detour,
     Deviation,
@@ -71,7 +73,7 @@ class Saved:
     """Where a branch was left, with its own past."""
 
     machine: Machine
-    journal: tuple[Entry, ...]
+    journal: tuple[Transfer, ...]
     floor: int
     edits: tuple[Deviation, ...]
     checkpoints: tuple[Machine, ...]
@@ -199,7 +201,7 @@ class Timeline:
             return
         self._take_back_from(tick + 1, depth)
         del machine.frames[depth:]
-        while machine.journal and machine.journal[-1][0] > tick:
+        while machine.journal and machine.journal[-1].tick > tick:
             machine.journal.pop()
         machine.tick, machine.ended = tick, False
         machine.floor = min(machine.floor, tick)
@@ -251,11 +253,9 @@ class Timeline:
         if not machine.can_undo:
             return False
         frame = machine.frames[-1]
-        if machine.journal and machine.journal[-1][0] == machine.tick:
-            kind, dropped = machine.journal[-1][1:]
-            if kind == "pop":
-                return _stands(dropped.slots, dropped.code.operands[dropped.pc])
-            return kind != "next" or _stands(dropped[1], frame.code.operands[-1])
+        transfer = machine.last_transfer
+        if transfer is not None:
+            return _stands(*transfer.needed())
         return _stands(frame.slots, frame.code.reads(frame.pc - 1))
 
     def _take_back_from(self, tick: int, depth: int | None = None) -> None:
@@ -380,9 +380,7 @@ class Timeline:
             there = self.diversion()
             return there.frames[-1].slots if there.tick == self.machine.tick else None
         frame, depth = self.machine.frames[-1], len(self.machine.frames) - 1
-        target = frame.code.targets[pc]
-        written = range(target.start, target.stop) if isinstance(target, slice) else (target or 0,)
-        wanted = (*frame.code.operands[pc], *written)
+        wanted = (*frame.code.operands[pc], *frame.code.result_slots(pc))
         if _stands(frame.slots, wanted):
             return frame.slots
         slots = frame.slots.copy()
@@ -514,12 +512,12 @@ class Timeline:
         self.edits, self._checkpoints = list(saved.edits), list(saved.checkpoints)
         self.branch, self.branches[number].saved = number, None
         if self.retains:
-            self.machine.become(saved.machine.clone(), map(_copied, saved.journal), saved.floor)
+            self.machine.become(saved.machine.clone(), [each.copy() for each in saved.journal], saved.floor)
         else:
             self._restore(saved.machine.tick)
 
     def _save(self) -> Saved:
-        journal = tuple(_copied(entry) for entry in self.machine.journal)
+        journal = tuple(each.copy() for each in self.machine.journal)
         return Saved(
             self.machine.clone(), journal, self.machine.floor, tuple(self.edits), tuple(self._checkpoints)
         )
@@ -558,14 +556,6 @@ def _begun(checkpoints: Sequence[Machine], tick: int, edits: Iterable[Deviation]
     machine = next(state for state in reversed(checkpoints) if state.tick <= tick).clone()
     apply_edits(machine, edits)
     return machine
-
-
-def _copied(entry: Entry) -> Entry:
-    """An entry whose undoing changes nothing that another branch sees."""
-    tick, kind, dropped = entry
-    if isinstance(dropped, Frame):
-        return tick, kind, dropped.clone()
-    return tick, kind, (dropped[0], list(dropped[1])) if kind == "next" else dropped
 
 
 def _stands(slots: Sequence[Any], wanted: Iterable[int]) -> bool:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from nncdbg.engine.execution.machine import Frame
-from nncdbg.engine.memory.lifetimes import target_slots
+from nncdbg.engine.execution.frame import Frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,7 @@ def results_of(frame: Frame, pc: int) -> Sequence[int]:
     if pc < 0:
         inputs = frame.code.graph.inputs[1 if frame.is_loop else 0 :]
         return [frame.code.slot_of[value.name] for value in inputs if value.name]
-    return target_slots(frame.code.targets[pc])
+    return frame.code.result_slots(pc)
 
 
 def numbered(kind: str, count: int) -> Iterator[str]:

@@ -17,7 +17,8 @@ from nncdbg.engine.compilation.code import UNSET, Code, Statement
 from nncdbg.engine.dtypes import INTEGERS, name_of
 from nncdbg.engine.errors import RunError, UsageError
 from nncdbg.engine.execution.events import Ended, Failed
-from nncdbg.engine.execution.machine import Frame, Machine
+from nncdbg.engine.execution.frame import Frame
+from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.expression import evaluate_index, parse_index
 from nncdbg.engine.graph import Array
 from nncdbg.engine.inputs.nested_lists import EQUAL_ROWS, ragged
@@ -250,9 +251,7 @@ def _again(machine: Machine, level: int, dirty: set[int], store: Store, recall: 
     for pc in range(min(frame.pc, len(frame.code.nodes))):
         if not (frame.code.reads(pc) & dirty) or frame.code.nodes[pc].op == "break":
             continue
-        target = frame.code.targets[pc]
-        assert target is not None
-        positions = range(target.start, target.stop) if isinstance(target, slice) else [target]
+        positions = frame.code.result_slots(pc)
         free = [not keeps(level, position) for position in positions]
         if not any(free):
             continue
@@ -292,6 +291,5 @@ def _results_of(machine: Machine, level: int, pc: int) -> list[Any]:
             ) from outcome.error
         if isinstance(outcome, Ended):
             break
-    target = frame.code.targets[pc]
-    contents = frame.slots[target] if isinstance(target, slice) else [frame.slots[target]]  # type: ignore[index]
+    contents = frame.code.results_of(pc, frame.slots)
     return [UNSET if content is None else content for content in contents]

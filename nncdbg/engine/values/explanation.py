@@ -7,7 +7,7 @@ from typing import Any
 
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.errors import Excerpt, NncdbgError, RunError
-from nncdbg.engine.execution.machine import Frame
+from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.graph import tensor_only
 from nncdbg.engine.text.listing import Listing, Path
 from nncdbg.engine.values.values import type_of
@@ -26,7 +26,7 @@ def explained(error: BaseException, frame: Frame, pc: int, text: Listing) -> Nnc
     if told.excerpt is None:
         told.excerpt = excerpt(text, frame.code.path, pc)
     if node is not None:
-        operands = frame.code.instructions[pc][1](frame.slots)
+        operands = frame.code.operands_of(pc, frame.slots)
         known = zip(node.inputs, map(type_of, operands), strict=True)
         told.operands = tuple(f"%{name}: {type}" for name, type in known if isinstance(name, str) and type)
         told.source = str(node.location) if node.location is not None else None

@@ -10,12 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from nncdbg.engine.compilation.code import UNSET, Code
-from nncdbg.engine.execution.machine import Entry, Frame, Machine
+from nncdbg.engine.execution.frame import Frame
+from nncdbg.engine.execution.machine import Machine
+from nncdbg.engine.execution.transfers import FramePopped, IterationEnded
 from nncdbg.engine.time.timeline import EVICTED
 from nncdbg.engine.values.values import Place
+
+FinishedKind = TypeVar("FinishedKind", FramePopped, IterationEnded)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,7 +40,7 @@ class Visit:
     @property
     def iteration(self) -> int | None:
         """Which iteration of a loop this is; None for other blocks, and if even that was dropped."""
-        return _iteration(self.slots) if _is_loop(self.code) else None
+        return _iteration(self.slots) if self.code.is_loop else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +123,7 @@ class Slicing:
             return () if given is None else (given,)
         inner = self._inside(visit, pc)
         if inner is not None:
-            result = self._result(inner, slot - _first_result(code, pc))
+            result = self._result(inner, code.result_slots(pc).index(slot))
             return () if result is None else (result,)
         read = [one for one in code.operands[pc] if one]
         captured = sorted(code.reads(pc) - set(read) - {0})
@@ -132,9 +136,9 @@ class Slicing:
         node = visit.code.nodes[pc]
         if not node.op.startswith("@") and pc not in visit.code.bodies:
             return None
-        for tick, dropped in self._entries("pop", visit.until):
-            if self._begun_by(visit, pc, dropped):
-                return Visit(dropped.code, dropped.slots, visit, pc, None, tick)
+        for each in self._finished(FramePopped, visit.until):
+            if self._begun_by(visit, pc, each.frame):
+                return Visit(each.code, each.slots, visit, pc, None, each.tick)
         return None
 
     def _begun_by(self, visit: Visit, pc: int, frame: Frame) -> bool:
@@ -154,7 +158,7 @@ class Slicing:
         """The value inside a block that left it as its result `index`."""
         code = inner.code
         results = code.operands[len(code.nodes)]
-        if not _is_loop(code):
+        if not code.is_loop:
             return inner, results[index]
         carried = len(code.graph.inputs) - 1
         if self._broken(inner):
@@ -166,9 +170,9 @@ class Slicing:
 
     def _broken(self, inner: Visit) -> bool:
         """Whether a loop was left by its `break`: its last iteration never came to its end."""
-        for _, dropped in self._entries("pop", inner.until):
-            if dropped.slots is inner.slots:
-                return bool(dropped.pc < len(inner.code.nodes))
+        for each in self._finished(FramePopped, inner.until):
+            if each.slots is inner.slots:
+                return each.frame.pc < len(inner.code.nodes)
         return False
 
     # -- out of a block ------------------------------------------------------------------------
@@ -181,7 +185,7 @@ class Slicing:
             return (visit.outer, captured[slot]) if visit.outer is not None else None
         if index >= len(code.graph.inputs):
             return None
-        if _is_loop(code):
+        if code.is_loop:
             if index == 0:
                 return None
             before = self._iteration_before(visit)
@@ -200,29 +204,18 @@ class Slicing:
         iteration = _iteration(visit.slots)
         if not iteration:
             return None
-        for tick, (code, slots) in self._entries("next", visit.until):
-            if code is visit.code and _iteration(slots) == iteration - 1:
-                return Visit(code, slots, visit.outer, visit.pc, None, tick)
+        for each in self._finished(IterationEnded, visit.until):
+            if each.code is visit.code and _iteration(each.slots) == iteration - 1:
+                return Visit(each.code, each.slots, visit.outer, visit.pc, None, each.tick)
         return None
 
-    def _entries(self, wanted: str, until: float) -> Iterator[tuple[int, Any]]:
-        """(tick, what was dropped) of the journal's entries of a kind, latest first."""
-        entry: Entry
-        for entry in reversed(self.machine.journal):
-            tick, kind, dropped = entry
-            if tick <= self.edited:
+    def _finished(self, kind: type[FinishedKind], until: float) -> Iterator[FinishedKind]:
+        """Yield finished frames or iterations up to tick `until`, latest first, back to the last edit."""
+        for each in self.machine.finished():
+            if each.tick <= self.edited:
                 return
-            if kind == wanted and tick <= until:
-                yield tick, dropped
-
-
-def _is_loop(code: Code) -> bool:
-    return bool(code.graph.inputs) and isinstance(code.path[-1], int)
-
-
-def _first_result(code: Code, pc: int) -> int:
-    target = code.targets[pc]
-    return target.start if isinstance(target, slice) else target or 0
+            if isinstance(each, kind) and each.tick <= until:
+                yield each
 
 
 def _iteration(slots: Sequence[Any]) -> int | None:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from nncdbg.engine import dtypes
 from nncdbg.engine.escaping import printable_line
 from nncdbg.engine.graph import Array, TensorType
-from nncdbg.engine.rich_output import RichOutput
+from nncdbg.representation import RichOutput
 from nncdbg.stats import Summary, summarize
 
 

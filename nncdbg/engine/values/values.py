@@ -11,14 +11,16 @@ import numpy as np
 
 from nncdbg.engine.compilation.code import UNSET, Code
 from nncdbg.engine.errors import ExpressionError, NotComputed, UsageError
-from nncdbg.engine.execution.machine import Frame, Machine
+from nncdbg.engine.execution.frame import Frame
+from nncdbg.engine.execution.machine import Machine
+from nncdbg.engine.execution.transfers import FramePopped
 from nncdbg.engine.expression import FACTS, STATEMENT_VARIABLE, Expression, check_variables, evaluate, parse
 from nncdbg.engine.graph import Array, TensorType
-from nncdbg.engine.rich_output import RichOutput
 from nncdbg.engine.text.prefixes import Prefixes
 from nncdbg.engine.time.timeline import EVICTED, Timeline
 from nncdbg.engine.values.current import Current, numbered
 from nncdbg.engine.values.short_names import Scopes, ShortNames, choices, meant, nearest_name
+from nncdbg.representation import RichOutput
 from nncdbg.stats import Summary
 from nncdbg.stats.piecewise import summarize_by_pieces
 
@@ -94,12 +96,12 @@ class Values:
                     yield Place([supplied], 0, frame.code, depth, True)
                 yield Place(frame.slots, slot, frame.code, depth, done)
         edited = self.timeline.last_edit
-        for tick, kind, dropped in reversed(self.machine.journal):
-            if tick <= edited:
+        for each in self.machine.finished():
+            if each.tick <= edited:
                 # What these frames hold may be what they would not have computed after the edit.
                 break
-            if kind == "pop" and (slot := dropped.code.slot_of.get(name)) is not None:
-                yield Place(dropped.slots, slot, dropped.code, None, True)
+            if isinstance(each, FramePopped) and (slot := each.code.slot_of.get(name)) is not None:
+                yield Place(each.slots, slot, each.code, None, True)
 
     def place(self, name: str) -> Place:
         """Where `name` is computed now; raises NotComputed or ExpressionError."""
@@ -249,15 +251,9 @@ class Values:
         if here is None:
             self.place(name)
             raise AssertionError(f"no frame contains %{name}")
-        for _, kind, dropped in reversed(self.machine.journal):
-            if kind == "next":
-                code, slots = dropped
-            elif kind == "pop":
-                code, slots = dropped.code, dropped.slots
-            else:
-                continue
-            if code is here.code and slots is not here.slots:
-                content = slots[here.slot]
+        for each in self.machine.finished():
+            if each.code is here.code and each.slots is not here.slots:
+                content = each.slots[here.slot]
                 if content is not UNSET and content is not EVICTED:
                     return self._standing(name, content)
         raise NotComputed(
@@ -267,7 +263,7 @@ class Values:
     def outputs(self) -> Outputs:
         """The results by name of a program that has ended."""
         frame = self.machine.frames[0]
-        contents = frame.code.instructions[-1][1](frame.slots)
+        contents = frame.code.operands_of(-1, frame.slots)
         names = [value.name for value in frame.code.graph.outputs]
         return Outputs((name, self._kept(content)) for name, content in zip(names, contents, strict=True))
 

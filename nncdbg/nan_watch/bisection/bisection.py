@@ -20,9 +20,8 @@ from nncdbg.engine.divergence.report import NOWHERE, Match
 from nncdbg.engine.divergence.tolerance import DEFAULTS, Tolerance
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.execution.events import Failed
-from nncdbg.engine.execution.machine import Frame
+from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.graph import Program, TensorType, Type
-from nncdbg.engine.memory.lifetimes import target_slots
 from nncdbg.engine.observers.catching import holds_any
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
@@ -263,13 +262,13 @@ class Bisection:
 def _operands(frame: Frame) -> list[Any] | None:
     """What the next statement reads; None if it is no kernel's."""
     code, pc = frame.code, frame.pc
-    if pc == len(code.nodes) or code.instructions[pc][0] is None:
+    if not code.runs_kernel(pc):
         return None
-    return list(code.instructions[pc][1](frame.slots))
+    return list(code.operands_of(pc, frame.slots))
 
 
 def _results(frame: Frame, pc: int) -> list[Any]:
-    return [frame.slots[slot] for slot in target_slots(frame.code.targets[pc])]
+    return frame.code.results_of(pc, frame.slots)
 
 
 def _words(name: str, match: Match) -> str:

@@ -20,7 +20,6 @@ from typing import Any
 
 import msgspec
 
-import nncdbg
 from nncdbg.engine.errors import LoadError, RunError, UsageError
 from nncdbg.engine.frontends import load
 from nncdbg.engine.graph import Graph, Program, TensorType, Value
@@ -30,6 +29,7 @@ from nncdbg.nan_watch.records import WatchFinding
 from nncdbg.nan_watch.reduction.case import STORE, ArrayStore, Case
 from nncdbg.nan_watch.reduction.sameness import Probe, Settings, Signature
 from nncdbg.nan_watch.reduction.tracing import Trace
+from nncdbg.version import __version__
 
 PROGRAM, INPUTS, DOCUMENT, README = "program.nnc", "inputs.safetensors", "nncdbg.json", "README"
 FILES = (PROGRAM, STORE, INPUTS, DOCUMENT, README)
@@ -186,7 +186,7 @@ def _finding_in(program: Program, case: Case, probe: Probe) -> WatchFinding:
 def versions(backend: str) -> dict[str, str]:
     """The versions of what has a say in the result."""
     found = {
-        "nncdbg": nncdbg.__version__,
+        "nncdbg": __version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
     }

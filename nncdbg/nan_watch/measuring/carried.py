@@ -42,13 +42,13 @@ class Carried:
                 self._judge(*visit)
 
     def _visits(self, event: Iterated) -> Iterator[Visit]:
-        frame = event.frame
-        _, _, (code, before) = self._debugger.machine.journal[-1]
+        frame, before = event.frame, event.before
+        code = frame.code
         last = code.operands[len(code.nodes)]
         for index, value in enumerate(code.graph.inputs[1:]):
             old, new = before[2 + index], frame.slots[2 + index]
             pc = code.definition[last[index]]
-            if pc >= 0 and code.instructions[pc][0] is not None and old is not new and _comparable(old, new):
+            if pc >= 0 and code.runs_kernel(pc) and old is not new and _comparable(old, new):
                 yield code, value.name, pc, old, new
 
     def _judge(self, code: Code, name: str, pc: int, old: Any, new: Any) -> None:

@@ -12,7 +12,7 @@ from nncdbg.engine.compilation.code import CONTROL
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.diagnosis.sightings import ENTRANCE
 from nncdbg.engine.errors import ExpressionError, NotComputed
-from nncdbg.engine.execution.machine import Frame
+from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.expression import Expression, condition, nodes
 from nncdbg.engine.expression.evaluator import Evaluator
 from nncdbg.engine.stopping.search import blocks, candidates

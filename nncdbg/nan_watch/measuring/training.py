@@ -24,6 +24,7 @@ from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.diagnosis.sightings import Sighting
 from nncdbg.engine.dtypes import FLOATS, NUMPY, name_of
+from nncdbg.engine.execution.transfers import IterationEnded
 from nncdbg.stats import summarize
 
 _LATEST = 16
@@ -119,14 +120,13 @@ def _op(courses: list[_Course]) -> Verdict | None:
 def _iterations(debugger: Debugger, tick: int) -> list[tuple[Code, list[Any]]]:
     """(block, slots) of the latest iterations of the innermost loop around a moment, oldest first."""
     found: list[tuple[Code, list[Any]]] = []
-    for moment, kind, dropped in reversed(debugger.machine.journal):
-        if moment > tick or kind != "next":
+    for each in debugger.machine.finished():
+        if each.tick > tick or not isinstance(each, IterationEnded):
             continue
-        code, slots = dropped
-        if found and (code is not found[0][0] or len(found) == _LATEST):
+        if found and (each.code is not found[0][0] or len(found) == _LATEST):
             break
-        found.append((code, slots))
-        if int(slots[1]) == 0:
+        found.append((each.code, each.slots))
+        if int(each.slots[1]) == 0:
             break
     return found[::-1]
 

@@ -18,7 +18,6 @@ import numpy as np
 
 from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.engine.frontends.safetensors import open_store
-from nncdbg.engine.frontends.text import parse
 from nncdbg.engine.graph import Program
 from nncdbg.nan_watch.bundles.tensor_file import Entry, from_json, pack, to_json, unpack, write_tensors
 from nncdbg.nan_watch.reduction.case import ArrayStore, Case, case_of_program
@@ -102,6 +101,6 @@ def load_state(path: Path, origin: str) -> Saved:
         )
     weights = [key for key in [*store.keys()] if key.startswith(_WEIGHT)]
     arrays = {key.removeprefix(_WEIGHT): store.read(key) for key in weights}
-    program = replace(parse(document.text, str(path)), readers=(ArrayStore(arrays),))
+    program = replace(Program.parse(document.text, file=str(path)), readers=(ArrayStore(arrays),))
     case = case_of_program(program, unpack(path, document.inputs))
     return Saved(case, document.signature, document.runs, document.done)

@@ -17,9 +17,8 @@ from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.diagnosis.sightings import Sighting
 from nncdbg.engine.errors import RunError
 from nncdbg.engine.execution.events import Failed
-from nncdbg.engine.execution.machine import Frame
+from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.graph import Node
-from nncdbg.engine.memory.lifetimes import target_slots
 from nncdbg.engine.values.values import copied
 from nncdbg.nan_watch.reduction.case import bytes_of, free_names
 
@@ -95,7 +94,7 @@ class _Tracer:
             frame, ticks = machine.frames[-1], machine.tick
             pc = frame.pc
             reading = _reading(frame, pc) if pc < len(frame.code.nodes) else {}
-            plain = pc < len(frame.code.nodes) and frame.code.instructions[pc][0] is not None
+            plain = frame.code.runs_kernel(pc)
             if len(machine.frames) == 1:
                 self.begun = pc, reading
             outcome = machine.step()
@@ -179,5 +178,5 @@ def _reading(frame: Frame, pc: int) -> dict[str, Any]:
 
 
 def _executed(frame: Frame, pc: int, read: Mapping[str, Any]) -> Executed:
-    slots = target_slots(frame.code.targets[pc])
+    slots = frame.code.result_slots(pc)
     return Executed(frame.code.nodes[pc], frame.code, read, [frame.slots[slot] for slot in slots])

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import nncdbg
 from nncdbg.nan_watch.fingerprint import fingerprint
 from nncdbg.nan_watch.records import FAILED, Report, Site, WatchFinding
 from nncdbg.nan_watch.reports.bounds import FINDINGS, NOTES, STATEMENT, first, sentence, visible
@@ -30,6 +29,7 @@ from nncdbg.nan_watch.reports.wording import (
     subject,
     told_in_full,
 )
+from nncdbg.version import __version__
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 _MOST_RELATED = 20
@@ -73,8 +73,8 @@ class _Run:
     def _driver(self) -> dict[str, Any]:
         return {
             "name": "nncdbg",
-            "version": nncdbg.__version__,
-            "semanticVersion": nncdbg.__version__,
+            "version": __version__,
+            "semanticVersion": __version__,
             "rules": [
                 {
                     "id": rule.id,

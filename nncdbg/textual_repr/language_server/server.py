@@ -18,11 +18,11 @@ from lsprotocol import types
 from pygls.lsp.server import LanguageServer
 from pygls.protocol import LanguageServerProtocol, lsp_method
 
-import nncdbg
 from nncdbg.textual_repr.language_server.analysis.analysis import Analysis
 from nncdbg.textual_repr.language_server.document.document import Document
 from nncdbg.textual_repr.language_server.document.positions import Units
 from nncdbg.textual_repr.language_server.document.records import Span
+from nncdbg.version import __version__
 
 FEATURES = (
     *("diagnostics", "hover", "navigation", "renaming", "symbols", "folding", "coloring", "formatting"),
@@ -99,7 +99,7 @@ class NncServer(LanguageServer):
     """One client's server."""
 
     def __init__(self) -> None:
-        super().__init__("nncdbg", nncdbg.__version__, protocol_cls=_Protocol)
+        super().__init__("nncdbg", __version__, protocol_cls=_Protocol)
         self.documents: dict[str, Document] = {}
         self._waiting: dict[str, asyncio.TimerHandle] = {}
         self._checking: dict[str, asyncio.Future[None]] = {}

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from nncdbg.engine.graph import Constant, Node, Type
-from nncdbg.engine.text.lexemes import PREFIX_END, Flaw, parse_type
+from nncdbg.engine.text.lexemes import PREFIX_END, Flaw
 from nncdbg.engine.text.prefixes import Prefixes
+from nncdbg.engine.text.types import parse_type
 from nncdbg.textual_repr.blocks import Block
 from nncdbg.textual_repr.language_server.analysis.events import Closed, Entry, Left, Opened
 from nncdbg.textual_repr.language_server.analysis.inferring import GraphTypes, Signature

@@ -18,7 +18,8 @@ from nncdbg.engine.graph import (
     Value,
     without_sizes,
 )
-from nncdbg.engine.text.lexemes import name_text, print_type
+from nncdbg.engine.text.lexemes import name_text
+from nncdbg.engine.text.types import print_type
 from nncdbg.textual_repr.blocks import Block
 from nncdbg.textual_repr.language_server.analysis.events import Closed, Ended, Entry, Left, Opened
 from nncdbg.textual_repr.language_server.analysis.reading import GraphReading

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from lsprotocol import types
 
 from nncdbg.engine.dtypes import NUMPY
-from nncdbg.engine.text.lexemes import BARE, PREFIXED, name_text, print_type, quote
+from nncdbg.engine.text.lexemes import BARE, PREFIXED, name_text, quote
+from nncdbg.engine.text.types import print_type
 from nncdbg.textual_repr.language_server.analysis.analysis import Analysis
 from nncdbg.textual_repr.language_server.analysis.events import Entry
 from nncdbg.textual_repr.language_server.document.document import Document

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lsprotocol import types
 
-from nncdbg.engine.text.lexemes import print_type
+from nncdbg.engine.text.types import print_type
 from nncdbg.textual_repr.language_server.analysis.analysis import Analysis
 from nncdbg.textual_repr.language_server.document.document import Document
 from nncdbg.textual_repr.language_server.document.records import Definition, Span

@@ -13,7 +13,8 @@ from nncdbg.engine.dtypes import FROM_ONNX
 from nncdbg.engine.graph import DEFAULT_DOMAIN, TensorType, Type
 from nncdbg.engine.ops import names as declared_names
 from nncdbg.engine.ops.schema import REQUIRED, Parameter, Schema, op_schema, schema, schema_names, version_of
-from nncdbg.engine.text.lexemes import key_text, name_text, op_text, print_type
+from nncdbg.engine.text.lexemes import key_text, name_text, op_text
+from nncdbg.engine.text.types import print_type
 from nncdbg.textual_repr.language_server.analysis.analysis import Analysis
 from nncdbg.textual_repr.literals import attribute_text
 

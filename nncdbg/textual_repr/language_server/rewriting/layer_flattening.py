@@ -12,7 +12,8 @@ from nncdbg.engine.compilation.code import literal_array, type_of_array
 from nncdbg.engine.compilation.inference import literal_dtype
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import Literal, Node, Type
-from nncdbg.engine.text.lexemes import Flaw, name_text, parse_type, print_type
+from nncdbg.engine.text.lexemes import Flaw, name_text
+from nncdbg.engine.text.types import parse_type, print_type
 from nncdbg.textual_repr.blocks import Block
 from nncdbg.textual_repr.language_server.analysis.analysis import Analysis, Chunk
 from nncdbg.textual_repr.language_server.analysis.inferring import bind, bound

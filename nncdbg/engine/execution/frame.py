@@ -1,0 +1,42 @@
+"""A frame: one block in execution, with the values of its slots."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nncdbg.engine.compilation.code import Code
+from nncdbg.engine.escaping import printable
+
+
+class Frame:
+    """One block in execution: its slots, the next statement, and for a loop the iteration."""
+
+    __slots__ = ("code", "collected", "entered", "iteration", "pc", "slots", "times")
+
+    def __init__(self, code: Code, slots: list[Any], times: int | None = None) -> None:
+        self.code = code
+        self.slots = slots
+        self.pc = 0
+        self.iteration = 0
+        self.entered = 0
+        """The tick after the statement that began this frame."""
+        self.times = times
+        self.collected: list[list[Any]] = []
+
+    def __repr__(self) -> str:
+        nodes = self.code.nodes
+        following = nodes[self.pc].op if self.pc < len(nodes) else "return"
+        iteration = f" iteration {self.iteration}" if self.is_loop else ""
+        return printable(f"<Frame @{self.code.graph.name}{iteration}, next: {following}>")
+
+    def clone(self) -> Frame:
+        """Return a copy that shares the values."""
+        copy = Frame(self.code, self.slots.copy(), self.times)
+        copy.pc, copy.iteration, copy.entered = self.pc, self.iteration, self.entered
+        copy.collected = [items.copy() for items in self.collected]
+        return copy
+
+    @property
+    def is_loop(self) -> bool:
+        """Whether this is the body of a loop."""
+        return self.code.is_loop

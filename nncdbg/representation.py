@@ -1,0 +1,52 @@
+"""Text and HTML of records: `nncdbg/__init__.py` registers the functions, so records import no printer."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+
+class Representations(Protocol):
+    """Conversions of records from and to what a user reads."""
+
+    def parse(self, text: str, file: str | None) -> Any:
+        """Return the Program that `text` spells.  Raises ParseError."""
+
+    def text(self, program: Any, locations: bool) -> str:
+        """Return the text of a Program."""
+
+    def statement(self, node: Any) -> str:
+        """Return the line of a Node, without its location."""
+
+    def summary(self, program: Any) -> str:
+        """Return one line about a Program."""
+
+    def listing(self, program: Any) -> Any:
+        """Return the Listing of a Program."""
+
+    def diff_report(self, report: Any) -> str:
+        """Return the text of a DiffReport."""
+
+    def html(self, record: object) -> str:
+        """Return a record as HTML.  Raises TypeError if there is none."""
+
+
+_registered: list[Representations] = []
+
+
+def register(representations: Representations) -> None:
+    """Register the implementation."""
+    _registered[:] = [representations]
+
+
+def representations() -> Representations:
+    """Return the registered implementation."""
+    return _registered[0]
+
+
+class RichOutput:
+    """An object that renders as HTML in a notebook."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        return representations().html(self)
