@@ -28,38 +28,6 @@ if TYPE_CHECKING:
     from nncdbg.dap_server.session import Session
     from nncdbg.engine.stopping.control import Stop
 
-<<<<<<< HEAD
-=======
-PATIENCE = 60.0
-"""Seconds in which the client's Python debugger has to attach."""
-
-PACE = 0.05
-"""Seconds between two looks at whether it has, or is wanted no more."""
-
-_listening: list[tuple[str, int]] = []
-"""Where debugpy listens in this process; it can be asked only once."""
-
-
-def kernel_at(debugger: Debugger) -> CodeType | None:
-    """The code of the Python function that runs the next statement; None where none does."""
-    frame = debugger.machine.frames[-1]
-    if debugger.machine.ended or frame.pc == len(frame.code.nodes):
-        return None
-    if debugger.backend.name not in _PYTHON or not frame.code.runs_kernel(frame.pc):
-        return None
-    name = frame.code.nodes[frame.pc].op
-    op = lookup(name, version_of(name, frame.code.opsets))
-    if op is None or op.kernel is None or op.ufunc is not None:
-        return None
-    # A decorator is not what the user wants to see.
-    code = getattr(inspect.unwrap(op.kernel), "__code__", None)
-    return code if isinstance(code, CodeType) else None
-
-
-_PYTHON = ("numpy", "cupy")
-"""Backends that run the kernels of the ops, which are Python functions."""
-
->>>>>>> main
 
 def can_step_into_kernel(session: Session) -> bool:
     """Whether the next statement has a kernel in Python, and the client can debug it."""

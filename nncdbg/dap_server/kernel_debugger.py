@@ -35,7 +35,7 @@ def kernel_at(debugger: Debugger) -> CodeType | None:
     frame = debugger.machine.frames[-1]
     if debugger.machine.ended or frame.pc == len(frame.code.nodes):
         return None
-    if debugger.backend.name not in _PYTHON or frame.code.instructions[frame.pc][0] is None:
+    if debugger.backend.name not in _PYTHON or not frame.code.runs_kernel(frame.pc):
         return None
     name = frame.code.nodes[frame.pc].op
     op = lookup(name, version_of(name, frame.code.opsets))
