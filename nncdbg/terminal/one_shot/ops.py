@@ -124,7 +124,7 @@ def _schema_of(name: str) -> Any:
 
 def _print_one(name: str, *, as_json: bool) -> None:
     from nncdbg.engine.ops.schema import schema, version_of
-    from nncdbg.textual_repr.language_server.features.signatures import label, op_signature
+    from nncdbg.engine.ops.signatures import label, op_signature
 
     if name not in all_names():
         near = difflib.get_close_matches(name, all_names(), 1)
