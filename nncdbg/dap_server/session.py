@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from nncdbg.dap_server.breakpoints.asked import Breakpoints
+from nncdbg.dap_server.breakpoints.client_breakpoints import Breakpoints
 from nncdbg.dap_server.breakpoints.exception_filters import ExceptionFilters
 from nncdbg.dap_server.client import Client
 from nncdbg.dap_server.messages import (

@@ -7,8 +7,13 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from nncdbg.dap_server.breakpoints.asked import Terms
-from nncdbg.dap_server.breakpoints.wishes import FunctionWish, InstructionWish, LineWish, columns
+from nncdbg.dap_server.breakpoints.breakpoint_requests import (
+    FunctionRequest,
+    InstructionRequest,
+    LineRequest,
+    columns,
+)
+from nncdbg.dap_server.breakpoints.client_breakpoints import Terms
 from nncdbg.dap_server.events import report_message
 from nncdbg.dap_server.protocol.requests import (
     BreakpointLocationsBody,
@@ -65,8 +70,8 @@ def set_breakpoints(session: Session, arguments: SetBreakpointsArguments) -> Set
             f"there is no source with reference {reference}",
             hint=f"use a reference from 1 to {MAX_REFERENCE}",
         )
-    wishes = [
-        LineWish(
+    requests = [
+        LineRequest(
             None if reference else path,
             reference,
             session.client.incoming_line(each.line),
@@ -76,7 +81,7 @@ def set_breakpoints(session: Session, arguments: SetBreakpointsArguments) -> Set
         for each in wanted
     ]
     group = ("line", reference or (os.path.realpath(path) if path else None))
-    told = session.breakpoints.replace(session, "line", group, wishes)
+    told = session.breakpoints.replace(session, "line", group, requests)
     if arguments.source_modified and path is not None:
         told = [_with_note(each, "the program keeps the text that was loaded") for each in told]
     return SetBreakpointsBody(breakpoints=told)
@@ -90,11 +95,11 @@ def _with_note(told: Breakpoint, note: str) -> Breakpoint:
 def set_function_breakpoints(
     session: Session, arguments: SetFunctionBreakpointsArguments
 ) -> SetFunctionBreakpointsBody:
-    wishes = [
-        FunctionWish(each.name, Terms(each.condition or None, each.hit_condition or None))
+    requests = [
+        FunctionRequest(each.name, Terms(each.condition or None, each.hit_condition or None))
         for each in arguments.breakpoints
     ]
-    told = session.breakpoints.replace(session, "function", "function", wishes)
+    told = session.breakpoints.replace(session, "function", "function", requests)
     return SetFunctionBreakpointsBody(breakpoints=told)
 
 
@@ -102,15 +107,15 @@ def set_function_breakpoints(
 def set_instruction_breakpoints(
     session: Session, arguments: SetInstructionBreakpointsArguments
 ) -> SetInstructionBreakpointsBody:
-    wishes = [
-        InstructionWish(
+    requests = [
+        InstructionRequest(
             each.instruction_reference,
             each.offset or 0,
             Terms(each.condition or None, each.hit_condition or None),
         )
         for each in arguments.breakpoints
     ]
-    told = session.breakpoints.replace(session, "instruction", "instruction", wishes)
+    told = session.breakpoints.replace(session, "instruction", "instruction", requests)
     return SetInstructionBreakpointsBody(breakpoints=told)
 
 

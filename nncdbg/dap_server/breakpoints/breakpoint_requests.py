@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nncdbg.dap_server.breakpoints.asked import Placed, Terms
+from nncdbg.dap_server.breakpoints.client_breakpoints import Placed, Terms
 from nncdbg.dap_server.client import MAX_NUMBER
 from nncdbg.dap_server.protocol.types import Source
 from nncdbg.dap_server.sources.instructions import reference_of, statement_at
@@ -28,7 +28,7 @@ _SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
-class LineWish:
+class LineRequest:
     """A line, counted from 1, of a file, or of the numbered source `reference`.
 
     With `column` the client wants to know where in the line.
@@ -111,7 +111,7 @@ class LineWish:
 
 
 @dataclass(frozen=True, slots=True)
-class FunctionWish:
+class FunctionRequest:
     """An op (`Softmax`), a graph, layer or loop (`@layer1`), or a value (`%h`); sigils may be left out."""
 
     name: str
@@ -129,7 +129,7 @@ class FunctionWish:
 
 
 @dataclass(frozen=True, slots=True)
-class DataWish:
+class DataRequest:
     """A value that is written: `data_id` is ``%h`` or ``%h: CONDITION``, as `data_id` makes it."""
 
     data_id: str
@@ -182,7 +182,7 @@ def _parse_data_id(text: str) -> tuple[str, str | None]:
 
 
 @dataclass(frozen=True, slots=True)
-class InstructionWish:
+class InstructionRequest:
     """A statement by its address, and so many statements on; micro programs have addresses too."""
 
     reference: str
