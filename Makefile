@@ -24,13 +24,13 @@ conformance: $(DEV_STAMP)  ## run every ONNX backend test case: free, stepped, a
 	$(BIN)/python -m pytest -n auto -m conformance
 
 adapter: $(DEV_STAMP)  ## run all tests of the debug adapter, with real processes
-	$(BIN)/python -m pytest -n auto -m adapter $(AGAIN)
+	$(BIN)/python -m pytest -n auto -m adapter
 
 e2e: $(DEV_STAMP) $(CLIENT)/node_modules  ## test the DAP server with the client library of VS Code
 	$(BIN)/python -m pytest -m e2e -rs
 
 e2e-editor: $(DEV_STAMP) vsix $(EDITOR_TESTS)/node_modules/.installed  ## test the extension in a real VS Code (code-server, Chromium)
-	$(BIN)/python -m pytest -m editor -rs $(EDITOR_TESTS) $(AGAIN)
+	$(BIN)/python -m pytest -n auto --maxprocesses=4 --maxschedchunk=1 -m editor -rs $(EDITOR_TESTS)
 
 bench-editor: $(DEV_STAMP) vsix $(EDITOR_TESTS)/node_modules/.installed  ## measure the extension in a real VS Code
 	$(BIN)/python -m tests.vscode.figures

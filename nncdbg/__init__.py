@@ -85,6 +85,10 @@ _PUBLIC = {
 __all__ = sorted([*_PUBLIC, "__version__"])
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rich.text import Text
+
     from nncdbg.commands.execute import execute as execute
     from nncdbg.dap_server.attach.calls import is_client_connected as is_client_connected
     from nncdbg.dap_server.attach.calls import listen as listen
@@ -178,6 +182,17 @@ class _Representations:
         from nncdbg.presentation.divergence import report_text
 
         return report_text(report)
+
+    def finding(self, finding: WatchFinding) -> str:
+        from nncdbg.nan_watch.reports.wording import headline
+
+        return headline(finding)
+
+    def report_lines(self, report: Report) -> Iterable[Text]:
+        from nncdbg.nan_watch.reports.text import lines
+        from nncdbg.nan_watch.watched import Watched
+
+        return lines(report, report.watched or Watched())
 
     def html(self, record: object) -> str:
         from nncdbg.notebook import render

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 
 class Representations(Protocol):
@@ -25,6 +29,12 @@ class Representations(Protocol):
 
     def diff_report(self, report: Any) -> str:
         """Return the text of a DiffReport."""
+
+    def finding(self, finding: Any) -> str:
+        """Return what failed, as a sentence, of a WatchFinding."""
+
+    def report_lines(self, report: Any) -> Iterable[Text]:
+        """Return the lines of a Report."""
 
     def html(self, record: object) -> str:
         """Return a record as HTML.  Raises TypeError if there is none."""
@@ -50,3 +60,13 @@ class RichOutput:
 
     def _repr_html_(self) -> str:
         return representations().html(self)
+
+
+class PrintedRecord(RichOutput):
+    """An object that a notebook shows as the lines that a terminal prints."""
+
+    __slots__ = ()
+
+    def lines(self) -> Iterable[Text]:
+        """Return the lines, with their styles."""
+        raise NotImplementedError

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from nncdbg.commands.table import find
 from nncdbg.engine.errors import NncdbgError, UsageError
 
 if TYPE_CHECKING:
@@ -24,6 +25,22 @@ def split_command(text: str) -> tuple[str, str]:
     return text[:end], text[end:].strip()
 
 
+def separated(text: str) -> list[str]:
+    """Return the expressions between the commas of a list, without those in brackets and quotes."""
+    parts, depth, quoted, start = [], 0, False, 0
+    for place, sign in enumerate(text):
+        if sign == '"' and text[place - 1 : place] != "\\":
+            quoted = not quoted
+        elif not quoted and sign in "([{":
+            depth += 1
+        elif not quoted and sign in ")]}":
+            depth -= 1
+        elif sign == "," and not quoted and depth == 0:
+            parts.append(text[start:place])
+            start = place + 1
+    return [part.strip() for part in (*parts, text[start:])]
+
+
 def read_commands(path: str) -> list[str]:
     """The lines of a command file.  Raises UsageError if it cannot be read."""
     try:
@@ -38,7 +55,6 @@ def is_expression(debugger: Debugger, text: str) -> bool:
     """Whether a line is an expression: it begins with no command, or with a function or a value that has the
     name of a command, as in `stats(%h).nan` and `h.mean()`.
     """
-    from nncdbg.commands import find
     from nncdbg.engine.expression.functions import PREFIXES, function_name
 
     scope = debugger.values

@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from nncdbg.commands.command_lines import split_command
+from nncdbg.commands.table import TABLE, find
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.escaping import HOSTILE
 from nncdbg.engine.expression import spelled
@@ -38,9 +40,6 @@ def candidates(session: CommandSession, line: str) -> tuple[str, list[str]]:
     if head is not None:
         names = [*_commands(session), *(_functions(session, head[1]) if head[1] else ())]
         return head[1], _matching(head[1], names)
-    from nncdbg.commands import find
-    from nncdbg.commands.command_lines import split_command
-
     name, _ = split_command(line.lstrip())
     try:
         kinds = find(name).completes
@@ -92,8 +91,6 @@ def _containing(session: CommandSession, word: str, kinds: Iterable[str]) -> lis
 
 
 def _commands(session: CommandSession) -> list[str]:
-    from nncdbg.commands import TABLE
-
     return list(TABLE)
 
 

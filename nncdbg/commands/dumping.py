@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nncdbg.commands.command_lines import separated
 from nncdbg.commands.table import command, needs
 from nncdbg.engine.errors import ExpressionError, UsageError
 from nncdbg.engine.expression.nodes import Name
@@ -41,8 +42,6 @@ def dump(session: CommandSession, text: str) -> None:
 
 def _split(session: CommandSession, text: str) -> tuple[list[str], Path]:
     """The expressions and the file; the file of `%h.png` is named after the value."""
-    from nncdbg.commands.looking import separated
-
     match = _FILE.fullmatch(text)
     if match is not None and _parses(session, match["what"]):
         return separated(match["what"]), Path(match["file"].strip("\"'"))
@@ -55,8 +54,6 @@ def _split(session: CommandSession, text: str) -> tuple[list[str], Path]:
 
 
 def _parses(session: CommandSession, text: str) -> bool:
-    from nncdbg.commands.looking import separated
-
     try:
         for expression in separated(text):
             session.debugger.values.read(expression)

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nncdbg.commands.command_lines import separated
 from nncdbg.commands.settings import show_settings
 from nncdbg.commands.table import command, needs, whole_number
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import evaluate_index, resolve_name, spelled, split_target
 from nncdbg.engine.stopping.search import declared_type
 from nncdbg.presentation.breakpoint_syntax import split_value
+from nncdbg.presentation.expressions import result_text, value_named
 from nncdbg.presentation.stops import (
     layout_at,
     operand_names,
@@ -21,8 +23,6 @@ from nncdbg.presentation.stops import (
 from nncdbg.presentation.tensor_text import described
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
     from nncdbg.commands.session import CommandSession
     from nncdbg.engine.graph import Array
     from nncdbg.engine.values.values import ValueLocation
@@ -39,34 +39,7 @@ def print_(session: CommandSession, text: str) -> None:
     for expression in separated(needs("print", text)):
         result = session.debugger.evaluate(expression)
         session.debugger.convenience["_"] = result
-        session.screen.put(_shown(session, result))
-
-
-def displayed(session: CommandSession, text: str) -> Text:
-    """Return the line that shows an expression at a stop.  Raises NncdbgError."""
-    from rich.text import Text
-
-    debugger = session.debugger
-    result = debugger.evaluate(text)
-    if isinstance(result, np.ndarray) and result.ndim:
-        return described(_name_of(session, text) or text, result, layout_at(debugger, session.screen))
-    return Text(f"{text} = {_shown(session, result)}")
-
-
-def separated(text: str) -> list[str]:
-    """Return the expressions between the commas of a list, without those in brackets and quotes."""
-    parts, depth, quoted, start = [], 0, False, 0
-    for place, sign in enumerate(text):
-        if sign == '"' and text[place - 1 : place] != "\\":
-            quoted = not quoted
-        elif not quoted and sign in "([{":
-            depth += 1
-        elif not quoted and sign in ")]}":
-            depth -= 1
-        elif sign == "," and not quoted and depth == 0:
-            parts.append(text[start:place])
-            start = place + 1
-    return [part.strip() for part in (*parts, text[start:])]
+        session.screen.put(result_text(session.screen, result))
 
 
 @command("whatis", group="looking", arguments="EXPR", completes=("value", "function"))
@@ -74,7 +47,7 @@ def whatis(session: CommandSession, text: str) -> None:
     """Show the type of an expression, and a value's full name and statement."""
     from nncdbg.presentation.elements import type_of
 
-    name = _name_of(session, needs("whatis", text))
+    name = value_named(session.debugger, needs("whatis", text))
     if name is None:
         session.screen.put(str(type_of(session.debugger.evaluate(text))))
         return
@@ -111,41 +84,12 @@ def _role(session: CommandSession, place: ValueLocation) -> str:
     return "carried by the loop" if code.parent is not None else f"input of @{code.graph.name}"
 
 
-def _name_of(session: CommandSession, text: str) -> str | None:
-    """Return the value that `%h`, `%"odd name"` or plain `h` names; None for other expressions."""
-    from nncdbg.engine.errors import ExpressionError
-
-    scope = session.debugger.values
-    try:
-        return resolve_name(text, scope.has, scope.names)
-    except ExpressionError:
-        return None
-
-
-def _shown(session: CommandSession, result: Any) -> Any:
-    from rich.text import Text
-
-    from nncdbg.presentation.element_grid import grid
-    from nncdbg.presentation.elements import element, type_of
-
-    tensors = isinstance(result, tuple) and any(isinstance(item, np.ndarray) for item in result)
-    if isinstance(result, list) or tensors:
-        return Text("\n").join(
-            Text(f"[{i}] ").append_text(_shown(session, item)) for i, item in enumerate(result)
-        )
-    if isinstance(result, np.ndarray) and result.ndim:
-        return Text(f"{type_of(result)}\n").append_text(grid(result, layout=session.screen.layout))
-    if isinstance(result, (np.ndarray, np.generic)):
-        result = np.asarray(result)[()]
-    return Text(element(result) if isinstance(result, (bool, np.bool_, str, bytes)) else str(result))
-
-
 def _array(session: CommandSession, text: str) -> tuple[str, Array]:
     """The tensor that a value's name or an expression stands for, and what to call it."""
     result = session.debugger.evaluate(text)
     if not isinstance(result, (np.ndarray, np.generic, bool, int, float)):
         raise UsageError(f"`{text}` is not a tensor", hint="show it with `print`")
-    return _name_of(session, text) or text, np.asarray(result)
+    return value_named(session.debugger, text) or text, np.asarray(result)
 
 
 @command("stats", group="looking", arguments="[%value | EXPR]", repeats=True, completes=("value", "function"))

@@ -163,9 +163,10 @@ def run_python(session: CommandSession, text: str) -> None:
 
 def _namespace(session: CommandSession) -> Namespace:
     """The namespace of a session, made on first use."""
-    if session.python is None:
-        session.python = Namespace(session)
-    return session.python
+    if isinstance(session.python, Namespace):
+        return session.python
+    session.python = namespace = Namespace(session)
+    return namespace
 
 
 def _run(text: str, namespace: Namespace) -> None:

@@ -11,14 +11,15 @@ from rich.text import Text
 from nncdbg.commands.command_blocks import Block, Script
 from nncdbg.commands.command_lines import is_expression, read_commands, split_command
 from nncdbg.commands.recording import SETUP
+from nncdbg.commands.table import TABLE, resolve
 from nncdbg.engine.errors import NncdbgError, RunError, UsageError, failure_code
 from nncdbg.presentation.crash_report import report_crash
+from nncdbg.presentation.expressions import displayed
 from nncdbg.presentation.run_progress import under_way
 from nncdbg.presentation.screen import Screen
 from nncdbg.presentation.stops import fallbacks, place_of, show_stop
 
 if TYPE_CHECKING:
-    from nncdbg.commands.python_namespace import Namespace
     from nncdbg.commands.recording import Confirm
     from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.divergence.companion import Companion
@@ -43,7 +44,7 @@ class CommandSession:
     """Whether a person types at standard input, or a script does, so that Python can read it."""
 
     def __init__(self, debugger: Debugger, title: str, screen: Screen) -> None:
-        self.debugger = debugger
+        self.debugger: Debugger = debugger
         self.title = title
         self.screen = screen
         self.over = False
@@ -56,8 +57,8 @@ class CommandSession:
         """The last line that `list` has shown since the last stop."""
         self.searched = ""
         """The text of the last `search`."""
-        self.python: Namespace | None = None
-        """The names of `py` and `interact`, once they are used."""
+        self.python: object = None
+        """The `Namespace` of `py` and `interact`, once they are used."""
         self.trusts_recordings = False
         """Whether recordings may run Python code without a question."""
         self.replaying = False
@@ -114,8 +115,6 @@ class CommandSession:
 
     def dispatch(self, text: str) -> None:
         """Do what a line says: a command, or an expression, which is printed.  Raises NncdbgError."""
-        from nncdbg.commands import TABLE, resolve
-
         if self._block is not None:
             self._keep(self._block, text)
             return
@@ -319,12 +318,10 @@ class CommandSession:
 
     def show_displays(self, numbers: Iterable[int] | None = None) -> None:
         """Print displayed expressions, all or those with these numbers, with their values now."""
-        from nncdbg.commands.looking import displayed
-
         for number in self.displays if numbers is None else numbers:
             text = self.displays[number]
             try:
-                shown = displayed(self, text)
+                shown = displayed(self.debugger, self.screen, text)
             except NncdbgError as error:
                 shown = Text(f"{text}: {error.message}", "dim")
             self.screen.put_line(Text(f"{number}: ").append_text(shown))

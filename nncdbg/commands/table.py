@@ -6,14 +6,12 @@ import difflib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Any, TypeAlias
 
 from nncdbg.engine.errors import UsageError
 
-if TYPE_CHECKING:
-    from nncdbg.commands.session import CommandSession
-
-Run: TypeAlias = "Callable[[CommandSession, str], None]"
+Run: TypeAlias = Callable[[Any, str], None]
+"""``run(session, arguments)``: `session` is a CommandSession."""
 
 GROUPS = {
     "moving": "Run and step",

@@ -14,8 +14,8 @@ from nncdbg.engine.frontends import ProgramSource, load
 from nncdbg.engine.ops.declaration import revision
 from nncdbg.nan_watch.measuring.gates import USUAL, Gates
 from nncdbg.nan_watch.records import Report
-from nncdbg.nan_watch.reports import Watched
 from nncdbg.nan_watch.runs import watch_runs
+from nncdbg.nan_watch.watched import Watched
 from nncdbg.nan_watch.watching import MAX_FINDINGS, usual_allocation
 
 

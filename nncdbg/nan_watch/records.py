@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.errors import StoppedRun, failure_code
-from nncdbg.representation import RichOutput
+from nncdbg.representation import PrintedRecord, representations
 from nncdbg.stats.summary import Summary
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from nncdbg.engine.divergence.observers import Verification
-    from nncdbg.nan_watch.reports import Watched
+    from nncdbg.nan_watch.watched import Watched
 
 ROLES = ("birth", "masked", "healed", "propagated")
 """Origin; origin without effect on an output; finite result of non-finite operands; propagation."""
@@ -118,9 +120,7 @@ class WatchFinding:
 
     def __str__(self) -> str:
         """What failed, in a sentence."""
-        from nncdbg.nan_watch.reports.wording import headline
-
-        return headline(self)
+        return representations().finding(self)
 
     @property
     def line(self) -> int | None:
@@ -181,7 +181,7 @@ def _place(site: FindingSite | None) -> dict[str, Any] | None:
 
 
 @dataclass(slots=True)
-class Report(RichOutput):
+class Report(PrintedRecord):
     """The result of a watch over one run, or over all cases of a corpus.
 
     `ops` counts executed statements, `seconds` the time of the runs.  `counts` tells how many findings of
@@ -210,11 +210,13 @@ class Report(RichOutput):
 
     def __str__(self) -> str:
         """The text that `nncdbg watch` prints."""
-        from nncdbg.nan_watch.reports import FORMS, Watched
-
-        return FORMS["text"](self, self.watched or Watched()).rstrip("\n")
+        return "\n".join(line.plain for line in self.lines()).rstrip("\n")
 
     __repr__ = __str__
+
+    def lines(self) -> Iterable[Text]:
+        """Return the lines that `nncdbg watch` prints, with their styles."""
+        return representations().report_lines(self)
 
     def limit(self, most: int) -> None:
         """List at most so many findings, in their order; those that trip, then births, before all others.

@@ -15,15 +15,13 @@ from nncdbg.engine.stopping.control import Stop
 from nncdbg.engine.values.short_names import ProgramNames
 from nncdbg.engine.values.tensor import Tensor
 from nncdbg.engine.values.values import Outputs
-from nncdbg.nan_watch.records import Report
-from nncdbg.nan_watch.reports import Watched
-from nncdbg.nan_watch.reports.text import lines
 from nncdbg.notebook.markup import WIDTH, document, escape, heading, note, printed, printed_lines, table
 from nncdbg.notebook.pictures import caption, picture
 from nncdbg.presentation.divergence import print_report
 from nncdbg.presentation.elements import SMALL, elements, is_text
 from nncdbg.presentation.listing_window import Marks, window
 from nncdbg.presentation.stops import operand_names, show_stop, unique
+from nncdbg.representation import PrintedRecord
 from nncdbg.stats import Summary
 
 _LINES = 60
@@ -54,8 +52,8 @@ def _program(program: Program) -> Iterable[str]:
         yield note(f"{count - _LINES:,} more lines: use print(program) to see all")
 
 
-def _report(report: Report) -> Iterable[str]:
-    yield printed_lines(lines(report, report.watched or Watched()))
+def _printed(record: PrintedRecord) -> Iterable[str]:
+    yield printed_lines(record.lines())
 
 
 def _difference(report: DiffReport) -> Iterable[str]:
@@ -165,7 +163,7 @@ def _cells(summary: Summary) -> list[str]:
 
 _RENDERINGS: dict[type, Callable[[Any], Iterable[str]]] = {
     Program: _program,
-    Report: _report,
+    PrintedRecord: _printed,
     DiffReport: _difference,
     Debugger: _debugger,
     Stop: _stop,

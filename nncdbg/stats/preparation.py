@@ -48,7 +48,7 @@ class _Preparation:
                 # A thread that is inside LLVM when the interpreter goes away takes the process
                 # with it, so the way out waits for the dtype at hand, and no further one begins.
                 atexit.register(self.stop)
-                self.thread = BackgroundThread(target=self._work, name="nncdbg-statistics")
+                self.thread = BackgroundThread(target=self._work, name="nncdbg-compilation")
                 self.thread.start()
 
     def stop(self) -> None:

@@ -8,9 +8,8 @@ import pytest
 
 import nncdbg
 from nncdbg.commands import GROUPS, TABLE, find
-from nncdbg.commands.command_lines import is_expression, split_command
+from nncdbg.commands.command_lines import is_expression, separated, split_command
 from nncdbg.commands.completion import candidates
-from nncdbg.commands.looking import separated
 from nncdbg.commands.session import CommandSession
 from nncdbg.engine.errors import UsageError
 from nncdbg.presentation.breakpoint_syntax import StopSpec, parse_stop, split_value

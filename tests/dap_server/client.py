@@ -16,7 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any, BinaryIO
 
 from tests.dap_server import schema
@@ -25,6 +25,14 @@ TIMEOUT = 30.0
 """Seconds that a message is waited for; the machine may be busy."""
 
 Message = dict[str, Any]
+
+
+def until(reached: Callable[[], bool], what: str, timeout: float = TIMEOUT) -> None:
+    """Wait for a state that no message reports."""
+    end = monotonic() + timeout
+    while not reached():
+        assert monotonic() < end, f"not within {timeout:.0f} s: {what}"
+        sleep(0.01)
 
 
 class Client:

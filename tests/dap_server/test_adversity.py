@@ -14,7 +14,7 @@ import pytest
 
 from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.text.lexemes import name_text
-from tests.dap_server.client import Client, Message
+from tests.dap_server.client import TIMEOUT, Client, Message
 from tests.dap_server.conftest import EXAMPLES
 from tests.dap_server.conversations import conversation
 from tests.dap_server.odd_values import FLAGS
@@ -325,7 +325,7 @@ def test_the_next_client_is_served_whenever_one_vanishes(
 @contextlib.contextmanager
 def next_client(server: Server) -> Iterator[Client]:
     """The first client that is not told that another one is connected: who loads a program takes a moment."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + TIMEOUT
     while time.monotonic() < deadline:
         with server.client() as client:
             answer = client.expect_response(client.send("cancel", {}))

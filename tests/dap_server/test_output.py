@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.dap_server.client import Client, stdio_client
+from tests.dap_server.client import TIMEOUT, Client, stdio_client
 from tests.dap_server.servers import COMMAND, Server, serving
 
 LIBRARY = """
@@ -136,7 +136,7 @@ def test_a_client_that_goes_takes_an_op_that_never_ends_with_it(folder: Path) ->
         expect_stuck(client)
         client.request("disconnect")
         client.expect_end()
-        assert process.wait(20) == 1
+        assert process.wait(TIMEOUT) == 1
 
 
 def test_a_signal_ends_a_server_whose_op_never_ends(folder: Path) -> None:

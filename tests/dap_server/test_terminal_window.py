@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.dap_server.client import Client, Message
+from tests.dap_server.client import Client, Message, until
 
 pexpect = pytest.importorskip("pexpect")
 
@@ -189,10 +189,7 @@ def test_a_client_that_fails_to_open_it_is_told(client: Client, model: Path) -> 
     client.answer(asked, success=False)
     client.wait_for(lambda m: "cannot open a terminal" in m.get("body", {}).get("output", ""))
     gone = Path(asked["arguments"]["args"][-1]).parent
-    deadline = time.monotonic() + 10
-    while gone.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: not gone.exists(), "the socket's folder is gone")
     client.request("configurationDone")
     client.expect_stop("entry")
 

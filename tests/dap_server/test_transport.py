@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import stat
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +23,7 @@ from nncdbg.dap_server.transport.connection import Connection
 from nncdbg.dap_server.transport.serving import Listener
 from nncdbg.engine.errors import UsageError
 from nncdbg.terminal.main import main
-from tests.dap_server.client import socket_client
+from tests.dap_server.client import socket_client, until
 from tests.dap_server.conftest import EXAMPLES
 from tests.dap_server.servers import Server, refused_to_start, serving
 
@@ -276,10 +277,7 @@ def test_many_sessions_leave_nothing_in_the_server(server: Server, endless: Path
     before = held()
     for turn in range(12):
         session(turn % 3)
-    deadline = time.monotonic() + 5
-    while held() != before and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert held() == before
+    until(lambda: all(now <= then for now, then in zip(held(), before, strict=True)), "nothing more is held")
 
 
 # -- the end of a server -------------------------------------------------------------------------
@@ -324,6 +322,10 @@ def a_session(connection: Connection) -> Session:
     return Session(connection, Runner())
 
 
+def _client_threads() -> int:
+    return sum(each.name == "nncdbg-dap-client" for each in threading.enumerate())
+
+
 def test_a_listener_is_closed_with_its_client() -> None:
     """What it held is gone then; `nothing_left` looks."""
     listener = Listener(("127.0.0.1", 0), a_session)
@@ -333,6 +335,7 @@ def test_a_listener_is_closed_with_its_client() -> None:
     with socket_client(socket.create_connection((host, port), 30)) as client:
         client.request("initialize", INITIALIZE)
         with socket_client(socket.create_connection((host, port), 30)) as waiting:
+            until(lambda: _client_threads() == 2, "both clients have a thread")
             listener.close()
             listener.close()
             waiting.expect_end()

@@ -65,7 +65,8 @@ class Writer:
         return visible
 
     def pick(self, visible: list[str]) -> str:
-        return self.draw(st.sampled_from(visible))
+        name: str = self.draw(st.sampled_from(visible))
+        return name
 
     def _unary(self, visible: list[str]) -> str:
         result = self.name()

@@ -254,7 +254,12 @@ def test_an_interruption_that_comes_too_late_leaves_no_traps(monkeypatch: pytest
     code.patched[:] = [_trap()] * len(code.patched)
     arms = []
     original = Code.arm
-    monkeypatch.setattr(Code, "arm", lambda self: (arms.append(self), original(self))[1])
+
+    def arm(self: Code) -> Any:
+        arms.append(self)
+        return original(self)
+
+    monkeypatch.setattr(Code, "arm", arm)
     assert debugger.run().reason == "end"
     assert code in arms
     assert _trap() not in code.patched

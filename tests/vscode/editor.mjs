@@ -64,7 +64,7 @@ async function healthy(port, child) {
   throw new Error(`code-server does not answer:\n${child.said}`);
 }
 
-/** Starts all, calls `use({ page, open, host, settings })`, and ends all.  `env`: variables beside those of this process. */
+/** Starts all, calls `use({ page, open, forget, host, settings })`, and ends all.  `env`: variables beside those of this process. */
 export async function withEditor({ scratch, settings, vsix, env }, use) {
   const data = path.join(scratch, "data");
   const extensions = path.join(scratch, "extensions");
@@ -101,7 +101,14 @@ export async function withEditor({ scratch, settings, vsix, env }, use) {
       await page.goto(`http://${host}/?${query}`, { waitUntil: "domcontentloaded", timeout: 60_000 });
       await page.waitForSelector(".monaco-workbench .part.editor", { timeout: 60_000 });
     };
-    return await use({ page, open, host, settings: write });
+    /** Closes the window, and deletes what VS Code keeps in the browser: the layout, recent commands. */
+    const forget = async () => {
+      await page.goto("about:blank");
+      const client = await browser.newCDPSession(page);
+      await client.send("Storage.clearDataForOrigin", { origin: `http://${host}`, storageTypes: "indexeddb,local_storage" });
+      await client.detach();
+    };
+    return await use({ page, open, forget, host, settings: write });
   } finally {
     await browser?.close();
     end();

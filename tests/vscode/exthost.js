@@ -1,12 +1,11 @@
-// Where VS Code begins the tests that run in its extension host: those of exthost/, each with no session left over.
+// Where VS Code begins the tests that run in its extension host: those of one file of exthost/, each without an earlier session.
 
 const path = require("node:path");
 const { forget, over, plan } = require("./session");
-const { runTables } = require("./table");
+const { runTable } = require("./table");
 
-exports.run = async () => {
-  const tables = plan.themes.map((theme) => [theme, require(path.join(__dirname, "exthost", theme)).tests]);
-  await runTables(tables, plan.result, async (test) => {
+exports.run = () =>
+  runTable(require(path.join(__dirname, plan.theme)).tests, plan.result, async (test) => {
     forget();
     try {
       await test();
@@ -14,4 +13,3 @@ exports.run = async () => {
       await over();
     }
   });
-};

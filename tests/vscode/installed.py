@@ -22,9 +22,9 @@ def chromium() -> str | None:
 
 def missing() -> str | None:
     """What is not there, in a sentence; None where all is."""
-    for command in ("node", "rg"):
-        if shutil.which(command) is None:
-            return f"there is no {command} on the path"
+    for program in ("node", "rg"):
+        if shutil.which(program) is None:
+            return f"there is no {program} on the path"
     if chromium() is None:
         return "there is no chromium on the path"
     if not (INSTALLED / "node_modules" / "code-server").is_dir():
@@ -34,11 +34,21 @@ def missing() -> str | None:
     return None
 
 
+def command(script: Path, *arguments: Path) -> list[str]:
+    """The command line of a script."""
+    return ["node", str(script), *map(str, arguments)]
+
+
+def environment() -> dict[str, str]:
+    """The environment variables of a script."""
+    return {**os.environ, "NNCDBG_CHROMIUM": str(chromium())}
+
+
 def end_of(script: Path, *arguments: Path) -> tuple[int, str]:
     """What a script returns and says; it is asked to end when it takes too long."""
     process = subprocess.Popen(
-        ["node", str(script), *map(str, arguments)],
-        env={**os.environ, "NNCDBG_CHROMIUM": str(chromium())},
+        command(script, *arguments),
+        env=environment(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

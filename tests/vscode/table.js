@@ -1,4 +1,4 @@
-// Tables of tests, `{ name: async function }`, run one after the other; how each went is written down as it ends.
+// A table of tests, `{ name: async function }`, run one after the other; each result is written as soon as its test ends.
 
 const fs = require("node:fs");
 
@@ -12,21 +12,19 @@ function within(limit, promise) {
   return Promise.race([promise, late]).finally(() => clearTimeout(timer));
 }
 
-/** `tables`: [theme, tests] pairs.  `run(test, theme)` is to run one of them; its results go to the file `result`. */
-exports.runTables = async (tables, result, run) => {
+/** `run(test)` is to run one of the tests.  The file `result` has all results; until then `result`.part has the first ones. */
+exports.runTable = async (tests, result, run) => {
   const results = [];
-  for (const [theme, tests] of tables) {
-    for (const [name, test] of Object.entries(tests)) {
-      const began = Date.now();
-      let error;
-      try {
-        await within(LIMIT, run(test, theme));
-      } catch (caught) {
-        error = caught.stack;
-      }
-      results.push({ theme, name, milliseconds: Date.now() - began, error });
-      fs.writeFileSync(`${result}.part`, JSON.stringify(results, null, 1));
+  for (const [name, test] of Object.entries(tests)) {
+    const began = Date.now();
+    let error;
+    try {
+      await within(LIMIT, run(test));
+    } catch (caught) {
+      error = caught.stack;
     }
+    results.push({ name, milliseconds: Date.now() - began, error });
+    fs.writeFileSync(`${result}.part`, JSON.stringify(results, null, 1));
   }
   fs.renameSync(`${result}.part`, result);
 };

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from tests.vscode.installed import FOLDER, ROOT, VSIX, end_of, missing
+from tests.vscode.installed import FOLDER, LIMIT, ROOT, VSIX, command, environment, missing
 
 pytestmark = pytest.mark.editor
 
@@ -34,65 +36,94 @@ print("the program has ended", flush=True)
 """
 
 
-@pytest.fixture(scope="session", autouse=True)
-def all_is_there() -> None:
-    """Skips, with the reason, where something is missing."""
-    reason = missing()
-    if reason is not None:
-        pytest.skip(reason)
-
-
 def themes(kind: str, suffix: str) -> list[str]:
     """The files with tests of one kind; a new one is found by being there."""
     return sorted(each.stem for each in (FOLDER / kind).glob(f"*{suffix}"))
 
 
-THEMES = {"exthost": themes("exthost", ".js"), "screen": themes("screen", ".mjs")}
+class Editor:
+    """One VS Code in which themes run, one after the other."""
 
-Results = dict[str, list[dict[str, Any]]]
-"""Of each theme the tests that ran: `name`, `milliseconds`, and `error` where one failed."""
+    def __init__(self, scratch: Path) -> None:
+        PICTURES.mkdir(exist_ok=True)
+        self._scratch = scratch
+        self._errors = scratch / "errors.txt"
+        plan = {
+            "scratch": str(scratch),
+            "workspace": str(make_workspace(scratch)),
+            "vsix": str(VSIX),
+            "python": sys.executable,
+            "pictures": str(PICTURES),
+        }
+        (scratch / "plan.json").write_text(json.dumps(plan))
+        with self._errors.open("w") as errors:
+            self._process = subprocess.Popen(
+                command(FOLDER / "run_themes.mjs", scratch / "plan.json"),
+                env=environment(),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+
+    def run(self, theme: str) -> None:
+        """Run the tests of a theme, such as `screen/tensor`; each must pass."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        result = self._scratch / f"{theme.replace('/', '-')}.json"
+        self._process.stdin.write(json.dumps({"theme": theme, "result": str(result)}) + "\n")
+        self._process.stdin.flush()
+        limit = threading.Timer(LIMIT, self._process.terminate)
+        limit.start()
+        done = self._process.stdout.readline().strip()
+        limit.cancel()
+        seen = result if result.is_file() else result.with_name(f"{result.name}.part")
+        tests = json.loads(seen.read_text(encoding="utf-8")) if seen.is_file() else []
+        for each in tests:
+            print("FAIL" if each.get("error") else "ok  ", each["milliseconds"], "ms", each["name"])
+        print(self._errors.read_text(encoding="utf-8"))
+        assert done == theme, "the editor has ended"
+        assert tests
+        assert seen is result, "not all tests have ended"
+        failed = [f"{each['name']}: {each['error']}" for each in tests if each.get("error")]
+        assert not failed, "\n".join(failed)
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.terminate()
+            self._process.wait(30)
 
 
 @pytest.fixture(scope="session")
-def in_the_host(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """The chosen themes of `exthost/`, run in one editor."""
-    return run("run_exthost.mjs", tmp_path_factory.mktemp("host"), chosen(request, "exthost"))
+def editor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Editor]:
+    """The editor of this process of pytest; skips, with the reason, where something is missing."""
+    reason = missing()
+    if reason is not None:
+        pytest.skip(reason)
+    opened = Editor(tmp_path_factory.mktemp("editor"))
+    yield opened
+    opened.close()
 
 
-@pytest.fixture(scope="session")
-def on_the_screen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """The chosen themes of `screen/`, run in one editor."""
-    return run("run_screen.mjs", tmp_path_factory.mktemp("screen"), chosen(request, "screen"))
+@pytest.mark.parametrize("theme", themes("exthost", ".js"))
+def test_exthost(theme: str, editor: Editor) -> None:
+    editor.run(f"exthost/{theme}")
 
 
-def chosen(request: pytest.FixtureRequest, kind: str) -> list[str]:
-    """The themes that the command line has left, by `-k` or by name."""
-    ids = [each.name for each in request.session.items]
-    return [each for each in THEMES[kind] if f"test_{kind}[{each}]" in ids]
-
-
-@pytest.mark.parametrize("theme", THEMES["exthost"])
-def test_exthost(theme: str, in_the_host: Results) -> None:
-    judge(in_the_host[theme])
-
-
-@pytest.mark.parametrize("theme", THEMES["screen"])
-def test_screen(theme: str, on_the_screen: Results) -> None:
-    judge(on_the_screen[theme])
-
-
-def judge(found: list[dict[str, Any]]) -> None:
-    for each in found:
-        print("FAIL" if each.get("error") else "ok  ", each["milliseconds"], "ms", each["name"])
-    failed = [f"{each['name']}: {each['error']}" for each in found if each.get("error")]
-    assert not failed, "\n".join(failed)
-    assert found
+@pytest.mark.parametrize("theme", themes("screen", ".mjs"))
+def test_screen(theme: str, editor: Editor) -> None:
+    editor.run(f"screen/{theme}")
 
 
 def make_workspace(base: Path) -> Path:
     """A folder with blanks and other letters in its name: the examples, and models with odd names."""
     folder = base / "graph größe ws"
     shutil.copytree(ROOT / "examples", folder)
+    (folder / ".vscode").mkdir()
     save(folder / "model.onnx", ["Relu", "Neg"])
     save(folder / "changed.bin", ["Relu", "Tanh"])
     save(folder / "logarithm.bin", ["Log", "Neg"])
@@ -116,29 +147,3 @@ def save(path: Path, ops: list[str], first: str = "conv:0", second: str = "sum +
     tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in ("x", "y")]
     graph = helper.make_graph(nodes, "main", tensors[:1], tensors[1:])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
-
-
-def run(script: str, scratch: Path, themes: list[str]) -> Results:
-    """What came of the tests of the themes."""
-    result = scratch / "result.json"
-    workspace = make_workspace(scratch)
-    PICTURES.mkdir(exist_ok=True)
-    plan = {
-        "scratch": str(scratch),
-        "workspace": str(workspace),
-        "vsix": str(VSIX),
-        "python": sys.executable,
-        "result": str(result),
-        "pictures": str(PICTURES),
-        "themes": themes,
-    }
-    (scratch / "plan.json").write_text(json.dumps(plan))
-    (workspace / ".vscode").mkdir()
-    (workspace / ".vscode" / "tests.json").write_text(json.dumps(plan))
-    returned, said = end_of(FOLDER / script, scratch / "plan.json")
-    part = result.with_name("result.json.part")
-    seen = result if result.is_file() else part
-    listed = json.loads(seen.read_text(encoding="utf-8")) if seen.is_file() else []
-    assert returned == 0, said
-    assert seen is result, f"not all tests came to an end: {listed}\n{said}"
-    return {theme: [each for each in listed if each["theme"] == theme] for theme in themes}

@@ -51,7 +51,6 @@ from nncdbg.engine.ops import (  # noqa: F401
     windows,
 )
 from nncdbg.engine.ops.declaration import Op, declared, names
-from nncdbg.engine.ops.reference import reference_op
 
 __all__ = ["Op", "declared", "lookup", "names"]
 
@@ -62,4 +61,8 @@ def lookup(name: str, version: int) -> Op | None:
     One without a declaration for that version runs through `onnx.reference`, if that has it.
     """
     found = [entry for entry in declared(name) if entry.since <= version]
-    return found[-1] if found else reference_op(name, version)
+    if found:
+        return found[-1]
+    from nncdbg.engine.ops.reference import reference_op
+
+    return reference_op(name, version)

@@ -34,10 +34,12 @@ def batch_formula(attributes: Attributes, inputs: Types) -> str:
     given, rank = type_at(inputs, 0), len(sizes_at(inputs, 0))
     column = f"[-1, {', '.join(['1'] * (rank - 2))}]" if rank > 2 else "[-1]"
     lines, outputs = [], ["y"]
+    axes = [0, *range(2, rank)]
     if attributes.get("training_mode", 0):
-        axes = [0, *range(2, rank)]
         lines = [*moments_lines(axes), *running_lines(attributes["momentum"])]
         outputs = ["y", "running_mean", "running_var"]
+    elif not attributes.get("is_test", 1):
+        lines = moments_lines(axes)
     else:
         lines = [
             f"%mean_column = Reshape(%mean.wide, {column})",

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from nncdbg.engine.compilation.code import common_type
 from nncdbg.engine.dtypes import FROM_ONNX
-from nncdbg.engine.graph import DEFAULT_DOMAIN, TensorType, Type
+from nncdbg.engine.graph import DEFAULT_DOMAIN, Type
 from nncdbg.engine.ops import names as declared_names
 from nncdbg.engine.ops.schema import REQUIRED, Parameter, Schema, op_schema, schema, schema_names, version_of
 from nncdbg.engine.text.lexemes import key_text, op_text
@@ -146,22 +145,3 @@ def label(found: Signature) -> str:
     """``Conv(X: T, W: T, B?: T, group=1) -> (Y: T)``."""
     inner = [*(f.text() for f in found.inputs), *(a.text() for a in found.attributes)]
     return f"{op_text(found.name)}({', '.join(inner)}) -> ({', '.join(f.text() for f in found.outputs)})"
-
-
-def fits(formal: Formal, given: Type | None, bound: Mapping[str, str]) -> bool | None:
-    """Whether a value of this type can stand for a formal; None where nobody can tell.
-
-    `bound` maps type variables to the element types that other operands have given them.
-    """
-    if given is None:
-        return None
-    if formal.type is not None:
-        return common_type(formal.type, given) is not None
-    if not isinstance(given, TensorType):
-        return formal.dtypes == frozenset() or None
-    if formal.dtypes is not None and given.dtype not in formal.dtypes:
-        return False
-    wanted = bound.get(formal.kind)
-    if wanted is not None:
-        return given.dtype == wanted
-    return True if formal.dtypes is not None else None

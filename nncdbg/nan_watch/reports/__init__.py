@@ -1,6 +1,5 @@
 """The forms in which a report is told: one file per form, each with `render(report, watched) -> str`."""
 
-from nncdbg.nan_watch.reports.wording import Watched
 from nncdbg.nan_watch.reports.writing import FORMS, NotWritten, write
 
-__all__ = ["FORMS", "NotWritten", "Watched", "write"]
+__all__ = ["FORMS", "NotWritten", "write"]

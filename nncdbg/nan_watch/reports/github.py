@@ -13,7 +13,8 @@ from nncdbg.nan_watch.records import Report, WatchFinding
 from nncdbg.nan_watch.reports.bounds import sentence, visible
 from nncdbg.nan_watch.reports.places import is_text, relative
 from nncdbg.nan_watch.reports.rules import rule_of
-from nncdbg.nan_watch.reports.wording import Watched, explanation, headline, remarks, subject, verdict
+from nncdbg.nan_watch.reports.wording import explanation, headline, remarks, subject, verdict
+from nncdbg.nan_watch.watched import Watched
 
 _MOST = 10
 _LONGEST = 4_000

@@ -10,7 +10,8 @@ from typing import Any
 
 from nncdbg.nan_watch.records import Report, WatchFinding
 from nncdbg.nan_watch.reports.bounds import FINDINGS, OPERANDS, first
-from nncdbg.nan_watch.reports.wording import Watched, headline
+from nncdbg.nan_watch.reports.wording import headline
+from nncdbg.nan_watch.watched import Watched
 
 _LONGEST = 1_000
 """Characters of a string; names are whole below that, since scripts look them up."""

@@ -13,7 +13,8 @@ from xml.etree.ElementTree import Element, SubElement
 from nncdbg.nan_watch.records import FAILED, TRIPPED, Case, Report, WatchFinding
 from nncdbg.nan_watch.reports.bounds import NAME, SENTENCE, sentence, visible
 from nncdbg.nan_watch.reports.rules import rule_of
-from nncdbg.nan_watch.reports.wording import Watched, explanation, headline, remarks, subject, verdict
+from nncdbg.nan_watch.reports.wording import explanation, headline, remarks, subject, verdict
+from nncdbg.nan_watch.watched import Watched
 
 _MOST_CASES = 10_000
 """Cases that are written one by one."""

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from nncdbg.nan_watch.records import FAILED, OK, TRIPPED, Report, WatchFinding
 from nncdbg.nan_watch.reports.bounds import left_out, sentence, visible
 from nncdbg.nan_watch.reports.wording import (
-    Watched,
     explanation,
     headline,
     remarks,
@@ -19,6 +18,7 @@ from nncdbg.nan_watch.reports.wording import (
     value_of,
     verdict,
 )
+from nncdbg.nan_watch.watched import Watched
 
 _ROWS = 50
 """Findings, and cases, in the tables."""

@@ -20,15 +20,8 @@ from nncdbg.nan_watch.reports.bounds import FINDINGS, NOTES, STATEMENT, first, s
 from nncdbg.nan_watch.reports.json import strict
 from nncdbg.nan_watch.reports.places import is_text, uri
 from nncdbg.nan_watch.reports.rules import Rule, rule_of
-from nncdbg.nan_watch.reports.wording import (
-    Watched,
-    explanation,
-    headline,
-    place,
-    statement,
-    subject,
-    told_in_full,
-)
+from nncdbg.nan_watch.reports.wording import explanation, headline, place, statement, subject, told_in_full
+from nncdbg.nan_watch.watched import Watched
 from nncdbg.version import __version__
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from nncdbg.nan_watch.records import OK, TRIPPED, Case, Report
 from nncdbg.nan_watch.reports.bounds import left_out, sentence, visible
 from nncdbg.nan_watch.reports.wording import (
-    Watched,
     explanation,
     headline,
     in_passing,
@@ -20,6 +19,7 @@ from nncdbg.nan_watch.reports.wording import (
     unlisted_of_chain,
     verdict,
 )
+from nncdbg.nan_watch.watched import Watched
 
 if TYPE_CHECKING:
     from rich.text import Text

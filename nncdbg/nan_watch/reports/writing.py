@@ -11,7 +11,7 @@ from typing import TypeAlias
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.nan_watch.records import Report
 from nncdbg.nan_watch.reports import github, json, junit, markdown, sarif, text
-from nncdbg.nan_watch.reports.wording import Watched
+from nncdbg.nan_watch.watched import Watched
 
 Form: TypeAlias = Callable[[Report, Watched], str]
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from nncdbg.nan_watch.baselines.recording import Recording
     from nncdbg.nan_watch.measuring.gates import Gates
     from nncdbg.nan_watch.records import Report
-    from nncdbg.nan_watch.reports import Watched
+    from nncdbg.nan_watch.watched import Watched
     from nncdbg.presentation.screen import Screen
 
 _FILES = ("junit", "sarif", "markdown")
@@ -139,7 +139,7 @@ def _check(parser: Parser, options: Namespace) -> None:
 
 def _watch(options: Namespace, screen: Screen) -> int:
     from nncdbg.nan_watch.measuring.gates import Gates
-    from nncdbg.nan_watch.reports import Watched
+    from nncdbg.nan_watch.watched import Watched
 
     program = chosen_program(options)
     inputs, dims = given_inputs(options)

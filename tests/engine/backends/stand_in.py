@@ -18,7 +18,7 @@ class DeviceArray:
 
     __array_priority__ = 100
     __slots__ = ("__weakref__", "_numbers", "_space")
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
     def __init__(self, space: StandIn, numbers: Any) -> None:
         assert not numbers.dtype.hasobject, "no objects on a device"

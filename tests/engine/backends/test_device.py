@@ -15,6 +15,7 @@ from nncdbg.engine.backends import backend as backend_of
 from nncdbg.engine.backends import cupy as device
 from nncdbg.engine.backends.summing import COLUMNS, Composed, source_for
 from nncdbg.engine.errors import RunError, UnsupportedOp, UsageError
+from nncdbg.engine.graph import Array
 from nncdbg.stats import summarize
 from nncdbg.stats.inspection import row_of
 from tests.engine.backends.calls import call, call_of, results_of
@@ -177,7 +178,8 @@ def test_random_numbers_are_those_of_numpy(xp: StandIn) -> None:
         debugger.run()
         assert debugger.outputs is not None
         drawn.append(debugger.outputs["r"])
-    np.testing.assert_array_equal(*drawn)
+    first, second = drawn
+    np.testing.assert_array_equal(first, second)
 
 
 # -- what has no kernel ---------------------------------------------------------------------------
@@ -260,7 +262,7 @@ def test_most_cases_have_a_kernel(xp: StandIn) -> None:
     assert sum(run(case, backend) for case in some) > 0.6 * len(some)
 
 
-TENSORS = {
+TENSORS: dict[str, Array] = {
     "plain": np.array([[1.5, -2.5], [0.0, 4.0]], np.float32),
     "with NaN and Inf": np.array([np.nan, 1, -np.inf, np.inf, 2, np.nan], np.float64),
     "nothing finite": np.array([np.nan, np.inf], np.float16),
@@ -279,7 +281,7 @@ def test_rows_of_the_device_are_those_of_the_host(name: str, xp: StandIn) -> Non
     with np.errstate(all="ignore"):
         Composed(xp)(xp.asarray(tensor), row)
     assert xp.waits == 0
-    np.testing.assert_allclose(row.get(), row_of(summarize(tensor)), rtol=1e-9)
+    np.testing.assert_allclose(row.get(), np.array(row_of(summarize(tensor))), rtol=1e-9)
 
 
 def test_the_stand_in_refuses_what_cupy_refuses(xp: StandIn) -> None:
@@ -310,7 +312,7 @@ def test_rows_and_kernels_on_a_device() -> None:
         backend.summarize(there, row)  # The first call compiles.
         with cupyx.allow_synchronize(False):
             backend.summarize(there, row)
-        np.testing.assert_allclose(backend.to_host(row), row_of(summarize(tensor)), rtol=1e-9)
+        np.testing.assert_allclose(backend.to_host(row), np.array(row_of(summarize(tensor))), rtol=1e-9)
 
 
 def test_the_fused_source_has_no_place_left_open() -> None:

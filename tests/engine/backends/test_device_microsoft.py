@@ -27,4 +27,5 @@ def test_op_on_a_device_equals_numpy(row: Row, monkeypatch: pytest.MonkeyPatch) 
         assert stop.reason == "end", stop.detail
         assert debugger.outputs is not None
         results.append([np.asarray(value) for value in debugger.outputs.values()])
-    compare(*results, 1e-5, 1e-6)
+    there, here = results
+    compare(there, here, 1e-5, 1e-6)

@@ -85,7 +85,7 @@ def test_set_again_after_going_back():
     to_the_op(debugger)
     debugger.set_value("%b", 5, (0, 0))
     assert debugger.run().reason == "end"
-    np.testing.assert_array_equal(debugger.outputs["y"], np.float32([[6, 1, 1], [1, 1, 1]]))
+    np.testing.assert_array_equal(debugger.outputs["y"], np.array([[6, 1, 1], [1, 1, 1]], np.float32))
 
 
 def test_a_result_that_is_missing_is_named():
@@ -104,11 +104,11 @@ def test_every_iteration_gets_the_result_and_one_can_be_changed_after_it():
     debugger.step_over()
     debugger.set_value("%t", [10, 20])
     assert debugger.run().reason == "end"
-    np.testing.assert_array_equal(debugger.outputs["y"], np.float32([13, 25]))
+    np.testing.assert_array_equal(debugger.outputs["y"], np.array([13, 25], np.float32))
 
 
 def test_files(tmp_path):
-    np.save(tmp_path / "b.npy", np.float32([[1, 2, 3], [4, 5, 6]]))
+    np.save(tmp_path / "b.npy", np.array([[1, 2, 3], [4, 5, 6]], np.float32))
     np.save(tmp_path / "wide.npy", np.zeros((2, 3)))
     debugger = stopped(folder=tmp_path)
     debugger.set_value("%b", "b.npy")
@@ -150,7 +150,7 @@ def test_only_results_of_that_statement_are_awaited():
 def test_text_sets_any_value():
     debugger = stopped()
     debugger.set_value("%a", "arange")
-    np.testing.assert_array_equal(debugger.value("%a"), np.float32([[0, 1, 2], [3, 4, 5]]))
+    np.testing.assert_array_equal(debugger.value("%a"), np.array([[0, 1, 2], [3, 4, 5]], np.float32))
 
 
 def test_the_hint_names_the_backend_and_the_command():

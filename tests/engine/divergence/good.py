@@ -37,7 +37,7 @@ class Good:
         one = self.a()
         b = None if self.b is None else nncdbg.load(self.b())
         # What a backend has no kernel for runs on NumPy, on both sides.
-        fields = {} if self.backend is None else {"backend_b": self.backend, "fallback": True}
+        fields: dict[str, Any] = {} if self.backend is None else {"backend_b": self.backend, "fallback": True}
         return nncdbg.diff(nncdbg.load(one), b, self.inputs(one), **fields)
 
 
@@ -113,12 +113,16 @@ def _data(case: Any, model: Any) -> dict[str, Any] | None:
 EXPORTED = Path(__file__).parents[2] / "models" / "exported"
 
 
+def _optimized(path: Path) -> Any:
+    return optimized(onnx.load(path))
+
+
 def exported() -> Iterator[Good]:
     """Models of PyTorch's exporters, against onnxruntime, their optimized form and each other."""
     for path in sorted(EXPORTED.glob("*.onnx")):
         load = partial(onnx.load, path)
         yield Good(f"{path.stem} on onnxruntime", load, backend="onnxruntime")
-        yield Good(f"{path.stem}, optimized", load, lambda load=load: optimized(load()))
+        yield Good(f"{path.stem}, optimized", load, partial(_optimized, path))
         other = path.with_name(path.name.replace("_dynamo.", "_script."))
         if other != path and other.exists():
             yield Good(f"{path.stem} and {other.stem}", load, partial(onnx.load, other))

@@ -187,8 +187,8 @@ def first_rows(array: Any) -> Any:
 
 
 HALVING = {"kernel_shape": [2, 2], "strides": [2, 2]}
-HALF_PIXEL = {"coordinate_transformation_mode": "half_pixel"}
-CORNERS = {"coordinate_transformation_mode": "align_corners"}
+HALF_PIXEL: dict[str, Any] = {"coordinate_transformation_mode": "half_pixel"}
+CORNERS: dict[str, Any] = {"coordinate_transformation_mode": "align_corners"}
 F16, F32 = {"to": onnx.TensorProto.FLOAT16}, {"to": onnx.TensorProto.FLOAT}
 deep_encoder = partial(making.encoder, 8)
 deep_residual = partial(making.residual, 12)

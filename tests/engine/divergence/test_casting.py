@@ -43,7 +43,8 @@ def test_casting_gets_past_an_op_that_takes_f32_only(dtype: str) -> None:
         assert debugger.run().reason == "end"
         assert debugger.outputs["y"].dtype == kind
         results.append(debugger.outputs["y"].astype(np.float64))
-    np.testing.assert_allclose(*results, rtol=0.02, atol=0.01)
+    first, second = results
+    np.testing.assert_allclose(first, second, rtol=0.02, atol=0.01)
 
 
 def test_diff_pairs_the_statements_around_inserted_casts() -> None:

@@ -73,8 +73,10 @@ def check_undo(machine: Machine, *, micro: nncdbg.Debugger | None = None) -> Cou
         stacks.append(positions(machine))
         for repeat in (True, False):
             formula = micro.micro_program() if micro is not None else None
-            outcome = machine.step() if formula is None else machine.push_formula(formula)
-            assert getattr(outcome, "error", None) is None
+            if formula is None:
+                assert getattr(machine.step(), "error", None) is None
+            else:
+                machine.push_formula(formula)
             transfer = machine.last_transfer
             if transfer is not None and repeat:
                 stack = positions(machine)

@@ -7,6 +7,7 @@ import struct
 import sys
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ DEVIATION = np.array([0.229, 0.224, 0.225], np.float32)
 
 def read(path: Path, steps: str, dtype: str, *shape: int | str | None, folder: Path | None = None):
     """The array and the note for an input of this type; `steps` with its colon."""
-    graph = Graph("main", inputs=[Value("x", TensorType(dtype, shape))])
+    graph = Graph("main", inputs=(Value("x", TensorType(dtype, shape)),))
     bound = bind(graph, {"x": f"{path}{steps}"}, folder=folder)
     (note,) = bound.notes
     return bound.arrays["x"], str(note)
@@ -47,7 +48,7 @@ def photo(tmp_path):
     return saved(tmp_path / "photo.png", COLOURS)
 
 
-def saved(path: Path, pixels: np.ndarray | Image.Image, **options: object) -> Path:
+def saved(path: Path, pixels: np.ndarray | Image.Image, **options: Any) -> Path:
     image = pixels if isinstance(pixels, Image.Image) else Image.fromarray(pixels)
     image.save(path, **options)
     return path
@@ -121,7 +122,7 @@ def test_wrong_steps_are_usage_errors(steps, message):
 )
 @pytest.mark.parametrize("dtype", ["u8", "i16", "i64"])
 def test_integer_inputs_take_pixels_exactly(photo, dtype, shape, steps, expected):
-    graph = Graph("main", inputs=[Value("x", TensorType(dtype, shape))])
+    graph = Graph("main", inputs=(Value("x", TensorType(dtype, shape)),))
     array = bind(graph, {"x": f"{photo}{steps}"}).arrays["x"]
     assert array.dtype == dtypes.NUMPY[dtype]
     np.testing.assert_array_equal(array, expected, strict=False)
@@ -133,7 +134,7 @@ def test_integer_inputs_take_pixels_exactly(photo, dtype, shape, steps, expected
 def test_float_inputs_equal_numpy_bit_for_bit(photo, dtype, steps):
     array, note = read(photo, f":{steps}", dtype, 1, 3, 6, 8)
     real = np.float64 if dtype == "f64" else np.float32
-    values = COLOURS.astype(real)
+    values: Any = COLOURS.astype(real)
     expected = {
         "raw": values,
         "/255": values / real(255),
@@ -428,7 +429,7 @@ def test_a_name_of_hidden_characters_is_shown_escaped(tmp_path):
 
 
 def test_paths_relative_to_the_folder_and_path_objects(photo):
-    graph = Graph("main", inputs=[Value("x", TensorType("u8", (6, 8, 3)))])
+    graph = Graph("main", inputs=(Value("x", TensorType("u8", (6, 8, 3))),))
     by_text = bind(graph, {"x": "photo.png"}, folder=photo.parent).arrays["x"]
     by_path = bind(graph, {"x": photo}).arrays["x"]
     np.testing.assert_array_equal(by_text, COLOURS)
@@ -444,7 +445,7 @@ def test_paths_relative_to_the_folder_and_path_objects(photo):
 def test_a_sequence_takes_images_of_several_sizes(tmp_path, photo):
     small = saved(tmp_path / "small.png", COLOURS[:2])
     element = TensorType("u8", (None, None, 3))
-    bound = bind(Graph("main", inputs=[Value("x", SequenceType(element))]), {"x": [str(photo), small]})
+    bound = bind(Graph("main", inputs=(Value("x", SequenceType(element)),)), {"x": [str(photo), small]})
     assert [array.shape for array in bound.arrays["x"]] == [(6, 8, 3), (2, 8, 3)]
     assert [str(note) for note in bound.notes] == [
         "input %x[0]: photo.png, 8x6 RGB, raw 0..255, HWC",
@@ -453,7 +454,7 @@ def test_a_sequence_takes_images_of_several_sizes(tmp_path, photo):
 
 
 def test_symbols_take_the_size_of_the_image(photo):
-    graph = Graph("main", inputs=[Value("x", TensorType("u8", ("N", 3, "H", "W")))])
+    graph = Graph("main", inputs=(Value("x", TensorType("u8", ("N", 3, "H", "W"))),))
     assert bind(graph, {"x": str(photo)}).dims == {"N": 1, "H": 6, "W": 8}
     with pytest.raises(InputError, match="axis 2 is H=6, but H=7"):
         bind(graph, {"x": str(photo)}, {"H": 7})
@@ -461,7 +462,7 @@ def test_symbols_take_the_size_of_the_image(photo):
 
 def test_an_input_without_a_type_is_refused(photo):
     with pytest.raises(InputError, match="its type is not known"):
-        bind(Graph("main", inputs=[Value("x")]), {"x": str(photo)})
+        bind(Graph("main", inputs=(Value("x"),)), {"x": str(photo)})
 
 
 PROGRAM = """graph @main(%x: f32[1,3,6,8]) -> (%y: f32[1,3,6,8]) {

@@ -7,6 +7,7 @@ import os
 import pickle
 import tracemalloc
 import zipfile
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -347,12 +348,15 @@ def test_a_part_of_a_mapped_file_is_read_by_itself(tmp_path):
     assert npy.read_part(array) is array
 
 
-SPECS = {
+SPECS: dict[str, tuple[TensorType, Any]] = {
     "16000": (TensorType("i64", ()), np.array(16000)),
     "-3.5e-2": (TensorType("f32", ()), np.float32(-0.035)),
     "true": (TensorType("bool", ()), np.array(True)),
     "[1, 2,3]": (TensorType("i64", (3,)), np.array([1, 2, 3])),
-    "[[0.5, nan], [-inf, 1]]": (TensorType("f16", (2, 2)), np.float16([[0.5, np.nan], [-np.inf, 1]])),
+    "[[0.5, nan], [-inf, 1]]": (
+        TensorType("f16", (2, 2)),
+        np.array([[0.5, np.nan], [-np.inf, 1]], np.float16),
+    ),
     '["a", "b"]': (TensorType("str", (2,)), np.array(["a", "b"], object)),
     "zeros[2,3]": (TensorType("f32", ("N", "?")), np.zeros((2, 3), np.float32)),
     "ones[]": (TensorType("f64", ()), np.ones(())),

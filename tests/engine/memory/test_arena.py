@@ -99,6 +99,11 @@ def test_the_text_is_the_same_under_every_allocator() -> None:
     assert all(lines == texts["plain"] for lines in texts.values())
 
 
+def peak_bytes(debugger: nncdbg.Debugger) -> int:
+    assert isinstance(debugger.allocation, ArenaAllocation)
+    return debugger.allocation.heap.peak_bytes
+
+
 def test_memory_is_used_again() -> None:
     debugger = started(CHAIN, "arena")
     addresses = []
@@ -107,9 +112,10 @@ def test_memory_is_used_again() -> None:
         pc = frame.pc
         debugger.step_over()
         if pc < len(frame.code.nodes):
-            addresses.append(address_of(frame.slots[frame.code.targets[pc]]))
+            result: Any = frame.slots[frame.code.targets[pc]]
+            addresses.append(address_of(result))
     assert len(set(addresses)) == 2 < len(addresses)
-    assert debugger.allocation.heap.peak_bytes == 2 * 128
+    assert peak_bytes(debugger) == 2 * 128
 
 
 @pytest.mark.parametrize("allocator", ARENAS)
@@ -271,7 +277,7 @@ def test_a_loop_runs_in_the_memory_of_two_iterations() -> None:
 }"""
     for allocator in ARENAS:
         debugger = finished(text, allocator)
-        assert debugger.allocation.heap.peak_bytes <= 3 * 128
+        assert peak_bytes(debugger) <= 3 * 128
 
 
 def test_the_allocation_can_be_given() -> None:

@@ -11,6 +11,7 @@ import pytest
 import nncdbg
 from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.memory import inspected
+from nncdbg.engine.memory.inspected import InspectedAllocation
 from tests.engine.memory.conftest import write_beside
 
 Declare = Callable[..., str]
@@ -297,4 +298,5 @@ def test_marks_of_unwritten_tensors_go_with_the_tensors() -> None:
     debugger = nncdbg.Debugger(model, {"x": data("f32", (3,))}, history=0)
     assert debugger.run().reason == "end"
     debugger.machine.journal.clear()
+    assert isinstance(debugger.allocation, InspectedAllocation)
     assert len(debugger.allocation.unwritten) <= 1

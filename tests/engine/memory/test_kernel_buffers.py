@@ -160,7 +160,12 @@ def test_the_debugger_stops_at_the_kernel(kernel: str) -> None:
 def test_without_a_watch_over_memory_a_kernel_gets_the_module_itself(kernel: None) -> None:
     seen: list[Any] = []
     declaration._DECLARED.pop("mine.Kernel")
-    nncdbg.op("mine.Kernel")(lambda xp, x: seen.append(xp) or x + 0)
+
+    @nncdbg.op("mine.Kernel")
+    def kernel_with_xp(xp: Any, x: Any) -> Any:
+        seen.append(xp)
+        return x + 0
+
     for allocator, own in (("plain", True), ("debug", False)):
         debugger = nncdbg.Debugger(nncdbg.parse(TEXT), {"x": X}, allocator=allocator)
         debugger.run()

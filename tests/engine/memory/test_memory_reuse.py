@@ -150,13 +150,14 @@ def test_the_new_owner_is_named_and_the_values_shown() -> None:
 
 
 def test_a_loop_names_the_iteration() -> None:
+    visits = 0
+
     def early_in_the_third(code: Code, pc: int) -> Sequence[int]:
         nonlocal visits
         if "t" in code.slot_of and pc == 0:
             visits += 1
         return shortened("t")(code, pc) if visits == 3 else by_liveness(code, pc)
 
-    visits = 0
     difference = found(BLOCKS, early_in_the_third)
     assert (difference.line, difference.iteration) == (19, 2)
 
@@ -291,14 +292,14 @@ def test_a_program_that_fails_with_any_memory_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("one", "other", "same"),
     [
-        (np.float32([0.0]), np.float32([-0.0]), False),
-        (np.uint32([0x7FC00000]).view("f4"), np.uint32([0x7FC00001]).view("f4"), True),
-        (np.float32([np.nan, 1]), np.float32([np.nan, 2]), False),
-        (np.float32([1]), np.float64([1]), False),
-        (np.int8([1, 2]), np.int8([1, 2]), True),
+        (np.array([0.0], np.float32), np.array([-0.0], np.float32), False),
+        (np.array([0x7FC00000], np.uint32).view("f4"), np.array([0x7FC00001], np.uint32).view("f4"), True),
+        (np.array([np.nan, 1], np.float32), np.array([np.nan, 2], np.float32), False),
+        (np.array([1], np.float32), np.array([1], np.float64), False),
+        (np.array([1, 2], np.int8), np.array([1, 2], np.int8), True),
         (np.array(["a", None], object), np.array(["a", None], object), True),
-        ([np.int8([1])], [np.int8([1])], True),
-        ([np.int8([1])], [np.int8([2])], False),
+        ([np.array([1], np.int8)], [np.array([1], np.int8)], True),
+        ([np.array([1], np.int8)], [np.array([2], np.int8)], False),
         (None, None, True),
         (None, np.int8(0), False),
     ],
@@ -314,4 +315,5 @@ def test_blocks_of_the_arena_are_aligned() -> None:
         is_op = frame.code.instructions[pc][0] is not None
         debugger.step_into()
         if is_op:
-            assert address_of(frame.slots[frame.code.targets[pc]]) % 64 == 0
+            result: Any = frame.slots[frame.code.targets[pc]]
+            assert address_of(result) % 64 == 0

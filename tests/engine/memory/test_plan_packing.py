@@ -10,6 +10,7 @@ import pytest
 
 import nncdbg
 from nncdbg.engine.divergence.played import Player
+from nncdbg.engine.memory.buffers import address_of
 from nncdbg.engine.memory.packing import pack
 from nncdbg.engine.memory.placed import PlacedAllocation
 from nncdbg.engine.memory.plan_file import PlacedPlan, parse_plan
@@ -92,18 +93,17 @@ def placed(allocation: PlacedAllocation) -> nncdbg.Debugger:
 
 def test_results_stand_where_the_plan_says() -> None:
     plan = plan_of(CHAIN)
-    debugger = placed(PlacedAllocation(plan))
+    allocation = PlacedAllocation(plan)
+    debugger = placed(allocation)
     wanted = {name: place.offset for (_, name), place in plan.places.items()}
     seen = {}
     while not debugger.machine.ended:
         frame = debugger.machine.frames[-1]
         debugger.step_over()
-        content = frame.slots[frame.code.targets[frame.pc - 1]] if not debugger.machine.ended else None
-        if content is not None:
-            base = debugger.allocation._space.memory.__array_interface__["data"][0]
-            seen[frame.code.nodes[frame.pc - 1].outputs[0].name] = (
-                content.__array_interface__["data"][0] - base
-            )
+        if not debugger.machine.ended:
+            content: Any = frame.slots[frame.code.targets[frame.pc - 1]]
+            base = address_of(allocation._space.memory)
+            seen[frame.code.nodes[frame.pc - 1].outputs[0].name] = address_of(content) - base
     assert seen == wanted
     assert debugger.outputs is not None
     expected = nncdbg.Debugger(CHAIN, {"x": X})
@@ -123,7 +123,8 @@ def test_going_back_is_a_replay_in_a_new_arena(poison: bool) -> None:
     debugger.step_over()
     np.testing.assert_allclose(debugger.value("%h").sum(), 1, 1e-6)
     debugger.run()
-    np.testing.assert_array_equal((debugger.outputs or {})["y"], first)
+    assert debugger.outputs is not None
+    np.testing.assert_array_equal(debugger.outputs["y"], first)
 
 
 def test_a_debugger_stops_where_a_plan_misleads_a_statement() -> None:

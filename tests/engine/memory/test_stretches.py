@@ -69,7 +69,7 @@ def test_a_look_in_the_middle_changes_nothing(allocator: str) -> None:
     debugger = started(allocator)
     debugger.run()
     first, memory = state(debugger), bytes_of(debugger)
-    looks = []
+    looks: list[list[Any]] = []
     for _ in range(3):
         debugger.restart()
         looks.append([])

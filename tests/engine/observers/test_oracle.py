@@ -217,11 +217,12 @@ graph @inner(%a: f32[...], %b: f32[...]) -> (%s: f32[...]) {
 
 def test_an_error_about_sizes_says_where_they_were_bound() -> None:
     debugger = nncdbg.Debugger(nncdbg.parse(SIZES), {"x": x_of(3, 4), "y": x_of(5, 4), "k": np.array([3])})
-    stop = debugger.run()
-    assert stop.error.message.startswith("Add: ")
-    assert "[3,4]" in stop.error.message
-    assert "[5,4]" in stop.error.message
-    assert set(stop.error.operands) == {
+    error = debugger.run().error
+    assert isinstance(error, nncdbg.NncdbgError)
+    assert error.message.startswith("Add: ")
+    assert "[3,4]" in error.message
+    assert "[5,4]" in error.message
+    assert set(error.operands) == {
         "%a: f32[3,4]",
         "%t: f32[5,4]",
         "N=3 is axis 0 of input %x",
@@ -239,8 +240,9 @@ graph @main(%x: f32[N], %y: f32[M], %z: f32[K]) -> (%r: f32[...]) {
 }
 """
     debugger = nncdbg.Debugger(nncdbg.parse(text), {"x": x_of(3), "y": x_of(5), "z": x_of(3)})
-    told = debugger.run().error.operands
-    assert [line for line in told if "axis" in line] == [
+    error = debugger.run().error
+    assert isinstance(error, nncdbg.NncdbgError)
+    assert [line for line in error.operands if "axis" in line] == [
         "N=3 is axis 0 of input %x",
         "M=5 is axis 0 of input %y",
     ]

@@ -173,15 +173,20 @@ def execute(
     return tuple(result) if isinstance(result, (tuple, list)) else (result,)
 
 
+def sizes_of(concrete: TensorType) -> tuple[int, ...]:
+    """The sizes of a type that has no symbols."""
+    assert concrete.shape is not None
+    return tuple(size for size in concrete.shape if isinstance(size, int))
+
+
 def execute_into(
     op: Op, version: int, attributes: dict[str, Any], inputs: Sequence[Any], inferred: TensorType
 ) -> Any:
     """Run the kernel into a buffer of the inferred type that is full of NaN or 0x7F bytes."""
     assert inferred.concrete, f"{op.name} accepts out, so its type must follow from its inputs' types"
-    assert inferred.shape is not None
-    dtype = NUMPY[inferred.dtype]
-    size = int(np.prod(inferred.shape)) * dtype.itemsize
-    out = np.full(size, 0x7F if dtype.kind in "biu" else 0xFF, np.uint8).view(dtype).reshape(inferred.shape)
+    dtype, sizes = NUMPY[inferred.dtype], sizes_of(inferred)
+    size = int(np.prod(sizes)) * dtype.itemsize
+    out = np.full(size, 0x7F if dtype.kind in "biu" else 0xFF, np.uint8).view(dtype).reshape(sizes)
     with np.errstate(all="ignore"):
         returned = op.bind(np, complete(op.name, version, attributes), out=True)(*inputs, out)
     assert returned is out, f"{op.name} must return the buffer it was given"

@@ -151,7 +151,7 @@ def test_conv_integer_agrees_with_runtime(attributes: dict[str, Any]) -> None:
     rng = np.random.default_rng(4)
     x = rng.integers(0, 256, (2, 4, 6, 6)).astype(np.uint8)
     weight = rng.integers(0, 256, (4, 4 // attributes.get("group", 1), 3, 3)).astype(np.uint8)
-    check_all("ConvInteger", [x, weight, np.uint8(7)[...], np.uint8(3)[...]], attributes)
+    check_all("ConvInteger", [x, weight, np.array(7, np.uint8), np.array(3, np.uint8)], attributes)
 
 
 def inferred(
@@ -160,7 +160,8 @@ def inferred(
     op = declared(name)
     assert op.infer is not None
     types = [None if shape is None else TensorType("f32", shape) for shape in shapes]
-    return op.infer(complete(name, OPSET, attributes), types)[0]
+    inferred: TensorType | None = op.infer(complete(name, OPSET, attributes), types)[0]
+    return inferred
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from nncdbg.engine.dtypes import FLOATS, name_of
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.ops.influence import CHECK, Application
 from nncdbg.engine.ops.influence_selection import LOSING
-from tests.engine.ops.influence_samples import Sample, by_entry, entries
+from tests.engine.ops.samples import Sample, by_entry, entries
 
 ENTRIES = by_entry(1)
 

@@ -148,7 +148,7 @@ def test_matmul_integer_agrees(zeros: Any) -> None:
         wide = [array.astype(np.int64) for array in (*inputs, rows, columns)]
         assert result.tolist() == ((wide[0] - wide[2][:, None]) @ (wide[1] - wide[3])).tolist()
         return
-    check_all("MatMulInteger", [*inputs, *(np.uint8(zero)[...] for zero in zeros)], {})
+    check_all("MatMulInteger", [*inputs, *(np.array(zero, np.uint8) for zero in zeros)], {})
 
 
 def test_det_of_stacks() -> None:
@@ -163,7 +163,8 @@ def inferred(name: str, shapes: list[Any], attributes: dict[str, Any]) -> Tensor
     infer = declared(name).infer
     assert infer is not None
     types = [None if shape is None else TensorType("f32", shape) for shape in shapes]
-    return infer(complete(name, OPSET, attributes), types)[0]
+    inferred: TensorType | None = infer(complete(name, OPSET, attributes), types)[0]
+    return inferred
 
 
 @pytest.mark.parametrize(

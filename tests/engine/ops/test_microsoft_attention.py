@@ -205,7 +205,7 @@ for interleaved in (0, 1):
     cache = (f(20, D // 2), f(20, D // 2))
     for dtype in (np.float32, np.float16):
         caches = [each.astype(dtype) for each in cache]
-        tolerance = {"rtol": 1e-2, "atol": 1e-3} if dtype is np.float16 else {}
+        tolerance: dict[str, Any] = {"rtol": 1e-2, "atol": 1e-3} if dtype is np.float16 else {}
         for x, places in (
             (f(B, S, H, dtype=dtype), np.array([3])),
             (f(B, S, H, dtype=dtype), GENERATOR.integers(0, 20, (B, S))),

@@ -25,7 +25,7 @@ def ids(high: int, *shape: int) -> Any:
 
 def row(op: str, *inputs: Any, outputs: Any = 1, **attributes: Any) -> Row:
     narrow = any(array is not None and array.dtype == np.float16 for array in inputs)
-    tolerance = {"rtol": 1e-2, "atol": 1e-3} if narrow else {}
+    tolerance: dict[str, Any] = {"rtol": 1e-2, "atol": 1e-3} if narrow else {}
     return Row(MICROSOFT + op, inputs, attributes, outputs, **tolerance)
 
 

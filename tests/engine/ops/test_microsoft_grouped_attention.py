@@ -51,7 +51,7 @@ def row(
         inputs += [f(LONGEST, D // 2, dtype=dtype), f(LONGEST, D // 2, dtype=dtype)]
     for index, array in (extra or {}).items():
         inputs += [None] * (index - len(inputs)) + [array]
-    tolerance = {"rtol": 1e-2, "atol": 2e-3} if dtype is np.float16 else {}
+    tolerance: dict[str, Any] = {"rtol": 1e-2, "atol": 2e-3} if dtype is np.float16 else {}
     given = {"num_heads": N, "kv_num_heads": G, **attributes}
     return Row("com.microsoft.GroupQueryAttention", inputs, given, 3, title=title, **tolerance)
 

@@ -75,8 +75,8 @@ ROWS.append(
     )
 )
 
-for kind in (np.uint8, np.int8):
-    pooled = u8(2, 9, 8, 3).view(kind)
+for dtype in (np.uint8, np.int8):
+    pooled = u8(2, 9, 8, 3).view(dtype)
     ROWS.append(row("NhwcMaxPool", pooled, kernel_shape=[3, 3]))
     ROWS.append(row("NhwcMaxPool", pooled, kernel_shape=[2, 3], strides=[2, 1], pads=[1, 1, 0, 1]))
 
@@ -111,10 +111,10 @@ REGIONS = np.array(
     [[0, 0, 1, 1], [0.2, 0.1, 0.9, 0.7], [-0.3, 0.5, 0.6, 1.4], [0.8, 0.9, 0.1, 0.2]], np.float32
 )
 for mode in ("bilinear", "nearest"):
-    for size in ([4, 5], [1, 3]):
-        images, sizes = np.array([0, 1, 1, 0], np.int32), np.array(size, np.int32)
-        attributes = {"mode": mode, "extrapolation_value": 9.0}
-        ROWS.append(row("CropAndResize", f(2, 3, 6, 7), REGIONS, images, sizes, **attributes))
+    for crop in ([4, 5], [1, 3]):
+        images, sizes = np.array([0, 1, 1, 0], np.int32), np.array(crop, np.int32)
+        crop_attributes: dict[str, Any] = {"mode": mode, "extrapolation_value": 9.0}
+        ROWS.append(row("CropAndResize", f(2, 3, 6, 7), REGIONS, images, sizes, **crop_attributes))
 
 
 def lstm_row(kind: Any, *, direction: str = "forward", per_row: bool = False, lengths: Any = None) -> Row:
@@ -147,8 +147,8 @@ def lstm_row(kind: Any, *, direction: str = "forward", per_row: bool = False, le
     )
 
 
-for kind in (np.uint8, np.int8):
-    ROWS += [lstm_row(kind), lstm_row(kind, direction="bidirectional"), lstm_row(kind, direction="reverse")]
+for dtype in (np.uint8, np.int8):
+    ROWS += [lstm_row(dtype, direction=direction) for direction in ("forward", "bidirectional", "reverse")]
 ROWS.append(lstm_row(np.int8, per_row=True))
 
 

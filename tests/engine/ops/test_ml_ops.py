@@ -25,7 +25,7 @@ TREE: dict[str, Any] = {
     "nodes_truenodeids": [1, 0, 0],
     "nodes_values": [0.2, 0.0, 0.0],
 }
-CLASSES = {
+CLASSES: dict[str, Any] = {
     "class_ids": [0, 1, 2, 0, 1, 2],
     "class_nodeids": [1, 1, 1, 2, 2, 2],
     "class_treeids": [0] * 6,
@@ -33,14 +33,14 @@ CLASSES = {
     "classlabels_strings": ["a", "b", "c"],
     "post_transform": "SOFTMAX",
 }
-TARGETS = {
+TARGETS: dict[str, Any] = {
     "n_targets": 1,
     "target_ids": [0, 0],
     "target_nodeids": [1, 2],
     "target_treeids": [0, 0],
     "target_weights": [1.5, -2.5],
 }
-VECTORS = {
+VECTORS: dict[str, Any] = {
     "kernel_type": "RBF",
     "kernel_params": [0.5, 0.0, 3.0],
     "coefficients": [1.0, -1.0],
@@ -48,7 +48,7 @@ VECTORS = {
     "n_supports": 2,
     "rho": [0.1],
 }
-LINEAR = {
+LINEAR: dict[str, Any] = {
     "coefficients": [0.1, -0.2, 0.3, 0.4, 0.5, -0.6, 0.7, -0.8, 0.9],
     "intercepts": [0.1, 0.2, 0.3],
     "classlabels_ints": [0, 1, 2],

@@ -170,13 +170,14 @@ def test_reshape_of_an_empty_batch() -> None:
 
 def test_forms_of_opset_1() -> None:
     x = f(2, 3)
-    for name, attributes, expected in [
+    forms: list[tuple[str, dict[str, Any], Any]] = [
         ("Reshape", {"shape": (3, 2)}, x.reshape(3, 2)),
         ("Pad", {"paddings": (1, 0, 0, 1)}, np.pad(x, ((1, 0), (0, 1)))),
         ("Concat", {}, x),
         ("Max", {"consumed_inputs": (0,)}, x),
         ("Clip", {"max": 0.5}, np.minimum(x, np.float32(0.5))),
-    ]:
+    ]
+    for name, attributes, expected in forms:
         op = lookup(name, 1)
         assert op is not None
         (y,) = execute(op, 1, attributes, [x])

@@ -34,7 +34,7 @@ def run(name: str, version: int, inputs: tuple[Any, ...] = (), outputs: int = 1,
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "f64"])
 @pytest.mark.parametrize("like", [False, True])
 def test_normal_has_mean_and_scale(dtype: str, like: bool) -> None:
-    settings = {"mean": 3.0, "scale": 0.5, "dtype": ONNX[dtype]}
+    settings: dict[str, Any] = {"mean": 3.0, "scale": 0.5, "dtype": ONNX[dtype]}
     if like:
         x = run("RandomNormalLike", 22, (np.zeros(COUNT, np.int8),), **settings)
     else:
@@ -48,7 +48,7 @@ def test_normal_has_mean_and_scale(dtype: str, like: bool) -> None:
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize("like", [False, True])
 def test_uniform_fills_its_range(dtype: str, like: bool) -> None:
-    settings = {"low": -2.0, "high": 6.0}
+    settings: dict[str, Any] = {"low": -2.0, "high": 6.0}
     if like:
         x = run("RandomUniformLike", 1, (np.zeros(COUNT, NUMPY[dtype]),), **settings)
     else:

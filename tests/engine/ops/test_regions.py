@@ -61,8 +61,8 @@ def test_other_floats_are_those_of_f32(dtype: str) -> None:
 def test_on_a_device_nothing_is_converted_unasked() -> None:
     device = StandIn()
     x, rois = normal(4, 2, 3, 7, 9), np.array([[0, 0, 0, 8, 6], [1, 2, 1, 5, 5]], np.float32)
-    given = {"pooled_shape": (2, 3), "spatial_scale": 1.0}
-    there = max_roi_pool(device, device.asarray(x), device.asarray(rois), **given)  # type: ignore[arg-type]
+    given: dict[str, Any] = {"pooled_shape": (2, 3), "spatial_scale": 1.0}
+    there = max_roi_pool(device, device.asarray(x), device.asarray(rois), **given)
     np.testing.assert_array_equal(there.get(), max_roi_pool(np, x, rois, **given))
 
 

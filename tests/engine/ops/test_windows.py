@@ -63,8 +63,8 @@ def test_windows_are_numpy_windows(kernel: list[int], strides: Any, dilations: A
     given_ones = {key: value for key, value in attributes.items() if value is not None}
     (result,) = check_kernel("nncdbg.Windows", [x], given_ones, version=1)
     axes = list(range(4 - len(kernel), 4))
-    spread = [(k - 1) * d + 1 for k, d in zip(kernel, dilations or [1] * len(kernel), strict=True)]
-    expected = np.lib.stride_tricks.sliding_window_view(x, spread, axis=axes)
+    spread: list[int] = [(k - 1) * d + 1 for k, d in zip(kernel, dilations or [1] * len(kernel), strict=True)]
+    expected = np.lib.stride_tricks.sliding_window_view(x, tuple(spread), axis=tuple(axes))
     for axis, stride, dilation in zip(
         axes, strides or [1] * len(kernel), dilations or [1] * len(kernel), strict=True
     ):

@@ -16,7 +16,7 @@ from nncdbg.engine.process.threads import parsed
 
 
 def test_a_parser_that_another_thread_disturbed_is_called_again() -> None:
-    calls = []
+    calls: list[None] = []
 
     def parse() -> str:
         calls.append(None)

@@ -58,7 +58,8 @@ def test_the_next_iteration_computes_the_value(debugger: nncdbg.Debugger) -> Non
 def test_both_edits_hold_after_a_restart(debugger: nncdbg.Debugger) -> None:
     debugger.set_value("a", 10)
     debugger.set_value("x", 5)
-    outputs = debugger.run() and debugger.outputs["y"]
+    debugger.run()
+    outputs = debugger.outputs["y"]
     debugger.restart()
     debugger.run()
     np.testing.assert_array_equal(debugger.outputs["y"], outputs)

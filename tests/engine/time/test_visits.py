@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 Moment = tuple[tuple[str | int, ...], int]
 
 
-def debugger_of(name: str, **options: str) -> nncdbg.Debugger:
+def debugger_of(name: str, **options: Any) -> nncdbg.Debugger:
     return nncdbg.Debugger(nncdbg.load(str(EXAMPLES / name)), **options)
 
 

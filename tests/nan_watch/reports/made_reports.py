@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nncdbg.engine.errors import RunError
 from nncdbg.nan_watch.records import Case, FindingSite, Operand, Report, WatchFinding
-from nncdbg.nan_watch.reports import Watched
+from nncdbg.nan_watch.watched import Watched
 from nncdbg.stats.summary import Summary
 
 TEXT = """#nncdbg 1

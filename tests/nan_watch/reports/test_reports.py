@@ -17,7 +17,8 @@ from nncdbg.nan_watch.reports import FORMS
 from nncdbg.nan_watch.reports.bounds import sentence, visible
 from nncdbg.nan_watch.reports.rules import CAUSES, rule_of
 from nncdbg.nan_watch.reports.text import lines
-from nncdbg.nan_watch.reports.wording import Watched, headline
+from nncdbg.nan_watch.reports.wording import headline
+from nncdbg.nan_watch.watched import Watched
 from nncdbg.presentation.short_statements import FittedText
 from nncdbg.textual_repr.printer import listing
 from tests.nan_watch.reports.made_reports import HOSTILE_NAMES, REPORTS, WATCHED, failed, of_text, plain

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from nncdbg.engine.compilation.code import common_type
+from nncdbg.engine.graph import TensorType, Type
 from nncdbg.engine.ops.schema import version_of
 from nncdbg.engine.ops.signatures import Formal, Signature, op_signature
 from nncdbg.engine.text.lexemes import name_text
@@ -28,3 +32,22 @@ def _graph_signature(analysis: Analysis, name: str) -> Signature | None:
     ]
     comment = "\n".join(chunk.block.comment) if chunk.block is not None else ""
     return Signature(f"@{name}", formals[0], formals[1], (), comment)
+
+
+def fits(formal: Formal, given: Type | None, bound: Mapping[str, str]) -> bool | None:
+    """Whether a value of this type can stand for a formal; None where nobody can tell.
+
+    `bound` maps type variables to the element types that other operands have given them.
+    """
+    if given is None:
+        return None
+    if formal.type is not None:
+        return common_type(formal.type, given) is not None
+    if not isinstance(given, TensorType):
+        return formal.dtypes == frozenset() or None
+    if formal.dtypes is not None and given.dtype not in formal.dtypes:
+        return False
+    wanted = bound.get(formal.kind)
+    if wanted is not None:
+        return given.dtype == wanted
+    return True if formal.dtypes is not None else None

@@ -1,4 +1,4 @@
-"""Sample statements of every op: ONNX's own cases of one node, and own ones where it has none."""
+"""Sample statements of every op: ONNX's own cases of one node, and the table `STATEMENTS`."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ BROADCAST = {"broadcast": 1, "axis": 1}
 HEADS = {"q_num_heads": 1, "kv_num_heads": 1}
 IMAGE = f(1, 2, 4, 4)
 
-OWN: list[tuple[Any, ...]] = [
+STATEMENTS: list[tuple[Any, ...]] = [
     *((name, 1, BROADCAST, (f(2, 3, 4), f(3))) for name in ("Add", "Sub", "Mul", "Div")),
     ("Pow", 1, BROADCAST, (f(2, 3, 4, low=0.5), f(3))),
     *((name, 1, BROADCAST, (f(2, 3, 4), f(3))) for name in ("Equal", "Greater", "Less")),
@@ -127,13 +127,17 @@ def _has_kernel(op: Op) -> bool:
     return op.kernel is not None or op.ufunc is not None
 
 
+def sample_of(
+    name: str, version: int, attributes: Mapping[str, Any], operands: Sequence[Any], outputs: int = 1
+) -> Sample:
+    """The sample of a row of the table."""
+    op = lookup(name, version)
+    assert op is not None, name
+    return Sample(op, version, complete(name, version, attributes), operands, outputs)
+
+
 def _own() -> Iterator[Sample]:
-    for name, version, attributes, operands, *outputs in OWN:
-        op = lookup(name, version)
-        assert op is not None, name
-        if not _has_kernel(op):
-            continue
-        yield Sample(op, version, complete(name, version, attributes), operands, *outputs)
+    return (sample for sample in (sample_of(*row) for row in STATEMENTS) if _has_kernel(sample.op))
 
 
 @cache

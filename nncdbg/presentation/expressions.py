@@ -1,0 +1,50 @@
+"""Results of expressions as text: those of `print`, and the lines of `display`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.text import Text
+
+from nncdbg.engine.errors import ExpressionError
+from nncdbg.engine.expression import resolve_name
+from nncdbg.presentation.element_grid import grid
+from nncdbg.presentation.elements import element, type_of
+from nncdbg.presentation.stops import layout_at
+from nncdbg.presentation.tensor_text import described
+
+if TYPE_CHECKING:
+    from nncdbg.engine.debugger import Debugger
+    from nncdbg.presentation.screen import Screen
+
+
+def displayed(debugger: Debugger, screen: Screen, text: str) -> Text:
+    """Return the line that shows an expression at a stop.  Raises NncdbgError."""
+    result = debugger.evaluate(text)
+    if isinstance(result, np.ndarray) and result.ndim:
+        return described(value_named(debugger, text) or text, result, layout_at(debugger, screen))
+    return Text(f"{text} = {result_text(screen, result)}")
+
+
+def value_named(debugger: Debugger, text: str) -> str | None:
+    """Return the value that `%h`, `%"odd name"` or plain `h` names; None for other expressions."""
+    scope = debugger.values
+    try:
+        return resolve_name(text, scope.has, scope.names)
+    except ExpressionError:
+        return None
+
+
+def result_text(screen: Screen, result: Any) -> Text:
+    """Return the result of an expression as `print` shows it: a number, or type and elements."""
+    tensors = isinstance(result, tuple) and any(isinstance(item, np.ndarray) for item in result)
+    if isinstance(result, list) or tensors:
+        return Text("\n").join(
+            Text(f"[{i}] ").append_text(result_text(screen, item)) for i, item in enumerate(result)
+        )
+    if isinstance(result, np.ndarray) and result.ndim:
+        return Text(f"{type_of(result)}\n").append_text(grid(result, layout=screen.layout))
+    if isinstance(result, (np.ndarray, np.generic)):
+        result = np.asarray(result)[()]
+    return Text(element(result) if isinstance(result, (bool, np.bool_, str, bytes)) else str(result))

@@ -1,0 +1,122 @@
+"""Checks of one declared op against what its kernel does, by a sample statement."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from nncdbg.engine.diagnosis.explaining import cause_of, legal
+from nncdbg.engine.dtypes import FLOATS, name_of
+from nncdbg.engine.errors import NncdbgError
+from nncdbg.engine.graph import Inline, Node, Value
+from nncdbg.engine.ops.causes.places import flat
+from nncdbg.engine.ops.declaration import Content
+from nncdbg.engine.ops.schema import split
+from nncdbg.textual_repr.printer import print_statement
+from tests.engine.diagnosis.births import births
+from tests.engine.differentiation.gradients import check
+from tests.engine.ops.one_node import assert_same, by_formula, by_kernel
+from tests.engine.ops.samples import Sample
+
+OFFSET = 0.0137
+"""Moves the operands of a sample away from 0 and 1, where slopes of activations jump."""
+
+SPECIAL = (0.0, -1.0, 1e-30, 6e4, 3e38, np.inf, -np.inf)
+"""Numbers that make ops give NaN or Inf."""
+
+
+def is_float(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and name_of(value.dtype) in FLOATS
+
+
+def check_formula(sample: Sample) -> None:
+    """The formula gives what the kernel gives."""
+    given = {key: value for key, value in sample.attributes.items() if value is not None}
+    wanted = by_kernel(sample.op.name, sample.operands, given, count=sample.outputs, version=sample.version)
+    found = by_formula(sample.op.name, sample.operands, given, version=sample.version)
+    common = min(len(found), len(wanted))
+    assert_same(found[:common], wanted[:common])
+
+
+def check_gradient(sample: Sample) -> None:
+    """The gradient by the float operands is that of finite differences in f64."""
+    operands = {
+        f"x{number}": value.astype(np.float64) + OFFSET if is_float(value) else value
+        for number, value in enumerate(sample.operands)
+    }
+    node = Node(sample.op.name, tuple(operands), (Value("y"),), _written(sample))
+    floats = [name for name, value in operands.items() if is_float(value)]
+    loss = "%loss = ReduceSum(%y, keepdims=0)"
+    check(
+        [print_statement(node), loss],
+        operands,
+        floats,
+        opset=13 if split(sample.op.name)[0] else sample.version,
+    )
+
+
+def _written(sample: Sample) -> dict[str, Any]:
+    given = {key: value for key, value in sample.attributes.items() if value is not None}
+    return {key: Inline(value) if isinstance(value, np.ndarray) else value for key, value in given.items()}
+
+
+def check_causes(sample: Sample) -> None:
+    """Each NaN or Inf that special numbers lead to has a cause."""
+    op = sample.op
+    for number in SPECIAL:
+        operands = [_with(value, number) for value in sample.operands]
+        try:
+            found = [
+                *births(op.name, operands, sample.attributes, sample.version, sample.outputs, "abcdefgh")
+            ]
+        except (NncdbgError, ValueError, TypeError, RuntimeError, LookupError, ArithmeticError):
+            continue  # The op refuses such operands.
+        for birth in found:
+            cause = cause_of(birth)
+            assert cause.name not in ("unknown", "kernel") or legal(birth, [None] * len(operands)), (
+                birth,
+                cause,
+            )
+
+
+def _with(value: Any, number: float) -> Any:
+    if not is_float(value) or not value.size:
+        return value
+    changed = value.copy()
+    with np.errstate(all="ignore"):
+        changed.flat[0] = number
+    return changed
+
+
+def check_facts(sample: Sample) -> None:
+    """The results are what the fields of the declaration say."""
+    op, operands = sample.op, sample.operands
+    results = sample.run(operands)
+    floats = [each for each in flat(results) if is_float(each)]
+    if op.content is Content.MOVED:
+        held = [value for value in flat(operands) if isinstance(value, np.ndarray)]
+        kinds = {value.dtype for value in held}
+        elements = {item for value in held for item in value.reshape(-1).tolist()} | {0}
+        moved = [each for each in flat(results) if each.dtype in kinds]
+        assert all(item in elements for each in moved for item in each.reshape(-1).tolist())
+    if op.content is Content.SIZES:
+        other = [np.zeros_like(value) for value in operands]
+        assert all(np.array_equal(a, b) for a, b in zip(results, sample.run(other), strict=True))
+    if op.bounds is not None:
+        low, high = op.bounds
+        assert all(((each >= low) & (each <= high)).all() for each in floats)
+    if op.shares is not None:
+        axis = sample.attributes.get("axis", -1)
+        rest = tuple(range(axis % results[0].ndim, results[0].ndim)) if op.since < 13 else axis
+        np.testing.assert_allclose(op.shares(results[0]).sum(axis=rest), 1, rtol=1e-5)
+    if op.rectifies:
+        below = [_with(value, -100.0) if number == 0 else value for number, value in enumerate(operands)]
+        least = sample.attributes.get("min", operands[1] if len(operands) > 1 else 0)
+        assert sample.run(below)[0].flat[0] in (0, -100 + sample.attributes.get("bias", 0), np.min(least))
+    if op.training_operand is not None and len(operands) <= op.training_operand:
+        assert not op.draws(operands)
+    if op.pointwise and floats and operands and is_float(operands[0]):
+        part = [value[:1] if getattr(value, "ndim", 0) == results[0].ndim else value for value in operands]
+        if results[0].ndim and all(np.shape(value)[:1] == (len(results[0]),) for value in operands[:1]):
+            np.testing.assert_array_equal(results[0][:1], sample.run(part)[0])
