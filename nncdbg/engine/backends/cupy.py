@@ -22,7 +22,7 @@ from nncdbg.engine.backends import Call, Execute, Kernels
 from nncdbg.engine.backends.arrays import bind_over
 from nncdbg.engine.backends.summing import Summing, summing
 from nncdbg.engine.errors import UnsupportedOp, UsageError
-from nncdbg.engine.ops.declaration import Content
+from nncdbg.engine.ops.influence import Content
 
 SMALL = 1024
 """Elements up to which integers that were computed on the host stay there."""

@@ -54,7 +54,7 @@ class Diagnosing:
     def cause(self, finding: Finding) -> Diagnosis:
         """The cause of a NaN, an Inf or an integer fault of a statement, and where within its op."""
         from nncdbg.engine.diagnosis.explaining import cause_of_fault
-        from nncdbg.engine.diagnosis.kernels import kernel_at_fault
+        from nncdbg.engine.diagnosis.recomputed import kernel_at_fault
         from nncdbg.engine.diagnosis.within import diagnose, diagnose_overflow
 
         birth = self.birth(finding)

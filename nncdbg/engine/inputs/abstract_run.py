@@ -34,7 +34,8 @@ from nncdbg.engine.graph import (
     without_sizes,
 )
 from nncdbg.engine.ops import lookup
-from nncdbg.engine.ops.declaration import Content, Op
+from nncdbg.engine.ops.declaration import Op
+from nncdbg.engine.ops.influence import Content
 from nncdbg.engine.ops.schema import complete, version_of
 from nncdbg.engine.ops.valid_integers import Integers, known_type
 

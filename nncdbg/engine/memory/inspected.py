@@ -27,7 +27,7 @@ from nncdbg.engine.memory.kernel_buffers import KernelBuffers
 from nncdbg.engine.memory.proof import misused
 from nncdbg.engine.memory.stretches import KnownSteps
 from nncdbg.engine.observers.statistics_log import MASK, ROW_BYTES, StatisticsLog
-from nncdbg.engine.ops.declaration import Content
+from nncdbg.engine.ops.influence import Content
 from nncdbg.engine.ops.planning import measure_of
 from nncdbg.stats.inspection import Flag, Inspector, fill, inspect_plain, inspector, is_pattern
 

@@ -17,7 +17,7 @@ from nncdbg.engine.compilation.linking import Binding, Execute
 from nncdbg.engine.findings import Finding
 from nncdbg.engine.memory.debug import DebugAllocation
 from nncdbg.engine.memory.inspected import INF, NAN
-from nncdbg.engine.ops.declaration import Content
+from nncdbg.engine.ops.influence import Content
 from nncdbg.stats.finiteness import is_finite
 
 

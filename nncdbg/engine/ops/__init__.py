@@ -18,6 +18,7 @@ import nncdbg.engine.ops.microsoft.quantized_products
 import nncdbg.engine.ops.microsoft.recurrent
 import nncdbg.engine.ops.microsoft.rotary
 import nncdbg.engine.ops.microsoft.tensors  # noqa: F401
+from nncdbg.engine.graph import DEFAULT_DOMAIN
 from nncdbg.engine.ops import (  # noqa: F401
     activation,
     batch_normalization,
@@ -51,6 +52,13 @@ from nncdbg.engine.ops import (  # noqa: F401
     windows,
 )
 from nncdbg.engine.ops.declaration import Op, declared, names
+from nncdbg.engine.ops.microsoft.schemas import DOMAINS, MicrosoftSchemas
+from nncdbg.engine.ops.onnx_schemas import OnnxSchemas
+from nncdbg.engine.ops.schema import register_schemas
+
+register_schemas(OnnxSchemas())
+register_schemas(OnnxSchemas(), DEFAULT_DOMAIN, "ai.onnx.ml")
+register_schemas(MicrosoftSchemas(), DEFAULT_DOMAIN, *DOMAINS)
 
 __all__ = ["Op", "declared", "lookup", "names"]
 

@@ -66,7 +66,7 @@ def relu(xp: ModuleType, x: Any, *, out: Any = None) -> Any:
     ),
     vjp=gradients.leaky_relu,
     influence=POINTWISE,
-    cause="activations.sloped",
+    cause="pointwise.sloped",
     zeros="zeros.no_positive_input",
 )
 def leaky_relu(xp: ModuleType, x: Any, *, alpha: float) -> Any:
@@ -100,7 +100,7 @@ def prelu_formula(attributes: Attributes, inputs: Types) -> str:
     formula=prelu_formula,
     vjp=gradients.prelu,
     influence=POINTWISE.roughly,
-    cause="activations.sloped",
+    cause="pointwise.sloped",
 )
 def prelu(xp: ModuleType, x: Any, slope: Any) -> Any:
     """x, scaled by a learned slope below 0; slope broadcasts to x."""
@@ -129,7 +129,7 @@ def prelu_by_channel(xp: ModuleType, x: Any, slope: Any) -> Any:
         "%y.wide = Where(%positive, %x.wide, %curve)",
     ),
     influence=POINTWISE,
-    cause="activations.gated",
+    cause="pointwise.gated",
 )
 def elu(xp: ModuleType, x: Any, *, alpha: float) -> Any:
     """x above 0, alpha (exp(x) - 1) below."""
@@ -151,7 +151,7 @@ def elu(xp: ModuleType, x: Any, *, alpha: float) -> Any:
         "%y.wide = Mul(%unscaled, {gamma})",
     ),
     influence=POINTWISE,
-    cause="activations.gated",
+    cause="pointwise.gated",
 )
 def selu(xp: ModuleType, x: Any, *, alpha: float, gamma: float) -> Any:
     """gamma times (x above 0, alpha (exp(x) - 1) below)."""
@@ -173,7 +173,7 @@ def selu(xp: ModuleType, x: Any, *, alpha: float, gamma: float) -> Any:
         "%y.wide = Add(%above, %curve)",
     ),
     influence=POINTWISE,
-    cause="activations.gated",
+    cause="pointwise.gated",
 )
 def celu(xp: ModuleType, x: Any, *, alpha: float) -> Any:
     """max(0, x) + min(0, alpha (exp(x / alpha) - 1))."""
@@ -230,7 +230,7 @@ def _sigmoid_of(xp: ModuleType, x: Any, target: Any) -> None:
     influence=POINTWISE,
     rectifies=True,
     bounds=(0.0, 1.0),
-    cause="activations.gated",
+    cause="pointwise.gated",
     zeros="zeros.no_positive_input",
 )
 def hard_sigmoid(xp: ModuleType, x: Any, *, alpha: float, beta: float) -> Any:
@@ -251,7 +251,7 @@ def hard_sigmoid(xp: ModuleType, x: Any, *, alpha: float, beta: float) -> Any:
     ),
     influence=POINTWISE,
     rectifies=True,
-    cause="activations.gated",
+    cause="pointwise.gated",
 )
 def hard_swish(xp: ModuleType, x: Any) -> Any:
     """x times HardSigmoid(x) of slope 1/6 and offset 1/2."""
@@ -292,7 +292,7 @@ def softplus(xp: ModuleType, x: Any) -> Any:
     infer=same_as(0),
     formula=pointwise("%size = Abs(%x.wide)", "%one = Add(%size, 1)", "%y.wide = Div(%x.wide, %one)"),
     influence=POINTWISE,
-    cause="activations.gated",
+    cause="pointwise.gated",
 )
 def softsign(xp: ModuleType, x: Any) -> Any:
     """x / (1 + |x|)."""
@@ -308,7 +308,7 @@ def softsign(xp: ModuleType, x: Any) -> Any:
         *SOFTPLUS, "%soft = Add(%above, %log)", "%gate = Tanh(%soft)", "%y.wide = Mul(%x.wide, %gate)"
     ),
     influence=POINTWISE,
-    cause="activations.gated",
+    cause="pointwise.gated",
 )
 def mish(xp: ModuleType, x: Any) -> Any:
     """x tanh(Softplus(x))."""
@@ -348,7 +348,7 @@ def gelu_formula(attributes: Attributes, inputs: Types) -> str:
     accepts_out=True,
     formula=gelu_formula,
     influence=POINTWISE,
-    cause="activations.gated",
+    cause="pointwise.gated",
 )
 def gelu(xp: ModuleType, x: Any, *, approximate: str, out: Any = None) -> Any:
     """x times the normal distribution function of x, exactly or by its tanh approximation."""
@@ -379,7 +379,7 @@ def gelu(xp: ModuleType, x: Any, *, approximate: str, out: Any = None) -> Any:
         "%scaled = Mul(%x.wide, {alpha})", "%gate = Sigmoid(%scaled)", "%y.wide = Mul(%x.wide, %gate)"
     ),
     influence=POINTWISE,
-    cause="activations.gated",
+    cause="pointwise.gated",
 )
 def swish(xp: ModuleType, x: Any, *, alpha: float) -> Any:
     """x Sigmoid(alpha x)."""
@@ -403,7 +403,7 @@ def thresholded_relu(xp: ModuleType, x: Any, *, alpha: float) -> Any:
     return settled(xp, xp.where(wide <= alpha, 0, wide), x.dtype)
 
 
-@op("Shrink", since=9, infer=same_as(0), influence=POINTWISE, rectifies=True, cause="activations.gated")
+@op("Shrink", since=9, infer=same_as(0), influence=POINTWISE, rectifies=True, cause="pointwise.gated")
 def shrink(xp: ModuleType, x: Any, *, bias: float, lambd: float) -> Any:
     """x + bias below -lambd, x - bias above lambd, 0 between."""
     wide = widened(xp, x)

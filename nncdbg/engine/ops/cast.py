@@ -14,8 +14,8 @@ from nncdbg.engine.dtypes import NUMPY, name_of
 from nncdbg.engine.errors import GraphError, RunError
 from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops import gradient_shape as gradients
-from nncdbg.engine.ops.declaration import Content, op
-from nncdbg.engine.ops.influence import MOVED, POINTWISE, Infinities, of_first
+from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.influence import MOVED, POINTWISE, Content, Infinities, of_first
 from nncdbg.engine.ops.integer_faults import cast_as_other, cast_by_attribute
 from nncdbg.engine.ops.types import Attributes, Types, at, element_type, same_as
 
@@ -25,7 +25,7 @@ _HALF_BYTES = {"i4": 4, "u4": 4, "f4e2m1fn": 4, "i2": 2, "u2": 2}
 """Bit widths of the types that NumPy stores in a whole byte."""
 
 
-@op("Identity", since=1, infer=same_as(0), vjp=gradients.identity, influence=MOVED, content=Content.MOVED)
+@op("Identity", since=1, infer=same_as(0), vjp=gradients.identity, influence=MOVED)
 def identity(xp: Any, x: Any) -> Any:
     """The input itself.  ONNX Identity since 1."""
     return x

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nncdbg.engine.graph import Dim
-from nncdbg.engine.ops.rules import agree, need_rank
-from nncdbg.engine.ops.types import Types, at, shape_at
+from nncdbg.engine.ops.types import Types, agree, at, need_rank, shape_at
 
 
 def need_channels(inputs: Types, names: Sequence[str]) -> Dim:

@@ -12,9 +12,9 @@ from nncdbg.engine.dtypes import NUMPY, name_of
 from nncdbg.engine.errors import GraphError, RunError, UnsupportedOp
 from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops import valid_integers as valid
-from nncdbg.engine.ops.declaration import Content, op
+from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.gradient import nothing
-from nncdbg.engine.ops.influence import NOTHING, RESIZED
+from nncdbg.engine.ops.influence import NOTHING, RESIZED, Content
 from nncdbg.engine.ops.precision import is_narrow
 from nncdbg.engine.ops.shape import ranked
 from nncdbg.engine.ops.types import Attributes, Types, at, element_type, shape_at, typed

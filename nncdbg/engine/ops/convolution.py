@@ -19,9 +19,8 @@ from nncdbg.engine.ops.formula import LARGE, formula_text, in_precision, sizes_a
 from nncdbg.engine.ops.influence import probed
 from nncdbg.engine.ops.influence_products import counted
 from nncdbg.engine.ops.precision import settled, widened
-from nncdbg.engine.ops.rules import agree, need_rank
 from nncdbg.engine.ops.scratch import scratch
-from nncdbg.engine.ops.types import Attributes, Types, at, shape_at, typed
+from nncdbg.engine.ops.types import Attributes, Types, agree, at, need_rank, shape_at, typed
 from nncdbg.engine.ops.windows import Axis, axes_of, padded, taps, window_view
 
 STRIP_ELEMENTS = 1 << 21

@@ -16,13 +16,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import Enum
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, Unpack, cast
 
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.graph import TensorType
-from nncdbg.engine.ops.influence import EVERYTHING, Influence
+from nncdbg.engine.ops.influence import EVERYTHING, Content, Influence
 from nncdbg.engine.ops.types import Infer
 from nncdbg.engine.ops.valid_integers import IntegerRule
 
@@ -70,19 +69,6 @@ LegalRule: TypeAlias = "Callable[[Birth, Sequence[Maker]], bool]"
 """`rule(birth, makers)`: whether the infinities in a result are legal by definition; see `Op.legal`."""
 
 
-class Content(Enum):
-    """What the results of an op hold."""
-
-    COMPUTED = "numbers that the op computes"
-    MOVED = "elements of its operands, or of an attribute"
-    CAST = "elements of the first operand, converted to another type"
-    UPDATED = "the first operand, some of it overwritten"
-    BOUNDED = "elements of its operands, or numbers between fixed bounds"
-    SIZES = "the sizes of an operand whose elements the op does not read"
-    CONSTANT = "the value of an attribute"
-    GENERATED = "a pattern that does not depend on the elements of an operand"
-
-
 @dataclass(frozen=True, slots=True)
 class Op:
     """One op from one opset version on."""
@@ -126,7 +112,7 @@ class Op:
     squares: Squares | None = None
     """For an op that adds up squares: an overflow leaves finite, wrong results (`ops/squares.py`)."""
     content: Content = Content.COMPUTED
-    """What its results hold; only computed results can be NaN or Inf if no operand is."""
+    """What its results hold, by default that of its row of influence; see `Content`."""
     sources: tuple[int, ...] | None = (0,)
     """For an op that moves elements: the operands whose elements the results hold; None: all."""
     host_operands: tuple[int, ...] = ()
@@ -324,7 +310,8 @@ def op(name: str, **fields: Unpack[OpFields]) -> Callable[[_AnyKernel], _AnyKern
     """
 
     def enter(kernel: _AnyKernel) -> _AnyKernel:
-        given: Any = {**facts_of(name), **fields}
+        row = fields.get("influence", EVERYTHING)
+        given: Any = {"content": row.content, **facts_of(name), **fields}
         declare(Op(name=name, kernel=kernel, doc=kernel.__doc__ or "", **given))
         return kernel
 

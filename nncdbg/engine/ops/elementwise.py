@@ -14,7 +14,7 @@ import numpy as np
 
 from nncdbg.engine.ops import gradient_pointwise as gradients
 from nncdbg.engine.ops import valid_integers as valid
-from nncdbg.engine.ops.declaration import Content, Formula, Op, declare, op
+from nncdbg.engine.ops.declaration import Formula, Op, declare, op
 from nncdbg.engine.ops.formula import formula_text, type_at
 from nncdbg.engine.ops.gradient import nothing
 from nncdbg.engine.ops.influence import POINTWISE, Infinities
@@ -365,7 +365,6 @@ def _where_types(attributes: Attributes, types: Types) -> Types:
     accepts_out=True,
     vjp=gradients.where,
     influence=WHERE,
-    content=Content.MOVED,
     sources=(1, 2),
 )
 def where(xp: Any, condition: Any, x: Any, y: Any, *, out: Any = None) -> Any:

@@ -13,8 +13,8 @@ from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import Dim
 from nncdbg.engine.ops import gradient_shape as gradients
 from nncdbg.engine.ops import valid_integers as valid
-from nncdbg.engine.ops.declaration import Content, op
-from nncdbg.engine.ops.influence import MOVED, RESIZED
+from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.influence import MOVED, RESIZED, Content
 from nncdbg.engine.ops.influence_products import (
     GATHERED,
     GATHERED_ELEMENTS,
@@ -54,7 +54,6 @@ def _gather_shape(attributes: Attributes, types: Types) -> Shape | None:
     vjp=gradients.moved("Gather", repeats=True),
     integers=valid.indices(1),
     influence=GATHERED,
-    content=Content.MOVED,
 )
 def gather(xp: Any, x: Any, indices: Any, *, axis: int) -> Any:
     """The slices of `x` along `axis` that `indices` name; its axes stand there.  ONNX Gather since 1."""
@@ -72,7 +71,6 @@ def _gather_elements_types(attributes: Attributes, types: Types) -> Types:
     vjp=gradients.gathered_elements,
     integers=valid.indices(1),
     influence=GATHERED_ELEMENTS,
-    content=Content.MOVED,
 )
 def gather_elements(xp: Any, x: Any, indices: Any, *, axis: int) -> Any:
     """out[i][j] = x[index[i][j]][j] for axis 0, and so on.  ONNX GatherElements since 11."""
@@ -100,7 +98,6 @@ def _gather_nd_shape(attributes: Attributes, types: Types) -> Shape | None:
     vjp=gradients.moved("GatherND", repeats=True),
     integers=valid.index_tuples,
     influence=GATHERED_TUPLES,
-    content=Content.MOVED,
 )
 def gather_nd(xp: Any, x: Any, indices: Any, *, batch_dims: int = 0) -> Any:
     """The slices of `x` at the index tuples in the last axis of `indices`.  ONNX GatherND since 11."""
@@ -233,7 +230,7 @@ def _compress_shape(attributes: Attributes, types: Types) -> Shape | None:
     return (*shape[:axis], unknown, *shape[axis + 1 :])
 
 
-@op("Compress", since=9, infer=shaped(_compress_shape), influence=MOVED, content=Content.MOVED)
+@op("Compress", since=9, infer=shaped(_compress_shape), influence=MOVED)
 def compress(xp: Any, x: Any, condition: Any, *, axis: int | None) -> Any:
     """The slices of `x` along `axis` (of `x` flat, without one) where `condition` holds.
 

@@ -56,6 +56,19 @@ class Infinities(Enum):
     SUMMED = "summed after the exponential"
 
 
+class Content(Enum):
+    """What the results of an op hold."""
+
+    COMPUTED = "numbers that the op computes"
+    MOVED = "elements of its operands, or of an attribute"
+    CAST = "elements of the first operand, converted to another type"
+    UPDATED = "the first operand, some of it overwritten"
+    BOUNDED = "elements of its operands, or numbers between fixed bounds"
+    SIZES = "the sizes of an operand whose elements the op does not read"
+    CONSTANT = "the value of an attribute"
+    GENERATED = "a pattern that does not depend on the elements of an operand"
+
+
 @dataclass(frozen=True, slots=True)
 class Application:
     """One executed statement on the host: its op, attributes, operands, results, and the marked operands."""
@@ -108,6 +121,8 @@ class Influence:
     """Whether the results are maxima, which a softmax written out subtracts."""
     pointwise: bool = False
     """Whether each element of a result depends on the elements in the same place only."""
+    content: Content = Content.COMPUTED
+    """What the results of ops with this row hold, unless their declaration says otherwise."""
 
     @property
     def roughly(self) -> Influence:
@@ -219,6 +234,7 @@ def moved(*data: int, every: bool = False) -> Influence:
         "the new place of the element; for a shape, size or index, all results",
         find,
         infinities=Infinities.KEPT,
+        content=Content.MOVED,
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from nncdbg.engine.graph import Array
 from nncdbg.engine.ops.influence import (
     Application,
+    Content,
     Infinities,
     Influence,
     Marked,
@@ -58,9 +59,9 @@ def _gathered_tuples(application: Application) -> Sequence[Marked]:
 
 
 _WORDS = "the new place of the element; for an index, all elements that it selects"
-GATHERED = Influence(_WORDS, _gathered, infinities=Infinities.KEPT)
-GATHERED_ELEMENTS = Influence(_WORDS, _gathered_elements, infinities=Infinities.KEPT)
-GATHERED_TUPLES = Influence(_WORDS, _gathered_tuples, infinities=Infinities.KEPT)
+GATHERED = Influence(_WORDS, _gathered, infinities=Infinities.KEPT, content=Content.MOVED)
+GATHERED_ELEMENTS = Influence(_WORDS, _gathered_elements, infinities=Infinities.KEPT, content=Content.MOVED)
+GATHERED_TUPLES = Influence(_WORDS, _gathered_tuples, infinities=Infinities.KEPT, content=Content.MOVED)
 
 
 def _scattered(application: Application) -> Sequence[Marked]:

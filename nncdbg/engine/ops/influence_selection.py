@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.graph import Array
-from nncdbg.engine.ops.influence import Application, Infinities, Influence, Marked, aligned, resized
+from nncdbg.engine.ops.influence import Application, Content, Infinities, Influence, Marked, aligned, resized
 
 LOSING = "an infinity that is not the result"
 
@@ -34,6 +34,7 @@ WHERE = Influence(
     discards="elements that the condition does not select",
     infinities=Infinities.MIXED,
     pointwise=True,
+    content=Content.MOVED,
 )
 
 

@@ -15,8 +15,17 @@ from nncdbg.engine.ops.formula import LARGE, formula_text, in_precision, sizes_a
 from nncdbg.engine.ops.influence import Application, Influence, Marked, probed
 from nncdbg.engine.ops.influence_products import PRODUCT, PRODUCT_AND_SUM
 from nncdbg.engine.ops.precision import settled, widened
-from nncdbg.engine.ops.rules import agree, need_rank
-from nncdbg.engine.ops.types import Attributes, Types, at, broadcast_dims, broadcast_shapes, shape_at, typed
+from nncdbg.engine.ops.types import (
+    Attributes,
+    Types,
+    agree,
+    at,
+    broadcast_dims,
+    broadcast_shapes,
+    need_rank,
+    shape_at,
+    typed,
+)
 
 
 def matmul_shape(a: Sequence[Dim] | None, b: Sequence[Dim] | None) -> tuple[Dim, ...] | None:

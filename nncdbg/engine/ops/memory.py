@@ -15,8 +15,8 @@ from nncdbg.engine.dtypes import FLOATS, NUMPY
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops.constant import sizes_of
-from nncdbg.engine.ops.declaration import Content, op
-from nncdbg.engine.ops.influence import NOTHING
+from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.influence import NOTHING, Content
 from nncdbg.engine.ops.types import Attributes, Types
 
 _INITS = ("nan", "none", "zeros", "ones")

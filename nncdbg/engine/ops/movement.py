@@ -11,14 +11,14 @@ from nncdbg.engine.errors import GraphError, RunError
 from nncdbg.engine.graph import Dim
 from nncdbg.engine.ops import gradient_shape as gradients
 from nncdbg.engine.ops import valid_integers as valid
-from nncdbg.engine.ops.declaration import Content, op
-from nncdbg.engine.ops.influence import ALL_MOVED, MOVED, moved
-from nncdbg.engine.ops.rules import need_rank
+from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.influence import ALL_MOVED, MOVED, Content, moved
 from nncdbg.engine.ops.types import (
     Attributes,
     Shape,
     Types,
     at,
+    need_rank,
     normal_axis,
     product,
     same_as,
@@ -61,7 +61,6 @@ def _concat_types(attributes: Attributes, types: Types) -> Types:
     accepts_out=True,
     vjp=gradients.joined,
     influence=ALL_MOVED,
-    content=Content.MOVED,
     sources=None,
 )
 def concatenate(xp: Any, *arrays: Any, axis: int | None, out: Any = None) -> Any:
@@ -120,7 +119,6 @@ def _split_types(attributes: Attributes, types: Types) -> Types:
     outputs_count=True,
     vjp=gradients.split,
     influence=MOVED,
-    content=Content.MOVED,
     host_operands=(1,),
 )
 def split_by_attribute(
@@ -173,14 +171,7 @@ def _slice_shape(attributes: Attributes, types: Types) -> Shape | None:
     )
 
 
-@op(
-    "Slice",
-    since=1,
-    infer=shaped(_slice_shape),
-    influence=MOVED,
-    content=Content.MOVED,
-    host_operands=(1, 2, 3, 4),
-)
+@op("Slice", since=1, infer=shaped(_slice_shape), influence=MOVED, host_operands=(1, 2, 3, 4))
 def slice_by_attributes(
     xp: Any, x: Any, *, starts: Sequence[int], ends: Sequence[int], axes: Sequence[int] | None
 ) -> Any:
@@ -252,7 +243,6 @@ def _pad_shape(attributes: Attributes, types: Types) -> Shape | None:
     since=1,
     infer=shaped(_pad_shape),
     influence=moved(0, 2),
-    content=Content.MOVED,
     host_operands=(1, 3),
     cause="constants.padding",
 )
@@ -267,13 +257,7 @@ def pad_by_attribute(xp: Any, x: Any, *, pads: Sequence[int], mode: str, value: 
     return _pad(xp, x, pads, value, mode, None)
 
 
-@op(
-    "Pad",
-    since=11,
-    infer=shaped(_same_rank),
-    integers=valid.pads,
-    influence=moved(0, 2),
-)
+@op("Pad", since=11, infer=shaped(_same_rank), integers=valid.pads, influence=moved(0, 2))
 def pad(xp: Any, x: Any, pads: Any, value: Any = None, axes: Any = None, *, mode: str) -> Any:
     """`x` with `pads` along `axes`; a negative one cuts.  ONNX Pad since 11, wrap since 19."""
     listed = None if axes is None else axes.tolist()
@@ -321,7 +305,6 @@ def _spatial_shape(to_space: bool) -> Any:
     infer=shaped(_spatial_shape(True)),
     vjp=gradients.moved("DepthToSpace"),
     influence=MOVED,
-    content=Content.MOVED,
 )
 def depth_to_space(xp: Any, x: Any, *, blocksize: int, mode: str = "DCR") -> Any:
     """x[N,C,H,W] to [N,C/b²,H·b,W·b]; the block stands before the channel (DCR) or after (CRD).
@@ -343,7 +326,6 @@ def depth_to_space(xp: Any, x: Any, *, blocksize: int, mode: str = "DCR") -> Any
     infer=shaped(_spatial_shape(False)),
     vjp=gradients.moved("SpaceToDepth"),
     influence=MOVED,
-    content=Content.MOVED,
 )
 def space_to_depth(xp: Any, x: Any, *, blocksize: int, mode: str = "DCR") -> Any:
     """x[N,C,H,W] to [N,C·b²,H/b,W/b], the inverse of DepthToSpace.  ONNX SpaceToDepth since 1."""
@@ -361,7 +343,6 @@ def space_to_depth(xp: Any, x: Any, *, blocksize: int, mode: str = "DCR") -> Any
     vjp=gradients.moved("ReverseSequence"),
     integers=valid.lengths(1, axis=0, attribute="time_axis"),
     influence=MOVED,
-    content=Content.MOVED,
 )
 def reverse_sequence(xp: Any, x: Any, lengths: Any, *, batch_axis: int, time_axis: int) -> Any:
     """The first `lengths[b]` steps of each batch `b` reversed, the rest as it is.

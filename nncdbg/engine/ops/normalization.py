@@ -14,13 +14,13 @@ from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.formula import cast, formula_text, in_precision, sizes_at, type_at, wide_name
 from nncdbg.engine.ops.influence import probed
 from nncdbg.engine.ops.precision import mean_over, settled, widened
-from nncdbg.engine.ops.rules import need_rank
 from nncdbg.engine.ops.squares import Squares, along_axis, in_planes, in_rows
 from nncdbg.engine.ops.types import (
     Attributes,
     Types,
     at,
     broadcast_shapes,
+    need_rank,
     normal_axes,
     normal_axis,
     same_as,

@@ -13,8 +13,8 @@ import numpy as np
 from nncdbg.engine.errors import RunError
 from nncdbg.engine.graph import Dim, TensorType
 from nncdbg.engine.ops import valid_integers as valid
-from nncdbg.engine.ops.declaration import Content, op
-from nncdbg.engine.ops.influence import RESIZED, probed
+from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.influence import RESIZED, Content, probed
 from nncdbg.engine.ops.influence_selection import BEST, REDUCED_TO_GREATEST, REDUCED_TO_LEAST
 from nncdbg.engine.ops.precision import is_narrow
 from nncdbg.engine.ops.types import (

@@ -18,14 +18,13 @@ from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops.convolution import padding_lines, windows_line
-from nncdbg.engine.ops.declaration import Content, op
+from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.formula import formula_text, in_precision, sizes_at, type_at
-from nncdbg.engine.ops.influence import Infinities, probed
+from nncdbg.engine.ops.influence import Content, Infinities, probed
 from nncdbg.engine.ops.precision import mean_over, settled, widened
-from nncdbg.engine.ops.rules import need_rank
 from nncdbg.engine.ops.scratch import scratch
 from nncdbg.engine.ops.squares import Squares
-from nncdbg.engine.ops.types import Attributes, Types, at, same_as, shape_at, typed
+from nncdbg.engine.ops.types import Attributes, Types, at, need_rank, same_as, shape_at, typed
 from nncdbg.engine.ops.windows import Axis, axes_of, padded, window_view
 
 

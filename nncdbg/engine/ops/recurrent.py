@@ -17,8 +17,7 @@ from nncdbg.engine.ops.gates import Gate, gates_of
 from nncdbg.engine.ops.influence import probed
 from nncdbg.engine.ops.precision import settled, widened
 from nncdbg.engine.ops.recurrent_formula import gru_formula, lstm_formula, rnn_formula
-from nncdbg.engine.ops.rules import agree, need_rank
-from nncdbg.engine.ops.types import Attributes, Types, at, shape_at, typed
+from nncdbg.engine.ops.types import Attributes, Types, agree, at, need_rank, shape_at, typed
 
 Cell: TypeAlias = Callable[..., "tuple[Any, ...]"]
 """`cell(products with the input at one time, *states) -> new states`; the first state is h."""

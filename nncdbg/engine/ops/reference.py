@@ -19,8 +19,8 @@ import numpy as np
 from nncdbg.engine.dtypes import NUMPY, name_of
 from nncdbg.engine.errors import GraphError, RunError, UnsupportedOp
 from nncdbg.engine.graph import SequenceType, TensorType, Type
-from nncdbg.engine.ops.declaration import Content, Op, describe, facts_of
-from nncdbg.engine.ops.influence import Infinities, probed
+from nncdbg.engine.ops.declaration import Op, describe, facts_of
+from nncdbg.engine.ops.influence import Content, Infinities, probed
 from nncdbg.engine.ops.onnx_messages import node_proto, type_of_proto, type_proto
 from nncdbg.engine.ops.schema import complete, split
 

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.errors import GraphError, RunError
-from nncdbg.engine.ops.declaration import Content, op
-from nncdbg.engine.ops.influence import probed
+from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.influence import Content, probed
 from nncdbg.engine.ops.precision import settled, widened
-from nncdbg.engine.ops.rules import need_rank
-from nncdbg.engine.ops.types import Attributes, Types, at, shape_at, typed
+from nncdbg.engine.ops.types import Attributes, Types, at, need_rank, shape_at, typed
 
 
 def _region_types(attributes: Attributes, types: Types) -> Types:

@@ -10,8 +10,8 @@ import numpy as np
 from nncdbg.engine.errors import GraphError, RunError
 from nncdbg.engine.graph import OptionalType, SequenceType, TensorType, Type, without_sizes
 from nncdbg.engine.ops import valid_integers as valid
-from nncdbg.engine.ops.declaration import Content, op
-from nncdbg.engine.ops.influence import ALL_MOVED, MOVED, NOTHING, moved
+from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.influence import ALL_MOVED, MOVED, NOTHING, Content, moved
 from nncdbg.engine.ops.types import Attributes, element_type, normal_axis
 
 AnyTypes: TypeAlias = "Sequence[Type | None]"
@@ -89,7 +89,6 @@ def sequence_empty(xp: Any, *, dtype: int | None) -> Any:
     infer=lambda attributes, types: (_element(types),),
     integers=valid.between({1: valid.Integers(0, 1)}),
     influence=MOVED,
-    content=Content.MOVED,
 )
 def sequence_at(xp: Any, sequence: Any, position: Any) -> Any:
     """The element at `position`, from the end if negative.  ONNX SequenceAt since 11."""
@@ -143,7 +142,7 @@ def _split_types(attributes: Attributes, types: AnyTypes) -> AnyTypes:
     return _sequence_of(None if given is None else without_sizes(given))
 
 
-@op("SplitToSequence", since=11, infer=_split_types, influence=MOVED, content=Content.MOVED)
+@op("SplitToSequence", since=11, infer=_split_types, influence=MOVED)
 def split_to_sequence(xp: Any, x: Any, split: Any = None, *, axis: int, keepdims: int) -> Any:
     """Parts of `x` along `axis`: of size `split`, of the sizes in `split`, or of size 1.
 
@@ -172,7 +171,7 @@ def _concat_types(attributes: Attributes, types: AnyTypes) -> AnyTypes:
     return (without_sizes(element) if element is not None else None,)
 
 
-@op("ConcatFromSequence", since=11, infer=_concat_types, influence=MOVED, content=Content.MOVED)
+@op("ConcatFromSequence", since=11, infer=_concat_types, influence=MOVED)
 def concat_from_sequence(xp: Any, sequence: Any, *, axis: int, new_axis: int) -> Any:
     """The elements joined along `axis`, which is a new one if `new_axis`.
 

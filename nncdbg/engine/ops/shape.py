@@ -12,9 +12,9 @@ from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import Dim
 from nncdbg.engine.ops import gradient_shape as gradients
 from nncdbg.engine.ops import valid_integers as valid
-from nncdbg.engine.ops.declaration import Content, op
+from nncdbg.engine.ops.declaration import op
 from nncdbg.engine.ops.gradient import nothing
-from nncdbg.engine.ops.influence import MOVED, NOTHING
+from nncdbg.engine.ops.influence import MOVED, NOTHING, Content
 from nncdbg.engine.ops.types import (
     Attributes,
     Shape,
@@ -103,7 +103,6 @@ def _reshape_shape(attributes: Attributes, types: Types) -> Shape | None:
     infer=shaped(_reshape_shape),
     vjp=gradients.reshaped,
     influence=MOVED,
-    content=Content.MOVED,
     host_operands=(1,),
 )
 def reshape_by_attribute(xp: Any, x: Any, *, shape: Sequence[int], consumed_inputs: Any = None) -> Any:
@@ -135,14 +134,7 @@ def _flatten_shape(attributes: Attributes, types: Types) -> Shape | None:
     return (product(shape[:axis]), product(shape[axis:]))
 
 
-@op(
-    "Flatten",
-    since=1,
-    infer=shaped(_flatten_shape),
-    vjp=gradients.reshaped,
-    influence=MOVED,
-    content=Content.MOVED,
-)
+@op("Flatten", since=1, infer=shaped(_flatten_shape), vjp=gradients.reshaped, influence=MOVED)
 def flatten(xp: Any, x: Any, *, axis: int) -> Any:
     """A matrix: the axes before `axis` by the axes from there on.  ONNX Flatten since 1."""
     axis = axis + x.ndim if axis < 0 else axis
@@ -160,14 +152,7 @@ def _transpose_shape(attributes: Attributes, types: Types) -> Shape | None:
     return tuple(shape[i] for i in order)
 
 
-@op(
-    "Transpose",
-    since=1,
-    infer=shaped(_transpose_shape),
-    vjp=gradients.transposed,
-    influence=MOVED,
-    content=Content.MOVED,
-)
+@op("Transpose", since=1, infer=shaped(_transpose_shape), vjp=gradients.transposed, influence=MOVED)
 def transpose(xp: Any, x: Any, *, perm: Sequence[int] | None) -> Any:
     """`x` with its axes in the order `perm`, by default reversed.  ONNX Transpose since 1."""
     return x.transpose(perm)
@@ -195,7 +180,6 @@ def _squeeze_shape_by_attribute(attributes: Attributes, types: Types) -> Shape |
     infer=shaped(_squeeze_shape_by_attribute),
     vjp=gradients.reshaped,
     influence=MOVED,
-    content=Content.MOVED,
     host_operands=(1,),
 )
 def squeeze_by_attribute(xp: Any, x: Any, *, axes: Sequence[int] | None) -> Any:
@@ -240,7 +224,6 @@ def _unsqueezed(attributes: Attributes, types: Types) -> Shape | None:
     infer=shaped(_unsqueezed),
     vjp=gradients.reshaped,
     influence=MOVED,
-    content=Content.MOVED,
     host_operands=(1,),
 )
 def unsqueeze_by_attribute(xp: Any, x: Any, *, axes: Sequence[int]) -> Any:
@@ -280,7 +263,6 @@ def _expand_shape(attributes: Attributes, types: Types) -> Shape | None:
     vjp=gradients.expanded,
     integers=valid.between({1: valid.Integers(1, 2)}),
     influence=MOVED,
-    content=Content.MOVED,
     host_operands=(1,),
 )
 def expand(xp: Any, x: Any, shape: Any) -> Any:
@@ -300,7 +282,6 @@ def _same_rank(attributes: Attributes, types: Types) -> Types:
     vjp=gradients.moved("Tile", repeats=True),
     integers=valid.sizes(1),
     influence=MOVED,
-    content=Content.MOVED,
     host_operands=(1,),
 )
 def tile(xp: Any, x: Any, repeats: Any) -> Any:

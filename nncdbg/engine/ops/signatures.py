@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
-from nncdbg.engine.dtypes import FROM_ONNX
 from nncdbg.engine.graph import DEFAULT_DOMAIN, Type
 from nncdbg.engine.ops import names as declared_names
-from nncdbg.engine.ops.schema import REQUIRED, Parameter, Schema, op_schema, schema, schema_names, version_of
+from nncdbg.engine.ops.schema import REQUIRED, Parameter, Schema, schema, schema_names, version_of
 from nncdbg.engine.text.lexemes import key_text, op_text
 from nncdbg.textual_repr.literals import attribute_text
 
@@ -81,43 +78,33 @@ def op_signature(name: str, version: int) -> Signature | None:
     found = schema(name, version)
     if found is None:
         return None
-    source = op_schema(name, version)
-    described = {a.name: a.description for a in source.attributes.values()} if source is not None else {}
-    attributes = [_attribute(found, key, described.get(key, "")) for key in found.attributes]
+    attributes = [_attribute(found, key) for key in found.attributes]
     return Signature(
         name,
-        _formals(found.inputs, source.inputs if source is not None else ()),
-        _formals(found.outputs, source.outputs if source is not None else ()),
+        tuple(map(_formal, found.inputs)),
+        tuple(map(_formal, found.outputs)),
         tuple(sorted(attributes, key=lambda attribute: not attribute.required)),
         found.doc,
     )
 
 
-def _formals(parameters: Sequence[Parameter], sources: Sequence[Any]) -> tuple[Formal, ...]:
-    if not sources:
-        return tuple(Formal(p.name, p.type, p.optional, p.variadic) for p in parameters)
-    return tuple(
-        Formal(p.name, p.type, p.optional, p.variadic, _dtypes(source.types), doc=source.description)
-        for p, source in zip(parameters, sources, strict=True)
+def _formal(parameter: Parameter) -> Formal:
+    return Formal(
+        parameter.name,
+        parameter.type,
+        parameter.optional,
+        parameter.variadic,
+        parameter.dtypes,
+        doc=parameter.doc,
     )
 
 
-_tensor_kind = re.compile(r"tensor\((\w+)\)").fullmatch
-
-
-def _dtypes(kinds: Sequence[str]) -> frozenset[str]:
-    """The element types of the tensors among ONNX's type strings, as far as the text has them."""
-    import onnx
-
-    names = (match[1].upper() for kind in kinds if (match := _tensor_kind(kind)))
-    numbers = (onnx.TensorProto.DataType.Value(name) for name in names)
-    return frozenset(FROM_ONNX[number] for number in numbers if number in FROM_ONNX)
-
-
-def _attribute(found: Schema, key: str, doc: str) -> AttributeFormal:
+def _attribute(found: Schema, key: str) -> AttributeFormal:
     default = found.attributes[key]
     text = None if default is REQUIRED or default is None else attribute_text(default)
-    return AttributeFormal(key, found.kinds.get(key, ""), text, default is REQUIRED, doc)
+    return AttributeFormal(
+        key, found.kinds.get(key, ""), text, default is REQUIRED, found.attribute_docs.get(key, "")
+    )
 
 
 @cache
@@ -131,10 +118,8 @@ def op_names(opsets: frozenset[tuple[str, int]]) -> tuple[str, ...]:
 
 def _is_current(name: str, opsets: Mapping[str, int]) -> bool:
     version = version_of(name, opsets)
-    if schema(name, version) is None:
-        return False
-    source = op_schema(name, version)
-    return source is None or not source.deprecated
+    found = schema(name, version)
+    return found is not None and not found.deprecated
 
 
 def one_line(text: str) -> str:

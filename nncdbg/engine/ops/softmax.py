@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.ops.declaration import Content, Formula, op
+from nncdbg.engine.ops.declaration import Formula, op
 from nncdbg.engine.ops.formula import formula_text, in_precision, sizes_at, type_at
 from nncdbg.engine.ops.gradient_matrix import softmax as gradient
-from nncdbg.engine.ops.influence import Infinities
+from nncdbg.engine.ops.influence import Content, Infinities
 from nncdbg.engine.ops.influence_selection import along
 from nncdbg.engine.ops.precision import settled, widened
 from nncdbg.engine.ops.types import Attributes, Types, at, normal_axis, shape_at

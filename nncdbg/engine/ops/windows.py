@@ -14,8 +14,8 @@ from typing import Any
 
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import Dim
-from nncdbg.engine.ops.declaration import Content, op
-from nncdbg.engine.ops.influence import probed
+from nncdbg.engine.ops.declaration import op
+from nncdbg.engine.ops.influence import Content, probed
 from nncdbg.engine.ops.scratch import scratch
 from nncdbg.engine.ops.types import Attributes, Types, at, shape_at, typed
 

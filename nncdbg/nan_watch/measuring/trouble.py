@@ -21,7 +21,7 @@ from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.dtypes import FLOATS, NUMPY, name_of
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.graph import Program
-from nncdbg.engine.ops.declaration import Content
+from nncdbg.engine.ops.influence import Content
 from nncdbg.engine.stopping.search import blocks
 from nncdbg.engine.values.values import type_of
 from nncdbg.nan_watch.measuring.carried import Carried

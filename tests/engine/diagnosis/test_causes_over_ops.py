@@ -22,7 +22,8 @@ from nncdbg.engine.ops import Op, lookup, names
 from nncdbg.engine.ops.causes import NAMES, Birth, rule_of
 from nncdbg.engine.ops.causes.numbers import is_float
 from nncdbg.engine.ops.causes.places import flat
-from nncdbg.engine.ops.declaration import DESCRIBED, Content, declared
+from nncdbg.engine.ops.declaration import DESCRIBED, declared
+from nncdbg.engine.ops.influence import Content
 from nncdbg.engine.ops.schema import complete, version_of
 from tests.conformance.cases import cases
 from tests.engine.diagnosis.births import births

@@ -12,7 +12,8 @@ import pytest
 import nncdbg
 from nncdbg.engine.diagnosis.explaining import cause_of
 from nncdbg.engine.ops import lookup
-from nncdbg.engine.ops.declaration import Content, declared, declared_together
+from nncdbg.engine.ops.declaration import declared, declared_together
+from nncdbg.engine.ops.influence import Content
 from tests.engine.diagnosis.births import born, tensor
 from tests.engine.ops import samples, test_influence
 from tests.engine.ops.declarations import (

@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.ops.causes import Birth, Cause
-from nncdbg.engine.ops.causes.makers import CANCELLATION, cancelling_variance
 from nncdbg.engine.ops.causes.numbers import EXACT, shown
 from nncdbg.engine.ops.causes.places import aligned, at, counted, elements, spelled, spot
-from nncdbg.engine.ops.causes.pointwise import least
+from nncdbg.engine.ops.causes.pointwise import CANCELLATION, cancelling_variance, least
 from nncdbg.engine.ops.causes.summing import (
     INFINITE,
     cause_of_number,
     cause_of_sum,
     decimal,
     sum_of,
+    zero_times_infinity,
 )
 
 
@@ -48,11 +48,6 @@ def multiplication(birth: Birth) -> Cause | None:
     if math.isfinite(a) and math.isfinite(b):
         return cause_of_number(birth, EXACT.multiply(decimal(a), decimal(b)), words)
     return None
-
-
-def zero_times_infinity(evidence: str) -> Cause:
-    hint = "use Where instead of multiplying by a mask; else find the op where the infinity originates"
-    return Cause("zero times infinity", evidence, hint)
 
 
 def division(birth: Birth) -> Cause | None:

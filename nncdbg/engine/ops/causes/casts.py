@@ -9,10 +9,10 @@ import numpy as np
 
 from nncdbg.engine.dtypes import FLOATS, name_of
 from nncdbg.engine.ops.causes import Birth, Cause
-from nncdbg.engine.ops.causes.arithmetic import bracketed, zero_times_infinity
+from nncdbg.engine.ops.causes.arithmetic import bracketed
 from nncdbg.engine.ops.causes.numbers import EXACT, ends, is_float, largest, shown
 from nncdbg.engine.ops.causes.places import Index, at, count, spelled, spot
-from nncdbg.engine.ops.causes.summing import INFINITE, cause_of_number, decimal
+from nncdbg.engine.ops.causes.summing import INFINITE, cause_of_number, decimal, zero_times_infinity
 from nncdbg.engine.ops.types import normal_axis
 from nncdbg.stats.finiteness import bad
 

@@ -13,7 +13,6 @@ import numpy as np
 
 from nncdbg.engine.graph import Array
 from nncdbg.engine.ops.causes import Birth, Cause
-from nncdbg.engine.ops.causes.arithmetic import zero_times_infinity
 from nncdbg.engine.ops.causes.numbers import EXACT, shown
 from nncdbg.engine.ops.causes.places import Index, Place, element, part, spelled, spot
 from nncdbg.engine.ops.causes.summing import (
@@ -23,6 +22,7 @@ from nncdbg.engine.ops.causes.summing import (
     decimal,
     sum_of,
     sum_of_products,
+    zero_times_infinity,
 )
 from nncdbg.engine.ops.convolution import transposed
 from nncdbg.engine.ops.matrix import einsum_terms

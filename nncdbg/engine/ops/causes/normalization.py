@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.ops.causes import Birth, Cause
-from nncdbg.engine.ops.causes.arithmetic import zero_times_infinity
 from nncdbg.engine.ops.causes.numbers import shown
 from nncdbg.engine.ops.causes.places import (
     Index,
@@ -32,6 +31,7 @@ from nncdbg.engine.ops.causes.summing import (
     decimal,
     sum_of,
     too_large,
+    zero_times_infinity,
 )
 from nncdbg.engine.ops.precision import is_narrow
 from nncdbg.engine.ops.types import normal_axes

@@ -10,17 +10,52 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.dtypes import name_of
-from nncdbg.engine.ops.causes import Birth, Cause
-from nncdbg.engine.ops.causes.makers import (
-    CANCELLATION,
-    before_moving,
-    cancelling_variance,
-    complement_of,
-)
+from nncdbg.engine.ops.causes import Birth, Cause, Made
 from nncdbg.engine.ops.causes.numbers import EXACT, ends, largest, overflow_hint, overflows, shown
 from nncdbg.engine.ops.causes.places import at, counted, element, spelled, spot
-from nncdbg.engine.ops.causes.summing import decimal
+from nncdbg.engine.ops.causes.summing import INFINITE, cause_of_number, decimal, zero_times_infinity
 from nncdbg.engine.ops.declaration import CauseRule
+
+_MOVING = frozenset(
+    {"Identity", "Cast", "CastLike", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Flatten"}
+)
+_MEANS = frozenset({"ReduceMean", "GlobalAveragePool", "AveragePool", "Div", "Mul"})
+"""A mean, by an op or as a sum over a count."""
+
+CANCELLATION = "rounding can make E[x^2] - E[x]^2 negative: compute the variance as the mean of (x - mean)^2"
+"""What to do about a `cancelling_variance`."""
+
+
+def before_moving(maker: Made | None) -> Made | None:
+    """The statement that computed a value which casts and reshapes have only handed on since."""
+    while maker is not None and maker.op in _MOVING:
+        maker = maker.of[0] if maker.of else None
+    return maker
+
+
+def cancelling_variance(maker: Made | None) -> bool:
+    """Whether a value is E[x^2] - E[x]^2, perhaps with an epsilon added."""
+    maker = before_moving(maker)
+    if maker is not None and maker.op in ("Add", "Mul", "Div", "Max"):
+        return any(cancelling_variance(each) for each in maker.of)
+    if maker is None or maker.op != "Sub" or len(maker.of) < 2:
+        return False
+    mean, square = (before_moving(each) for each in maker.of[:2])
+    return mean is not None and mean.op in _MEANS and _is_square(square)
+
+
+def complement_of(maker: Made | None) -> Made | None:
+    """The maker of `p` where a value is `1 - p`, or as good as that."""
+    maker = before_moving(maker)
+    return (
+        before_moving(maker.of[1]) if maker is not None and maker.op == "Sub" and len(maker.of) > 1 else None
+    )
+
+
+def _is_square(maker: Made | None) -> bool:
+    if maker is None:
+        return False
+    return maker.op == "Pow" or (maker.op == "Mul" and len({*maker.names}) == 1)
 
 
 def least(dtype: np.dtype[Any]) -> str:
@@ -118,3 +153,43 @@ def tangent(birth: Birth) -> Cause | None:
         return of_angle(birth)
     evidence = f"tan({shown(number)}){at(index)} = {shown(math.tan(number))}, and {ends(x.dtype)}"
     return Cause("overflow", evidence, overflow_hint(x.dtype))
+
+
+def sloped(birth: Birth) -> Cause | None:
+    index, x = spot(birth), birth.inputs[0]
+    number = element(x, index)
+    slope = float(birth.attributes["alpha"]) if birth.op == "LeakyRelu" else _slope(birth, index)
+    words = f"{shown(number)} * {shown(slope)}{at(index)}"
+    if 0 in (number, slope):
+        return zero_times_infinity(f"the slope of {spelled(birth, 0)}: {words}")
+    if not (math.isfinite(number) and math.isfinite(slope)):
+        return None
+    return cause_of_number(birth, EXACT.multiply(decimal(number), decimal(slope)), words)
+
+
+def _slope(birth: Birth, index: tuple[int, ...]) -> float:
+    """Before opset 7 a vector holds one slope for each channel."""
+    slope = birth.inputs[1]
+    if birth.opset < 7 and slope.size > 1:
+        return float(slope.reshape(-1)[index[1]])
+    return float(element(slope, index))
+
+
+def gated(birth: Birth) -> Cause | None:
+    """x times a gate that closes below, or an exponential below 0; the factors are attributes."""
+    index = spot(birth)
+    number, name = element(birth.inputs[0], index), f"{spelled(birth, 0)}{at(index)}"
+    factors = {key: value for key, value in birth.attributes.items() if isinstance(value, (int, float))}
+    words = ", ".join(f"{key} {shown(value)}" for key, value in factors.items())
+    if birth.op == "Celu" and factors["alpha"] == 0:
+        return Cause("division by zero", f"{birth.op} divides by alpha, which is 0", "use an alpha above 0")
+    if math.isinf(number):
+        if birth.op == "Softsign":
+            return Cause("infinity divided by infinity", f"{name} is {shown(number)}", INFINITE)
+        return zero_times_infinity(f"{name} is {shown(number)}, and its factor in {birth.op} is 0")
+    # Nothing but its factors takes an activation of a finite number out of range.
+    if max((abs(value) for value in factors.values()), default=0.0) <= 1:
+        return None
+    dtype = birth.output.dtype
+    evidence = f"{birth.op} of {name} = {shown(number)} with {words}; {ends(dtype)}"
+    return Cause("overflow", evidence, overflow_hint(dtype))

@@ -8,9 +8,8 @@ import numpy as np
 
 from nncdbg.engine.graph import Array
 from nncdbg.engine.ops.causes import Birth, Cause
-from nncdbg.engine.ops.causes.arithmetic import zero_times_infinity
 from nncdbg.engine.ops.causes.places import counted, spelled
-from nncdbg.engine.ops.causes.summing import INFINITE
+from nncdbg.engine.ops.causes.summing import INFINITE, zero_times_infinity
 from nncdbg.engine.ops.declaration import CauseRule
 
 

@@ -9,7 +9,6 @@ from decimal import Decimal
 import numpy as np
 
 from nncdbg.engine.ops.causes import Birth, Cause, Maker
-from nncdbg.engine.ops.causes.arithmetic import zero_times_infinity
 from nncdbg.engine.ops.causes.numbers import EXACT, ends, largest, overflow_hint, shown
 from nncdbg.engine.ops.causes.places import Index, Region, infinities, many, region, spelled, spot
 from nncdbg.engine.ops.causes.summing import (
@@ -19,6 +18,7 @@ from nncdbg.engine.ops.causes.summing import (
     chunks,
     decimal,
     sum_of,
+    zero_times_infinity,
 )
 from nncdbg.engine.ops.declaration import CauseRule
 from nncdbg.engine.ops.types import normal_axes, normal_axis

@@ -10,7 +10,7 @@ import numpy as np
 
 from nncdbg.engine.graph import Array
 from nncdbg.engine.ops.causes import Birth, Cause, Maker
-from nncdbg.engine.ops.causes.arithmetic import bracketed, zero_times_infinity
+from nncdbg.engine.ops.causes.arithmetic import bracketed
 from nncdbg.engine.ops.causes.numbers import EXACT, shown
 from nncdbg.engine.ops.causes.places import (
     Index,
@@ -31,6 +31,7 @@ from nncdbg.engine.ops.causes.summing import (
     cause_of_sum,
     decimal,
     sum_of,
+    zero_times_infinity,
 )
 from nncdbg.engine.ops.softmax import rows_of
 

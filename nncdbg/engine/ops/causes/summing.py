@@ -158,3 +158,8 @@ def cause_of_number(birth: Birth, exact: Decimal, words: str, name: str = "overf
 def decimal(value: Any) -> Decimal:
     """An element as an exact number."""
     return EXACT.create_decimal(Decimal(value))
+
+
+def zero_times_infinity(evidence: str) -> Cause:
+    hint = "use Where instead of multiplying by a mask; else find the op where the infinity originates"
+    return Cause("zero times infinity", evidence, hint)

@@ -16,8 +16,7 @@ from nncdbg.engine.ops.microsoft.attention_lines import (
 )
 from nncdbg.engine.ops.microsoft.composing import wide_formula
 from nncdbg.engine.ops.microsoft.quantizing import given
-from nncdbg.engine.ops.rules import need_rank
-from nncdbg.engine.ops.types import Attributes, Types, at, shape_at, total, typed
+from nncdbg.engine.ops.types import Attributes, Types, at, need_rank, shape_at, total, typed
 
 # One product for query, key and value -----------------------------------------------------------
 

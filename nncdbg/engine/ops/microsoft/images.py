@@ -10,13 +10,11 @@ from nncdbg.engine.ops.declaration import composite, op
 from nncdbg.engine.ops.formula import sizes_at
 from nncdbg.engine.ops.microsoft.composing import formula, wide_formula
 from nncdbg.engine.ops.precision import settled, widened
-from nncdbg.engine.ops.rules import need_rank
-from nncdbg.engine.ops.types import Attributes, Shape, Types, at, same_as, shape_at, typed
+from nncdbg.engine.ops.types import Attributes, Shape, Types, at, need_rank, same_as, shape_at, typed
 
 
 @composite(
-    "com.microsoft.GridSample",
-    infer=lambda attributes, types: [typed(at(types, 0), _sampled_shape(types))],
+    "com.microsoft.GridSample", infer=lambda attributes, types: [typed(at(types, 0), _sampled_shape(types))]
 )
 def grid_sample(attributes: Attributes, types: Types) -> str:
     """GridSample of ONNX over images [N, C, H, W]."""
