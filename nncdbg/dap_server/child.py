@@ -107,4 +107,4 @@ def _see_off(session: Session, debugpy: Any) -> None:
     while debugpy.is_client_connected():
         if session.queue.ended(PACE * 10):
             return
-    session.program.debugger.between_statements(trace_kernels)
+    session.program.debugger.control.between_statements(trace_kernels)

@@ -173,7 +173,7 @@ class TerminalWindow:
             return
         debugger = self._session.program.debugger
         before = self._before
-        self._before = None if stop.reason == "end" else place_of(debugger.machine.frames[-1])
+        self._before = None if stop.reason == "end" else place_of(debugger.stack[-1])
         if not spoke:
             written = StringIO()
             show_stop(Screen(written, written, width=WIDTH), debugger, stop, before, stop.reason == "step")

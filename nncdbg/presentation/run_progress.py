@@ -93,7 +93,7 @@ class _Progress:
         console = self.screen.err
         if not console.is_terminal or console.is_dumb_terminal:
             return ""
-        return f"running, statement {self.debugger.machine.tick}; Ctrl-C stops"[: console.width - 1]
+        return f"running, statement {self.debugger.timeline.tick}; Ctrl-C stops"[: console.width - 1]
 
     def _write(self, status: str) -> None:
         if status:

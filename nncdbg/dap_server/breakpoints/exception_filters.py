@@ -115,7 +115,7 @@ class ExceptionFilters:
 
     def _offer(self, debugger: Debugger, client: Client) -> None:
         """Tell the client where a program can find other kinds than were offered before."""
-        left_out = frozenset(debugger.beyond())
+        left_out = frozenset(debugger.observers.beyond())
         if left_out != self._left_out:
             self._left_out = left_out
             offered = Capabilities(exception_breakpoint_filters=_filters(left_out))

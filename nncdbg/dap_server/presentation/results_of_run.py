@@ -62,7 +62,7 @@ def summary_of_run(shown: Shown, name: str, findings: list[RunFinding]) -> RunSu
     """The summary of the program called `name`, which has run to its end."""
     debugger = shown.debugger
     glance = Glance(shown, hex=False, between=lambda: None)
-    slots = debugger.machine.frames[0].slots[1 : 1 + len(debugger.inputs)]
+    slots = debugger.stack[0].slots[1 : 1 + len(debugger.inputs)]
     inputs = [_value(glance, name, content) for name, content in zip(debugger.inputs, slots, strict=True)]
     outputs = [_value(glance, name, content) for name, content in (debugger.outputs or {}).items()]
     return RunSummaryBody(

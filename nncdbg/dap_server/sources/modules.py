@@ -68,7 +68,7 @@ class Modules:
 
     def _newly_entered(self) -> set[str]:
         """The graphs entered for the first time since the last call."""
-        codes = self.debugger.traps.codes
+        codes = self.debugger.loaded.codes
         arrived = {str(code.path[0]) for code in codes[self._codes :] if code.formula is None}
         self._codes = len(codes)
         fresh = arrived - self._entered
@@ -76,7 +76,7 @@ class Modules:
         return fresh
 
     def _announce_micro_program(self, client: Client) -> None:
-        frames = self.debugger.machine.frames
+        frames = self.debugger.stack
         if not frames or frames[-1].code.formula is None:
             return
         source = self.sources.of_frame(frames[-1])
@@ -109,7 +109,7 @@ class Modules:
 
     def _graphs(self) -> Iterator[ProgramModule]:
         debugger = self.debugger
-        entered = {code.path[0] for code in debugger.traps.codes if code.formula is None}
+        entered = {code.path[0] for code in debugger.loaded.codes if code.formula is None}
         path = self.sources.of_program.path
         for name, graph in debugger.program.graphs.items():
             yield ProgramModule(

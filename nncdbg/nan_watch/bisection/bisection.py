@@ -155,22 +155,18 @@ class Bisection:
         """Run the program as it is; `executed` is called after each statement that runs a kernel."""
         debugger = self.settings.debugger(self.program, self.inputs)
         debugger.uncatch()
-        machine = debugger.machine
         self.listing = debugger.listing
-        self._note_types(machine.frames[0])
-        while not machine.ended:
-            frame = machine.frames[-1]
+        self._note_types(debugger.stack[0])
+        while not debugger.ended:
+            frame = debugger.stack[-1]
             pc = frame.pc
             operands = _operands(frame)
-            outcome = machine.step()
+            outcome = debugger.timeline.step()
             if isinstance(outcome, Failed):
                 raise debugger.explain(outcome.error, frame, pc) from outcome.error
-            if debugger.control.service:
-                debugger.control.service = False
-                debugger.timeline.halted()
-                debugger.timeline.enforce()
+            debugger.control.keep_house()
             if operands is None:
-                self._note_types(machine.frames[-1])
+                self._note_types(debugger.stack[-1])
             else:
                 executed(debugger, frame, pc, operands)
         self._wanted = dict(debugger.outputs or {})
@@ -209,7 +205,7 @@ class Bisection:
         op = lookup(node.op, version_of(node.op, code.opsets))
         if op is not None and op.random:
             self.notes.append(
-                f"{node.op} (line {debugger.line_in(code, pc)}) draws different numbers if statements are"
+                f"{node.op} (line {debugger.loaded.line(code, pc)}) draws different numbers if statements are"
                 " added before it: pass its result as an input"
             )
         self._sites[place] = site_of(code, pc, name, debugger)

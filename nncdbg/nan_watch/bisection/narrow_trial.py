@@ -21,7 +21,6 @@ from nncdbg.engine.divergence.report import NOWHERE
 from nncdbg.engine.divergence.tolerance import Tolerance
 from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.errors import NncdbgError
-from nncdbg.engine.execution.launch import generator_of
 from nncdbg.engine.graph import Node, Value
 from nncdbg.engine.values.values import type_of
 from nncdbg.nan_watch.records import FindingSite
@@ -122,7 +121,7 @@ class Trial:
     def _linker(self) -> Linker:
         debugger, backend = self.debugger, self.debugger.backend
         fallback = Fallback(backend) if self.settings.fallback else None
-        return Linker(backend, Allocation(), generator_of(debugger.machine.running, debugger.seed), fallback)
+        return Linker(backend, Allocation(), debugger.loaded.linker.generator, fallback)
 
     def _factor(self, pair: tuple[Any, Any]) -> float:
         return measure(NOWHERE, NOWHERE, "name", pair, self.tolerance).excess.factor

@@ -1,20 +1,20 @@
-// What is shown, as a file: the slice as CSV, the drawing as PNG.
+// Files for the user: the shown slice as CSV, the picture as PNG.
 
-import type { Choices, Known, Part } from "./choices";
+import type { DisplayOptions, TensorInfo, Part } from "./displayOptions";
 import { element, themed } from "../page/elements";
-import type { Loading } from "./loading";
+import type { Loader } from "./loader";
 import { gridOf } from "../page/numbers";
 
-/** Elements of the largest CSV; of larger slices there is a .npy file. */
+/** Elements of the largest CSV file; larger slices can be saved as .npy. */
 const MOST = 1 << 22;
 /** Elements of one request. */
 const PAGE = 1 << 14;
 const GAP = 12;
 
-/** The rows and columns that are shown, a line for each row; of one axis, a line for each element.  Throws where they are too many. */
-export async function csvOf(loading: Loading, { dtype, shape }: Known, choices: Choices, part: Part): Promise<string> {
-  const along = choices.mode === "line" || choices.rows < 0;
-  const [rowAxis, columnAxis] = along ? [choices.columns, -1] : [choices.rows, choices.columns];
+/** The shown rows and columns, one line for each row; of one axis, one line for each element.  Throws if there are more than `MOST`. */
+export async function csvOf(loader: Loader, { dtype, shape }: TensorInfo, options: DisplayOptions, part: Part): Promise<string> {
+  const along = options.mode === "line" || options.rows < 0;
+  const [rowAxis, columnAxis] = along ? [options.columns, -1] : [options.rows, options.columns];
   const [rows, columns] = [shape[rowAxis] ?? 1, shape[columnAxis] ?? 1];
   if (rows * columns > MOST) {
     throw new Error(`the slice has ${(rows * columns).toLocaleString("en")} elements: a CSV file can contain at most ${MOST.toLocaleString("en")}. Save the value as .npy instead.`);
@@ -25,11 +25,11 @@ export async function csvOf(loading: Loading, { dtype, shape }: Known, choices: 
     const below = Math.min(rows, row + high);
     const parts: string[][] = Array.from({ length: below - row }, () => []);
     for (let column = 0; column < columns; column += wide) {
-      const { cells } = await loading.page({ ...choices, rows: rowAxis, columns: columnAxis }, part, dtype, [row, below], [column, Math.min(columns, column + wide)]);
+      const { cells } = await loader.page({ ...options, rows: rowAxis, columns: columnAxis }, part, dtype, [row, below], [column, Math.min(columns, column + wide)]);
       const grid = gridOf(cells.shape, rowAxis, columnAxis);
       parts.forEach((fields, line) => {
         for (let place = 0; place < grid.columns; place++) {
-          fields.push(field(cells.text(grid.cell(line, place))));
+          fields.push(csvField(cells.text(grid.cell(line, place))));
         }
       });
     }
@@ -38,11 +38,11 @@ export async function csvOf(loading: Loading, { dtype, shape }: Known, choices: 
   return `${lines.join("\n")}\n`;
 }
 
-function field(text: string): string {
+function csvField(text: string): string {
   return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 }
 
-/** The canvases beside each other, on the background of the theme: base64. */
+/** The canvases beside each other, on the background of the theme, as base64. */
 export function pngOf(canvases: readonly HTMLCanvasElement[]): string {
   const gap = GAP * (window.devicePixelRatio || 1);
   const width = canvases.reduce((sum, each) => sum + each.width + gap, gap);

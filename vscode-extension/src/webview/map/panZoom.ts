@@ -1,9 +1,8 @@
-// What the drawing stands on: zoom with wheel, pinch, keys and buttons, pan by dragging, scrolling and keys.
+// Zoom of a drawing with wheel, pinch, keys and buttons; pan by dragging, scrolling and keys.
 
-import { element } from "../page/elements";
+import { button, element, svgElement } from "../page/elements";
 import type { Layout } from "./layout";
 
-const SVG = "http://www.w3.org/2000/svg";
 const LEAST = 0.2;
 const MOST = 4;
 const STEP = 1.25;
@@ -14,31 +13,24 @@ const ARROWS: Record<string, [number, number]> = {
   ArrowDown: [0, 40],
 };
 
-export class Stage {
+export class PanZoom {
   readonly root: HTMLElement;
   readonly tools: HTMLElement;
-  private readonly svg = document.createElementNS(SVG, "svg");
+  private readonly svg: SVGSVGElement;
   private width = 0;
   private height = 0;
   private middle: { x: number; y: number } | undefined;
 
   constructor(
-    drawn: SVGGElement,
+    drawing: SVGGElement,
     private zoom: number,
     private readonly zoomed: (zoom: number) => void,
   ) {
-    this.svg.append(drawn);
-    this.svg.setAttribute("role", "group");
-    this.svg.setAttribute("aria-label", "Graph around the current statement");
-    this.root = element("div", { className: "stage", label: "Graph map. Arrow keys move the graph; plus and minus zoom." });
-    this.root.append(this.svg);
-    const button = (text: string, words: string, by: () => void) => {
-      const made = element("button", { type: "button", title: words, label: words }, text);
-      made.onclick = by;
-      return made;
-    };
-    this.tools = element("div", { className: "tools", role: "toolbar", label: "Zoom" });
-    this.tools.append(
+    this.svg = svgElement("svg", { role: "group", "aria-label": "Graph around the current statement" }, drawing);
+    this.root = element("div", { className: "stage", label: "Graph map. Arrow keys move the graph; plus and minus zoom." }, this.svg);
+    this.tools = element(
+      "div",
+      { className: "tools", role: "toolbar", label: "Zoom" },
       button("+", "Zoom in (+)", () => this.zoomTo(this.zoom * STEP)),
       button("−", "Zoom out (-)", () => this.zoomTo(this.zoom / STEP)),
       button("⤢", "Fit the whole drawing (0)", () => this.fit()),
@@ -49,8 +41,8 @@ export class Stage {
     new ResizeObserver(() => this.center()).observe(this.root);
   }
 
-  /** Takes the size of a layout, and moves the current statement to the middle. */
-  fits(layout: Layout, current: { x: number; y: number; width: number; height: number } | undefined): void {
+  /** Shows a layout, with the current statement in the middle. */
+  show(layout: Layout, current: { x: number; y: number; width: number; height: number } | undefined): void {
     this.width = layout.width;
     this.height = layout.height;
     this.resize();
@@ -75,7 +67,7 @@ export class Stage {
     this.zoomTo(Math.min(this.root.clientWidth / this.width, this.root.clientHeight / this.height));
   }
 
-  /** What stands at (x, y) of the window of the drawing stays there; the middle, if nothing is named. */
+  /** Zooms around the point (x, y) of the window, by default around its middle. */
   private zoomTo(zoom: number, x = this.root.clientWidth / 2, y = this.root.clientHeight / 2): void {
     const before = this.zoom;
     this.zoom = Math.min(MOST, Math.max(LEAST, zoom));

@@ -1,15 +1,15 @@
-// Where the chunks of a graph are: one below the other, those of an open block with a frame around them.
+// The positions of a graph's chunks: one below the other, with a frame around those of an expanded block.
 
 import type { Block, Graph } from "../../graph/messages";
-import { type Cut, HEIGHT, type LaidOut, type Point } from "./pieces";
+import { type ChunkedGraph, HEIGHT, type ChunkLayout, type Point } from "./chunks";
 
 export const TITLE = 22;
 const GAP = 16;
 const INSET = 14;
-/** Of a chunk that is not laid out yet, the height for each of its statements. */
-const GUESSED = 56;
+/** The height of a statement in a chunk that is not laid out yet. */
+const ESTIMATED = 56;
 
-export interface Frame {
+export interface BlockFrame {
   of: Block;
   x: number;
   y: number;
@@ -17,59 +17,59 @@ export interface Frame {
   height: number;
 }
 
-export class Placing {
+export class GraphLayout {
   /** The upper left corner of each chunk. */
   corners: Point[] = [];
-  frames: Frame[] = [];
+  frames: BlockFrame[] = [];
   height = 0;
-  private readonly laid: (LaidOut | undefined)[];
+  private readonly laid: (ChunkLayout | undefined)[];
   private readonly blocks: Map<string, Block>;
 
   constructor(
     readonly graph: Graph,
-    readonly cut: Cut,
+    readonly chunked: ChunkedGraph,
   ) {
-    this.laid = cut.chunks.map(() => undefined);
+    this.laid = chunked.chunks.map(() => undefined);
     this.blocks = new Map(graph.blocks.map((each) => [each.id, each]));
     this.place();
   }
 
-  layoutOf(chunk: number): LaidOut | undefined {
+  layoutOf(chunk: number): ChunkLayout | undefined {
     return this.laid[chunk];
   }
 
-  set(chunk: number, laid: LaidOut): void {
+  set(chunk: number, laid: ChunkLayout): void {
     this.laid[chunk] = laid;
     this.place();
   }
 
   heightOf(chunk: number): number {
-    const { first, end } = this.cut.chunks[chunk];
-    return this.laid[chunk]?.height ?? (end - first) * GUESSED;
+    const { first, end } = this.chunked.chunks[chunk];
+    return this.laid[chunk]?.height ?? (end - first) * ESTIMATED;
   }
 
   widthOf(chunk: number): number {
     return this.laid[chunk]?.width ?? 160;
   }
 
-  /** The middle of a statement; where its chunk is not laid out, about there. */
+  /** The middle of a statement; an estimate if its chunk is not laid out yet. */
   middleOf(node: number): Point {
-    const chunk = this.cut.chunkOf[node];
-    const { first } = this.cut.chunks[chunk];
+    const chunk = this.chunked.chunkOf[node];
+    const { first } = this.chunked.chunks[chunk];
     const corner = this.corners[chunk];
     const place = this.laid[chunk]?.places[node - first];
-    return place ? { x: corner.x + place.x, y: corner.y + place.y } : { x: corner.x + 80, y: corner.y + (node - first + 0.5) * GUESSED };
+    return place ? { x: corner.x + place.x, y: corner.y + place.y } : { x: corner.x + 80, y: corner.y + (node - first + 0.5) * ESTIMATED };
   }
 
   sizeOf(node: number): [number, number] {
-    const chunk = this.cut.chunks[this.cut.chunkOf[node]];
-    return chunk.piece.sizes[node - chunk.first] ?? [80, HEIGHT];
+    const chunk = this.chunked.chunks[this.chunked.chunkOf[node]];
+    return chunk.input.sizes[node - chunk.first] ?? [80, HEIGHT];
   }
 
-  /** The chunks that a stretch from `top` to `bottom` shows. */
+  /** The chunks between two heights. */
   between(top: number, bottom: number): number[] {
     const found: number[] = [];
-    // They are in order: the first one is found by halves.
+    // Binary search of the first one.
     let [low, high] = [0, this.corners.length];
     while (low < high) {
       const middle = (low + high) >> 1;
@@ -85,9 +85,28 @@ export class Placing {
     return found;
   }
 
+  /** The index of the statement at a point; -1 if there is none. */
+  nodeAt({ x, y }: Point): number {
+    for (const chunk of this.between(y, y)) {
+      const { first, end } = this.chunked.chunks[chunk];
+      for (let node = this.laid[chunk] ? first : end; node < end; node++) {
+        const [middle, [width, height]] = [this.middleOf(node), this.sizeOf(node)];
+        if (Math.abs(x - middle.x) <= width / 2 && Math.abs(y - middle.y) <= height / 2) {
+          return node;
+        }
+      }
+    }
+    return -1;
+  }
+
+  /** The innermost frame with its title at a point. */
+  frameTitledAt(point: Point): BlockFrame | undefined {
+    return this.frames.findLast(({ x, y, width }) => point.x >= x && point.x <= x + width && point.y >= y && point.y <= y + TITLE);
+  }
+
   private place(): void {
-    const { chunks } = this.cut;
-    const open: Frame[] = [];
+    const { chunks } = this.chunked;
+    const open: BlockFrame[] = [];
     this.frames = [];
     this.corners = [];
     let y = 0;
@@ -104,7 +123,7 @@ export class Placing {
         open.push(frame);
         this.frames.push(frame);
       }
-      const x = this.besides(index);
+      const x = this.leftOf(index);
       this.corners.push({ x, y });
       open.forEach((frame, depth) => {
         const inset = INSET * (path.length - depth);
@@ -120,14 +139,14 @@ export class Placing {
     this.height = y;
   }
 
-  /** The left edge of a chunk: so that the value that comes from the one above goes straight down. */
-  private besides(chunk: number): number {
+  /** The left edge of a chunk, for which a value from the chunk above has a vertical line. */
+  private leftOf(chunk: number): number {
     const before = this.corners[chunk - 1];
     if (!before) {
       return 0;
     }
     const [above, here] = [this.laid[chunk - 1], this.laid[chunk]];
-    const port = this.cut.chunks[chunk].piece.enter.find((each) => above?.leave[each]);
+    const port = this.chunked.chunks[chunk].input.enter.find((each) => above?.leave[each]);
     if (port === undefined || !above || !here) {
       return before.x + (this.widthOf(chunk - 1) - this.widthOf(chunk)) / 2;
     }

@@ -1,13 +1,13 @@
-// Sentences about what a picture shows, about the whole tensor, and about what is not finite in it.
+// Texts about a picture, about the whole tensor, and about its NaN and Inf.
 
 import type { Comparison, Slice, Statistics } from "../../tensor/messages";
-import type { Choices } from "./choices";
-import { ODD } from "../color/colors";
+import type { DisplayOptions } from "./displayOptions";
+import { NONFINITE } from "../color/colors";
 import { element } from "../page/elements";
-import type { Loaded } from "./loading";
+import type { Loaded } from "./loader";
 import { NAN, NEGATIVE_INFINITY, POSITIVE_INFINITY, rounded } from "../page/numbers";
 
-export interface Odds {
+export interface NonfiniteCounts {
   nan?: number;
   posinf?: number;
   neginf?: number;
@@ -22,8 +22,8 @@ const CELLS: Record<Slice["reduce"], string> = {
   stride: "",
 };
 
-/** What a cell stands for. */
-export function sentenceOf(slice: Slice, { reduce }: Choices): string {
+/** What a cell shows. */
+export function cellDescription(slice: Slice, { reduce }: DisplayOptions): string {
   if (!slice.stride.some((each) => each > 1)) {
     return "Every element is shown.";
   }
@@ -36,29 +36,29 @@ export function sentenceOf(slice: Slice, { reduce }: Choices): string {
   return `Each cell shows one element of a block of ${block} elements.${why} The statistics include all elements.`;
 }
 
-/** How many elements are not finite, as far as an answer says. */
-export function oddsOf({ slice, cells }: Loaded): Odds {
+/** The numbers of NaN and Inf in an answer. */
+export function nonfiniteCounts({ slice, cells }: Loaded): NonfiniteCounts {
   if (slice.reduce !== "stride") {
     return slice;
   }
-  const count = (flag: number) => cells.odd.reduce((sum, each) => sum + (each & flag ? 1 : 0), 0);
+  const count = (flag: number) => cells.nonfinite.reduce((sum, each) => sum + (each & flag ? 1 : 0), 0);
   return { nan: count(NAN), posinf: count(POSITIVE_INFINITY), neginf: count(NEGATIVE_INFINITY) };
 }
 
-/** The colors of what is not finite, and how often that is there. */
-export function legendOf(counts: Odds, of = ""): HTMLElement[] {
+/** The colors and numbers of NaN and Inf. */
+export function legendOf(counts: NonfiniteCounts, of = ""): HTMLElement[] {
   const found: Record<number, number | undefined> = {
     [NAN]: counts.nan,
     [POSITIVE_INFINITY]: counts.posinf,
     [NEGATIVE_INFINITY]: counts.neginf,
   };
-  const entries = ODD.filter(({ flag }) => found[flag]).map(({ flag, name, style }) =>
+  const entries = NONFINITE.filter(({ flag }) => found[flag]).map(({ flag, name, style }) =>
     element("span", { className: "entry" }, element("span", { className: `swatch ${style}` }), `${of}${name} ${counted(found[flag] as number)}`),
   );
   return entries.length ? entries : [element("span", { className: "entry" }, `${of}all finite`)];
 }
 
-export function statisticsText(stats: Statistics): string {
+export function statisticsSentence(stats: Statistics): string {
   const infinite = stats.posinf + stats.neginf;
   return [
     ...(stats.nan ? [`nan ${counted(stats.nan)}`] : []),
@@ -72,7 +72,7 @@ export function distanceText(found: Comparison): string {
   if (!found.mismatched) {
     return "All elements are equal.";
   }
-  // The distances are between finite elements: they say nothing of the others.
+  // Distances are between finite elements only.
   const finite = found.mismatched > found.nan_mismatch + found.inf_mismatch;
   return [
     `${counted(found.mismatched)} of ${counted(found.count)} elements differ`,

@@ -1,4 +1,4 @@
-// How a value is told in words and figures.
+// Statistics as text.
 
 import type { Statistics } from "../../tensor/messages";
 
@@ -7,7 +7,7 @@ export interface Series {
   nonfinite: (number | null)[];
 }
 
-export interface Value {
+export interface NearbyValue {
   frame: number;
   name: string;
   shortName: string;
@@ -28,26 +28,26 @@ export function short(number: number | null): string {
   return Math.abs(number) >= 1e6 || (number !== 0 && Math.abs(number) < 1e-4) ? text.toExponential() : String(text);
 }
 
-/** `odd`: with the counts of what is not finite. */
-export function statisticsText(stats: Statistics | undefined, odd = true): string {
+/** `counts`: with the numbers of NaN and Inf. */
+export function statisticsText(stats: Statistics | undefined, counts = true): string {
   if (!stats) {
     return "statistics were not logged";
   }
-  const counts = Object.entries({ nan: stats.nan, "+inf": stats.posinf, "-inf": stats.neginf }).filter(([, count]) => odd && count);
+  const nonfinite = Object.entries({ nan: stats.nan, "+inf": stats.posinf, "-inf": stats.neginf }).filter(([, count]) => counts && count);
   if (stats.min === null) {
-    return stats.count === 0 ? "empty" : counts.length ? joined(counts) : "no finite element";
+    return stats.count === 0 ? "empty" : nonfinite.length ? joined(nonfinite) : "no finite element";
   }
   if (stats.count === 1) {
     return short(stats.min);
   }
-  return joined([...counts, ...Object.entries({ min: stats.min, mean: stats.mean, max: stats.max, std: stats.std })]);
+  return joined([...nonfinite, ...Object.entries({ min: stats.min, mean: stats.mean, max: stats.max, std: stats.std })]);
 }
 
-/** A name and its number are on one line. */
+/** Names with numbers; no line break separates a name from its number. */
 function joined(figures: [string, number | null][]): string {
   return figures.map(([name, number]) => `${name}\u00a0${short(number)}`).join(" ");
 }
 
-export function wordsOf(value: Value): string {
+export function valueText(value: NearbyValue): string {
   return [value.type, value.why, statisticsText(value.stats, !value.why)].filter((each) => each).join(", ");
 }

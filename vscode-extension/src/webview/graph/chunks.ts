@@ -1,5 +1,5 @@
-// A graph cut into chunks of consecutive statements, each laid out by itself: the time that it takes grows with
-// the number of statements only, and what is seen first is there first.
+// Chunks of consecutive statements, which are laid out separately: the time is linear in the number of statements,
+// and visible chunks come first.
 
 import type { Graph, GraphEdge, GraphNode } from "../../graph/messages";
 
@@ -8,15 +8,15 @@ export interface Point {
   y: number;
 }
 
-/** What the layout of a chunk needs: names are `n` and a position in the chunk, `t` and `b` and a position in the graph. */
-export interface Piece {
+/** The input of a chunk's layout.  Names are `n` and an index in the chunk, or `t` (top) or `b` (bottom) and an index in the graph. */
+export interface LayoutInput {
   sizes: [number, number][];
   edges: { from: string; to: string }[];
   enter: number[];
   leave: number[];
 }
 
-export interface LaidOut {
+export interface ChunkLayout {
   width: number;
   height: number;
   places: Point[];
@@ -25,12 +25,12 @@ export interface LaidOut {
   lines: Point[][];
 }
 
-/** Statements `first` to `end` of one block; `of` are the edges of the piece. */
+/** Statements `first` to `end` of one block.  `of` are the edges of `input`. */
 export interface Chunk {
   block: string;
   first: number;
   end: number;
-  piece: Piece;
+  input: LayoutInput;
   of: GraphEdge[];
 }
 
@@ -38,24 +38,24 @@ const MOST = 40;
 const LETTER = 6.7;
 export const HEIGHT = 40;
 
-export interface Cut {
+export interface ChunkedGraph {
   chunks: Chunk[];
   chunkOf: Int32Array;
-  /** Those that go back: to the next iteration. */
+  /** The edges to the next iteration. */
   back: GraphEdge[];
 }
 
-export function cut({ nodes, edges }: Graph): Cut {
+export function chunked({ nodes, edges }: Graph): ChunkedGraph {
   const chunks: Chunk[] = [];
   const chunkOf = new Int32Array(nodes.length);
   nodes.forEach((node, index) => {
     let last = chunks.at(-1);
     if (!last || last.block !== node.block || last.end - last.first >= MOST) {
-      last = { block: node.block, first: index, end: index, piece: { sizes: [], edges: [], enter: [], leave: [] }, of: [] };
+      last = { block: node.block, first: index, end: index, input: { sizes: [], edges: [], enter: [], leave: [] }, of: [] };
       chunks.push(last);
     }
     last.end = index + 1;
-    last.piece.sizes.push([widthOf(node), HEIGHT]);
+    last.input.sizes.push([widthOf(node), HEIGHT]);
     chunkOf[index] = chunks.length - 1;
   });
   const ports = { enter: chunks.map(() => new Set<number>()), leave: chunks.map(() => new Set<number>()) };
@@ -74,17 +74,17 @@ export function cut({ nodes, edges }: Graph): Cut {
       join(chunks[start], edge, `n${from - chunks[start].first}`, `n${to - chunks[start].first}`);
       continue;
     }
-    through(chunks, ports, edge, start, end);
+    joinThrough(chunks, ports, edge, start, end);
   }
   chunks.forEach((chunk, index) => {
-    chunk.piece.enter = [...ports.enter[index]];
-    chunk.piece.leave = [...ports.leave[index]];
+    chunk.input.enter = [...ports.enter[index]];
+    chunk.input.leave = [...ports.leave[index]];
   });
   return { chunks, chunkOf, back };
 }
 
-/** A value has one line from chunk to chunk, however many statements below read it. */
-function through(chunks: Chunk[], ports: { enter: Set<number>[]; leave: Set<number>[] }, edge: GraphEdge, start: number, end: number): void {
+/** Adds an edge through chunks: a value has one line from chunk to chunk for all statements that read it. */
+function joinThrough(chunks: Chunk[], ports: { enter: Set<number>[]; leave: Set<number>[] }, edge: GraphEdge, start: number, end: number): void {
   const [from, to] = edge;
   for (let index = start; index <= end; index++) {
     const chunk = chunks[index];
@@ -101,7 +101,7 @@ function through(chunks: Chunk[], ports: { enter: Set<number>[]; leave: Set<numb
 }
 
 function join(chunk: Chunk, edge: GraphEdge, from: string, to: string): void {
-  chunk.piece.edges.push({ from, to });
+  chunk.input.edges.push({ from, to });
   chunk.of.push(edge);
 }
 

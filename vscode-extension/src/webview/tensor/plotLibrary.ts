@@ -1,28 +1,28 @@
-// uPlot, which the host sends when something is plotted first.
+// uPlot, which the extension sends for the first plot.
 
 import type uPlot from "uplot";
 
-export type Drawing = typeof uPlot;
+export type UPlot = typeof uPlot;
 
-/** What its file defines. */
-declare const uplot: { default: Drawing } | undefined;
+/** The global of its file. */
+declare const uplot: { default: UPlot } | undefined;
 
-export class Library {
+export class PlotLibrary {
   private waiting: (() => void)[] = [];
 
-  /** `ask` has the host send the file; `nonce` is that of the scripts of this page. */
+  /** `request` has the extension send the file; `nonce` is the one of the page's scripts. */
   constructor(
-    private readonly ask: () => void,
+    private readonly request: () => void,
     private readonly nonce: string,
   ) {}
 
-  /** uPlot; undefined while it is not here yet: `ready` is called then. */
-  get(ready: () => void): Drawing | undefined {
+  /** uPlot; undefined if it is not loaded yet: then `ready` is called later. */
+  get(ready: () => void): UPlot | undefined {
     if (typeof uplot !== "undefined") {
       return uplot.default;
     }
     if (this.waiting.push(ready) === 1) {
-      this.ask();
+      this.request();
     }
     return undefined;
   }

@@ -1,11 +1,11 @@
-// What a person has chosen to see of a tensor, and what is chosen where nobody has.
+// How a tensor is displayed: the options of the user, and their defaults.
 
 import type { Reduction } from "../../tensor/messages";
 import type { MapName } from "../color/colors";
 import { product } from "../page/numbers";
 
-/** What is known of the tensor. */
-export interface Known {
+/** The type of a tensor. */
+export interface TensorInfo {
   type: string;
   dtype: string;
   shape: number[];
@@ -15,15 +15,15 @@ export type Mode = "heat" | "image" | "channels" | "line" | "table" | "histogram
 export type Against = "nothing" | "previous" | "branch" | "expression";
 export type Part = "all" | "here" | "there" | "difference";
 
-export interface Choices {
+export interface DisplayOptions {
   mode: Mode;
-  /** -1 where there is no such axis. */
+  /** Axes; -1 for none. */
   rows: number;
   columns: number;
   channels: number;
-  /** Of each axis the place that is shown, where it is none of the three. */
+  /** The shown index of each other axis. */
   at: number[];
-  /** The part of rows and columns that is zoomed into. */
+  /** The shown rows and columns, if not all. */
   window: { rows: [number, number]; columns: [number, number] } | undefined;
   reduce: "stride" | Reduction;
   map: MapName;
@@ -34,7 +34,7 @@ export interface Choices {
   other: string;
   part: Part;
   bins: number;
-  /** The row and the column of an element, counted in the whole tensor. */
+  /** The row and column of an element, in the whole tensor. */
   cursor: [number, number];
 }
 
@@ -47,12 +47,12 @@ export const MODES: Record<Mode, string> = {
   histogram: "Histogram",
 };
 
-/** Channels of an image. */
+/** The numbers of channels of images. */
 const COLORS = [1, 3, 4];
-/** Sides from which something may be an image. */
-const SIDE = 8;
+/** The smallest side of a tensor that is shown as an image by default. */
+const LEAST_SIDE = 8;
 
-/** The modes that a tensor can be seen in. */
+/** The modes for a tensor. */
 export function modesOf(dtype: string, shape: readonly number[]): Mode[] {
   if (dtype === "str" || product(shape) === 0) {
     return ["table"];
@@ -73,7 +73,7 @@ interface Axes {
   channels: number;
 }
 
-/** NCHW, else NHWC, else rows and columns of a single color. */
+/** The axes of an image: NCHW, else NHWC, else rows and columns. */
 export function imageAxes(shape: readonly number[]): Axes | undefined {
   const rank = shape.length;
   if (rank >= 3 && COLORS.includes(shape[rank - 3])) {
@@ -87,10 +87,10 @@ export function imageAxes(shape: readonly number[]): Axes | undefined {
 
 function looksLikeImage(shape: readonly number[]): boolean {
   const axes = shape.length >= 3 ? imageAxes(shape) : undefined;
-  return !!axes && [axes.rows, axes.columns].every((axis) => shape[axis] >= SIDE);
+  return !!axes && [axes.rows, axes.columns].every((axis) => shape[axis] >= LEAST_SIDE);
 }
 
-export function choicesFor(dtype: string, shape: readonly number[]): Choices {
+export function defaultOptions(dtype: string, shape: readonly number[]): DisplayOptions {
   const rank = shape.length;
   const modes = modesOf(dtype, shape);
   let mode = modes[0];
@@ -118,7 +118,7 @@ export function choicesFor(dtype: string, shape: readonly number[]): Choices {
   };
 }
 
-/** Which axes are rows, columns and channels to begin with. */
+/** The default axes of a mode. */
 export function axesFor(mode: Mode, shape: readonly number[]): Axes {
   const rank = shape.length;
   if (mode === "image") {
@@ -127,13 +127,13 @@ export function axesFor(mode: Mode, shape: readonly number[]): Axes {
   return { rows: rank - 2 < 0 ? -1 : rank - 2, columns: rank - 1, channels: rank >= 3 ? rank - 3 : -1 };
 }
 
-/** The same choices for a tensor of another shape, as far as they fit it. */
-export function fitted(choices: Choices, dtype: string, shape: readonly number[]): Choices {
-  const fresh = choicesFor(dtype, shape);
-  if (choices.at.length !== shape.length || !modesOf(dtype, shape).includes(choices.mode)) {
-    const { reduce, map, log, range, against, other, part, bins } = choices;
+/** The same options for a tensor of another type, as far as they apply. */
+export function fitted(options: DisplayOptions, dtype: string, shape: readonly number[]): DisplayOptions {
+  const fresh = defaultOptions(dtype, shape);
+  if (options.at.length !== shape.length || !modesOf(dtype, shape).includes(options.mode)) {
+    const { reduce, map, log, range, against, other, part, bins } = options;
     return { ...fresh, reduce, map, log, range, against, other, part, bins };
   }
-  const at = choices.at.map((place, axis) => Math.max(0, Math.min(place, shape[axis] - 1)));
-  return { ...choices, at, window: undefined };
+  const at = options.at.map((place, axis) => Math.max(0, Math.min(place, shape[axis] - 1)));
+  return { ...options, at, window: undefined };
 }
