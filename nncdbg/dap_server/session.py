@@ -50,7 +50,7 @@ from nncdbg.presentation.crash_report import report_crash
 if TYPE_CHECKING:
     from nncdbg.dap_server.attach.process import Attachment
     from nncdbg.dap_server.debuggee import Debuggee
-    from nncdbg.dap_server.launching import LaunchArguments
+    from nncdbg.dap_server.launch_arguments import LaunchArguments
     from nncdbg.dap_server.runner import Runner
 
 

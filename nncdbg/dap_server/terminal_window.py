@@ -220,7 +220,7 @@ def open_window(session: Session) -> None:
     arguments = RunInTerminalRequestArguments(
         kind=kind,
         title=printable_line(f"nncdbg {session.program.sources.name}"),
-        cwd=str(Path(launched.cwd or ".").expanduser().absolute()),
+        cwd=launched.configuration().folder or "",
         # Not from the working folder: a file there may be called as one of ours.
         args=[sys.executable, "-P", "-m", "nncdbg.terminal.main", "repl", "--connect", window.path],
     )

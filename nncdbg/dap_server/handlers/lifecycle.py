@@ -14,7 +14,8 @@ import msgspec
 
 from nncdbg.dap_server.attach.relay import AttachArguments, Connect, Relay, end_relay
 from nncdbg.dap_server.events import MAIN_THREAD, report_process
-from nncdbg.dap_server.launching import LaunchArguments, launch, stamps, words_of
+from nncdbg.dap_server.launch_arguments import LaunchArguments
+from nncdbg.dap_server.launching import launch, stamps, words_of
 from nncdbg.dap_server.protocol.events import ContinuedEventBody
 from nncdbg.dap_server.registry import ALWAYS, LIVE, State, capabilities, request
 from nncdbg.engine.errors import UsageError
@@ -127,7 +128,7 @@ def _why_edits_are_lost(session: Session, wanted: LaunchArguments) -> str | None
     if session.program.at_finding:
         return "a repro bundle opens at its finding"
     files = session.program.files
-    return None if stamps(wanted, files) == files else "a file of the program has changed"
+    return None if stamps(wanted.configuration(), files) == files else "a file of the program has changed"
 
 
 @request("restart", when=LIVE, capability="supportsRestartRequest", moves=True)

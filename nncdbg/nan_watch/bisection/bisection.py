@@ -28,9 +28,9 @@ from nncdbg.engine.ops.schema import version_of
 from nncdbg.engine.text.listing import Listing
 from nncdbg.engine.values.values import type_of
 from nncdbg.nan_watch.bisection.narrow_trial import Alone, Kept, Outcome, Trial
+from nncdbg.nan_watch.configuration import WatchConfiguration
 from nncdbg.nan_watch.records import FindingSite
 from nncdbg.nan_watch.reduction.minimizing import minimized
-from nncdbg.nan_watch.reduction.sameness import Settings
 from nncdbg.nan_watch.watching import site_of
 
 _FULL = 4
@@ -43,7 +43,7 @@ class Bisection:
 
     program: Program
     inputs: Mapping[str, Any]
-    settings: Settings
+    configuration: WatchConfiguration
     dtype: str = "f16"
     tolerance: Tolerance = field(default_factory=Tolerance)
     told: Callable[[str, int, int], None] = lambda phase, runs, kept: None
@@ -130,7 +130,7 @@ class Bisection:
         """How far the outputs are from the wide ones if only these statements stay wide."""
         self.runs += 1
         try:
-            debugger = self.settings.debugger(self.mixed(kept), self.inputs)
+            debugger = self.configuration.debugger(self.mixed(kept), self.inputs)
             debugger.uncatch()
             stop = debugger.run()
         except NncdbgError as error:
@@ -153,7 +153,7 @@ class Bisection:
 
     def _reference(self, executed: Callable[[Debugger, Frame, int, Sequence[Any]], None]) -> None:
         """Run the program as it is; `executed` is called after each statement that runs a kernel."""
-        debugger = self.settings.debugger(self.program, self.inputs)
+        debugger = self.configuration.debugger(self.program, self.inputs)
         debugger.uncatch()
         self.listing = debugger.listing
         self._note_types(debugger.stack[0])
@@ -223,7 +223,7 @@ class Bisection:
         self._tell("")
         host = debugger.backend.to_host
         operands = [*map(host, operands)]
-        trial = Trial(debugger, self.settings, self.dtype, self.tolerance)
+        trial = Trial(debugger, self.configuration, self.dtype, self.tolerance)
         tried = trial(code, pc, operands, [*map(host, _results(frame, pc))])
         if tried.factor > alone.factor:
             tried.times = alone.times
