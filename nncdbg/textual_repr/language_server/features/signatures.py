@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nncdbg.engine.compilation.code import common_type
 from nncdbg.engine.graph import TensorType, Type
+from nncdbg.engine.inference.types import common_type
 from nncdbg.engine.ops.schema import version_of
 from nncdbg.engine.ops.signatures import Formal, Signature, op_signature
 from nncdbg.engine.text.lexemes import name_text
