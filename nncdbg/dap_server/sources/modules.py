@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from nncdbg.dap_server.protocol.events import LoadedSourceEventBody, ModuleEventBody
 from nncdbg.dap_server.protocol.types import ColumnDescriptor, Module
+from nncdbg.engine.extensions import BACKENDS, BUILT_IN
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.client import Client
@@ -28,7 +29,7 @@ COLUMNS = [
 ]
 """What our modules tell beside the protocol's own properties."""
 
-_LIBRARIES = ("numpy", "onnx", "onnxruntime", "cupy")
+_LIBRARIES = ("onnx", *BUILT_IN[BACKENDS])
 
 
 class ProgramModule(Module, frozen=True, kw_only=True):
