@@ -47,9 +47,7 @@ _PUBLIC = {
     "Frame": "nncdbg.engine.execution.frame",
     **dict.fromkeys(("Branch", "Mark"), "nncdbg.engine.time.timeline"),
     **dict.fromkeys(("Graph", "Program", "TensorType"), "nncdbg.engine.graph"),
-    **dict.fromkeys(
-        ("breakpoint", "is_client_connected", "listen", "wait_for_client"), "nncdbg.dap_server.attach.calls"
-    ),
+    **dict.fromkeys(("is_client_connected", "listen", "wait_for_client"), "nncdbg.dap_server.attach.calls"),
     "diff": "nncdbg.engine.divergence.call",
     "DiffReport": "nncdbg.engine.divergence.report",
     "execute": "nncdbg.commands.execute",
@@ -59,6 +57,7 @@ _PUBLIC = {
     "Tensor": "nncdbg.engine.values.tensor",
     "load_op_library": "nncdbg.engine.ops.library",
     **dict.fromkeys(("Op", "declare", "op"), "nncdbg.engine.ops.declaration"),
+    "breakpoint": "nncdbg.terminal.script_prompt",
     "parse": "nncdbg.textual_repr",
     "watch": "nncdbg.nan_watch.call",
     **dict.fromkeys(("reduce", "Reduced"), "nncdbg.nan_watch.reduction.reducing"),
@@ -91,7 +90,6 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from nncdbg.commands.execute import execute as execute
-    from nncdbg.dap_server.attach.calls import breakpoint as breakpoint  # noqa: A004
     from nncdbg.dap_server.attach.calls import is_client_connected as is_client_connected
     from nncdbg.dap_server.attach.calls import listen as listen
     from nncdbg.dap_server.attach.calls import wait_for_client as wait_for_client
@@ -137,6 +135,7 @@ if TYPE_CHECKING:
     from nncdbg.nan_watch.reduction.reducing import reduce as reduce
     from nncdbg.stats import Summary as Summary
     from nncdbg.stats import summarize as summarize
+    from nncdbg.terminal.script_prompt import breakpoint as breakpoint  # noqa: A004
     from nncdbg.textual_repr import parse as parse
 else:
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import os
 import sys
 import threading
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,23 @@ from nncdbg.terminal.repl import confirmed, read_lines
 if TYPE_CHECKING:
     from nncdbg.engine.stopping.control import Stop
     from nncdbg.engine.stopping.supervision import Verb
+
+
+def breakpoint() -> None:  # noqa: A001  as debugpy has it
+    """Stop before the next statement of a graph that this thread runs.
+
+    Without `listen`, the prompt opens there, as pdb's does; `continue` returns to the script.  After
+    `listen`, the editor stops there; without an attached editor nothing happens.  In a kernel, the next
+    statement is the one after the kernel's own.  ``PYTHONBREAKPOINT=nncdbg.breakpoint`` makes Python's
+    own `breakpoint()` call this function.
+
+    Raises UsageError if the prompt cannot read standard input.
+    """
+    if PROCESS.stop_here is not None:
+        PROCESS.stop_here()
+        return
+    caller = sys._getframe(1)
+    break_here(f"{os.path.basename(caller.f_code.co_filename)}:{caller.f_lineno}")
 
 
 def break_here(place: str) -> None:

@@ -70,7 +70,7 @@ def listen(address: Address, token: str | None = None) -> Address:
 
     _listener = Listener(address, make_session, token)
     _attachment = attachment
-    PROCESS.supervisor = attachment.supervise
+    PROCESS.supervisor, PROCESS.stop_here = attachment.supervise, attachment.stop_here
     if _listener.access.file is not None:
         print(f"nncdbg: clients must show the token in {_listener.access.file}", file=sys.stderr)
     try:
@@ -97,25 +97,6 @@ def is_client_connected() -> bool:
     return _attachment is not None and _attachment.session is not None
 
 
-def breakpoint() -> None:  # noqa: A001  as debugpy has it
-    """Stop before the next statement of a graph that this thread runs.
-
-    Without `listen`, the prompt opens there, as pdb's does; `continue` returns to the script.  After
-    `listen`, the editor stops there; without an attached editor nothing happens.  In a kernel, the next
-    statement is the one after the kernel's own.  ``PYTHONBREAKPOINT=nncdbg.breakpoint`` makes Python's
-    own `breakpoint()` call this function.
-
-    Raises UsageError if the prompt cannot read standard input.
-    """
-    if _attachment is not None:
-        _attachment.stop_here()
-        return
-    from nncdbg.terminal.script_prompt import break_here
-
-    caller = sys._getframe(1)
-    break_here(f"{os.path.basename(caller.f_code.co_filename)}:{caller.f_lineno}")
-
-
 def _ended() -> None:
     """At the end of the process.  What `sys.exit` was given is not known here, only an uncaught error."""
     if _attachment is not None and _listener is not None:
@@ -134,7 +115,7 @@ def _forked() -> None:
         return
     from nncdbg.engine.stopping.supervision import PROCESS
 
-    PROCESS.supervisor = None
+    PROCESS.supervisor = PROCESS.stop_here = None
     _attachment.forget()
     _listener.let_go()
     _attachment = _listener = _entry = None
