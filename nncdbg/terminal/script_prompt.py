@@ -38,24 +38,17 @@ def breakpoint() -> None:  # noqa: A001  as debugpy has it
 
     Raises UsageError if the prompt cannot read standard input.
     """
+    global _prompt
     if PROCESS.stop_here is not None:
         PROCESS.stop_here()
         return
-    caller = sys._getframe(1)
-    break_here(f"{os.path.basename(caller.f_code.co_filename)}:{caller.f_lineno}")
-
-
-def break_here(place: str) -> None:
-    """Open the prompt before the next statement that this thread runs; `place` is the caller's `file:line`.
-
-    Raises UsageError if standard input cannot be read.
-    """
     _check_input()
-    global _prompt
     if _prompt is None:
         _prompt = ScriptPrompt()
         atexit.register(_prompt.note_unreached)
     PROCESS.supervisor = _prompt.supervise
+    caller = sys._getframe(1)
+    place = f"{os.path.basename(caller.f_code.co_filename)}:{caller.f_lineno}"
     _prompt.break_here(f"nncdbg.breakpoint() at {place}")
 
 
