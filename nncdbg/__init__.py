@@ -59,7 +59,7 @@ _PUBLIC = {
     "Tensor": "nncdbg.engine.values.tensor",
     "load_op_library": "nncdbg.engine.ops.library",
     **dict.fromkeys(("Op", "declare", "op"), "nncdbg.engine.ops.declaration"),
-    "breakpoint": "nncdbg.terminal.script_prompt",
+    "breakpoint": "nncdbg.terminal.script_breakpoint",
     "parse": "nncdbg.textual_repr",
     "watch": "nncdbg.nan_watch.call",
     **dict.fromkeys(("reduce", "Reduced"), "nncdbg.nan_watch.reduction.reducing"),
@@ -138,7 +138,7 @@ if TYPE_CHECKING:
     from nncdbg.nan_watch.reduction.reducing import reduce as reduce
     from nncdbg.stats import Summary as Summary
     from nncdbg.stats import summarize as summarize
-    from nncdbg.terminal.script_prompt import breakpoint as breakpoint  # noqa: A004
+    from nncdbg.terminal.script_breakpoint import breakpoint as breakpoint  # noqa: A004
     from nncdbg.textual_repr import parse as parse
 else:
 

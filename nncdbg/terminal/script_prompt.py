@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import os
 import sys
 import threading
 from dataclasses import dataclass, field, replace
@@ -28,27 +27,17 @@ if TYPE_CHECKING:
     from nncdbg.engine.stopping.supervision import Verb
 
 
-def breakpoint() -> None:  # noqa: A001  as debugpy has it
-    """Stop before the next statement of a graph that this thread runs.
+def break_here(place: str) -> None:
+    """Open the prompt before the next statement that this thread runs; `place` is the caller's `file:line`.
 
-    Without `listen`, the prompt opens there, as pdb's does; `continue` returns to the script.  After
-    `listen`, the editor stops there; without an attached editor nothing happens.  In a kernel, the next
-    statement is the one after the kernel's own.  ``PYTHONBREAKPOINT=nncdbg.breakpoint`` makes Python's
-    own `breakpoint()` call this function.
-
-    Raises UsageError if the prompt cannot read standard input.
+    Raises UsageError if standard input cannot be read.
     """
-    global _prompt
-    if PROCESS.stop_here is not None:
-        PROCESS.stop_here()
-        return
     _check_input()
+    global _prompt
     if _prompt is None:
         _prompt = ScriptPrompt()
         atexit.register(_prompt.note_unreached)
     PROCESS.supervisor = _prompt.supervise
-    caller = sys._getframe(1)
-    place = f"{os.path.basename(caller.f_code.co_filename)}:{caller.f_lineno}"
     _prompt.break_here(f"nncdbg.breakpoint() at {place}")
 
 
