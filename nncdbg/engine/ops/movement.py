@@ -22,6 +22,7 @@ from nncdbg.engine.ops.types import (
     normal_axis,
     product,
     same_as,
+    same_rank,
     shape_at,
     shaped,
     total,
@@ -179,15 +180,10 @@ def slice_by_attributes(
     return x[tuple(_slices(x.ndim, starts, ends, axes, None))]
 
 
-def _same_rank(attributes: Attributes, types: Types) -> Shape | None:
-    shape = shape_at(types, 0)
-    return None if shape is None else (None,) * len(shape)
-
-
 @op(
     "Slice",
     since=10,
-    infer=shaped(_same_rank),
+    infer=shaped(same_rank),
     view=True,
     vjp=gradients.moved("Slice"),
     integers=valid.slices,
@@ -257,7 +253,7 @@ def pad_by_attribute(xp: Any, x: Any, *, pads: Sequence[int], mode: str, value: 
     return _pad(xp, x, pads, value, mode, None)
 
 
-@op("Pad", since=11, infer=shaped(_same_rank), integers=valid.pads, influence=moved(0, 2))
+@op("Pad", since=11, infer=shaped(same_rank), integers=valid.pads, influence=moved(0, 2))
 def pad(xp: Any, x: Any, pads: Any, value: Any = None, axes: Any = None, *, mode: str) -> Any:
     """`x` with `pads` along `axes`; a negative one cuts.  ONNX Pad since 11, wrap since 19."""
     listed = None if axes is None else axes.tolist()

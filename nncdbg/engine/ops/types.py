@@ -127,6 +127,19 @@ def normal_axes(axes: Iterable[int], rank: int) -> tuple[int, ...]:
     return result
 
 
+def same_rank(attributes: Attributes, types: Types) -> Shape | None:
+    """Unknown sizes, as many as input 0 has axes."""
+    shape = shape_at(types, 0)
+    return None if shape is None else (None,) * len(shape)
+
+
+def one_per_plane(attributes: Attributes, types: Types) -> Shape | None:
+    """The shape of one number for each plane of input 0, which has the axes batch, channels and others."""
+    need_rank(at(types, 0), "input", 2)
+    shape = shape_at(types, 0)
+    return None if shape is None else (*shape[:2], *[1] * (len(shape) - 2))
+
+
 def reduced_shape(shape: Shape | None, axes: Iterable[int] | None, keepdims: bool) -> Shape | None:
     """`shape` with `axes` (None: all of them) made 1, or gone without `keepdims`."""
     if shape is None:
