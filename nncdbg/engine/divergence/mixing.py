@@ -11,16 +11,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-import numpy as np
-
 from nncdbg.engine.compilation.code import Path
-from nncdbg.engine.compilation.inference import literal_dtype, output_types
 from nncdbg.engine.divergence.casting import cast_attributes, fresh_name
 from nncdbg.engine.dtypes import ONNX
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import (
     Graph,
-    Literal,
     Node,
     Operand,
     Program,
@@ -28,6 +24,7 @@ from nncdbg.engine.graph import (
     Type,
     Value,
 )
+from nncdbg.engine.inference.graphs import TypeRules
 from nncdbg.engine.ops.schema import only_float
 from nncdbg.engine.stopping.search import blocks
 
@@ -172,14 +169,11 @@ class _Mixer:
 
     def _inferred(self, node: Node, was: Node, path: Path, scope: _Scope) -> Sequence[Type | None]:
         types = [self._type(new, old, path, scope) for new, old in zip(node.inputs, was.inputs, strict=True)]
-        for index, operand in enumerate(node.inputs):
-            if isinstance(operand, Literal):
-                dtype = literal_dtype(operand, node, index, types, self.opsets)
-                types[index] = TensorType(dtype, np.shape(operand.data))
         try:
-            return output_types(node, types, self.opsets)
+            rules = TypeRules(self.opsets, {})
+            return rules.inferred(node, rules.literal_types(node, tuple(types)))
         except GraphError:
-            # The op takes no such type; running it will say so.
+            # The op does not accept such a type; running it reports the error.
             return [None] * len(node.outputs)
 
     def _type(self, new: Operand, old: Operand, path: Path, scope: _Scope) -> Type | None:

@@ -73,7 +73,8 @@ def _cut(x: Any, axis: int, sizes: Sequence[int]) -> tuple[Any, ...]:
     """Views of `x`, one after the other along `axis`."""
     if sum(sizes) != x.shape[axis]:
         raise GraphError(
-            f"the sizes of split {list(sizes)} do not add up to {x.shape[axis]}, the size of axis {axis}"
+            f"the sizes of split {list(sizes)} do not add up to {x.shape[axis]}, the size of axis {axis}",
+            attribute="split",
         )
     before, parts, start = (slice(None),) * axis, [], 0
     for size in sizes:
@@ -96,7 +97,7 @@ def _split(x: Any, axis: int | None, sizes: Sequence[int] | None, count: int) ->
 
 def _split_types(attributes: Attributes, types: Types) -> Types:
     """As many types as the attributes or the type of `split` tell; none if only the statement does."""
-    need_rank(at(types, 1), "split", 1, 1)
+    need_rank(types, 1, "split", 1, 1)
     given, shape, listed = at(types, 0), shape_at(types, 0), shape_at(types, 1)
     sizes: Sequence[Dim] = attributes.get("split") or ()
     count = len(sizes) or attributes.get("num_outputs") or 0

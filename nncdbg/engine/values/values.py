@@ -11,6 +11,7 @@ import numpy as np
 
 from nncdbg.engine.compilation.code import UNSET, Code
 from nncdbg.engine.errors import ExpressionError, NotComputed, UsageError
+from nncdbg.engine.escaping import printable
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.execution.transfers import FramePopped
@@ -54,7 +55,7 @@ class Outputs(dict[str, Array], RichOutput):
     """The results of a program: read-only arrays by name, without the `%`."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Values:
     """The values of a machine as seen from the frame at `depth` (-1: the innermost).
 
@@ -82,6 +83,11 @@ class Values:
     """What was defined with `$x = EXPR`, by name without `$`; `_` is the value printed last."""
     current: Current | None = None
     """What `$in0` and `$out` are about; the next and the last statement of the frame if None."""
+
+    def __repr__(self) -> str:
+        frame = self.machine.frames[self.depth]
+        count = len(self.names_in(frame.code).names)
+        return printable(f"<Values seen from @{frame.code.graph.name}: {count} names>")
 
     def places(self, name: str) -> Iterator[Place]:
         frames = self.machine.frames

@@ -108,7 +108,9 @@ def distances(attributes: Attributes, types: Types) -> str:
     """The distance of each row of a to each row of b: euclidean, or its square (`sqeuclidean`)."""
     metric = attributes["metric"]
     if metric not in ("euclidean", "sqeuclidean"):
-        raise GraphError(f"unknown metric {metric!r}", hint="use euclidean or sqeuclidean")
+        raise GraphError(
+            f"unknown metric {metric!r}", hint="use euclidean or sqeuclidean", attribute="metric"
+        )
     root = metric == "euclidean"
     lines = [
         "%rows = Unsqueeze(%a.wide, [1])",

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from nncdbg.engine.compilation.code import common_type
 from nncdbg.engine.graph import DEFAULT_DOMAIN, TensorType, Type
+from nncdbg.engine.inference.types import common_type
 from nncdbg.engine.ops import names as declared_names
 from nncdbg.engine.ops.schema import REQUIRED, Parameter, Schema, schema, schema_names, version_of
 from nncdbg.engine.text.lexemes import key_text, name_text, op_text
