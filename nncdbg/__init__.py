@@ -50,6 +50,7 @@ _PUBLIC = {
     **dict.fromkeys(("Branch", "Mark"), "nncdbg.engine.time.timeline"),
     **dict.fromkeys(("Graph", "Program", "TensorType"), "nncdbg.engine.graph"),
     **dict.fromkeys(("is_client_connected", "listen", "wait_for_client"), "nncdbg.dap_server.attach.calls"),
+    "breakpoint": "nncdbg.script_breakpoint",
     "diff": "nncdbg.engine.divergence.call",
     "DiffReport": "nncdbg.engine.divergence.report",
     "execute": "nncdbg.commands.execute",
@@ -59,7 +60,6 @@ _PUBLIC = {
     "Tensor": "nncdbg.engine.values.tensor",
     "load_op_library": "nncdbg.engine.ops.library",
     **dict.fromkeys(("Op", "declare", "op"), "nncdbg.engine.ops.declaration"),
-    "breakpoint": "nncdbg.terminal.script_breakpoint",
     "parse": "nncdbg.textual_repr",
     "watch": "nncdbg.nan_watch.call",
     **dict.fromkeys(("reduce", "Reduced"), "nncdbg.nan_watch.reduction.reducing"),
@@ -136,9 +136,9 @@ if TYPE_CHECKING:
     from nncdbg.nan_watch.records import WatchFinding as WatchFinding
     from nncdbg.nan_watch.reduction.reducing import Reduced as Reduced
     from nncdbg.nan_watch.reduction.reducing import reduce as reduce
+    from nncdbg.script_breakpoint import breakpoint as breakpoint  # noqa: A004
     from nncdbg.stats import Summary as Summary
     from nncdbg.stats import summarize as summarize
-    from nncdbg.terminal.script_breakpoint import breakpoint as breakpoint  # noqa: A004
     from nncdbg.textual_repr import parse as parse
 else:
 

@@ -70,7 +70,7 @@ def listen(address: Address, token: str | None = None) -> Address:
 
     _listener = Listener(address, make_session, token)
     _attachment = attachment
-    PROCESS.supervisor, PROCESS.stop_here = attachment.supervise, attachment.stop_here
+    PROCESS.supervisor = attachment.supervise
     if _listener.access.file is not None:
         print(f"nncdbg: clients must show the token in {_listener.access.file}", file=sys.stderr)
     try:
@@ -97,6 +97,13 @@ def is_client_connected() -> bool:
     return _attachment is not None and _attachment.session is not None
 
 
+def stop_here() -> bool:
+    """Stop this thread in the attached editor, if one is; return whether this process listens."""
+    if _attachment is not None:
+        _attachment.stop_here()
+    return _attachment is not None
+
+
 def _ended() -> None:
     """At the end of the process.  What `sys.exit` was given is not known here, only an uncaught error."""
     if _attachment is not None and _listener is not None:
@@ -115,7 +122,7 @@ def _forked() -> None:
         return
     from nncdbg.engine.stopping.supervision import PROCESS
 
-    PROCESS.supervisor = PROCESS.stop_here = None
+    PROCESS.supervisor = None
     _attachment.forget()
     _listener.let_go()
     _attachment = _listener = _entry = None

@@ -20,8 +20,6 @@ class Supervision:
 
     def __init__(self) -> None:
         self.supervisor: Supervisor | None = None
-        self.stop_here: Callable[[], None] | None = None
-        """Makes an editor stop before the next statement; None if this process does not listen."""
         self._moving: dict[int, Any] = {}
 
     def __repr__(self) -> str:

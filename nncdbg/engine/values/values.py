@@ -29,7 +29,7 @@ _VARIABLE = re.compile(r"\$[A-Za-z_]\w*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ValueLocation:
     """A slot that a name leads to.  `depth` is None for a frame that has been left."""
 
     slots: list[Any]
@@ -89,7 +89,7 @@ class Values:
         count = len(self.names_in(frame.code).names)
         return printable(f"<Values seen from @{frame.code.graph.name}: {count} names>")
 
-    def places(self, name: str) -> Iterator[Place]:
+    def places(self, name: str) -> Iterator[ValueLocation]:
         frames = self.machine.frames
         start = len(frames) - 1 if self.depth < 0 else min(self.depth, len(frames) - 1)
         for depth in range(start, -1, -1):
@@ -99,17 +99,17 @@ class Values:
                 done = frame.code.definition[slot] < frame.pc or self.machine.ended
                 supplied = UNSET if done else self.supplied(frame, slot)
                 if supplied is not UNSET:
-                    yield Place([supplied], 0, frame.code, depth, True)
-                yield Place(frame.slots, slot, frame.code, depth, done)
+                    yield ValueLocation([supplied], 0, frame.code, depth, True)
+                yield ValueLocation(frame.slots, slot, frame.code, depth, done)
         edited = self.timeline.last_edit
         for each in self.machine.finished():
             if each.tick <= edited:
                 # What these frames hold may be what they would not have computed after the edit.
                 break
             if isinstance(each, FramePopped) and (slot := each.code.slot_of.get(name)) is not None:
-                yield Place(each.slots, slot, each.code, None, True)
+                yield ValueLocation(each.slots, slot, each.code, None, True)
 
-    def place(self, name: str) -> Place:
+    def place(self, name: str) -> ValueLocation:
         """Where `name` is computed now; raises NotComputed or ExpressionError."""
         waiting = None
         for place in self.places(name):
@@ -171,7 +171,7 @@ class Values:
             hint=f"did you mean %{near}?" if near else "list the available values with `info values`",
         )
 
-    def _where(self, place: Place) -> str:
+    def _where(self, place: ValueLocation) -> str:
         pc = place.code.definition[place.slot]
         return f" ({place.code.nodes[pc].op})" if pc >= 0 else ""
 
@@ -218,7 +218,7 @@ class Values:
         self.between()
         return self._content(self.place(name), name)
 
-    def _content(self, place: Place, name: str) -> Any:
+    def _content(self, place: ValueLocation, name: str) -> Any:
         content = place.slots[place.slot]
         if content is EVICTED:
             content = UNSET
@@ -333,7 +333,7 @@ class Values:
             )
         self.between()
         depth = self.machine.frames.index(frame) if frame in self.machine.frames else None
-        place = Place(frame.slots, slot, frame.code, depth, True)
+        place = ValueLocation(frame.slots, slot, frame.code, depth, True)
         name = frame.code.names[slot]
         return name, self._kept(self._content(place, name))
 

@@ -1,11 +1,11 @@
-"""`nncdbg.breakpoint`: the editor or the prompt, at the next statement of a graph that a script runs."""
+"""`nncdbg.breakpoint()`: stop in the editor that is attached, else open the prompt."""
 
 from __future__ import annotations
 
 import os
 import sys
 
-from nncdbg.engine.stopping.supervision import PROCESS
+from nncdbg.dap_server.attach import calls
 
 
 def breakpoint() -> None:  # noqa: A001  as debugpy has it
@@ -18,8 +18,7 @@ def breakpoint() -> None:  # noqa: A001  as debugpy has it
 
     Raises UsageError if the prompt cannot read standard input.
     """
-    if PROCESS.stop_here is not None:
-        PROCESS.stop_here()
+    if calls.stop_here():
         return
     from nncdbg.terminal.script_prompt import break_here
 
