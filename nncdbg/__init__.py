@@ -12,6 +12,7 @@
 Open and run
     load(path)             a Program from `.onnx` or `.nnc`, or from an onnx.ModelProto
     parse(text)            a Program from graph text; `str(program)` is its text
+    Builder()              builds a Program in Python, one statement per call
     run(program, inputs)   the outputs by name
     Debugger(program, inputs)   break, step, step back, inspect, edit
 
@@ -42,14 +43,14 @@ from nncdbg.version import __version__ as __version__
 # Imported on first use, so that `nncdbg --help` does not import NumPy and ONNX.
 _PUBLIC = {
     "Debugger": "nncdbg.engine.debugger",
+    "Builder": "nncdbg.engine.building.builder",
     "Stop": "nncdbg.engine.stopping.control",
     "Breakpoint": "nncdbg.engine.stopping.breakpoints",
     "Frame": "nncdbg.engine.execution.frame",
     **dict.fromkeys(("Branch", "Mark"), "nncdbg.engine.time.timeline"),
     **dict.fromkeys(("Graph", "Program", "TensorType"), "nncdbg.engine.graph"),
-    **dict.fromkeys(
-        ("breakpoint", "is_client_connected", "listen", "wait_for_client"), "nncdbg.dap_server.attach.calls"
-    ),
+    **dict.fromkeys(("is_client_connected", "listen", "wait_for_client"), "nncdbg.dap_server.attach.calls"),
+    "breakpoint": "nncdbg.script_breakpoint",
     "diff": "nncdbg.engine.divergence.call",
     "DiffReport": "nncdbg.engine.divergence.report",
     "execute": "nncdbg.commands.execute",
@@ -91,10 +92,10 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from nncdbg.commands.execute import execute as execute
-    from nncdbg.dap_server.attach.calls import breakpoint as breakpoint  # noqa: A004
     from nncdbg.dap_server.attach.calls import is_client_connected as is_client_connected
     from nncdbg.dap_server.attach.calls import listen as listen
     from nncdbg.dap_server.attach.calls import wait_for_client as wait_for_client
+    from nncdbg.engine.building.builder import Builder as Builder
     from nncdbg.engine.debugger import Debugger as Debugger
     from nncdbg.engine.divergence.call import diff as diff
     from nncdbg.engine.divergence.report import DiffReport as DiffReport
@@ -135,6 +136,7 @@ if TYPE_CHECKING:
     from nncdbg.nan_watch.records import WatchFinding as WatchFinding
     from nncdbg.nan_watch.reduction.reducing import Reduced as Reduced
     from nncdbg.nan_watch.reduction.reducing import reduce as reduce
+    from nncdbg.script_breakpoint import breakpoint as breakpoint  # noqa: A004
     from nncdbg.stats import Summary as Summary
     from nncdbg.stats import summarize as summarize
     from nncdbg.textual_repr import parse as parse

@@ -59,10 +59,10 @@ async function start(program, more = {}) {
 
 /** What the extension asks the server of by itself from now on, and what comes. */
 async function listen(command) {
-  const { onDidAsk } = await vscode.extensions.getExtension("nncdbg.nncdbg").activate();
+  const { onDidSendRequest } = await vscode.extensions.getExtension("nncdbg.nncdbg").activate();
   const asked = [];
   const answered = [];
-  const listener = onDidAsk((exchange) => {
+  const listener = onDidSendRequest((exchange) => {
     if (exchange.command === command) {
       asked.push(exchange.arguments);
       exchange.body.then((body) => answered.push(body), () => undefined);

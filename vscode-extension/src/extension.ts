@@ -1,35 +1,31 @@
-// What VS Code knows of nncdbg.  The logic is in Python: a debug server and a language server, started from here.
+// Registers the extension's contributions.  The logic is in Python: a debug server and a language server.
 
 import * as vscode from "vscode";
-import { Adapters } from "./session/adapter";
-import { ChangedModels } from "./model/changes";
-import { currentSession, registerSessionCommands, told, valueOf } from "./session/commands";
-import { Configurations, debugGraph } from "./session/configurations";
-import { Endings } from "./session/summary";
-import { openExample } from "./model/example";
-import type { Language } from "./language/language";
-import { pickListener } from "./session/listeners";
-import { ModelEditor } from "./model/listing";
-import type { NanWatch } from "./nanWatch/nanWatch";
 import { install, selectPython, setUp } from "./environment/python";
+import { ChangedModels } from "./model/changes";
+import { openExample } from "./model/example";
+import { ModelEditor } from "./model/listing";
 import { RunWith } from "./runForm/command";
-import type { TensorViews } from "./tensor/tensorViews";
+import { Adapters } from "./session/adapter";
+import { type VariableContext, currentSession, registerSessionCommands, valueOf, withErrorMessage } from "./session/commands";
+import { Configurations, debugGraph } from "./session/configurations";
+import { Connections, type ObservedRequest } from "./session/connections";
 import { EvaluatableValues, InlineValues } from "./session/inlineValues";
-import type { Views } from "./views/views";
-import { type Exchange, Wires } from "./session/connections";
+import { pickListener } from "./session/listeners";
+import { Summaries } from "./session/summary";
 
 const TYPE = "nncdbg";
 const NNC = "nnc";
-/** Texts in files, and those of micro programs, which the debug server gives. */
+/** Texts in files, and micro programs, which the debug server sends. */
 const TEXTS = [
   { language: NNC, scheme: "file" },
   { language: NNC, scheme: "debug" },
 ];
 
-/** What other extensions may look at. */
+/** What other extensions can observe. */
 export interface Exports {
-  /** Requests that this one makes by itself; VS Code's trackers see those that VS Code makes. */
-  onDidAsk: vscode.Event<Exchange>;
+  /** Requests of the extension itself; VS Code's trackers report those of VS Code. */
+  onDidSendRequest: vscode.Event<ObservedRequest>;
 }
 
 export function activate(context: vscode.ExtensionContext): Exports {
@@ -37,108 +33,102 @@ export function activate(context: vscode.ExtensionContext): Exports {
   const configurations = new Configurations();
   const changes = new ChangedModels();
   const models = new ModelEditor(changes);
-  const wires = new Wires();
+  const connections = new Connections();
   const runWith = new RunWith(context);
-  const values = new InlineValues(wires);
+  const values = new InlineValues(connections);
   const provide = () => configurations.provideDebugConfigurations();
   const dynamic = vscode.DebugConfigurationProviderTriggerKind.Dynamic;
   context.subscriptions.push(
     changes,
     models,
-    wires,
+    connections,
     runWith,
     values,
-    vscode.debug.registerDebugAdapterDescriptorFactory(TYPE, new Adapters(wires, runWith)),
+    vscode.debug.registerDebugAdapterDescriptorFactory(TYPE, new Adapters(connections, runWith)),
     vscode.debug.registerDebugConfigurationProvider(TYPE, configurations),
     vscode.debug.registerDebugConfigurationProvider(TYPE, { provideDebugConfigurations: provide }, dynamic),
     vscode.languages.registerInlineValuesProvider(TEXTS, values),
     vscode.debug.registerDebugAdapterTrackerFactory(TYPE, values),
-    vscode.debug.registerDebugAdapterTrackerFactory(TYPE, new Endings()),
+    vscode.debug.registerDebugAdapterTrackerFactory(TYPE, new Summaries()),
     vscode.languages.registerEvaluatableExpressionProvider(TEXTS, new EvaluatableValues()),
     vscode.window.registerCustomEditorProvider(ModelEditor.type, models),
     ...registerSessionCommands(),
-    ...registerViews(context, wires, values),
-    ...registerTensorViews(context, wires, values),
+    ...registerViews(context, connections, values),
+    ...registerTensorViews(context, connections, values),
     ...registerNanWatch(context),
     vscode.commands.registerCommand("nncdbg.debugGraph", debugGraph),
-    vscode.commands.registerCommand("nncdbg.runWith", (place?: vscode.Uri) => runWith.open(place)),
+    vscode.commands.registerCommand("nncdbg.runWith", (file?: vscode.Uri) => runWith.open(file)),
     vscode.commands.registerCommand("nncdbg.pickListener", pickListener),
     vscode.commands.registerCommand("nncdbg.selectPython", selectPython),
     vscode.commands.registerCommand("nncdbg.install", () => install()),
     vscode.commands.registerCommand("nncdbg.openExample", () => openExample(context.extensionUri)),
   );
   startLanguage(context);
-  return { onDidAsk: wires.onDidAsk };
+  return { onDidSendRequest: connections.onDidSendRequest };
+}
+
+/** Loads a part at its first use, and disposes it with the extension. */
+function lazy<Part extends vscode.Disposable>(context: vscode.ExtensionContext, load: () => Promise<Part>): () => Promise<Part> {
+  let part: Promise<Part> | undefined;
+  const loadOnce = async () => {
+    const loaded = await load();
+    context.subscriptions.push(loaded);
+    return loaded;
+  };
+  return () => (part ??= loadOnce());
+}
+
+interface SessionViews {
+  follow(session: vscode.DebugSession): vscode.DebugAdapterTracker;
+}
+
+/** Has views follow all sessions.  The first session loads them. */
+function followSessions(views: () => Promise<SessionViews>): vscode.Disposable {
+  return vscode.debug.registerDebugAdapterTrackerFactory(TYPE, {
+    createDebugAdapterTracker: async (session) => (await views()).follow(session),
+  });
 }
 
 const VIEW_COMMANDS = ["explain", "openGraph", "addWatch", "timeline.goTo", "timeline.setMark", "timeline.renameMark", "timeline.deleteMark", "map.openInNetron"];
 
-interface SessionViews extends vscode.Disposable {
-  follow(session: vscode.DebugSession): vscode.DebugAdapterTracker;
-}
-
-/** What is made with the first session, and follows each. */
-function late<Made extends SessionViews>(context: vscode.ExtensionContext, make: () => Promise<Made>) {
-  let made: Promise<Made> | undefined;
-  const load = async (): Promise<Made> => {
-    const views = await make();
-    context.subscriptions.push(views);
-    return views;
-  };
-  const views = () => (made ??= load());
-  const tracked = vscode.debug.registerDebugAdapterTrackerFactory(TYPE, {
-    createDebugAdapterTracker: async (session) => (await views()).follow(session),
-  });
-  return { views, tracked };
-}
-
-/** The views in the panel are a bundle of their own, loaded with the first session. */
-function registerViews(context: vscode.ExtensionContext, wires: Wires, values: InlineValues): vscode.Disposable[] {
-  const make = async () => new (await import("./views/views")).Views(context.extensionUri, wires, values.onGiven);
-  const { views, tracked } = late<Views>(context, make);
+function registerViews(context: vscode.ExtensionContext, connections: Connections, values: InlineValues): vscode.Disposable[] {
+  const views = lazy(context, async () => new (await import("./views/views")).Views(context.extensionUri, connections, values.onProvided));
   return [
-    tracked,
+    followSessions(views),
     ...VIEW_COMMANDS.map((name) =>
-      vscode.commands.registerCommand(`nncdbg.${name}`, (of) => told(async () => (await views()).commands[name](of as never))),
+      vscode.commands.registerCommand(`nncdbg.${name}`, (of) => withErrorMessage(async () => (await views()).commands[name](of as never))),
     ),
   ];
 }
 
-/** So are the views of tensors, which follow the sessions. */
-function registerTensorViews(context: vscode.ExtensionContext, wires: Wires, values: InlineValues): vscode.Disposable[] {
-  const make = async () => new (await import("./tensor/tensorViews")).TensorViews(context.extensionUri, wires, values.onGiven);
-  const { views, tracked } = late<TensorViews>(context, make);
+function registerTensorViews(context: vscode.ExtensionContext, connections: Connections, values: InlineValues): vscode.Disposable[] {
+  const views = lazy(context, async () => new (await import("./tensor/tensorViews")).TensorViews(context.extensionUri, connections, values.onProvided));
+  const open = async (of?: VariableContext | vscode.Uri) => {
+    const session = currentSession();
+    const value = await valueOf(of);
+    if (value) {
+      (await views()).open(session, value);
+    }
+  };
   return [
-    tracked,
-    vscode.commands.registerCommand("nncdbg.viewTensor", (of?: Parameters<typeof valueOf>[0]) =>
-      told(async () => {
-        const session = currentSession();
-        const value = await valueOf(of);
-        if (value) {
-          (await views()).open(session, value);
-        }
-      }),
-    ),
+    followSessions(views),
+    vscode.commands.registerCommand("nncdbg.viewTensor", (of?: VariableContext | vscode.Uri) => withErrorMessage(() => open(of))),
   ];
 }
 
-/** The Test Explorer's part is a bundle of its own, loaded when models are listed or watched, or the first is opened. */
+/** Registers the NaN watch in the Test Explorer.  The first listing, run or open graph text loads it. */
 function registerNanWatch(context: vscode.ExtensionContext): vscode.Disposable[] {
   const controller = vscode.tests.createTestController("nncdbg.watch", "nncdbg: watch models for NaN");
-  let made: Promise<NanWatch> | undefined;
-  const load = async (): Promise<NanWatch> => {
-    const { NanWatch: Made } = await import("./nanWatch/nanWatch");
-    const watch = new Made(controller, profile, context.storageUri ?? context.globalStorageUri);
-    context.subscriptions.push(watch);
-    return watch;
-  };
-  const watch = () => (made ??= load());
+  const watch = lazy(context, async () => {
+    const { NanWatch } = await import("./nanWatch/nanWatch");
+    return new NanWatch(controller, profile, context.storageUri ?? context.globalStorageUri);
+  });
   const kinds = vscode.TestRunProfileKind;
   const profile = controller.createRunProfile("Watch", kinds.Run, async (request, token) => (await watch()).run(request, token), true);
   const debug = controller.createRunProfile("Stop at the Origin", kinds.Debug, async (request, token) => (await watch()).run(request, token, true), true);
   controller.resolveHandler = async (item) => (item ? undefined : (await watch()).find());
   controller.refreshHandler = async (token) => (await watch()).find(token);
-  const opened = async (document: vscode.TextDocument) => document.languageId === NNC && (await watch()).opened(document);
+  const opened = async (document: vscode.TextDocument) => document.languageId === NNC && (await watch()).addDocument(document);
   setImmediate(() => vscode.workspace.textDocuments.forEach((each) => void opened(each)));
   const register = vscode.commands.registerCommand;
   return [
@@ -146,36 +136,32 @@ function registerNanWatch(context: vscode.ExtensionContext): vscode.Disposable[]
     profile,
     debug,
     vscode.workspace.onDidOpenTextDocument(opened),
-    register("nncdbg.watchModel", async (place?: vscode.Uri) => (await watch()).watchModel(place)),
+    register("nncdbg.watchModel", async (file?: vscode.Uri) => (await watch()).watchModel(file)),
     register("nncdbg.watch.debug", async (model: string, kind: string) => (await watch()).debug(model, kind)),
     register("nncdbg.watch.openBundle", async (bundle: string) => (await watch()).openBundle(bundle)),
   ];
 }
 
-/** The client is a bundle of its own, loaded when there is a graph text and the workspace is trusted. */
+/** Starts the language client with the first graph text in a trusted workspace. */
 function startLanguage(context: vscode.ExtensionContext): void {
-  let language: Language | undefined;
+  let started = false;
+  const language = lazy(context, async () => new (await import("./language/language")).Language());
   const start = async (): Promise<void> => {
-    if (!vscode.workspace.isTrusted) {
-      return;
+    if (vscode.workspace.isTrusted) {
+      started = true;
+      await (await language()).restart();
     }
-    if (!language) {
-      const { Language: Made } = await import("./language/language");
-      language = new Made();
-      context.subscriptions.push(language);
-    }
-    await language.restart();
   };
-  const first = (document: vscode.TextDocument) => {
-    if (!language && document.languageId === NNC) {
+  const startFor = (document: vscode.TextDocument) => {
+    if (!started && document.languageId === NNC) {
       void start();
     }
   };
   context.subscriptions.push(
-    vscode.workspace.onDidOpenTextDocument(first),
-    vscode.workspace.onDidGrantWorkspaceTrust(() => vscode.workspace.textDocuments.forEach(first)),
+    vscode.workspace.onDidOpenTextDocument(startFor),
+    vscode.workspace.onDidGrantWorkspaceTrust(() => vscode.workspace.textDocuments.forEach(startFor)),
     vscode.commands.registerCommand("nncdbg.restartLanguageServer", start),
   );
-  // Texts that are open already wait until VS Code, which waits for the activation, is done with it.
-  setImmediate(() => vscode.workspace.textDocuments.forEach(first));
+  // Not during the activation, for which VS Code waits.
+  setImmediate(() => vscode.workspace.textDocuments.forEach(startFor));
 }

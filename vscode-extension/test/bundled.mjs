@@ -1,5 +1,9 @@
 // Modules of src/ for the tests: bundled as the extension bundles them, then imported.
 
+import { mkdtempSync, rmSync } from "node:fs";
+import { createRequire } from "node:module";
+import { tmpdir } from "node:os";
+import path from "node:path";
 import { build } from "esbuild";
 
 /** The editor's API is what a test has assigned to `globalThis.vscode`. */
@@ -15,14 +19,12 @@ const editor = {
 export async function bundled(...modules) {
   const contents = modules.map((name) => `export * from "./${name}";`).join("\n");
   const resolveDir = new URL("../src", import.meta.url).pathname;
-  const { outputFiles } = await build({
-    stdin: { contents, resolveDir, loader: "ts" },
-    bundle: true,
-    write: false,
-    platform: "node",
-    format: "esm",
-    plugins: [editor],
-    logLevel: "error",
-  });
-  return import(`data:text/javascript;base64,${Buffer.from(outputFiles[0].contents).toString("base64")}`);
+  const folder = mkdtempSync(path.join(tmpdir(), "nncdbg-"));
+  const outfile = path.join(folder, "bundle.cjs");
+  try {
+    await build({ stdin: { contents, resolveDir, loader: "ts" }, outfile, bundle: true, platform: "node", format: "cjs", plugins: [editor], logLevel: "error" });
+    return createRequire(import.meta.url)(outfile);
+  } finally {
+    rmSync(folder, { recursive: true });
+  }
 }

@@ -61,7 +61,7 @@ def listen(address: Address, token: str | None = None) -> Address:
     from nncdbg.dap_server.session import Session
     from nncdbg.dap_server.transport.connection import Connection
     from nncdbg.dap_server.transport.serving import Listener
-    from nncdbg.engine.debugger import Debugger
+    from nncdbg.engine.stopping.supervision import PROCESS
 
     attachment = Attachment()
 
@@ -70,7 +70,7 @@ def listen(address: Address, token: str | None = None) -> Address:
 
     _listener = Listener(address, make_session, token)
     _attachment = attachment
-    Debugger.supervisor = attachment.supervise
+    PROCESS.supervisor = attachment.supervise
     if _listener.access.file is not None:
         print(f"nncdbg: clients must show the token in {_listener.access.file}", file=sys.stderr)
     try:
@@ -97,23 +97,11 @@ def is_client_connected() -> bool:
     return _attachment is not None and _attachment.session is not None
 
 
-def breakpoint() -> None:  # noqa: A001  as debugpy has it
-    """Stop before the next statement of a graph that this thread runs.
-
-    Without `listen`, the prompt opens there, as pdb's does; `continue` returns to the script.  After
-    `listen`, the editor stops there; without an attached editor nothing happens.  In a kernel, the next
-    statement is the one after the kernel's own.  ``PYTHONBREAKPOINT=nncdbg.breakpoint`` makes Python's
-    own `breakpoint()` call this function.
-
-    Raises UsageError if the prompt cannot read standard input.
-    """
+def stop_here() -> bool:
+    """Stop this thread in the attached editor, if one is; return whether this process listens."""
     if _attachment is not None:
         _attachment.stop_here()
-        return
-    from nncdbg.terminal.script_prompt import break_here
-
-    caller = sys._getframe(1)
-    break_here(f"{os.path.basename(caller.f_code.co_filename)}:{caller.f_lineno}")
+    return _attachment is not None
 
 
 def _ended() -> None:
@@ -132,9 +120,9 @@ def _forked() -> None:
     global _attachment, _listener, _entry
     if _attachment is None or _listener is None:
         return
-    from nncdbg.engine.debugger import Debugger
+    from nncdbg.engine.stopping.supervision import PROCESS
 
-    Debugger.supervisor = None
+    PROCESS.supervisor = None
     _attachment.forget()
     _listener.let_go()
     _attachment = _listener = _entry = None

@@ -11,7 +11,6 @@ from nncdbg.dap_server.presentation.glance import Glance, is_tensor
 from nncdbg.dap_server.presentation.neighbourhood import Block, on_the_stack, sources, whole
 from nncdbg.dap_server.presentation.places import computed
 from nncdbg.dap_server.registry import LIVE, request
-from nncdbg.dap_server.sources.positions import line_for_client
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.time.timeline import EVICTED
@@ -58,7 +57,7 @@ def graph(session: Session, arguments: GraphArguments) -> dict[str, Any]:
     places = list(_in_order(blocks[0]))
     number = {(block, pc): index for index, (block, pc) in enumerate(places)}
     return {
-        "source": session.program.sources.of_frame(session.program.debugger.machine.frames[0]),
+        "source": session.program.sources.of_frame(session.program.debugger.stack[0]),
         "blocks": [_block(block) for block in blocks],
         "nodes": [_node(session, block, pc) for block, pc in places],
         "edges": list(_edges(session, places, number)),
@@ -98,7 +97,7 @@ def _node(session: Session, block: Block, pc: int) -> dict[str, Any]:
     op = _LAST_LINES.get(block.kind, "return") if node is None else node.op
     frame = block.origin.frame
     assert frame is not None, "the entry graph is on the stack"
-    line = session.program.debugger.listing_of(frame).line(block.path, pc)
+    line = session.program.debugger.loaded.listing_of(frame.code).line(block.path, pc)
     return {
         "id": block.statement_id(pc),
         "block": block.id,
@@ -106,7 +105,7 @@ def _node(session: Session, block: Block, pc: int) -> dict[str, Any]:
         "label": op if node is None else _label(node),
         "values": [] if node is None else [spelled(each.name) for each in node.outputs[:4] if each.name],
         "type": "" if node is None else _type(block, node),
-        "line": line_for_client(session, line),
+        "line": session.client.outgoing_line(line),
     }
 
 
@@ -128,7 +127,7 @@ def _edges(
     session: Session, places: Sequence[tuple[Block, int]], number: dict[tuple[Block, int], int]
 ) -> Iterator[list[Any]]:
     for to, (block, pc) in enumerate(places):
-        session.check_cancelled()
+        session.queue.check_cancelled()
         found = (each for name in block.reads(pc) for each in sources(block, name))
         for source in dict.fromkeys(found):
             given = -1 if source.pc < 0 else number.get((source.block, source.pc))
@@ -143,8 +142,8 @@ def graph_state(session: Session, arguments: GraphStateArguments) -> dict[str, A
     `statistics` are of the first result of statements on the stack: [largest absolute value, mean, std,
     part of zeros].  They are those that were logged: no large tensor is read for them.
     """
-    blocks = on_the_stack(session, (), len(session.program.debugger.machine.frames))
-    glance = Glance(session.program.shown, False, session.check_cancelled)
+    blocks = on_the_stack(session, (), len(session.program.debugger.stack))
+    glance = Glance(session.program.shown, False, session.queue.check_cancelled)
     flags: dict[str, str] = {}
     statistics: dict[str, list[float | None]] = {}
     for block in blocks:
@@ -167,7 +166,7 @@ def _summaries(session: Session, glance: Glance, block: Block) -> Iterator[tuple
     for pc in range(len(frame.code.nodes)):
         slots = results_of(frame, pc) or (0,)
         slot = slots[0]
-        if not slot or not computed(frame, slot, debugger.machine.ended):
+        if not slot or not computed(frame, slot, debugger.ended):
             continue
         content = frame.slots[slot]
         if content is EVICTED or not is_tensor(content) or is_text(content):

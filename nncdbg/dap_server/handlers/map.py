@@ -13,7 +13,6 @@ from nncdbg.dap_server.presentation.glance import Glance, is_tensor
 from nncdbg.dap_server.presentation.neighbourhood import Block, Source, neighbourhood, sources
 from nncdbg.dap_server.presentation.places import computed
 from nncdbg.dap_server.registry import LIVE, request
-from nncdbg.dap_server.sources.positions import line_for_client
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.time.timeline import EVICTED
@@ -51,7 +50,7 @@ class Drawing:
         """nan or inf, if a value of a block on the stack holds one."""
         frame, debugger = block.frame, self.session.program.debugger
         slot = frame.code.slot_of.get(name) if frame is not None else None
-        if frame is None or slot is None or not computed(frame, slot, debugger.machine.ended):
+        if frame is None or slot is None or not computed(frame, slot, debugger.ended):
             return None
         content = frame.slots[slot]
         if content is EVICTED or not is_tensor(content) or is_text(content):
@@ -91,14 +90,14 @@ class Drawing:
         flags = [self.flag(block, value.name) for value in outputs]
         origin = block.origin
         assert origin.frame is not None, "the outermost block is on the stack"
-        listing = self.session.program.debugger.listing_of(origin.frame)
+        listing = self.session.program.debugger.loaded.listing_of(origin.frame.code)
         told = {
             "id": block.statement_id(pc),
             "cluster": block.id,
             "kind": kind,
             "label": self._label(block, pc, op),
             "values": [spelled(value.name) for value in outputs[:4] if value.name],
-            "line": line_for_client(self.session, listing.line(block.path, pc)),
+            "line": self.session.client.outgoing_line(listing.line(block.path, pc)),
             "source": self.blocks.index(origin),
             "state": self._state(block, pc),
         }
@@ -107,7 +106,7 @@ class Drawing:
 
     def _label(self, block: Block, pc: int, op: str) -> str:
         """The op; of a loop or branch its name, of a loop that is under way the iteration too."""
-        frames = self.session.program.debugger.machine.frames
+        frames = self.session.program.debugger.stack
         within = block.depth >= 0 and pc == block.here and block.depth + 1 < len(frames)
         if within:
             return frame_title(frames[::-1], len(frames) - 2 - block.depth)
@@ -133,7 +132,7 @@ class Drawing:
         """From the statement that gives a value to each one shown that reads it."""
         shown = {(block, pc) for block in self.blocks for pc in block.shown if pc not in block.inside}
         for block in self.blocks:
-            self.session.check_cancelled()
+            self.session.queue.check_cancelled()
             for pc in block.shown:
                 if (block, pc) in shown:
                     found = (each for name in block.reads(pc) for each in sources(block, name))
@@ -158,8 +157,9 @@ class Drawing:
         first = self.blocks[0]
         read = {each["from"] for each in edges}
         found = (Source(first, -1, value.name) for value in first.graph.inputs if value.name)
-        listing = self.session.program.debugger.listing_of(first.origin.frame)  # type: ignore[arg-type]
-        line = line_for_client(self.session, listing.header_line(first.path))
+        assert first.origin.frame is not None
+        listing = self.session.program.debugger.loaded.listing_of(first.origin.frame.code)
+        line = self.session.client.outgoing_line(listing.header_line(first.path))
         nodes = []
         for each in islice((each for each in found if _input_id(each) in read), MOST_INPUTS):
             told: dict[str, Any] = {"id": _input_id(each), "cluster": first.id, "kind": "input"}
@@ -182,7 +182,7 @@ def map_(session: Session, arguments: MapArguments) -> dict[str, Any]:
             hint=f"open or close at most {MOST_TOGGLED} nodes",
         )
     blocks = neighbourhood(session, frozenset(arguments.open), frozenset(arguments.closed))
-    drawing = Drawing(session, Glance(session.program.shown, False, session.check_cancelled), blocks)
+    drawing = Drawing(session, Glance(session.program.shown, False, session.queue.check_cancelled), blocks)
     edges = list(drawing.edges())
     inputs = drawing.inputs(edges)
     nodes = [drawing.node(block, pc) for block in blocks for pc in block.shown if pc not in block.inside]

@@ -13,8 +13,6 @@ from nncdbg.dap_server.protocol.requests import StackTraceBody
 from nncdbg.dap_server.protocol.types import StackFrame
 from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.dap_server.sources.instructions import reference_of
-from nncdbg.dap_server.sources.modules import module_of
-from nncdbg.dap_server.sources.positions import column_for_client, line_for_client
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled
 from nncdbg.presentation.frame_titles import frame_title
@@ -63,7 +61,7 @@ def stack_trace(session: Session, arguments: StackTraceArguments) -> StackTraceB
 
 def _entries(session: Session) -> Iterator[Entry]:
     """The whole stack, innermost first.  What the user's model says once is not said again further out."""
-    frames = session.program.debugger.machine.frames
+    frames = session.program.debugger.stack
     known: Sequence[tuple[str, int]] = ()
     for depth in range(len(frames) - 1, -1, -1):
         yield Entry(depth)
@@ -92,9 +90,9 @@ def _machine_frame(
     session: Session, frames: Sequence[Frame], depth: int, format: StackFrameFormat | None
 ) -> StackFrame:
     debugger = session.program.debugger
-    frame = debugger.machine.frames[depth]
+    frame = debugger.stack[depth]
     pc, _ = standing(session, depth)
-    line = debugger.line_of(frame, pc)
+    line = debugger.loaded.line(frame.code, pc)
     assert line is not None, "each statement has its own line"
     place = frame_place(session, depth)
     name = frame_title(frames, len(frames) - 1 - depth)
@@ -103,10 +101,10 @@ def _machine_frame(
         id=session.handles.number(place),
         name=_formatted(session, name, frame, line, format),
         source=session.program.sources.of_frame(frame),
-        line=line_for_client(session, line),
-        column=column_for_client(session, 1),
+        line=session.client.outgoing_line(line),
+        column=session.client.outgoing_column(1),
         instruction_pointer_reference=reference_of(session, frame.code, pc),
-        module_id=module_of(session, frame.code),
+        module_id=session.program.modules.id_of(frame.code),
         presentation_hint="normal",
     )
 
@@ -119,7 +117,7 @@ def _formatted(session: Session, name: str, frame: Frame, line: int, format: Sta
         name += f"({', '.join(_parameters(session, frame, format))})"
     if format.module:
         name = f"{session.program.debugger.program.entry}!{name}"
-    return f"{name}, line {line_for_client(session, line)}" if format.line else name
+    return f"{name}, line {session.client.outgoing_line(line)}" if format.line else name
 
 
 def _parameters(session: Session, frame: Frame, format: StackFrameFormat) -> Iterator[str]:
@@ -138,8 +136,8 @@ def _source_frame(session: Session, entry: Entry, origin: tuple[str, int]) -> St
         id=session.handles.number(SourcePlace(frame_place(session, entry.depth), entry.number)),
         name=f"{os.path.basename(file)}:{line}",
         source=session.program.sources.of_model(file),
-        line=line_for_client(session, line),
-        column=column_for_client(session, 1),
+        line=session.client.outgoing_line(line),
+        column=session.client.outgoing_column(1),
         can_restart=False,
         presentation_hint="subtle",
     )

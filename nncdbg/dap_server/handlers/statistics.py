@@ -14,7 +14,6 @@ import msgspec
 from nncdbg.dap_server.presentation.glance import Glance, is_tensor, type_text
 from nncdbg.dap_server.presentation.places import computed, frame_place, value_title
 from nncdbg.dap_server.registry import LIVE, request
-from nncdbg.dap_server.sources.positions import line_for_client
 from nncdbg.engine import dtypes
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import spelled
@@ -73,7 +72,7 @@ def nearby(session: Session, arguments: NearbyArguments) -> dict[str, Any]:
             f"cannot return {arguments.count} values in one response",
             hint=f"request 1 to {MOST_VALUES} values",
         )
-    glance = Glance(session.program.shown, False, session.check_cancelled)
+    glance = Glance(session.program.shown, False, session.queue.check_cancelled)
     found = _ranked(session, glance)
     chosen = found[: arguments.count]
     depths = sorted({near.depth for near in chosen}, reverse=True)
@@ -92,7 +91,9 @@ def nearby(session: Session, arguments: NearbyArguments) -> dict[str, Any]:
 
 def most_abnormal(session: Session) -> Near | None:
     """The first value that `nncdbg/nearby` lists; None before any is computed."""
-    return next(iter(_ranked(session, Glance(session.program.shown, False, session.check_cancelled))), None)
+    return next(
+        iter(_ranked(session, Glance(session.program.shown, False, session.queue.check_cancelled))), None
+    )
 
 
 def _ranked(session: Session, glance: Glance) -> list[Near]:
@@ -102,7 +103,7 @@ def _ranked(session: Session, glance: Glance) -> list[Near]:
 
 
 def _code(session: Session, depth: int) -> Code:
-    return session.program.debugger.machine.frames[depth].code
+    return session.program.debugger.stack[depth].code
 
 
 # -- which --------------------------------------------------------------------------------------
@@ -111,13 +112,13 @@ def _code(session: Session, depth: int) -> Code:
 def _newest(session: Session) -> Iterator[tuple[int, int, Any]]:
     """(depth, slot, content) of tensors on the stack: of each frame the newest, then what it was given."""
     debugger, seen = session.program.debugger, set()
-    for depth in range(len(debugger.machine.frames) - 1, -1, -1):
-        session.check_cancelled()
-        frame = debugger.machine.frames[depth]
+    for depth in range(len(debugger.stack) - 1, -1, -1):
+        session.queue.check_cancelled()
+        frame = debugger.stack[depth]
         for slot in _slots(session, frame):
             content = frame.slots[slot]
             known = content is EVICTED or not is_tensor(content) or is_text(content) or id(content) in seen
-            if known or not computed(frame, slot, debugger.machine.ended):
+            if known or not computed(frame, slot, debugger.ended):
                 continue
             if debugger.timeline.standing(content) is None:
                 seen.add(id(content))
@@ -166,20 +167,20 @@ def _frame(session: Session, depth: int) -> dict[str, Any]:
     return {
         "frameId": session.handles.number(frame_place(session, depth)),
         "title": frame_title(frames, len(frames) - 1 - depth),
-        "source": session.program.sources.of_frame(debugger.machine.frames[depth]),
+        "source": session.program.sources.of_frame(debugger.stack[depth]),
     }
 
 
 def _told(session: Session, near: Near) -> dict[str, Any]:
     code = _code(session, near.depth)
-    listing, pc = session.program.debugger.listing_in(code), code.definition[near.slot]
+    listing, pc = session.program.debugger.loaded.listing_of(code), code.definition[near.slot]
     line = listing.line(code.path, pc) if pc >= 0 else listing.header_line(code.path)
     told = {
         "name": spelled(code.names[near.slot]),
         "shortName": value_title(session, code, code.names[near.slot]),
         "type": type_text(near.content),
         "op": code.nodes[pc].op if pc >= 0 else None,
-        "line": line_for_client(session, line),
+        "line": session.client.outgoing_line(line),
         "rank": near.rank,
         "why": near.why,
     }
@@ -192,7 +193,7 @@ def _told(session: Session, near: Near) -> dict[str, Any]:
 def _past(session: Session, depths: Sequence[int]) -> dict[Code, list[list[Any]]]:
     """The slots of the latest visits of these frames' blocks that are over, oldest first."""
     past: dict[Code, list[list[Any]]] = {_code(session, depth): [] for depth in depths}
-    for each in session.program.debugger.machine.finished():
+    for each in session.program.debugger.timeline.finished():
         visits = past.get(each.code)
         if visits is not None and len(visits) < MOST_VISITS - 1:
             visits.append(each.slots)

@@ -13,7 +13,7 @@ from nncdbg.engine.dtypes import name_of
 from nncdbg.engine.errors import UnsupportedOp
 from nncdbg.engine.graph import Inline, Node, SequenceType, TensorType, Type
 from nncdbg.engine.ops.onnx_messages import attribute_data, type_proto
-from nncdbg.engine.ops.schema import op_schema, schema, split
+from nncdbg.engine.ops.schema import schema, split
 
 NEWEST_OPSET = 26
 """The newest opset of ONNX's own domain that onnxruntime 1.31 reads."""
@@ -116,10 +116,8 @@ def _frozen(value: Any) -> Any:
 @cache
 def takes_tensors_only(op: str, version: int) -> bool:
     """False where an operand or result may be a sequence or an optional, or the op has no schema."""
-    found = op_schema(op, version)
-    return found is not None and all(
-        name.startswith("tensor(") for formal in (*found.inputs, *found.outputs) for name in formal.types
-    )
+    found = schema(op, version)
+    return found is not None and all(formal.tensor for formal in (*found.inputs, *found.outputs))
 
 
 def model_of(call: Call, kinds: Kinds) -> Any:
@@ -163,9 +161,11 @@ def _as_kind(value: Any, kind: int | None) -> Any:
 
 def _attribute_kinds(op: str, version: int) -> Mapping[str, int]:
     """The type of each attribute as the schema has it; an empty list would not tell."""
-    found = op_schema(op, version)
-    attributes = found.attributes.items() if found is not None else ()
-    return {name: attribute.type.value for name, attribute in attributes}
+    from onnx import AttributeProto
+
+    found = schema(op, version)
+    kinds = found.kinds.items() if found is not None else ()
+    return {name: AttributeProto.AttributeType.Value(kind) for name, kind in kinds}
 
 
 def fact(error: Exception) -> str:

@@ -13,7 +13,7 @@ from nncdbg.engine.dtypes import FLOATS
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.graph import Node, Program, TensorType, Type, Value
 from nncdbg.engine.ops import lookup
-from nncdbg.engine.ops.schema import REQUIRED, Schema, op_schema, schema, version_of
+from nncdbg.engine.ops.schema import REQUIRED, Schema, schema, version_of
 
 _RANKS = (4, 3, 2, 1)
 _SAMPLES: dict[str, Any] = {"INT": 1, "FLOAT": 1.0, "FLOATS": (1.0,), "STRING": ""}
@@ -87,8 +87,8 @@ def _float_ops(program: Program, types: Sequence[TensorType]) -> Iterator[str]:
 
 
 def _takes_floats(name: str) -> bool:
-    known = op_schema(name, version_of(name, {}))
-    return known is None or any("tensor(float)" in formal.types for formal in known.inputs)
+    known = schema(name, version_of(name, {}))
+    return known is None or any(each.dtypes is None or "f32" in each.dtypes for each in known.inputs)
 
 
 def _may_be_float(type_: Type | None) -> bool:

@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from nncdbg.engine.compilation.formula import formula_of
-from nncdbg.engine.compilation.inference import output_types
-from nncdbg.engine.differentiation.backward import Builder
+from nncdbg.engine.differentiation.backward import BackwardBuilder
 from nncdbg.engine.dtypes import COMPLEX, FLOATS
 from nncdbg.engine.errors import GraphError, UnsupportedOp
 from nncdbg.engine.frontends.order import free_names, reads
@@ -60,7 +59,7 @@ def gradient_graph(
     """
     points = request.points
     defined = {*types, *points, *(value.name for node in nodes for value in node.outputs)}
-    builder = Builder(opsets, graphs, types, defined)
+    builder = BackwardBuilder(opsets, graphs, types, defined)
     for node in nodes:
         builder.learn(node)
     for point in request.moved:
@@ -83,7 +82,7 @@ def gradient_graph(
 class _Backward:
     """One walk back from `request.y`."""
 
-    def __init__(self, builder: Builder, request: Request) -> None:
+    def __init__(self, builder: BackwardBuilder, request: Request) -> None:
         self._emit = builder
         self._request = request
         self._points = frozenset(request.points)
@@ -203,7 +202,7 @@ class _Backward:
         if any(each is not None and each.dtype in COMPLEX for each in known):
             raise UnsupportedOp("its rule is for real numbers")
         # Rules are written for statements whose operands and attributes fit.
-        output_types(node, self._emit.types_at(node), self._emit.opsets)
+        self._emit.rules.inferred(node, self._emit.types_at(node))
         applied = Applied(
             node.inputs,
             tuple(value.name for value in node.outputs),

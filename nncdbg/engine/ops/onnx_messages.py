@@ -65,10 +65,10 @@ def node_proto(
     """
     from onnx import helper
 
-    from nncdbg.engine.ops.schema import op_schema
+    from nncdbg.engine.ops.schema import schema as schema_of
 
     domain, _, local = op.rpartition(".")
-    schema = op_schema(op, version)
+    schema = schema_of(op, version)
     inputs = [f"input_{index}" if there else "" for index, there in enumerate(given)]
     node = helper.make_node(local, inputs, [f"output_{index}" for index in range(outputs)], domain=domain)
     for name, value in attributes.items():
@@ -78,12 +78,12 @@ def node_proto(
 
 
 def _attribute(schema: Any, name: str, value: Any) -> Any:
-    from onnx import helper
+    from onnx import AttributeProto, helper
 
     if name not in schema.attributes:
         known = ", ".join(sorted(schema.attributes)) or "none"
         raise UsageError(f'{schema.name} has no attribute "{name}"', hint=f"use these attributes: {known}")
-    kind = schema.attributes[name].type.value
+    kind = AttributeProto.AttributeType.Value(schema.kinds[name])
     return helper.make_attribute(name, attribute_data(value), attr_type=kind)
 
 

@@ -1,24 +1,25 @@
 """The signature of an op: formal parameters, attributes with defaults, documentation.
 
-ONNX's come from `onnx.defs`, those of the ops that onnxruntime adds from `microsoft.schemas`; none
-is typed in by hand.  Ops of the domain ``nncdbg`` have no ONNX schema; theirs is read off the
-kernel's signature.
+Each domain has providers of its signatures (`Schemas`): those of ONNX come from `onnx.defs`
+(`onnx_schemas.py`), those of the ops that onnxruntime adds from a file (`microsoft/schemas.py`), those of the
+domain ``nncdbg`` from the kernels.  `register_schemas` adds others.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from nncdbg.engine.errors import GraphError
 from nncdbg.engine.graph import DEFAULT_DOMAIN, Inline, Node
 from nncdbg.engine.ops.declaration import declared
-from nncdbg.engine.ops.microsoft.schemas import DOMAINS, added_schema, added_schemas, added_versions
+
+_WIDE_FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +32,15 @@ class Parameter:
     variadic: bool = False
     tensor: bool = True
     """False where a sequence, an optional or a map may stand."""
-    only_float: str | None = None
-    """The float type of 16 bits or more, if exactly one is allowed."""
+    dtypes: frozenset[str] | None = None
+    """The element types of the tensors that are allowed; None for all."""
+    doc: str = ""
+
+    @property
+    def only_float(self) -> str | None:
+        """The float type of 16 bits or more, if exactly one is allowed."""
+        floats = self.dtypes & _WIDE_FLOATS if self.dtypes is not None else ()
+        return next(iter(floats)) if len(floats) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +54,93 @@ class Schema:
     """Name to default; `REQUIRED` where there is none and one must be given; None where it may be absent."""
     kinds: dict[str, str] = field(default_factory=dict)
     """Name of an attribute to ONNX's word for its type: ``INT``, ``FLOATS``, ``TENSOR`` ..."""
+    attribute_docs: dict[str, str] = field(default_factory=dict)
     doc: str = ""
     since: int = 1
+    deprecated: bool = False
+    function: bool = False
+    """ONNX defines the op by a function body."""
 
 
 REQUIRED = object()
 
-LISTED_DOMAINS = (DEFAULT_DOMAIN, "ai.onnx.ml", *sorted(DOMAINS))
-"""The domains of which `nncdbg ops` lists every op."""
+
+class Schemas(Protocol):
+    """A provider: the signatures of the ops of one or more domains.  Ops are named as in program text."""
+
+    @property
+    def source(self) -> str:
+        """The library that the signatures come from, for hints."""
+
+    def schema(self, name: str, version: int) -> Schema | None:
+        """Return the signature of an op in `version` of its domain, None for an unknown op."""
+
+    def versions(self, name: str) -> tuple[int, ...]:
+        """Return the versions that brought the op or changed it, oldest first; empty for an unknown op."""
+
+    def names(self, domain: str) -> Iterable[str]:
+        """Return the names of all ops of a domain."""
+
+    def newest(self, domain: str) -> int | None:
+        """Return the newest version of a domain, None if any version is accepted."""
+
+
+class KernelSchemas:
+    """Signatures that are read off the kernels of declared ops."""
+
+    source = "nncdbg"
+
+    def schema(self, name: str, version: int) -> Schema | None:
+        entries = [entry for entry in declared(name) if entry.since <= version]
+        if not entries or entries[-1].kernel is None:
+            return None
+        parameters = list(inspect.signature(entries[-1].kernel).parameters.values())[1:]
+        positional = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+        keywords = [
+            p
+            for p in parameters
+            if p.kind is p.KEYWORD_ONLY and p.name not in ("out", "rng", "opset", "outputs_count")
+        ]
+        return Schema(
+            name=name,
+            inputs=tuple(Parameter(p.name, "T", p.default is None) for p in positional),
+            outputs=(Parameter("output", "T"),),
+            attributes={p.name: REQUIRED if p.default is p.empty else p.default for p in keywords},
+            doc=inspect.cleandoc(entries[-1].doc),
+        )
+
+    def versions(self, name: str) -> tuple[int, ...]:
+        return tuple(entry.since for entry in declared(name))
+
+    def names(self, domain: str) -> Iterable[str]:
+        return ()
+
+    def newest(self, domain: str) -> int | None:
+        return None
+
+
+_DEFAULT = "*"
+_PROVIDERS: dict[str, tuple[Schemas, ...]] = {"nncdbg": (KernelSchemas(),)}
+
+
+def register_schemas(provider: Schemas, *domains: str) -> None:
+    """Take the signatures of the ops of `domains` from `provider`, after the providers that these have.
+
+    Without `domains`: those of all domains without a provider of their own.
+    """
+    for domain in domains or (_DEFAULT,):
+        _PROVIDERS[domain] = (*_PROVIDERS.get(domain, ()), provider)
+    schema.cache_clear()
+    _newest.cache_clear()
+
+
+def _providers(domain: str) -> tuple[Schemas, ...]:
+    return _PROVIDERS.get(domain) or _PROVIDERS[_DEFAULT]
+
+
+def listed_domains() -> list[str]:
+    """Return the domains of which `nncdbg ops` lists every op."""
+    return [domain for domain in _PROVIDERS if domain not in ("nncdbg", _DEFAULT)]
 
 
 def split(name: str) -> tuple[str, str]:
@@ -62,37 +149,33 @@ def split(name: str) -> tuple[str, str]:
     return domain, local
 
 
+def joined(domain: str, local: str) -> str:
+    """Return the name of an op as in program text."""
+    return f"{domain}.{local}" if domain else local
+
+
 def newest_opset() -> int:
     """The newest opset of ONNX's own domain that the installed `onnx` knows."""
-    import onnx.defs
+    return _newest(DEFAULT_DOMAIN) or 1
 
-    return int(onnx.defs.onnx_opset_version())
+
+@cache
+def _newest(domain: str) -> int | None:
+    return _providers(domain)[0].newest(domain)
 
 
 def versions_of(name: str) -> tuple[int, ...]:
     """The opset versions that brought the op or changed it, oldest first; empty for an unknown op."""
-    return _versions().get(split(name), ()) or added_versions(*split(name))
-
-
-@cache
-def _versions() -> dict[tuple[str, str], tuple[int, ...]]:
-    """By domain and name; one pass over all of them costs as much as one for a single op."""
-    import onnx.defs
-
-    found: dict[tuple[str, str], list[int]] = {}
-    for each in onnx.defs.get_all_schemas_with_history():
-        found.setdefault((each.domain, each.name), []).append(each.since_version)
-    return {key: tuple(sorted(versions)) for key, versions in found.items()}
+    found = (provider.versions(name) for provider in _providers(split(name)[0]))
+    return next(filter(None, found), ())
 
 
 def check_opsets(opsets: Mapping[str, int], domains: Iterable[str]) -> None:
-    """GraphError if one of ONNX's `domains` is imported in a version that `onnx` does not know."""
-    import onnx
-
+    """GraphError if one of `domains` is imported in a version that its provider does not have."""
     for domain in sorted(set(domains) & opsets.keys()):
-        newest = newest_opset() if domain == DEFAULT_DOMAIN else _newest_of(domain)
+        newest = _newest(domain)
         if newest is not None and not 1 <= opsets[domain] <= newest:
-            newer = f"upgrade onnx {onnx.__version__}, or export the model for an older opset"
+            newer = f"upgrade {_providers(domain)[0].source}, or export the model for an older opset"
             raise GraphError(
                 f"opset {opsets[domain]} of {domain or 'ONNX'} is unknown: "
                 f"nncdbg supports versions 1 to {newest}",
@@ -100,56 +183,22 @@ def check_opsets(opsets: Mapping[str, int], domains: Iterable[str]) -> None:
             )
 
 
-@cache
-def _newest_of(domain: str) -> int | None:
-    """The newest opset of a domain, None for one that is not ONNX's."""
-    import onnx.defs
-
-    known = (found.since_version for found in onnx.defs.get_all_schemas() if found.domain == domain)
-    return max(known, default=None)
-
-
-def op_schema(name: str, version: int) -> Any:
-    """The `onnx.defs.OpSchema` of an op in `version` of its domain: ONNX's, else onnxruntime's, else None."""
-    import onnx.defs
-
-    domain, local = split(name)
-    if domain in DOMAINS:
-        return added_schema(domain, local, version)
-    try:
-        return onnx.defs.get_schema(local, version, domain)
-    except onnx.defs.SchemaError:
-        return added_schema(domain, local, version)
-
-
 def schema_names(domains: Iterable[str]) -> set[str]:
     """The names of all ops of these domains that have a schema, as in program text."""
-    import onnx.defs
-
-    wanted = frozenset(domains)
-    known = {(found.domain, found.name) for found in onnx.defs.get_all_schemas()}
-    pairs = (pair for pair in known.union(added_schemas()) if pair[0] in wanted)
-    return {f"{domain}.{local}" if domain else local for domain, local in pairs}
+    return {name for domain in domains for each in _providers(domain) for name in each.names(domain)}
 
 
 @cache
 def schema(name: str, version: int) -> Schema | None:
     """The schema of `name` in opset `version` of its domain, or None for an op without one."""
-    domain, _ = split(name)
-    if domain == "nncdbg":
-        return _own(name)
-    found = op_schema(name, version)
-    if found is None:
-        return None
-    return Schema(
-        name=name,
-        inputs=tuple(_parameter(formal) for formal in found.inputs),
-        outputs=tuple(_parameter(formal) for formal in found.outputs),
-        attributes={key: _default(attribute) for key, attribute in found.attributes.items()},
-        kinds={key: attribute.type.name for key, attribute in found.attributes.items()},
-        doc=(found.doc or "").strip() or _documented(name, version),
-        since=found.since_version,
-    )
+    found = (provider.schema(name, version) for provider in _providers(split(name)[0]))
+    return next((each for each in found if each is not None), None)
+
+
+def documentation(name: str, version: int) -> str:
+    """The documentation of the declaration of an op."""
+    entries = [entry for entry in declared(name) if entry.since <= version]
+    return inspect.cleandoc(entries[-1].doc) if entries else ""
 
 
 def only_float(node: Node, index: int, opsets: Mapping[str, int]) -> str | None:
@@ -158,65 +207,6 @@ def only_float(node: Node, index: int, opsets: Mapping[str, int]) -> str | None:
     if known is None or not known.inputs:
         return None
     return known.inputs[min(index, len(known.inputs) - 1)].only_float
-
-
-def _documented(name: str, version: int) -> str:
-    """What our declaration says of an op whose schema has no documentation."""
-    entries = [entry for entry in declared(name) if entry.since <= version]
-    return inspect.cleandoc(entries[-1].doc) if entries else ""
-
-
-_FLOATS = {
-    "tensor(float16)": "f16",
-    "tensor(bfloat16)": "bf16",
-    "tensor(float)": "f32",
-    "tensor(double)": "f64",
-}
-
-
-def _parameter(formal: Any) -> Parameter:
-    option = formal.option.name
-    tensor = all(kind.startswith("tensor(") for kind in formal.types)
-    floats = [short for kind, short in _FLOATS.items() if kind in formal.types]
-    only_float = floats[0] if len(floats) == 1 else None
-    return Parameter(
-        formal.name, formal.type_str, option == "Optional", option == "Variadic", tensor, only_float
-    )
-
-
-def _default(attribute: Any) -> Any:
-    import onnx.helper
-
-    if attribute.required:
-        return REQUIRED
-    if not attribute.default_value.name:
-        return None
-    value = onnx.helper.get_attribute_value(attribute.default_value)
-    if isinstance(value, bytes):
-        return value.decode()
-    if isinstance(value, (list, tuple)):
-        return tuple(v.decode() if isinstance(v, bytes) else v for v in value)
-    return value
-
-
-def _own(name: str) -> Schema | None:
-    versions = declared(name)
-    if not versions or versions[-1].kernel is None:
-        return None
-    parameters = list(inspect.signature(versions[-1].kernel).parameters.values())[1:]
-    positional = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
-    keywords = [
-        p
-        for p in parameters
-        if p.kind is p.KEYWORD_ONLY and p.name not in ("out", "rng", "opset", "outputs_count")
-    ]
-    return Schema(
-        name=name,
-        inputs=tuple(Parameter(p.name, "T", p.default is None) for p in positional),
-        outputs=(Parameter("output", "T"),),
-        attributes={p.name: REQUIRED if p.default is p.empty else p.default for p in keywords},
-        doc=inspect.cleandoc(versions[-1].doc),
-    )
 
 
 def complete(name: str, version: int, attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -229,22 +219,29 @@ def complete(name: str, version: int, attributes: Mapping[str, Any]) -> dict[str
     found = schema(name, version)
     if found is None:
         return given
-    unknown = [key for key in given if key not in found.attributes]
-    if unknown:
-        known = ", ".join(found.attributes) or "none"
-        raise GraphError(
-            f"{name} has no attribute {unknown[0]!r} in opset {version}",
-            hint=f"use these attributes: {known}",
-        )
+    for error in attribute_errors(found, version, given):
+        raise error
+    return {**found.attributes, **given}
+
+
+def attribute_errors(found: Schema, version: int, given: Mapping[str, Any]) -> Iterator[GraphError]:
+    """Each attribute that the op does not have, that is of another type, or that is missing.
+
+    `given` has tensors as arrays.
+    """
     for key, value in given.items():
-        check_kind(name, key, value, found.kinds.get(key, ""))
-    merged = {**found.attributes, **given}
-    missing = [key for key, value in merged.items() if value is REQUIRED]
-    if missing:
-        raise GraphError(
-            f"{name} needs the attribute {missing[0]!r}", hint=f"write {missing[0]}=... in the call"
-        )
-    return merged
+        if key not in found.attributes:
+            known = ", ".join(found.attributes) or "none"
+            message = f"{found.name} has no attribute {key!r} in opset {version}"
+            hint = f"use these attributes: {known}"
+            yield GraphError(message, hint=hint, attribute=key, code="attribute")
+        elif (wrong := _wrong_kind(value, found.kinds.get(key, ""))) is not None:
+            message = f"{found.name}: the attribute {key!r} is {_said(value)}, not {wrong}"
+            yield GraphError(message, attribute=key, code="attribute")
+    for key, default in found.attributes.items():
+        if default is REQUIRED and key not in given:
+            message = f"{found.name} needs the attribute {key!r}"
+            yield GraphError(message, hint=f"write {key}=... in the call", code="attribute")
 
 
 _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
@@ -256,18 +253,15 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
 """ONNX's word for the type of an attribute to the types of its value, and how a person says it."""
 
 
-def check_kind(name: str, key: str, value: Any, kind: str) -> None:
-    """GraphError if an attribute is of another type than the schema says."""
+def _wrong_kind(value: Any, kind: str) -> str | None:
+    """What the schema expects, if an attribute is of another type."""
     several = kind in ("INTS", "FLOATS", "STRINGS")
     types, words = _KINDS.get(kind[:-1] if several else kind, ((object,), ""))
     listed = isinstance(value, (list, tuple))
     items = value if listed else (value,)
-    if listed == several and all(isinstance(item, types) for item in items):
-        return
-    if not words:
-        return
-    wanted = f"a list, each item {words}" if several else words
-    raise GraphError(f"{name}: the attribute {key!r} is {_said(value)}, not {wanted}")
+    if not words or (listed == several and all(isinstance(item, types) for item in items)):
+        return None
+    return f"a list, each item {words}" if several else words
 
 
 def _said(value: Any) -> str:
@@ -278,9 +272,5 @@ def _said(value: Any) -> str:
 def version_of(name: str, opsets: Mapping[str, int]) -> int:
     """The opset version that holds for the op `name` in a program with these imports."""
     domain, _ = split(name)
-    if domain == "nncdbg":
-        return 1
-    version = opsets.get(domain)
-    if version is not None:
-        return int(version)
-    return newest_opset() if domain == DEFAULT_DOMAIN else _newest_of(domain) or 1
+    version = opsets.get(domain) if domain != "nncdbg" else 1
+    return int(version) if version is not None else _newest(domain) or 1

@@ -11,7 +11,7 @@ from nncdbg.engine.memory.placed import PlacedAllocation
 from nncdbg.engine.memory.plan_check import Placed, PlanProblem, problems
 from nncdbg.engine.memory.plan_file import PlacedPlan, Site, key_of
 from nncdbg.nan_watch.memory.wording import lines
-from nncdbg.nan_watch.records import Site as Line
+from nncdbg.nan_watch.records import FindingSite as Line
 from nncdbg.nan_watch.records import WatchFinding
 from nncdbg.nan_watch.watching import site_of
 
@@ -29,7 +29,7 @@ class PlanFinding:
 
 def plan_problems(debugger: Debugger, plan: PlacedPlan, played: Played) -> Iterator[PlanFinding]:
     """What is wrong with a plan as far as it can be seen without following it."""
-    for problem in problems(plan, debugger.traps.codes, played.sizes, debugger.line_in):
+    for problem in problems(plan, debugger.loaded.codes, played.sizes, debugger.loaded.line):
         pair = [each for each in (problem.value, problem.other) if each is not None]
         yield PlanFinding(
             _problem(debugger, problem), frozenset((each.code.path, each.name) for each in pair)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import difflib
 import json
+import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from nncdbg.engine.errors import UsageError
-from nncdbg.terminal.options import Parser
+from nncdbg.engine import extensions
+from nncdbg.engine.errors import NncdbgError, UsageError
+from nncdbg.engine.escaping import printable
+from nncdbg.opening.command_line import Parser
 
 if TYPE_CHECKING:
-    from nncdbg.engine.ops.schema import Schema
+    from nncdbg.engine.ops.schema import Parameter, Schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +81,14 @@ def _options(arguments: Sequence[str]) -> Namespace:
 def all_names() -> list[str]:
     """Every op that is declared here or that a known domain has, sorted."""
     from nncdbg.engine.ops import names
-    from nncdbg.engine.ops.schema import LISTED_DOMAINS, schema_names
+    from nncdbg.engine.ops.schema import listed_domains, schema_names
 
-    return sorted({*names(), *schema_names(LISTED_DOMAINS)})
+    for domain in extensions.names(extensions.OPS):
+        try:
+            extensions.find(extensions.OPS, domain)
+        except NncdbgError as error:
+            print(printable(f"warning: {error}"), file=sys.stderr)
+    return sorted({*names(), *schema_names(listed_domains())})
 
 
 def known(name: str) -> Known:
@@ -92,15 +100,15 @@ def known(name: str) -> Known:
     theirs = _schema_of(name)
     return Known(
         name=name,
-        since=tuple(op.since for op in versions) or ((theirs.since_version,) if theirs else ()),
+        since=tuple(op.since for op in versions) or ((theirs.since,) if theirs else ()),
         kernel=newest is not None and (newest.kernel is not None or newest.ufunc is not None),
         in_place=newest is not None and newest.accepts_out,
         formula=newest is not None and newest.formula is not None,
-        function=theirs is not None and (theirs.has_function or theirs.has_context_dependent_function),
+        function=theirs is not None and theirs.function,
         gradient=newest is not None and newest.vjp is not None,
         random=newest is not None and newest.random,
         reference=newest is None and _by_reference(name),
-        block=theirs is not None and not theirs.domain and _has_graphs(theirs),
+        block=theirs is not None and "." not in name and _has_graphs(theirs),
     )
 
 
@@ -112,19 +120,19 @@ def _by_reference(name: str) -> bool:
     return found is not None and found.reference
 
 
-def _has_graphs(theirs: Any) -> bool:
-    return any(attribute.type.name.startswith("GRAPH") for attribute in theirs.attributes.values())
+def _has_graphs(theirs: Schema) -> bool:
+    return any(kind.startswith("GRAPH") for kind in theirs.kinds.values())
 
 
-def _schema_of(name: str) -> Any:
-    from nncdbg.engine.ops.schema import newest_opset, op_schema
+def _schema_of(name: str) -> Schema | None:
+    from nncdbg.engine.ops.schema import newest_opset, schema
 
-    return op_schema(name, newest_opset())
+    return schema(name, newest_opset())
 
 
 def _print_one(name: str, *, as_json: bool) -> None:
     from nncdbg.engine.ops.schema import schema, version_of
-    from nncdbg.textual_repr.language_server.features.signatures import label, op_signature
+    from nncdbg.engine.ops.signatures import label, op_signature
 
     if name not in all_names():
         near = difflib.get_close_matches(name, all_names(), 1)
@@ -170,14 +178,19 @@ def _fields(signature: Schema | None) -> dict[str, Any]:
     if signature is None:
         return {"inputs": None, "outputs": None, "attributes": None, "doc": None}
     return {
-        "inputs": [asdict(parameter) for parameter in signature.inputs],
-        "outputs": [asdict(parameter) for parameter in signature.outputs],
+        "inputs": [_parameter_fields(parameter) for parameter in signature.inputs],
+        "outputs": [_parameter_fields(parameter) for parameter in signature.outputs],
         "attributes": {
             name: {"required": default is REQUIRED, "default": _plain(default)}
             for name, default in signature.attributes.items()
         },
         "doc": signature.doc,
     }
+
+
+def _parameter_fields(parameter: Parameter) -> dict[str, Any]:
+    names = ("name", "type", "optional", "variadic", "tensor", "only_float")
+    return {name: getattr(parameter, name) for name in names}
 
 
 def _plain(default: Any) -> Any:

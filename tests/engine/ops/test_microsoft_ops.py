@@ -13,8 +13,8 @@ import pytest
 import nncdbg
 from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops import declared, lookup, names
-from nncdbg.engine.ops.microsoft.schemas import DOMAINS, added_schemas
-from nncdbg.engine.ops.schema import op_schema, schema, split
+from nncdbg.engine.ops.microsoft.schemas import DOMAINS, MicrosoftSchemas
+from nncdbg.engine.ops.schema import schema, split
 from tests.engine.ops import (
     test_microsoft_attention,
     test_microsoft_blocked,
@@ -49,8 +49,7 @@ WITHOUT_CPU_KERNEL = {
 
 
 def of_onnxruntime(name: str) -> bool:
-    domain, local = split(name)
-    return domain in DOMAINS or ("", local) in added_schemas()
+    return bool(MicrosoftSchemas().versions(name))
 
 
 OWN = [name for name in names() if of_onnxruntime(name)]
@@ -64,7 +63,7 @@ def test_every_op_has_a_row() -> None:
 @pytest.mark.parametrize("name", OWN)
 def test_every_op_has_a_schema_and_a_doc(name: str) -> None:
     for entry in declared(name):
-        found = op_schema(name, entry.since)
+        found = schema(name, entry.since)
         assert found is not None
         assert entry.doc
 
@@ -112,10 +111,10 @@ def test_a_schema_has_names_types_and_defaults() -> None:
     variadic = schema("com.microsoft.QLinearConcat", 1)
     assert variadic is not None
     assert [p.variadic for p in variadic.inputs] == [False, False, True]
-    assert op_schema("com.microsoft.NoSuchOp", 1) is None
-    assert op_schema("SimplifiedLayerNormalization", 17) is not None
-    assert op_schema("LayerNormalization", 13).since_version == 1
-    assert op_schema("LayerNormalization", 17).since_version == 17
+    assert schema("com.microsoft.NoSuchOp", 1) is None
+    assert schema("SimplifiedLayerNormalization", 17) is not None
+    assert schema("LayerNormalization", 13).since == 1
+    assert schema("LayerNormalization", 17).since == 17
 
 
 def test_a_wrong_attribute_is_refused() -> None:
@@ -195,7 +194,9 @@ def test_the_page_of_ops_names_what_runs_and_what_does_not() -> None:
     running, rest = page.split("### Ops without a kernel")
     left_out = rest.split("## ai.onnx.ml")[0]
     locals_of = {split(name)[1] for name in OWN}
-    missing = {local for _, local in added_schemas()} - locals_of
+    missing = {
+        split(name)[1] for domain in ("", *DOMAINS) for name in MicrosoftSchemas().names(domain)
+    } - locals_of
     assert sorted(local for local in locals_of - ONNX_TOO if not re.search(rf"\b{local}\b", running)) == []
     assert sorted(local for local in missing if not re.search(rf"\b{local}\b", left_out)) == []
     table = re.findall(r"^\| .* \| (.*) \|$", left_out, re.MULTILINE)[1:]

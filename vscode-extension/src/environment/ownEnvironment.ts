@@ -1,32 +1,27 @@
-// nncdbg's own Python environment: made from the wheel in this package, in a folder of the extension.
-// It is built under another name and renamed when it is complete, so a half-made one is never used.
+// nncdbg's own Python environment, in a folder of the extension, with the wheel of this package.
+// It is created under another name and renamed when it is complete.
 
-import { execFile, spawn } from "node:child_process";
+import { spawn } from "node:child_process";
 import { createHash } from "node:crypto";
 import { existsSync } from "node:fs";
 import { mkdir, readFile, readdir, rename, rm } from "node:fs/promises";
 import * as path from "node:path";
 import { createInterface } from "node:readline";
-import { promisify } from "node:util";
+import { ISOLATED, isRunning, runPython } from "./process";
 
-const execute = promisify(execFile);
-
-/** Python 3.11 is the oldest that nncdbg runs on. */
+/** The oldest minor version of Python 3 that nncdbg supports. */
 const OLDEST = 11;
-/** Isolated from the working directory, PYTHONPATH and the packages of the user's home. */
-export const ISOLATED = "-I";
 const PROBE = "import sys; print('.'.join(map(str, sys.version_info[:3])), sys.executable)";
 const PARTIAL = /\.partial-(\d+)$/;
-const TIMEOUT = 20_000;
 const NAMES = ["python3", "python3.14", "python3.13", "python3.12", "python3.11", "python"];
-/** A Mac gives programs that are started from the Dock a short PATH. */
-const PLACES = ["/opt/homebrew/bin/python3", "/usr/local/bin/python3"];
+/** macOS starts programs from the Dock with a short PATH. */
+const MAC_PYTHONS = ["/opt/homebrew/bin/python3", "/usr/local/bin/python3"];
 
-/** No Python that can make the environment; the message names those that were found. */
+/** No Python can create the environment; the message lists those that were found. */
 export class NoPython extends Error {}
 
 /** The path of the first Python that is new enough.  Throws `NoPython`. */
-export async function findPython(first: string[], candidates = [...NAMES, ...PLACES]): Promise<string> {
+export async function findPython(first: string[], candidates = [...NAMES, ...MAC_PYTHONS]): Promise<string> {
   const old: string[] = [];
   for (const candidate of [...first, ...candidates]) {
     const [version, executable] = await probe(candidate);
@@ -44,14 +39,14 @@ export async function findPython(first: string[], candidates = [...NAMES, ...PLA
 
 async function probe(candidate: string): Promise<string[]> {
   try {
-    const { stdout } = await execute(candidate, [ISOLATED, "-c", PROBE], { timeout: TIMEOUT });
+    const { stdout } = await runPython(candidate, ["-c", PROBE]);
     return stdout.trim().split(/ (.*)/, 2);
   } catch {
-    return []; // not there, or no Python
+    return []; // missing, or not a Python
   }
 }
 
-/** What an installation reports: each line of the log, and what is under way. */
+/** Receives the progress of an installation: each line of its log, and the current step. */
 export interface Reporter {
   line(text: string): void;
   step(text: string): void;
@@ -60,22 +55,22 @@ export interface Reporter {
 export class Environment {
   private name: Promise<string> | undefined;
 
-  /** `package` is the folder with the wheel, `storage` the one for environments. */
+  /** `folder` has the wheel, `storage` the environments. */
   constructor(
     private readonly folder: string,
     private readonly storage: string,
   ) {}
 
-  /** The Python of the environment for this wheel; undefined if there is none, or its base Python is gone. */
+  /** The Python of the environment for this wheel; undefined if it or its base Python is missing. */
   async python(): Promise<string | undefined> {
-    const python = pythonIn(await this.place());
+    const python = pythonIn(await this.path());
     return existsSync(python) ? python : undefined;
   }
 
-  /** Makes the environment with `base`, in place of any other; its Python.  Throws where a command fails, and when aborted. */
+  /** Creates the environment with `base`, and deletes others.  Returns its Python.  Throws if a command fails or on abort. */
   async install(base: string, reporter: Reporter, signal?: AbortSignal): Promise<string> {
-    const place = await this.place();
-    const partial = `${place}.partial-${process.pid}`;
+    const target = await this.path();
+    const partial = `${target}.partial-${process.pid}`;
     await mkdir(this.storage, { recursive: true });
     await this.clear((name) => path.basename(partial) === name || isAbandoned(name));
     try {
@@ -83,18 +78,18 @@ export class Environment {
       await this.run(base, ["-m", "venv", partial], reporter, signal);
       reporter.step("downloading packages");
       const pip = ["-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--only-binary=:all:"];
-      // With Pillow, as the form "Run with" offers images.
+      // The form "Run with" offers images, which need Pillow.
       await this.run(pythonIn(partial), [...pip, `${await this.wheel()}[images]`], reporter, signal);
       reporter.step("checking");
       await this.run(pythonIn(partial), ["-c", "import nncdbg; print('nncdbg', nncdbg.__version__)"], reporter, signal);
-      await this.clear((name) => path.join(this.storage, name) === place);
-      await rename(partial, place);
+      await this.clear((name) => path.join(this.storage, name) === target);
+      await rename(partial, target);
     } catch (error) {
       await rm(partial, { recursive: true, force: true });
       throw error;
     }
-    await this.clear((name) => path.join(this.storage, name) !== place && !PARTIAL.test(name));
-    return pythonIn(place);
+    await this.clear((name) => path.join(this.storage, name) !== target && !PARTIAL.test(name));
+    return pythonIn(target);
   }
 
   private async clear(which: (name: string) => boolean): Promise<void> {
@@ -110,8 +105,8 @@ export class Environment {
     return path.join(this.folder, name);
   }
 
-  /** By the content of the wheel: another one gets an environment of its own. */
-  private place(): Promise<string> {
+  /** The folder of the environment: each wheel has its own. */
+  private path(): Promise<string> {
     this.name ??= this.wheel()
       .then((wheel) => readFile(wheel))
       .then((content) => path.join(this.storage, createHash("sha256").update(content).digest("hex").slice(0, 16)));
@@ -120,11 +115,11 @@ export class Environment {
 
   private run(python: string, args: string[], reporter: Reporter, signal?: AbortSignal): Promise<void> {
     reporter.line(`> ${python} ${[ISOLATED, ...args].join(" ")}`);
-    // Nothing of a workspace: not its folder, and of the user's settings for pip not those that leave the environment.
+    // Not in the folder of a workspace, and without settings of pip that install elsewhere.
     const env = { ...process.env, PIP_USER: "0", PIP_REQUIRE_VIRTUALENV: "0" };
     const child = spawn(python, [ISOLATED, ...args], { cwd: this.storage, env, signal, stdio: ["ignore", "pipe", "pipe"] });
     let last = "";
-    const hear = (text: string) => {
+    const reportLine = (text: string) => {
       last = /\S/.test(text) ? text.trim() : last;
       reporter.line(text);
       const package_ = /^(?:Downloading|Using cached) ([\w.]+)-\S+(?: \((.*)\))?/.exec(text.trim());
@@ -134,7 +129,7 @@ export class Environment {
         reporter.step("unpacking packages");
       }
     };
-    [child.stdout, child.stderr].forEach((stream) => createInterface(stream).on("line", hear));
+    [child.stdout, child.stderr].forEach((stream) => createInterface(stream).on("line", reportLine));
     return new Promise((resolve, reject) => {
       child.once("error", reject);
       child.once("close", (code) => (code === 0 ? resolve() : reject(new Error(last || `${python} ended with exit code ${code}`))));
@@ -148,16 +143,8 @@ function pythonIn(environment: string): string {
     : path.join(environment, "bin", "python");
 }
 
-/** Whether a half-made environment belongs to a process that is gone. */
+/** Whether the process that was creating an environment has ended. */
 function isAbandoned(name: string): boolean {
   const pid = Number(PARTIAL.exec(name)?.[1]);
-  if (!pid) {
-    return false;
-  }
-  try {
-    process.kill(pid, 0);
-    return false;
-  } catch (error) {
-    return (error as NodeJS.ErrnoException).code === "ESRCH";
-  }
+  return pid > 0 && !isRunning(pid);
 }

@@ -1,23 +1,13 @@
-// Which Python runs nncdbg: a chosen one that has it, else the extension's own environment, which is installed
-// when it is needed first.  Nothing is run in a workspace that is not trusted.
+// The Python that runs nncdbg: the selected one if it has nncdbg, else the extension's own environment, which is
+// installed at its first use.  In an untrusted workspace, no Python is started.
 
-import { execFile } from "node:child_process";
 import * as path from "node:path";
-import { promisify } from "node:util";
 import * as vscode from "vscode";
-import { Environment, ISOLATED, NoPython, findPython } from "./ownEnvironment";
-
-const execute = promisify(execFile);
+import { Environment, NoPython, findPython } from "./ownEnvironment";
+import { runPython } from "./process";
 
 const PYTHON_EXTENSION = "ms-python.python";
 const VERSION = ["-c", "import nncdbg; print(nncdbg.__version__)"];
-const TIMEOUT = 20_000;
-
-/** The arguments of Python with which a command of nncdbg runs. */
-export const NNCDBG = [ISOLATED, "-m", "nncdbg.terminal.main"];
-
-/** For processes that the server starts. */
-export const ENVIRONMENT = { PYTHONSAFEPATH: "1" };
 
 interface PythonExtension {
   environments?: {
@@ -26,7 +16,7 @@ interface PythonExtension {
   };
 }
 
-/** nncdbg cannot run; `remedies` are the buttons that the message has. */
+/** nncdbg cannot run; `remedies` are the buttons of the message. */
 export class Missing extends Error {
   constructor(
     message: string,
@@ -36,7 +26,7 @@ export class Missing extends Error {
   }
 }
 
-/** The own environment is not there, and the user has given up its installation. */
+/** The extension's own environment is missing: the user has canceled its installation. */
 export class NotInstalled extends Missing {
   constructor() {
     super("nncdbg is not installed: you canceled the installation");
@@ -54,14 +44,14 @@ let environment: Environment;
 let log: vscode.OutputChannel;
 const installed = new vscode.EventEmitter<void>();
 
-/** To be called once, with the activation. */
+/** Called once, at activation. */
 export function setUp(context: vscode.ExtensionContext): void {
   const storage = path.join(context.globalStorageUri.fsPath, "environments");
   environment = new Environment(context.asAbsolutePath("out"), storage);
   context.subscriptions.push(installed, { dispose: () => log?.dispose() });
 }
 
-/** The Python that a setting names, or the one that the Python extension has selected. */
+/** The Python of the setting, or the one that is selected in the Python extension. */
 async function chosenPython(resource: vscode.Uri | undefined): Promise<{ setting?: string; selected?: string }> {
   const setting = vscode.workspace.getConfiguration("nncdbg", resource).get<string>("python");
   if (setting) {
@@ -76,7 +66,7 @@ async function pythonExtension(): Promise<PythonExtension | undefined> {
   return extension && (extension.isActive ? extension.exports : extension.activate());
 }
 
-/** Fires when another Python may be the one: a setting, a selection of the Python extension, an installation. */
+/** Calls `changed` when the Python may change: by the setting, the Python extension or an installation. */
 export async function onPythonChange(changed: () => void): Promise<vscode.Disposable> {
   const listeners = [
     installed.event(changed),
@@ -89,8 +79,8 @@ export async function onPythonChange(changed: () => void): Promise<vscode.Dispos
   return vscode.Disposable.from(...listeners);
 }
 
-/** The Python for a resource, in which nncdbg was found.  Throws `Missing`, and `NotInstalled` where the own one is to be used. */
-export async function pythonWithNncdbg(resource: vscode.Uri | undefined): Promise<string> {
+/** The Python for a resource, which has nncdbg.  Throws `NotInstalled` if that is the missing own environment, and `Missing` for other errors. */
+async function pythonWithNncdbg(resource: vscode.Uri | undefined): Promise<string> {
   if (!vscode.workspace.isTrusted) {
     throw new Missing("nncdbg is disabled in an untrusted workspace");
   }
@@ -111,7 +101,7 @@ export async function pythonWithNncdbg(resource: vscode.Uri | undefined): Promis
   return own;
 }
 
-/** The same, but installs the own environment where it is missing.  Throws `Missing` also where that is canceled. */
+/** The same, but installs the own environment if it is missing.  Throws `Missing` also if the user cancels. */
 export async function readyPython(resource: vscode.Uri | undefined): Promise<string> {
   try {
     return await pythonWithNncdbg(resource);
@@ -128,7 +118,7 @@ export async function readyPython(resource: vscode.Uri | undefined): Promise<str
 
 async function versionOf(python: string): Promise<string> {
   try {
-    return (await run(python, VERSION)).stdout.trim();
+    return (await runPython(python, VERSION)).stdout.trim();
   } catch (error) {
     const { code, stderr } = error as NodeJS.ErrnoException & { stderr?: string };
     const remedies: Remedy[] = ["Use nncdbg's Own Python", "Select Python"];
@@ -143,11 +133,6 @@ async function versionOf(python: string): Promise<string> {
   }
 }
 
-/** Runs an isolated Python to its end.  Throws what `execFile` throws, with `stderr`. */
-export function run(python: string, args: string[], cwd?: string): Promise<{ stdout: string; stderr: string }> {
-  return execute(python, [ISOLATED, ...args], { cwd, timeout: TIMEOUT, env: { ...process.env, ...ENVIRONMENT } });
-}
-
 const warned = new Set<string>();
 
 function warnOfOtherVersion(python: string, found: string): void {
@@ -157,11 +142,11 @@ function warnOfOtherVersion(python: string, found: string): void {
     return;
   }
   warned.add(key);
-  const words = `nncdbg ${found} is installed for ${python}, but this extension needs ${mine}; some features may not work.`;
-  void offer(vscode.window.showWarningMessage, new Missing(words, ["Use nncdbg's Own Python", "Select Python"]));
+  const message = `nncdbg ${found} is installed for ${python}, but this extension needs ${mine}; some features may not work.`;
+  void offer(vscode.window.showWarningMessage, new Missing(message, ["Use nncdbg's Own Python", "Select Python"]));
 }
 
-/** Shows what is missing, with the remedies as buttons. */
+/** Shows an error with its remedies as buttons. */
 export async function offer(show: typeof vscode.window.showErrorMessage, missing: Missing): Promise<void> {
   const chosen = await show<Remedy>(missing.message, ...missing.remedies);
   if (chosen) {
@@ -177,7 +162,7 @@ export async function selectPython(): Promise<void> {
   }
 }
 
-/** Clears the setting that names another Python, and installs the own one if need be. */
+/** Clears the setting for another Python, and installs the own environment if it is missing. */
 async function useOwnPython(): Promise<void> {
   const settings = vscode.workspace.getConfiguration("nncdbg");
   const { workspaceFolderValue, workspaceValue, globalValue } = settings.inspect<string>("python") ?? {};
@@ -198,12 +183,12 @@ async function useOwnPython(): Promise<void> {
 
 // -- installing -----------------------------------------------------------------------------------------
 
-let underWay: Promise<string | undefined> | undefined;
+let installation: Promise<string | undefined> | undefined;
 
-/** Installs the own environment, once however often it is called meanwhile; undefined if the user gives up. */
+/** Installs the own environment, or joins an installation in progress; undefined if the user cancels. */
 export function install(resource?: vscode.Uri): Promise<string | undefined> {
-  underWay ??= installing(resource).finally(() => (underWay = undefined));
-  return underWay;
+  installation ??= installing(resource).finally(() => (installation = undefined));
+  return installation;
 }
 
 async function installing(resource: vscode.Uri | undefined): Promise<string | undefined> {

@@ -1,116 +1,98 @@
-// The whole graph in an editor tab, which follows the active session.  What is drawn: webview/graph.
+// The whole graph in an editor tab, which follows the active session.  Its page: webview/graph.
 
 import * as vscode from "vscode";
-import { openLine, uriOf } from "../views/pageView";
-import { Follower, FollowingView } from "../views/following";
-import type { FromTab, Graph, State, ToTab } from "./messages";
-import { bundled, documentOf } from "../pages/page";
-import { Sessions } from "../views/sessionEvents";
+import { Page } from "../pages/page";
+import { Follower, type FollowingView } from "../views/following";
+import type { SessionEvents } from "../views/sessionEvents";
+import { openLine, uriOf } from "../views/sources";
+import type { FromGraph, Graph, GraphState, ToGraph } from "./messages";
 
 export class GraphTab implements FollowingView, vscode.Disposable {
   readonly request = "nncdbg/graphState";
   readonly follower: Follower;
-  private readonly listener = vscode.debug.onDidChangeBreakpoints(() => this.tellBreakpoints());
+  private readonly listener = vscode.debug.onDidChangeBreakpoints(() => this.sendBreakpoints());
   private panel: vscode.WebviewPanel | undefined;
-  private opened: string[] = [];
+  private page: Page<FromGraph, ToGraph> | undefined;
+  private expanded: string[] = [];
   private statistics = false;
   private graph: Graph | undefined;
-  /** The session that the graph is of. */
+  /** The session that the graph belongs to. */
   private session: vscode.DebugSession | undefined;
 
   constructor(
     private readonly extension: vscode.Uri,
-    private readonly sessions: Sessions,
+    private readonly sessions: SessionEvents,
   ) {
     this.follower = new Follower(this, sessions);
   }
 
-  /** Shows the tab. */
-  async open(): Promise<void> {
+  open(): void {
     if (this.panel) {
       this.panel.reveal();
       return;
     }
-    const options = { enableScripts: true, localResourceRoots: [], retainContextWhenHidden: true };
-    const panel = vscode.window.createWebviewPanel("nncdbg.graph", "Graph", vscode.ViewColumn.Beside, options);
+    const panel = vscode.window.createWebviewPanel("nncdbg.graph", "Graph", vscode.ViewColumn.Beside, { retainContextWhenHidden: true });
     this.panel = panel;
-    this.session = undefined;
     panel.iconPath = vscode.Uri.joinPath(this.extension, "media", "nnc-dark.svg");
-    panel.onDidDispose(() => (this.panel = undefined));
+    panel.onDidDispose(() => (this.panel = this.page = undefined));
     panel.onDidChangeViewState(() => this.follower.update());
-    panel.webview.onDidReceiveMessage((message: FromTab) => this.hear(message));
-    const worker = await Promise.all(["dagre.js", "layout.js"].map((file) => bundled(this.extension, file)));
-    panel.webview.html = await documentOf(this.extension, "graph", "Graph", { texts: { layout: worker.join("\n") } });
+    this.page = new Page<FromGraph, ToGraph>(panel.webview, this.extension, { name: "graph", title: "Graph", worker: ["dagre", "layout"] }, {
+      ready: () => {
+        this.session = undefined;
+        this.follower.restart();
+      },
+      openLine: ({ line }) => void openLine({ source: this.graph?.source ?? {}, line }, this.session),
+      toggleBreakpoint: ({ line }) => this.toggleBreakpoint(line),
+      choose: ({ expanded, statistics }) => void this.choose(expanded, statistics),
+    });
   }
 
   get visible(): boolean {
     return this.panel?.visible ?? false;
   }
 
-  asks(): object {
+  arguments(): object {
     return { statistics: this.statistics };
   }
 
-  show(state: State, session: vscode.DebugSession): void {
+  show(state: GraphState, session: vscode.DebugSession): void {
     void this.update(state, session);
   }
 
-  say(words: string): void {
-    this.tell({ kind: "say", words });
+  showStatus(text: string): void {
+    this.page?.send({ kind: "status", text });
   }
 
-  private async update(state: State, session: vscode.DebugSession): Promise<void> {
+  private async update(state: GraphState, session: vscode.DebugSession): Promise<void> {
     if (session !== this.session) {
       this.session = session;
-      this.opened = [];
-      await this.askGraph();
+      this.expanded = [];
+      await this.requestGraph();
     }
-    this.tell({ kind: "state", state });
+    this.page?.send({ kind: "state", state });
   }
 
-  private async askGraph(): Promise<void> {
-    const { session, opened } = this;
+  private async requestGraph(): Promise<void> {
+    const { session, expanded } = this;
     if (!session) {
       return;
     }
     try {
-      this.graph = await this.sessions.ask<Graph>(session, "nncdbg/graph", { open: opened }).body;
-      this.tell({ kind: "graph", graph: this.graph });
-      this.tellBreakpoints();
+      this.graph = await this.sessions.request<Graph>(session, "nncdbg/graph", { open: expanded }).body;
+      this.page?.send({ kind: "graph", graph: this.graph });
+      this.sendBreakpoints();
     } catch (error) {
-      this.say((error as Error).message);
+      this.showStatus((error as Error).message);
     }
   }
 
-  private tell(message: ToTab): void {
-    void this.panel?.webview.postMessage(message);
-  }
-
-  private hear(message: FromTab): void {
-    switch (message.kind) {
-      case "ready":
-        this.session = undefined;
-        this.follower.again();
-        break;
-      case "line":
-        void openLine({ source: this.graph?.source ?? {}, line: message.line }, this.session);
-        break;
-      case "breakpoint":
-        this.toggleBreakpoint(message.line);
-        break;
-      case "ask":
-        void this.ask(message.open, message.statistics);
-        break;
-    }
-  }
-
-  private async ask(open: string[], statistics: boolean): Promise<void> {
+  private async choose(expanded: string[], statistics: boolean): Promise<void> {
     this.statistics = statistics;
-    if (open.join("\n") !== this.opened.join("\n")) {
-      this.opened = open;
-      await this.askGraph();
+    if (expanded.join("\n") !== this.expanded.join("\n")) {
+      this.expanded = expanded;
+      await this.requestGraph();
     }
-    this.follower.again();
+    this.follower.restart();
   }
 
   private breakpoints(): vscode.SourceBreakpoint[] {
@@ -123,17 +105,17 @@ export class GraphTab implements FollowingView, vscode.Disposable {
     if (!this.graph) {
       return;
     }
-    const there = this.breakpoints().filter(({ location }) => location.range.start.line === line - 1);
-    if (there.length) {
-      vscode.debug.removeBreakpoints(there);
+    const existing = this.breakpoints().filter(({ location }) => location.range.start.line === line - 1);
+    if (existing.length) {
+      vscode.debug.removeBreakpoints(existing);
     } else {
-      const place = new vscode.Location(uriOf(this.graph.source, this.session), new vscode.Position(line - 1, 0));
-      vscode.debug.addBreakpoints([new vscode.SourceBreakpoint(place)]);
+      const location = new vscode.Location(uriOf(this.graph.source, this.session), new vscode.Position(line - 1, 0));
+      vscode.debug.addBreakpoints([new vscode.SourceBreakpoint(location)]);
     }
   }
 
-  private tellBreakpoints(): void {
-    this.tell({ kind: "breakpoints", lines: this.breakpoints().map(({ location }) => location.range.start.line + 1) });
+  private sendBreakpoints(): void {
+    this.page?.send({ kind: "breakpoints", lines: this.breakpoints().map(({ location }) => location.range.start.line + 1) });
   }
 
   dispose(): void {

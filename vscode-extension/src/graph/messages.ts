@@ -1,8 +1,8 @@
-// What the graph tab and its host tell each other, and what the server answers.
+// Messages between the graph tab and its page, and the answers of the debug server.
 
-import type { Target } from "../pages/messages";
+import type { SourceLine } from "../pages/messages";
 
-/** A graph or a block in it that is shown open, in place of the statement `node`. */
+/** An expanded graph or block; `node` is the statement that it replaces. */
 export interface Block {
   id: string;
   parent: string | null;
@@ -17,17 +17,17 @@ export interface GraphNode {
   kind: "op" | "layer" | "loop" | "branch" | "end";
   label: string;
   values: string[];
-  /** Of the first result. */
+  /** The type of the first result. */
   type: string;
   line: number;
 }
 
-/** [from, to, value, carried to the next iteration]: positions of nodes, -1 for an input of the graph. */
+/** [from, to, value, carried to the next iteration]: indices of nodes, -1 for an input of the graph. */
 export type GraphEdge = [number, number, string, boolean];
 
-/** The answer to `nncdbg/graph`: nodes in the order of the program. */
+/** The answer to `nncdbg/graph`: nodes in program order. */
 export interface Graph {
-  source: Target["source"];
+  source: SourceLine["source"];
   blocks: Block[];
   nodes: GraphNode[];
   edges: GraphEdge[];
@@ -35,22 +35,22 @@ export interface Graph {
 }
 
 /** The answer to `nncdbg/graphState`. */
-export interface State {
-  /** The statement of each block on the stack, the outermost first. */
+export interface GraphState {
+  /** The statement of each block on the stack, outermost first. */
   stack: { block: string; pc: number }[];
   flags: Record<string, "nan" | "inf">;
   /** Largest absolute value, mean, std, share of zeros. */
   statistics?: Record<string, (number | null)[]>;
 }
 
-export type ToTab =
+export type ToGraph =
   | { kind: "graph"; graph: Graph }
-  | { kind: "state"; state: State }
+  | { kind: "state"; state: GraphState }
   | { kind: "breakpoints"; lines: number[] }
-  | { kind: "say"; words: string };
+  | { kind: "status"; text: string };
 
-export type FromTab =
+export type FromGraph =
   | { kind: "ready" }
-  | { kind: "line"; line: number }
-  | { kind: "breakpoint"; line: number }
-  | { kind: "ask"; open: string[]; statistics: boolean };
+  | { kind: "openLine"; line: number }
+  | { kind: "toggleBreakpoint"; line: number }
+  | { kind: "choose"; expanded: string[]; statistics: boolean };

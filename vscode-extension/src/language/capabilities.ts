@@ -1,4 +1,4 @@
-// What this client can do, in the words of the protocol.
+// The capabilities of the client.
 
 export const CAPABILITIES = {
   general: { positionEncodings: ["utf-16"] },

@@ -1,5 +1,5 @@
-// A running `nncdbg lsp` and the editor's side of it.  It talks by vscode-jsonrpc alone: the whole of
-// vscode-languageclient, most of it for what this one server does not do, is larger than all the rest.
+// The client of a running `nncdbg lsp`.  It uses vscode-jsonrpc without vscode-languageclient, which is larger than
+// the rest of the extension and mostly serves features that this server lacks.
 
 import { spawn, type ChildProcessWithoutNullStreams } from "node:child_process";
 import * as vscode from "vscode";
@@ -8,15 +8,16 @@ import type { Diagnostic } from "vscode-languageserver-types";
 import { CAPABILITIES } from "./capabilities";
 import { editorDiagnostic } from "./conversion";
 import { synchronize } from "./documents";
-import { provide, type Offered } from "./providers";
+import { provide, type ServerCapabilities } from "./providers";
 
 export const SELECTOR: vscode.DocumentSelector = [
   { language: "nnc", scheme: "file" },
   { language: "nnc", scheme: "untitled" },
 ];
-const PATIENCE = 2000;
+/** ms in which the server may exit. */
+const EXIT_TIMEOUT = 2000;
 
-export interface Command {
+export interface ServerCommand {
   python: string;
   arguments: string[];
   cwd: string | undefined;
@@ -32,7 +33,7 @@ export class Client {
   private stopping = false;
 
   private constructor(
-    command: Command,
+    command: ServerCommand,
     private readonly output: vscode.OutputChannel,
   ) {
     const { cwd, env } = command;
@@ -40,26 +41,26 @@ export class Client {
     this.process.stderr.on("data", (text: Buffer) => output.append(text.toString()));
     this.exited = new Promise((resolve, reject) => this.process.once("exit", resolve).once("error", reject));
     this.connection = createMessageConnection(this.process.stdout, this.process.stdin);
-    // What breaks a connection ends the process too, which is told.
+    // After an error of the connection the process exits, which is reported.
     this.connection.onError(([error]) => output.appendLine(error.message));
   }
 
-  /** A server that is ready; `ended` is called when it ends without being stopped. */
-  static async start(command: Command, output: vscode.OutputChannel, ended: () => void): Promise<Client> {
+  /** Starts a server.  `ended` is called if it exits unexpectedly. */
+  static async start(command: ServerCommand, output: vscode.OutputChannel, ended: () => void): Promise<Client> {
     const client = new Client(command, output);
     try {
-      await Promise.race([client.initialize(), client.exited.then(refuse)]);
+      await Promise.race([client.initialize(), client.exited.then(throwExited)]);
     } catch (error) {
       await client.stop();
       throw error;
     }
-    const gone = (): void => {
+    const reportExit = (): void => {
       if (!client.stopping) {
         client.release();
         ended();
       }
     };
-    client.exited.then(gone, gone);
+    client.exited.then(reportExit, reportExit);
     return client;
   }
 
@@ -73,7 +74,7 @@ export class Client {
     }
     connection.listen();
     const folders = vscode.workspace.workspaceFolders?.map(folderOf) ?? null;
-    const { capabilities } = await connection.sendRequest<{ capabilities: Offered }>("initialize", {
+    const { capabilities } = await connection.sendRequest<{ capabilities: ServerCapabilities }>("initialize", {
       processId: process.pid,
       rootUri: folders?.[0]?.uri ?? null,
       workspaceFolders: folders,
@@ -82,7 +83,7 @@ export class Client {
     this.notify("initialized", {});
     this.listeners.push(
       ...synchronize(SELECTOR, this.notify.bind(this)),
-      ...provide(SELECTOR, capabilities, this.ask.bind(this)),
+      ...provide(SELECTOR, capabilities, this.request.bind(this)),
       vscode.workspace.onDidChangeWorkspaceFolders(({ added, removed }) => {
         const event = { added: added.map(folderOf), removed: removed.map(folderOf) };
         this.notify("workspace/didChangeWorkspaceFolders", { event });
@@ -94,14 +95,15 @@ export class Client {
     this.connection.sendNotification(method, params).catch((error: Error) => this.output.appendLine(error.message));
   }
 
-  /** The answer to a request; nothing where it is not wanted any more. */
-  private async ask<Answer>(
+  private async request<Result, Converted>(
     method: string,
     params: object,
     token: vscode.CancellationToken,
-  ): Promise<Answer | undefined> {
+    convert: (result: Result) => Converted,
+  ): Promise<Converted | undefined> {
     try {
-      return (await this.connection.sendRequest<Answer | null>(method, params, token)) ?? undefined;
+      const result = await this.connection.sendRequest<Result | null | undefined>(method, params, token);
+      return result == null ? undefined : convert(result);
     } catch (error) {
       if (token.isCancellationRequested || this.stopping) {
         return undefined;
@@ -110,14 +112,14 @@ export class Client {
     }
   }
 
-  /** Ends the server: it is asked to, and not waited for long. */
+  /** Requests the server's shutdown, and ends its process if it does not exit in time. */
   async stop(): Promise<void> {
     this.stopping = true;
     this.release();
     if (this.process.exitCode === null && this.process.pid !== undefined) {
-      const late = new Promise((resolve) => setTimeout(resolve, PATIENCE));
-      const asked = this.connection.sendRequest("shutdown").then(() => this.connection.sendNotification("exit"));
-      await Promise.race([asked.then(() => this.exited), this.exited, late]).catch(() => undefined);
+      const late = new Promise((resolve) => setTimeout(resolve, EXIT_TIMEOUT));
+      const shutdown = this.connection.sendRequest("shutdown").then(() => this.connection.sendNotification("exit"));
+      await Promise.race([shutdown.then(() => this.exited), this.exited, late]).catch(() => undefined);
     }
     this.connection.dispose();
     this.process.kill();
@@ -128,7 +130,7 @@ export class Client {
   }
 }
 
-function refuse(code: number | null): never {
+function throwExited(code: number | null): never {
   throw new Error(`the server exited with ${code === null ? "a signal" : `code ${code}`}; its output channel shows the last output`);
 }
 

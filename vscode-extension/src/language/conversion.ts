@@ -1,4 +1,5 @@
-// The protocol's records as the editor's, and back.  Most enumerations of the protocol count from 1, the editor's from 0.
+// Conversion between records of the protocol and of the editor.  Most enumerations of the protocol start at 1, those
+// of the editor at 0.
 
 import * as vscode from "vscode";
 import type * as lsp from "vscode-languageserver-types";
@@ -10,24 +11,17 @@ export const protocolRange = ({ start, end }: vscode.Range): lsp.Range => ({
   end: protocolPosition(end),
 });
 
-export const editorPosition = ({ line, character }: lsp.Position): vscode.Position =>
-  new vscode.Position(line, character);
+export const editorPosition = ({ line, character }: lsp.Position): vscode.Position => new vscode.Position(line, character);
 
 export const editorRange = ({ start, end }: lsp.Range): vscode.Range =>
   new vscode.Range(editorPosition(start), editorPosition(end));
 
-export const editorLocation = ({ uri, range }: lsp.Location): vscode.Location =>
-  new vscode.Location(vscode.Uri.parse(uri), editorRange(range));
+export const editorLocation = ({ uri, range }: lsp.Location): vscode.Location => new vscode.Location(vscode.Uri.parse(uri), editorRange(range));
 
-export const editorEdit = ({ range, newText }: lsp.TextEdit): vscode.TextEdit =>
-  new vscode.TextEdit(editorRange(range), newText);
+export const editorEdit = ({ range, newText }: lsp.TextEdit): vscode.TextEdit => new vscode.TextEdit(editorRange(range), newText);
 
-export function editorMarkdown(
-  content: lsp.MarkupContent | string | undefined,
-): vscode.MarkdownString | undefined {
-  return content === undefined
-    ? undefined
-    : new vscode.MarkdownString(typeof content === "string" ? content : content.value);
+export function editorMarkdown(content: lsp.MarkupContent | string | undefined): vscode.MarkdownString | undefined {
+  return content === undefined ? undefined : new vscode.MarkdownString(typeof content === "string" ? content : content.value);
 }
 
 export function editorDiagnostic(sent: lsp.Diagnostic): vscode.Diagnostic {
@@ -35,7 +29,7 @@ export function editorDiagnostic(sent: lsp.Diagnostic): vscode.Diagnostic {
   const message = typeof sent.message === "string" ? sent.message : sent.message.value;
   return Object.assign(new vscode.Diagnostic(editorRange(sent.range), message, severity), {
     source: sent.source,
-    // What is there, if only as undefined, is shown.
+    // The editor shows a code that is undefined.
     ...(sent.code === undefined ? {} : { code: sent.code }),
     tags: sent.tags,
     relatedInformation: sent.relatedInformation?.map(
@@ -55,7 +49,7 @@ export function protocolDiagnostic(shown: vscode.Diagnostic): lsp.Diagnostic {
   };
 }
 
-/** Edits of documents that are open; the server makes and removes no files. */
+/** Edits of documents; the server does not create or delete files. */
 export function editorWorkspaceEdit(sent: lsp.WorkspaceEdit): vscode.WorkspaceEdit {
   const edit = new vscode.WorkspaceEdit();
   for (const [uri, edits] of Object.entries(sent.changes ?? {})) {
@@ -69,7 +63,7 @@ export function editorWorkspaceEdit(sent: lsp.WorkspaceEdit): vscode.WorkspaceEd
   return edit;
 }
 
-/** An item that keeps what the server sent, to ask for its documentation. */
+/** An item with the one that the server sent, which identifies it in a request for its documentation. */
 export class CompletionItem extends vscode.CompletionItem {
   constructor(readonly sent: lsp.CompletionItem) {
     super(sent.label, sent.kind && sent.kind - 1);
@@ -130,10 +124,46 @@ export function editorFolding({ startLine, endLine, kind }: lsp.FoldingRange): v
   return new vscode.FoldingRange(startLine, endLine, kind === undefined ? undefined : FOLDINGS[kind]);
 }
 
-/** An item that keeps what the server sent, to ask for its calls. */
+/** An item with the one that the server sent, which identifies it in a request for its calls. */
 export class CallItem extends vscode.CallHierarchyItem {
   constructor(readonly sent: lsp.CallHierarchyItem) {
     const place = [vscode.Uri.parse(sent.uri), editorRange(sent.range), editorRange(sent.selectionRange)] as const;
     super(sent.kind - 1, sent.name, sent.detail ?? "", ...place);
   }
+}
+
+export function editorIncomingCall({ from, fromRanges }: lsp.CallHierarchyIncomingCall): vscode.CallHierarchyIncomingCall {
+  return new vscode.CallHierarchyIncomingCall(new CallItem(from), fromRanges.map(editorRange));
+}
+
+export function editorOutgoingCall({ to, fromRanges }: lsp.CallHierarchyOutgoingCall): vscode.CallHierarchyOutgoingCall {
+  return new vscode.CallHierarchyOutgoingCall(new CallItem(to), fromRanges.map(editorRange));
+}
+
+export function editorHover({ contents, range }: lsp.Hover): vscode.Hover | undefined {
+  const markdown = editorMarkdown(contents as lsp.MarkupContent | undefined);
+  return markdown && new vscode.Hover(markdown, range && editorRange(range));
+}
+
+export const editorHighlight = ({ range, kind }: lsp.DocumentHighlight): vscode.DocumentHighlight =>
+  new vscode.DocumentHighlight(editorRange(range), kind && kind - 1);
+
+export const editorLink = ({ range, target }: lsp.DocumentLink): vscode.DocumentLink =>
+  new vscode.DocumentLink(editorRange(range), target ? vscode.Uri.parse(target) : undefined);
+
+export const editorLens = ({ range, command }: lsp.CodeLens): vscode.CodeLens => new vscode.CodeLens(editorRange(range), command);
+
+export const editorWorkspaceSymbol = ({ name, kind, containerName, location }: lsp.SymbolInformation): vscode.SymbolInformation =>
+  new vscode.SymbolInformation(name, kind - 1, containerName ?? "", editorLocation(location));
+
+export const editorTokens = ({ data, resultId }: lsp.SemanticTokens): vscode.SemanticTokens =>
+  new vscode.SemanticTokens(new Uint32Array(data), resultId);
+
+/** The edits since the last tokens, or all tokens. */
+export function editorTokenEdits(sent: lsp.SemanticTokens | lsp.SemanticTokensDelta): vscode.SemanticTokens | vscode.SemanticTokensEdits {
+  if ("data" in sent) {
+    return editorTokens(sent);
+  }
+  const edit = ({ start, deleteCount, data }: lsp.SemanticTokensEdit) => new vscode.SemanticTokensEdit(start, deleteCount, data && new Uint32Array(data));
+  return new vscode.SemanticTokensEdits(sent.edits.map(edit), sent.resultId);
 }

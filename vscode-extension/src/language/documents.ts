@@ -1,4 +1,4 @@
-// The server's copies of the documents that are open: what is opened, changed and closed is told at once.
+// Notifies the server when documents are opened, changed and closed.
 
 import * as vscode from "vscode";
 import { protocolRange } from "./conversion";
@@ -6,19 +6,19 @@ import { protocolRange } from "./conversion";
 export type Notify = (method: string, params: object) => void;
 
 export function synchronize(selector: vscode.DocumentSelector, notify: Notify): vscode.Disposable[] {
-  const known = new Set<string>();
+  const open = new Set<string>();
   const opened = (document: vscode.TextDocument): void => {
     const uri = document.uri.toString();
-    if (vscode.languages.match(selector, document) === 0 || known.has(uri)) {
+    if (vscode.languages.match(selector, document) === 0 || open.has(uri)) {
       return;
     }
-    known.add(uri);
+    open.add(uri);
     const { languageId, version } = document;
     notify("textDocument/didOpen", { textDocument: { uri, languageId, version, text: document.getText() } });
   };
   const changed = ({ document, contentChanges }: vscode.TextDocumentChangeEvent): void => {
     const uri = document.uri.toString();
-    if (known.has(uri) && contentChanges.length > 0) {
+    if (open.has(uri) && contentChanges.length > 0) {
       notify("textDocument/didChange", {
         textDocument: { uri, version: document.version },
         contentChanges: contentChanges.map(({ range, text }) => ({ range: protocolRange(range), text })),
@@ -27,7 +27,7 @@ export function synchronize(selector: vscode.DocumentSelector, notify: Notify): 
   };
   const closed = (document: vscode.TextDocument): void => {
     const uri = document.uri.toString();
-    if (known.delete(uri)) {
+    if (open.delete(uri)) {
       notify("textDocument/didClose", { textDocument: { uri } });
     }
   };

@@ -1,11 +1,12 @@
-// The client of `nncdbg lsp`.  It starts with the first graph text, and again when another Python is chosen.
-// What goes wrong stands in the language status of the editor; the rest of the extension does without.
+// Starts the language server, and restarts it when the user selects another Python.  The language status of the editor
+// shows errors; the rest of the extension does not need the server.
 
 import * as vscode from "vscode";
 import type { Location, Position } from "vscode-languageserver-types";
 import { Client } from "./client";
 import { editorLocation, editorPosition } from "./conversion";
-import { ENVIRONMENT, Missing, NNCDBG, NotInstalled, offer, onPythonChange, readyPython } from "../environment/python";
+import { ENVIRONMENT, NNCDBG } from "../environment/process";
+import { Missing, NotInstalled, offer, onPythonChange, readyPython } from "../environment/python";
 
 const SERVER = [...NNCDBG, "lsp"];
 const LANGUAGE = "nnc";
@@ -20,24 +21,24 @@ export class Language implements vscode.Disposable {
     vscode.commands.registerCommand("nncdbg.showReferences", showReferences),
   ];
   private client: Client | undefined;
-  private turn: Promise<void> = Promise.resolve();
-  private told: string | undefined;
+  private starting: Promise<void> = Promise.resolve();
+  private shownError: string | undefined;
 
   constructor() {
     this.status.name = "nncdbg";
     void onPythonChange(() => void this.restart()).then((listener) => this.listeners.push(listener));
   }
 
-  /** One start after the other, however fast they are asked for. */
+  /** Restarts the server, after any restart that is in progress. */
   restart(): Promise<void> {
-    this.turn = this.turn.then(() => this.startAnew());
-    return this.turn;
+    this.starting = this.starting.then(() => this.start());
+    return this.starting;
   }
 
-  private async startAnew(): Promise<void> {
+  private async start(): Promise<void> {
     try {
       await this.stop();
-      this.say("starting …", vscode.LanguageStatusSeverity.Information, true);
+      this.showStatus("starting …", vscode.LanguageStatusSeverity.Information, true);
       const folder = vscode.workspace.workspaceFolders?.[0]?.uri;
       const command = {
         python: await readyPython(folder),
@@ -46,10 +47,10 @@ export class Language implements vscode.Disposable {
         env: { ...process.env, ...ENVIRONMENT },
       };
       this.client = await Client.start(command, this.output, () =>
-        this.say("the server exited; its output channel shows the last output", vscode.LanguageStatusSeverity.Error),
+        this.showStatus("the server exited; its output channel shows the last output", vscode.LanguageStatusSeverity.Error),
       );
-      this.told = undefined;
-      this.say("running", vscode.LanguageStatusSeverity.Information);
+      this.shownError = undefined;
+      this.showStatus("running", vscode.LanguageStatusSeverity.Information);
     } catch (error) {
       this.fail(error as Error);
     }
@@ -57,15 +58,15 @@ export class Language implements vscode.Disposable {
 
   private fail(error: Error): void {
     this.output.appendLine(error.message);
-    this.say(error.message, vscode.LanguageStatusSeverity.Error);
-    if (error instanceof Missing && !(error instanceof NotInstalled) && vscode.workspace.isTrusted && this.told !== error.message) {
-      this.told = error.message;
+    this.showStatus(error.message, vscode.LanguageStatusSeverity.Error);
+    if (error instanceof Missing && !(error instanceof NotInstalled) && vscode.workspace.isTrusted && this.shownError !== error.message) {
+      this.shownError = error.message;
       void offer(vscode.window.showWarningMessage, error);
     }
   }
 
-  private say(what: string, severity: vscode.LanguageStatusSeverity, busy = false): void {
-    Object.assign(this.status, { text: "nncdbg", detail: `language server: ${what}`, severity, busy, command: RESTART });
+  private showStatus(text: string, severity: vscode.LanguageStatusSeverity, busy = false): void {
+    Object.assign(this.status, { text: "nncdbg", detail: `language server: ${text}`, severity, busy, command: RESTART });
   }
 
   private async stop(): Promise<void> {
@@ -80,8 +81,8 @@ export class Language implements vscode.Disposable {
   }
 }
 
-/** Of a code lens: what the protocol says, in the editor's own terms. */
+/** Shows the references of a code lens, which has records of the protocol. */
 async function showReferences(uri: string, position: Position, locations: Location[]): Promise<void> {
-  const place = [vscode.Uri.parse(uri), editorPosition(position)];
-  await vscode.commands.executeCommand("editor.action.showReferences", ...place, locations.map(editorLocation));
+  const target = [vscode.Uri.parse(uri), editorPosition(position)];
+  await vscode.commands.executeCommand("editor.action.showReferences", ...target, locations.map(editorLocation));
 }

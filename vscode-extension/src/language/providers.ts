@@ -1,264 +1,195 @@
-// What the editor asks, asked of the server: one provider for each feature.
+// One provider of the editor for each feature of the language server.
 
 import * as vscode from "vscode";
 import type * as lsp from "vscode-languageserver-types";
 import * as convert from "./conversion";
 
-/** Of the server's capabilities those that say more than that they are there. */
-export interface Offered {
+/** The server's capabilities that have options. */
+export interface ServerCapabilities {
   completionProvider: { triggerCharacters: string[] };
   signatureHelpProvider: { triggerCharacters: string[]; retriggerCharacters: string[] };
   codeActionProvider: { codeActionKinds: string[] };
   semanticTokensProvider: { legend: { tokenTypes: string[]; tokenModifiers: string[] } };
 }
 
-export type Ask = <Answer>(
+/** Sends a request, and converts its result; undefined if there is none or the request was canceled. */
+export type SendRequest = <Result, Converted>(
   method: string,
   params: object,
   token: vscode.CancellationToken,
-) => Promise<Answer | undefined>;
+  convert: (result: Result) => Converted,
+) => Promise<Converted | undefined>;
 
-export function provide(selector: vscode.DocumentSelector, offered: Offered, ask: Ask): vscode.Disposable[] {
+export function provide(selector: vscode.DocumentSelector, capabilities: ServerCapabilities, send: SendRequest): vscode.Disposable[] {
   return [
-    ...whileTyping(selector, offered, ask),
-    ...places(selector, ask),
-    ...calls(selector, ask),
-    ...outlines(selector, ask),
-    ...colors(selector, offered, ask),
-    ...changes(selector, offered, ask),
+    ...typingProviders(selector, capabilities, send),
+    ...navigationProviders(selector, send),
+    ...callProviders(selector, send),
+    ...structureProviders(selector, send),
+    ...tokenProviders(selector, capabilities, send),
+    ...editProviders(selector, capabilities, send),
   ];
 }
 
-const about = (document: vscode.TextDocument) => ({ textDocument: { uri: document.uri.toString() } });
+const documentParams = (document: vscode.TextDocument) => ({ textDocument: { uri: document.uri.toString() } });
 
-const at = (document: vscode.TextDocument, position: vscode.Position) => ({
-  ...about(document),
+const positionParams = (document: vscode.TextDocument, position: vscode.Position) => ({
+  ...documentParams(document),
   position: convert.protocolPosition(position),
 });
 
-const within = (document: vscode.TextDocument, range: vscode.Range) => ({
-  ...about(document),
+const rangeParams = (document: vscode.TextDocument, range: vscode.Range) => ({
+  ...documentParams(document),
   range: convert.protocolRange(range),
 });
 
-function whileTyping(selector: vscode.DocumentSelector, offered: Offered, ask: Ask): vscode.Disposable[] {
+const each =
+  <Item, Converted>(convertItem: (item: Item) => Converted) =>
+  (items: Item[]): Converted[] =>
+    items.map((item) => convertItem(item));
+
+function typingProviders(selector: vscode.DocumentSelector, capabilities: ServerCapabilities, send: SendRequest): vscode.Disposable[] {
   const { languages } = vscode;
   return [
     languages.registerCompletionItemProvider(
       selector,
       {
-        async provideCompletionItems(document, position, token, { triggerKind, triggerCharacter }) {
-          const context = { triggerKind: triggerKind + 1, triggerCharacter };
-          const params = { ...at(document, position), context };
-          const list = await ask<lsp.CompletionList>("textDocument/completion", params, token);
-          return list && new vscode.CompletionList(list.items.map((i) => new convert.CompletionItem(i)), list.isIncomplete);
+        provideCompletionItems(document, position, token, { triggerKind, triggerCharacter }) {
+          const params = { ...positionParams(document, position), context: { triggerKind: triggerKind + 1, triggerCharacter } };
+          const list = ({ items, isIncomplete }: lsp.CompletionList) =>
+            new vscode.CompletionList(items.map((item) => new convert.CompletionItem(item)), isIncomplete);
+          return send("textDocument/completion", params, token, list);
         },
         async resolveCompletionItem(item: convert.CompletionItem, token) {
-          const resolved = await ask<lsp.CompletionItem>("completionItem/resolve", item.sent, token);
-          item.documentation = convert.editorMarkdown(resolved?.documentation);
+          const documentation = ({ documentation }: lsp.CompletionItem) => convert.editorMarkdown(documentation);
+          item.documentation = await send("completionItem/resolve", item.sent, token, documentation);
           return item;
         },
       },
-      ...offered.completionProvider.triggerCharacters,
+      ...capabilities.completionProvider.triggerCharacters,
     ),
     languages.registerSignatureHelpProvider(
       selector,
       {
-        async provideSignatureHelp(document, position, token, { triggerKind, triggerCharacter, isRetrigger }) {
-          const context = { triggerKind, triggerCharacter, isRetrigger };
-          const params = { ...at(document, position), context };
-          const help = await ask<lsp.SignatureHelp>("textDocument/signatureHelp", params, token);
-          return help && convert.editorSignatureHelp(help);
+        provideSignatureHelp(document, position, token, { triggerKind, triggerCharacter, isRetrigger }) {
+          const params = { ...positionParams(document, position), context: { triggerKind, triggerCharacter, isRetrigger } };
+          return send("textDocument/signatureHelp", params, token, convert.editorSignatureHelp);
         },
       },
-      offered.signatureHelpProvider,
+      capabilities.signatureHelpProvider,
     ),
     languages.registerInlayHintsProvider(selector, {
-      async provideInlayHints(document, range, token) {
-        const hints = await ask<lsp.InlayHint[]>("textDocument/inlayHint", within(document, range), token);
-        return hints?.map(convert.editorHint);
-      },
+      provideInlayHints: (document, range, token) => send("textDocument/inlayHint", rangeParams(document, range), token, each(convert.editorHint)),
     }),
   ];
 }
 
-function places(selector: vscode.DocumentSelector, ask: Ask): vscode.Disposable[] {
+function navigationProviders(selector: vscode.DocumentSelector, send: SendRequest): vscode.Disposable[] {
   const { languages } = vscode;
   return [
     languages.registerHoverProvider(selector, {
-      async provideHover(document, position, token) {
-        const hover = await ask<lsp.Hover>("textDocument/hover", at(document, position), token);
-        const content = convert.editorMarkdown(hover?.contents as lsp.MarkupContent | undefined);
-        return content && new vscode.Hover(content, hover?.range && convert.editorRange(hover.range));
-      },
+      provideHover: (document, position, token) => send("textDocument/hover", positionParams(document, position), token, convert.editorHover),
     }),
     languages.registerDefinitionProvider(selector, {
-      async provideDefinition(document, position, token) {
-        const found = await ask<lsp.Location>("textDocument/definition", at(document, position), token);
-        return found && convert.editorLocation(found);
-      },
+      provideDefinition: (document, position, token) =>
+        send("textDocument/definition", positionParams(document, position), token, convert.editorLocation),
     }),
     languages.registerReferenceProvider(selector, {
-      async provideReferences(document, position, context, token) {
-        const params = { ...at(document, position), context };
-        const found = await ask<lsp.Location[]>("textDocument/references", params, token);
-        return found?.map(convert.editorLocation);
-      },
+      provideReferences: (document, position, context, token) =>
+        send("textDocument/references", { ...positionParams(document, position), context }, token, each(convert.editorLocation)),
     }),
     languages.registerDocumentHighlightProvider(selector, {
-      async provideDocumentHighlights(document, position, token) {
-        const params = at(document, position);
-        const found = await ask<lsp.DocumentHighlight[]>("textDocument/documentHighlight", params, token);
-        return found?.map(
-          ({ range, kind }) => new vscode.DocumentHighlight(convert.editorRange(range), kind && kind - 1),
-        );
-      },
+      provideDocumentHighlights: (document, position, token) =>
+        send("textDocument/documentHighlight", positionParams(document, position), token, each(convert.editorHighlight)),
     }),
     languages.registerDocumentLinkProvider(selector, {
-      async provideDocumentLinks(document, token) {
-        const found = await ask<lsp.DocumentLink[]>("textDocument/documentLink", about(document), token);
-        return found?.map(
-          ({ range, target }) =>
-            new vscode.DocumentLink(convert.editorRange(range), target ? vscode.Uri.parse(target) : undefined),
-        );
-      },
+      provideDocumentLinks: (document, token) => send("textDocument/documentLink", documentParams(document), token, each(convert.editorLink)),
     }),
   ];
 }
 
-function calls(selector: vscode.DocumentSelector, ask: Ask): vscode.Disposable[] {
-  const ranges = (found: lsp.Range[]) => found.map(convert.editorRange);
-  return [
-    vscode.languages.registerCallHierarchyProvider(selector, {
-      async prepareCallHierarchy(document, position, token) {
-        const params = at(document, position);
-        const found = await ask<lsp.CallHierarchyItem[]>("textDocument/prepareCallHierarchy", params, token);
-        return found?.map((item) => new convert.CallItem(item));
-      },
-      async provideCallHierarchyIncomingCalls(item: convert.CallItem, token) {
-        const params = { item: item.sent };
-        const found = await ask<lsp.CallHierarchyIncomingCall[]>("callHierarchy/incomingCalls", params, token);
-        return found?.map(
-          ({ from, fromRanges }) =>
-            new vscode.CallHierarchyIncomingCall(new convert.CallItem(from), ranges(fromRanges)),
-        );
-      },
-      async provideCallHierarchyOutgoingCalls(item: convert.CallItem, token) {
-        const params = { item: item.sent };
-        const found = await ask<lsp.CallHierarchyOutgoingCall[]>("callHierarchy/outgoingCalls", params, token);
-        return found?.map(
-          ({ to, fromRanges }) => new vscode.CallHierarchyOutgoingCall(new convert.CallItem(to), ranges(fromRanges)),
-        );
-      },
-    }),
-  ];
+function callProviders(selector: vscode.DocumentSelector, send: SendRequest): vscode.Disposable[] {
+  const provider: vscode.CallHierarchyProvider = {
+    prepareCallHierarchy: (document, position, token) =>
+      send("textDocument/prepareCallHierarchy", positionParams(document, position), token, each((item: lsp.CallHierarchyItem) => new convert.CallItem(item))),
+    provideCallHierarchyIncomingCalls: (item: convert.CallItem, token) =>
+      send("callHierarchy/incomingCalls", { item: item.sent }, token, each(convert.editorIncomingCall)),
+    provideCallHierarchyOutgoingCalls: (item: convert.CallItem, token) =>
+      send("callHierarchy/outgoingCalls", { item: item.sent }, token, each(convert.editorOutgoingCall)),
+  };
+  return [vscode.languages.registerCallHierarchyProvider(selector, provider)];
 }
 
-function outlines(selector: vscode.DocumentSelector, ask: Ask): vscode.Disposable[] {
+function structureProviders(selector: vscode.DocumentSelector, send: SendRequest): vscode.Disposable[] {
   const { languages } = vscode;
   return [
     languages.registerDocumentSymbolProvider(selector, {
-      async provideDocumentSymbols(document, token) {
-        const found = await ask<lsp.DocumentSymbol[]>("textDocument/documentSymbol", about(document), token);
-        return found?.map(convert.editorSymbol);
-      },
+      provideDocumentSymbols: (document, token) => send("textDocument/documentSymbol", documentParams(document), token, each(convert.editorSymbol)),
     }),
     languages.registerWorkspaceSymbolProvider({
-      async provideWorkspaceSymbols(query, token) {
-        const found = await ask<lsp.SymbolInformation[]>("workspace/symbol", { query }, token);
-        return found?.map(
-          ({ name, kind, containerName, location }) =>
-            new vscode.SymbolInformation(name, kind - 1, containerName ?? "", convert.editorLocation(location)),
-        );
-      },
+      provideWorkspaceSymbols: (query, token) => send("workspace/symbol", { query }, token, each(convert.editorWorkspaceSymbol)),
     }),
     languages.registerFoldingRangeProvider(selector, {
-      async provideFoldingRanges(document, _context, token) {
-        const found = await ask<lsp.FoldingRange[]>("textDocument/foldingRange", about(document), token);
-        return found?.map(convert.editorFolding);
-      },
+      provideFoldingRanges: (document, _context, token) => send("textDocument/foldingRange", documentParams(document), token, each(convert.editorFolding)),
     }),
     languages.registerSelectionRangeProvider(selector, {
-      async provideSelectionRanges(document, positions, token) {
-        const params = { ...about(document), positions: positions.map(convert.protocolPosition) };
-        const found = await ask<lsp.SelectionRange[]>("textDocument/selectionRange", params, token);
-        return found?.map(convert.editorSelection);
+      provideSelectionRanges(document, positions, token) {
+        const params = { ...documentParams(document), positions: positions.map(convert.protocolPosition) };
+        return send("textDocument/selectionRange", params, token, each(convert.editorSelection));
       },
     }),
     languages.registerCodeLensProvider(selector, {
-      async provideCodeLenses(document, token) {
-        const found = await ask<lsp.CodeLens[]>("textDocument/codeLens", about(document), token);
-        return found?.map(({ range, command }) => new vscode.CodeLens(convert.editorRange(range), command));
-      },
+      provideCodeLenses: (document, token) => send("textDocument/codeLens", documentParams(document), token, each(convert.editorLens)),
     }),
   ];
 }
 
-function colors(selector: vscode.DocumentSelector, offered: Offered, ask: Ask): vscode.Disposable[] {
-  const { tokenTypes, tokenModifiers } = offered.semanticTokensProvider.legend;
+function tokenProviders(selector: vscode.DocumentSelector, capabilities: ServerCapabilities, send: SendRequest): vscode.Disposable[] {
+  const { tokenTypes, tokenModifiers } = capabilities.semanticTokensProvider.legend;
   const legend = new vscode.SemanticTokensLegend(tokenTypes, tokenModifiers);
-  const whole = ({ data, resultId }: lsp.SemanticTokens) => new vscode.SemanticTokens(new Uint32Array(data), resultId);
   return [
     vscode.languages.registerDocumentSemanticTokensProvider(
       selector,
       {
-        async provideDocumentSemanticTokens(document, token) {
-          const found = await ask<lsp.SemanticTokens>("textDocument/semanticTokens/full", about(document), token);
-          return found && whole(found);
-        },
-        async provideDocumentSemanticTokensEdits(document, previousResultId, token) {
-          const params = { ...about(document), previousResultId };
-          const method = "textDocument/semanticTokens/full/delta";
-          const found = await ask<lsp.SemanticTokens | lsp.SemanticTokensDelta>(method, params, token);
-          if (!found || "data" in found) {
-            return found && whole(found);
-          }
-          const edits = found.edits.map(
-            ({ start, deleteCount, data }) =>
-              new vscode.SemanticTokensEdit(start, deleteCount, data && new Uint32Array(data)),
-          );
-          return new vscode.SemanticTokensEdits(edits, found.resultId);
-        },
+        provideDocumentSemanticTokens: (document, token) =>
+          send("textDocument/semanticTokens/full", documentParams(document), token, convert.editorTokens),
+        provideDocumentSemanticTokensEdits: (document, previousResultId, token) =>
+          send("textDocument/semanticTokens/full/delta", { ...documentParams(document), previousResultId }, token, convert.editorTokenEdits),
       },
       legend,
     ),
     vscode.languages.registerDocumentRangeSemanticTokensProvider(
       selector,
       {
-        async provideDocumentRangeSemanticTokens(document, range, token) {
-          const params = within(document, range);
-          const found = await ask<lsp.SemanticTokens>("textDocument/semanticTokens/range", params, token);
-          return found && whole(found);
-        },
+        provideDocumentRangeSemanticTokens: (document, range, token) =>
+          send("textDocument/semanticTokens/range", rangeParams(document, range), token, convert.editorTokens),
       },
       legend,
     ),
   ];
 }
 
-function changes(selector: vscode.DocumentSelector, offered: Offered, ask: Ask): vscode.Disposable[] {
+function editProviders(selector: vscode.DocumentSelector, capabilities: ServerCapabilities, send: SendRequest): vscode.Disposable[] {
   const { languages } = vscode;
-  const kinds = offered.codeActionProvider.codeActionKinds.map((kind) => vscode.CodeActionKind.Empty.append(kind));
+  const kinds = capabilities.codeActionProvider.codeActionKinds.map((kind) => vscode.CodeActionKind.Empty.append(kind));
   return [
     languages.registerCodeActionsProvider(
       selector,
       {
-        async provideCodeActions(document, range, { diagnostics, only }, token) {
+        provideCodeActions(document, range, { diagnostics, only }, token) {
           const context = { diagnostics: diagnostics.map(convert.protocolDiagnostic), only: only && [only.value] };
-          const params = { ...within(document, range), context };
-          const found = await ask<lsp.CodeAction[]>("textDocument/codeAction", params, token);
-          return found?.map(convert.editorAction);
+          return send("textDocument/codeAction", { ...rangeParams(document, range), context }, token, each(convert.editorAction));
         },
       },
       { providedCodeActionKinds: kinds },
     ),
     languages.registerDocumentFormattingEditProvider(selector, {
       async provideDocumentFormattingEdits(document, { tabSize, insertSpaces }, token) {
-        const params = { ...about(document), options: { tabSize, insertSpaces } };
+        const params = { ...documentParams(document), options: { tabSize, insertSpaces } };
         try {
-          return (await ask<lsp.TextEdit[]>("textDocument/formatting", params, token))?.map(convert.editorEdit);
+          return await send("textDocument/formatting", params, token, each(convert.editorEdit));
         } catch (error) {
-          // The editor says nothing of its own about a text that cannot be formatted.
+          // The editor does not show errors of formatting.
           void vscode.window.showWarningMessage((error as Error).message);
           return undefined;
         }
@@ -266,18 +197,15 @@ function changes(selector: vscode.DocumentSelector, offered: Offered, ask: Ask):
     }),
     languages.registerRenameProvider(selector, {
       async prepareRename(document, position, token) {
-        const params = at(document, position);
-        const found = await ask<{ range: lsp.Range; placeholder: string }>("textDocument/prepareRename", params, token);
+        const target = ({ range, placeholder }: { range: lsp.Range; placeholder: string }) => ({ range: convert.editorRange(range), placeholder });
+        const found = await send("textDocument/prepareRename", positionParams(document, position), token, target);
         if (!found) {
           throw new Error("there is no name at the cursor");
         }
-        return { range: convert.editorRange(found.range), placeholder: found.placeholder };
+        return found;
       },
-      async provideRenameEdits(document, position, newName, token) {
-        const params = { ...at(document, position), newName };
-        const edit = await ask<lsp.WorkspaceEdit>("textDocument/rename", params, token);
-        return edit && convert.editorWorkspaceEdit(edit);
-      },
+      provideRenameEdits: (document, position, newName, token) =>
+        send("textDocument/rename", { ...positionParams(document, position), newName }, token, convert.editorWorkspaceEdit),
     }),
   ];
 }

@@ -1,13 +1,13 @@
-// Files that change while somebody looks at what was read from them: the model of an open listing, and that of a session.
+// Changes of files that the extension has read: the model of an open listing or of a session.
 
 import * as path from "node:path";
 import * as vscode from "vscode";
-import { told } from "../session/commands";
+import { withErrorMessage } from "../session/commands";
 
-/** Changes that come one after the other, as a file is written in pieces, are told once, after so many ms of quiet. */
+/** ms without a change after which a file is complete. */
 const SETTLED = 300;
 
-/** Tells when a file was written, until it is disposed of. */
+/** Calls `changed` when a file was written, until the result is disposed. */
 export function onFileChange(file: string, changed: () => void): vscode.Disposable {
   const folder = vscode.Uri.file(path.dirname(file));
   const pattern = new vscode.RelativePattern(folder, path.basename(file).replace(/[[\]{}*?]/g, "[$&]"));
@@ -22,7 +22,7 @@ export function onFileChange(file: string, changed: () => void): vscode.Disposab
   return vscode.Disposable.from(watcher, { dispose: () => clearTimeout(waiting) });
 }
 
-/** Sessions go on with the model that they have read.  Says so when its file changes, and offers to read it again. */
+/** Offers a restart when the model of a session has changed: the session continues with the model that it has read. */
 export class ChangedModels implements vscode.Disposable {
   private readonly watched = new Map<vscode.DebugSession, { file: string; watcher: vscode.Disposable }>();
   private readonly listeners = [
@@ -30,10 +30,10 @@ export class ChangedModels implements vscode.Disposable {
     vscode.debug.onDidTerminateDebugSession((session) => this.end(session)),
   ];
   private readonly ended = new vscode.EventEmitter<string>();
-  /** A model is debugged no more. */
+  /** The session of a model has ended. */
   readonly onDidEnd = this.ended.event;
 
-  /** Whether a session goes by what it has read from this file. */
+  /** Whether a session has read this file. */
   isDebugged(file: string): boolean {
     return [...this.watched.values()].some((each) => each.file === file);
   }
@@ -48,9 +48,9 @@ export class ChangedModels implements vscode.Disposable {
   }
 
   private async offerRestart(session: vscode.DebugSession, file: string): Promise<void> {
-    const words = `${path.basename(file)} has changed. The session continues with the old version.`;
-    if ((await vscode.window.showWarningMessage(words, "Restart")) === "Restart" && this.watched.has(session)) {
-      await told(async () => void (await session.customRequest("restart")));
+    const message = `${path.basename(file)} has changed. The session continues with the old version.`;
+    if ((await vscode.window.showWarningMessage(message, "Restart")) === "Restart" && this.watched.has(session)) {
+      await withErrorMessage(async () => void (await session.customRequest("restart")));
     }
   }
 

@@ -1,4 +1,4 @@
-// The graph of the walkthrough, copied into the workspace: what belongs to the extension is not to be edited.
+// The example of the walkthrough, copied into the workspace so that the user can edit it.
 
 import * as vscode from "vscode";
 

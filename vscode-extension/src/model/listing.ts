@@ -1,16 +1,18 @@
-// A model opens as text: its listing, written by nncdbg where a debug session writes it, is shown in its place.
+// A model opens as text: the editor shows the listing that nncdbg writes, as in a debug session.
 
 import { readFile } from "node:fs/promises";
 import * as path from "node:path";
 import * as vscode from "vscode";
+import { textDocument } from "../pages/page";
 import { type ChangedModels, onFileChange } from "./changes";
-import { Missing, NotInstalled, offer, readyPython, run } from "../environment/python";
+import { runPython } from "../environment/process";
+import { Missing, NotInstalled, offer, readyPython } from "../environment/python";
 
 const LISTING = ["-m", "nncdbg.terminal.main", "listing"];
 const FOLDER = ".nncdbg";
 const OWNER = "## the listing of ";
 
-/** The model that the last line of a listing names; undefined of any other file. */
+/** The model of a listing, from its last line; undefined for other files. */
 export async function modelOfListing(file: string): Promise<string | undefined> {
   const folder = path.dirname(file);
   if (path.basename(folder) !== FOLDER) {
@@ -20,17 +22,17 @@ export async function modelOfListing(file: string): Promise<string | undefined> 
   return last.startsWith(OWNER) ? path.resolve(path.dirname(folder), last.slice(OWNER.length)) : undefined;
 }
 
-/** Opens models: each gives way to the text editor with its listing, or says why it cannot. */
+/** Opens the listing of a model in the text editor, or shows why it cannot. */
 export class ModelEditor implements vscode.CustomReadonlyEditorProvider, vscode.Disposable {
   static readonly type = "nncdbg.model";
   private readonly watchers = new Map<string, vscode.Disposable>();
-  /** Models that have changed while they are debugged. */
-  private readonly late = new Set<string>();
+  /** Models that have changed during their session. */
+  private readonly outdated = new Set<string>();
   private readonly listener: vscode.Disposable;
 
   constructor(private readonly changes: ChangedModels) {
     this.listener = changes.onDidEnd((file) => {
-      if (this.late.delete(file)) {
+      if (this.outdated.delete(file)) {
         void this.update(vscode.Uri.file(file));
       }
     });
@@ -41,22 +43,22 @@ export class ModelEditor implements vscode.CustomReadonlyEditorProvider, vscode.
   }
 
   async resolveCustomEditor(document: vscode.CustomDocument, panel: vscode.WebviewPanel): Promise<void> {
-    panel.webview.html = page("Reading the model …");
+    panel.webview.html = textDocument("Reading the model …");
     try {
       await this.show(document.uri, panel.viewColumn);
       panel.dispose();
     } catch (error) {
-      panel.webview.html = page(wordsOf(error));
+      panel.webview.html = textDocument(processError(error));
       if (error instanceof Missing && !(error instanceof NotInstalled)) {
         void offer(vscode.window.showErrorMessage, error);
       }
     }
   }
 
-  /** Shows the listing of a model, which follows the model's file from now on. */
+  /** Shows the listing of a model, and updates it when the model's file changes. */
   async show(model: vscode.Uri, column?: vscode.ViewColumn): Promise<void> {
     const listing = vscode.Uri.file(await listingOf(model));
-    // `showTextDocument` would fail where another editor opens in the meantime: a double click opens twice.
+    // `showTextDocument` fails if another editor opens in the meantime: a double click opens twice.
     await vscode.commands.executeCommand("vscode.open", listing, { viewColumn: column, preview: false });
     this.follow(model);
   }
@@ -68,17 +70,16 @@ export class ModelEditor implements vscode.CustomReadonlyEditorProvider, vscode.
     this.watchers.set(model.fsPath, onFileChange(model.fsPath, () => void this.update(model)));
   }
 
-  /** The text that a session stands in stays as it is. */
+  /** During a session, the listing stays unchanged. */
   private async update(model: vscode.Uri): Promise<void> {
     if (this.changes.isDebugged(model.fsPath)) {
-      this.late.add(model.fsPath);
+      this.outdated.add(model.fsPath);
       return;
     }
     try {
       await listingOf(model);
     } catch (error) {
-      const words = `${path.basename(model.fsPath)} has changed, but its listing cannot be updated: ${wordsOf(error)}`;
-      void vscode.window.showWarningMessage(words);
+      void vscode.window.showWarningMessage(`${path.basename(model.fsPath)} has changed, but its listing cannot be updated: ${processError(error)}`);
     }
   }
 
@@ -89,23 +90,15 @@ export class ModelEditor implements vscode.CustomReadonlyEditorProvider, vscode.
   }
 }
 
-/** Has nncdbg write a model's listing; its path. */
+/** Has nncdbg write the listing of a model.  Returns its path. */
 export async function listingOf(model: vscode.Uri): Promise<string> {
   const folder = vscode.workspace.getWorkspaceFolder(model) ?? vscode.workspace.workspaceFolders?.[0];
   const workspace = folder?.uri.fsPath ?? path.dirname(model.fsPath);
   const python = await readyPython(folder?.uri);
-  return (await run(python, [...LISTING, model.fsPath, "--workspace", workspace])).stdout.replace(/\r?\n$/, "");
+  return (await runPython(python, [...LISTING, model.fsPath, "--workspace", workspace])).stdout.replace(/\r?\n$/, "");
 }
 
-function wordsOf(error: unknown): string {
+function processError(error: unknown): string {
   const { stderr } = error as { stderr?: string };
   return stderr?.trim() || (error as Error).message;
-}
-
-function page(text: string): string {
-  const escaped = text.replace(/[&<>]/g, (each) => `&#${each.charCodeAt(0)};`);
-  const policy = "default-src 'none'; style-src 'unsafe-inline'";
-  const style = "white-space: pre-wrap; overflow-wrap: anywhere; padding: 1em; font-family: var(--vscode-editor-font-family)";
-  return `<!DOCTYPE html><html lang="en"><head><meta http-equiv="Content-Security-Policy" content="${policy}"></head>
-    <body><main role="status" style="${style}">${escaped}</main></body></html>`;
 }

@@ -1,15 +1,15 @@
-// `nncdbg watch MODEL --json` as a child process, and the report that it prints.
+// Runs `nncdbg watch MODEL --json` and decodes its report.
 
 import { spawn } from "node:child_process";
 
-export interface Site {
+export interface CallSite {
   line: number | null;
   graph: string;
   op: string;
   value: string;
 }
 
-export interface Finding extends Site {
+export interface Finding extends CallSite {
   kind: string;
   role: string;
   location: { file: string; line: number } | null;
@@ -18,8 +18,8 @@ export interface Finding extends Site {
   cause: string;
   evidence: string;
   hint: string;
-  other: Site | null;
-  calls: Site[];
+  other: CallSite | null;
+  calls: CallSite[];
   trips: boolean;
 }
 
@@ -29,7 +29,7 @@ export interface Report {
   findings: Finding[];
 }
 
-/** The command gave no report: wrong usage, an unreadable file, a graph that failed, or the time limit. */
+/** The command printed no report: wrong usage, an unreadable file, a failed graph, or the time limit. */
 export class WatchError extends Error {
   constructor(
     message: string,
@@ -40,26 +40,26 @@ export class WatchError extends Error {
   }
 }
 
-export interface Command {
+export interface WatchCommand {
   python: string;
   arguments: string[];
   cwd: string;
   env: NodeJS.ProcessEnv;
-  /** Seconds after which the process is ended. */
+  /** The time limit in seconds. */
   limit: number;
 }
 
-/** ms between the interrupt, at which Python ends by itself, and the kill. */
-const GRACE = 2000;
-/** Characters of one stream that are kept; a report is far below. */
+/** ms between the interrupt and the kill. */
+const INTERRUPT_TIMEOUT = 2000;
+/** The most characters of one stream that are kept. */
 const LONGEST = 64 << 20;
 
-/** Runs the command; `said` receives its standard error.  Throws `WatchError`, or an `AbortError` if it is canceled. */
-export async function runWatch(command: Command, said: (text: string) => void, cancel: AbortSignal): Promise<Report> {
+/** Runs the command; `reportOutput` receives its standard error.  Throws `WatchError`, or `AbortError` on cancellation. */
+export async function runWatch(command: WatchCommand, reportOutput: (text: string) => void, cancel: AbortSignal): Promise<Report> {
   cancel.throwIfAborted();
   const late = AbortSignal.timeout(command.limit * 1000);
   const ended = AbortSignal.any([cancel, late]);
-  const { code, out, error } = await run(command, said, ended);
+  const { code, out, error } = await runProcess(command, reportOutput, ended);
   cancel.throwIfAborted();
   if (late.aborted) {
     throw new WatchError(`the watch did not finish within ${command.limit} s: increase nncdbg.watch.timeLimit`);
@@ -67,31 +67,31 @@ export async function runWatch(command: Command, said: (text: string) => void, c
   return reportOf(code, out, error);
 }
 
-interface Ended {
+interface Output {
   code: number | null;
   out: string;
   error: string;
 }
 
-function run(command: Command, said: (text: string) => void, ended: AbortSignal): Promise<Ended> {
+function runProcess(command: WatchCommand, reportOutput: (text: string) => void, ended: AbortSignal): Promise<Output> {
   return new Promise((resolve, reject) => {
     const { python, cwd, env } = command;
     const child = spawn(python, command.arguments, { cwd, env, stdio: ["ignore", "pipe", "pipe"] });
     const streams = { out: "", error: "" };
     let kill: NodeJS.Timeout | undefined;
-    const end = () => {
+    const interrupt = () => {
       child.kill("SIGINT");
-      kill = setTimeout(() => child.kill("SIGKILL"), GRACE);
+      kill = setTimeout(() => child.kill("SIGKILL"), INTERRUPT_TIMEOUT);
     };
-    ended.addEventListener("abort", end, { once: true });
+    ended.addEventListener("abort", interrupt, { once: true });
     const settle = () => {
       clearTimeout(kill);
-      ended.removeEventListener("abort", end);
+      ended.removeEventListener("abort", interrupt);
     };
     child.stdout.setEncoding("utf8").on("data", (text: string) => (streams.out = (streams.out + text).slice(-LONGEST)));
     child.stderr.setEncoding("utf8").on("data", (text: string) => {
       streams.error = (streams.error + text).slice(-LONGEST);
-      said(text);
+      reportOutput(text);
     });
     child.once("error", (error) => {
       settle();
@@ -108,7 +108,7 @@ interface Failure {
   error?: { message: string; line: number | null; hint: string };
 }
 
-/** The report of a watch that ended with exit code 0 or 1.  Throws `WatchError` at any other end. */
+/** The report of a watch with exit code 0 or 1.  Throws `WatchError` for others. */
 export function reportOf(code: number | null, out: string, error: string): Report {
   let document: (Report & Failure) | undefined;
   try {

@@ -1,8 +1,8 @@
-// How a model is watched and debugged: by its launch configuration, if launch.json has one, else with the defaults.
+// The launch configuration of a model in launch.json, and its keys as options of `nncdbg watch`.
 
 import * as path from "node:path";
 
-export interface Launch {
+export interface LaunchConfiguration {
   type: string;
   request: string;
   name: string;
@@ -14,10 +14,10 @@ export interface Launch {
 }
 
 /** The first launch configuration of a model, with `${workspaceFolder}` replaced. */
-export function launchFor(model: string, folder: string, configurations: readonly Launch[]): Launch | undefined {
+export function configurationFor(model: string, folder: string, configurations: readonly LaunchConfiguration[]): LaunchConfiguration | undefined {
   const launches = configurations.filter((each) => each.type === "nncdbg" && each.request === "launch" && each.program);
   return launches
-    .map((each) => substituted(each, folder) as Launch)
+    .map((each) => substituted(each, folder) as LaunchConfiguration)
     .find((each) => path.resolve(each.cwd ?? folder, each.program) === model);
 }
 
@@ -39,10 +39,10 @@ const SWITCHES = { fallback: "--fallback", flat: "--flat" };
 const LISTS = { allowStores: "--allow-store", opLibrary: "--op-library" };
 
 /** The options of `nncdbg watch` for the keys of a launch configuration. */
-export function optionsOf(launch: Launch): string[] {
-  const written = (value: unknown) => (typeof value === "string" ? value : JSON.stringify(value));
+export function optionsOf(launch: LaunchConfiguration): string[] {
+  const textOf = (value: unknown) => (typeof value === "string" ? value : JSON.stringify(value));
   return [
-    ...Object.entries(launch.inputs ?? {}).flatMap(([name, value]) => ["--input", `${name}=${written(value)}`]),
+    ...Object.entries(launch.inputs ?? {}).flatMap(([name, value]) => ["--input", `${name}=${textOf(value)}`]),
     ...Object.entries(launch.dims ?? {}).flatMap(([name, size]) => ["--dim", `${name}=${size}`]),
     ...Object.entries(OPTIONS).flatMap(([key, option]) => (launch[key] === undefined ? [] : [`${option}=${launch[key] as string | number}`])),
     ...Object.entries(SWITCHES).flatMap(([key, option]) => (launch[key] ? [option] : [])),

@@ -1,4 +1,4 @@
-// Models as tests: a run of one is `nncdbg watch`.  It passes when no gate trips; findings are messages and diagnostics.
+// Models in the Test Explorer: a run is `nncdbg watch`.  It passes if no gate fails.  Findings are messages and diagnostics.
 
 import { createHash } from "node:crypto";
 import { existsSync } from "node:fs";
@@ -8,20 +8,21 @@ import * as vscode from "vscode";
 import { asModel, currentModel, launchOf } from "../session/configurations";
 import { listingOf, modelOfListing } from "../model/listing";
 import { type Report, WatchError, runWatch } from "./command";
-import { type Launch, launchFor, optionsOf } from "./configuration";
+import { type LaunchConfiguration, configurationFor, optionsOf } from "./configuration";
 import { ProgramText, diagnosticsOf, messageOf } from "./findings";
-import { ENVIRONMENT, Missing, NNCDBG, NotInstalled, offer, readyPython } from "../environment/python";
+import { ENVIRONMENT, NNCDBG } from "../environment/process";
+import { Missing, NotInstalled, offer, readyPython } from "../environment/python";
 
-const FOUND = "**/*.{onnx,nnc}";
-const LEFT_OUT = "**/{.*,node_modules,site-packages,__pycache__}/**";
-/** A workspace with more models is no list to choose from; the others are added when they are opened. */
-const MOST = 1000;
-/** Findings that stop a session; those of other gates are known only when the run has ended. */
+const MODELS = "**/*.{onnx,nnc}";
+const EXCLUDED = "**/{.*,node_modules,site-packages,__pycache__}/**";
+/** The most models that are listed; others are added when they are opened. */
+const MOST_LISTED = 1000;
+/** Kinds of findings that stop a session; other kinds are known only at the end of the run. */
 const CATCHABLE = new Set(["nan", "inf", "uninitialized", "integer", "overflow", "guard"]);
 
 export class NanWatch implements vscode.Disposable {
   private readonly problems = vscode.languages.createDiagnosticCollection("nncdbg watch");
-  /** The text with the diagnostics of a model. */
+  /** The text with the diagnostics of each model. */
   private readonly marked = new Map<string, vscode.Uri>();
 
   constructor(
@@ -32,12 +33,12 @@ export class NanWatch implements vscode.Disposable {
 
   /** Lists the models of the workspace. */
   async find(token?: vscode.CancellationToken): Promise<void> {
-    const files = await vscode.workspace.findFiles(FOUND, LEFT_OUT, MOST, token);
+    const files = await vscode.workspace.findFiles(MODELS, EXCLUDED, MOST_LISTED, token);
     files.forEach((each) => this.add(each.fsPath));
   }
 
-  /** Lists the model of a graph text that was opened. */
-  async opened(document: vscode.TextDocument): Promise<void> {
+  /** Lists the model of an open graph text. */
+  async addDocument(document: vscode.TextDocument): Promise<void> {
     if (document.uri.scheme === "file") {
       this.add((await modelOfListing(document.uri.fsPath)) ?? document.uri.fsPath);
     }
@@ -54,9 +55,9 @@ export class NanWatch implements vscode.Disposable {
     return item;
   }
 
-  /** Watches one model, by default the one that is open. */
-  async watchModel(place?: vscode.Uri): Promise<void> {
-    const model = place ? await asModel(place.fsPath) : await currentModel();
+  /** Watches one model, by default the open one. */
+  async watchModel(file?: vscode.Uri): Promise<void> {
+    const model = file ? await asModel(file.fsPath) : await currentModel();
     if (!model) {
       void vscode.window.showInformationMessage("nncdbg: open an .onnx model or graph text (.nnc) to watch it.");
       return;
@@ -77,9 +78,9 @@ export class NanWatch implements vscode.Disposable {
     try {
       for (const item of items) {
         const report = abort.signal.aborted ? undefined : await this.judge(item, run, abort.signal);
-        const tripped = report?.findings.find((each) => each.trips);
-        if (debug && tripped && item.uri) {
-          await this.debug(item.uri.fsPath, tripped.kind);
+        const failing = report?.findings.find((each) => each.trips);
+        if (debug && failing && item.uri) {
+          await this.debug(item.uri.fsPath, failing.kind);
         }
       }
     } finally {
@@ -93,34 +94,34 @@ export class NanWatch implements vscode.Disposable {
     return all.filter((each) => !exclude.includes(each));
   }
 
-  /** The report of one model; undefined, with the reason in the run, where there is none. */
+  /** The report of one model; undefined after an error, which the run shows. */
   private async judge(item: vscode.TestItem, run: vscode.TestRun, cancel: AbortSignal): Promise<Report | undefined> {
     const model = (item.uri as vscode.Uri).fsPath;
     this.clear(model);
     run.started(item);
-    const begun = Date.now();
-    const took = () => Date.now() - begun;
+    const start = Date.now();
+    const duration = () => Date.now() - start;
     try {
       const report = await this.watch(model, (text) => run.appendOutput(text.replace(/\r?\n/g, "\r\n"), undefined, item), cancel);
-      const text = report.findings.length ? await this.mark(model, report) : undefined;
-      const messages = report.findings.filter((each) => each.trips).map((each) => messageOf(each, text as ProgramText, model, this.bundleIn(model)));
+      const text = report.findings.length ? await this.showDiagnostics(model, report) : undefined;
+      const messages = report.findings.filter((each) => each.trips).map((each) => messageOf(each, text as ProgramText, model, this.existingBundleOf(model)));
       if (report.status === "ok") {
-        run.passed(item, took());
+        run.passed(item, duration());
       } else {
-        run.failed(item, messages, took());
+        run.failed(item, messages, duration());
       }
       return report;
     } catch (error) {
       if (cancel.aborted) {
         run.skipped(item);
       } else {
-        run.errored(item, await this.failure(model, error as Error), took());
+        run.errored(item, await this.errorMessage(model, error as Error), duration());
       }
       return undefined;
     }
   }
 
-  private async watch(model: string, said: (text: string) => void, cancel: AbortSignal): Promise<Report> {
+  private async watch(model: string, reportOutput: (text: string) => void, cancel: AbortSignal): Promise<Report> {
     const folder = folderOf(model);
     const launch = launchIn(model, folder);
     const settings = vscode.workspace.getConfiguration("nncdbg.watch", vscode.Uri.file(model));
@@ -135,12 +136,12 @@ export class NanWatch implements vscode.Disposable {
       env: { ...process.env, ...ENVIRONMENT },
       limit: settings.get("timeLimit", 300),
     };
-    return runWatch(command, said, cancel);
+    return runWatch(command, reportOutput, cancel);
   }
 
   /** Shows the findings as diagnostics of the model's text. */
-  private async mark(model: string, report: Report): Promise<ProgramText> {
-    const text = await textOf(model);
+  private async showDiagnostics(model: string, report: Report): Promise<ProgramText> {
+    const text = await programTextOf(model);
     this.problems.set(text.uri, diagnosticsOf(report.findings, text));
     this.marked.set(model, text.uri);
     return text;
@@ -154,18 +155,18 @@ export class NanWatch implements vscode.Disposable {
     }
   }
 
-  private async failure(model: string, error: Error): Promise<vscode.TestMessage> {
+  private async errorMessage(model: string, error: Error): Promise<vscode.TestMessage> {
     if (error instanceof Missing && !(error instanceof NotInstalled)) {
       void offer(vscode.window.showErrorMessage, error);
     }
     const message = new vscode.TestMessage(error.message);
     if (error instanceof WatchError && error.line) {
-      message.location = (await textOf(model)).place(error.line);
+      message.location = (await programTextOf(model)).locationOf(error.line);
     }
     return message;
   }
 
-  /** Debugs a model up to the first finding of a kind, as it was watched. */
+  /** Debugs a model up to the first finding of a kind, with the configuration of the watch. */
   async debug(model: string, kind: string): Promise<void> {
     const folder = folderOf(model);
     const stops = CATCHABLE.has(kind) ? { stopOnEntry: false, catch: [kind] } : { stopOnEntry: true };
@@ -185,7 +186,7 @@ export class NanWatch implements vscode.Disposable {
     return path.join(this.storage.fsPath, "bundles", `${path.parse(model).name}-${key}`);
   }
 
-  private bundleIn(model: string): string | undefined {
+  private existingBundleOf(model: string): string | undefined {
     const bundle = this.bundleOf(model);
     return existsSync(bundle) ? bundle : undefined;
   }
@@ -199,12 +200,12 @@ function folderOf(model: string): string {
   return vscode.workspace.getWorkspaceFolder(vscode.Uri.file(model))?.uri.fsPath ?? path.dirname(model);
 }
 
-function launchIn(model: string, folder: string): Launch {
+function launchIn(model: string, folder: string): LaunchConfiguration {
   const settings = vscode.workspace.getConfiguration("launch", vscode.Uri.file(model));
-  return launchFor(model, folder, settings.get<Launch[]>("configurations", [])) ?? (launchOf(model) as unknown as Launch);
+  return configurationFor(model, folder, settings.get<LaunchConfiguration[]>("configurations", [])) ?? (launchOf(model) as unknown as LaunchConfiguration);
 }
 
-async function textOf(model: string): Promise<ProgramText> {
+async function programTextOf(model: string): Promise<ProgramText> {
   const file = model.endsWith(".nnc") ? model : await listingOf(vscode.Uri.file(model));
   return ProgramText.read(file, folderOf(model));
 }

@@ -1,17 +1,16 @@
-// What the views that are pages hear and say.
+// Messages between a page and the extension.
 
-/** A source as the protocol has it, and a line there. */
-export interface Target {
+export interface Message {
+  kind: string;
+}
+
+/** One handler for each kind of message. */
+export type Handlers<Received extends Message> = {
+  [Kind in Received["kind"]]: (message: Extract<Received, { kind: Kind }>) => void;
+};
+
+/** A source as in the protocol, and a line of it. */
+export interface SourceLine {
   source: { name?: string; path?: string; sourceReference?: number };
   line: number;
 }
-
-/** To the page.  `asked`: what it is to show from now on was chosen elsewhere. */
-export type ToPage = { kind: "show"; answer: unknown } | { kind: "say"; words: string } | { kind: "asked"; asks: object };
-
-/** From the page. */
-export type FromPage =
-  | { kind: "ready" }
-  | { kind: "open"; target: Target }
-  | { kind: "tensor"; expression: string }
-  | { kind: "ask"; asks: object };

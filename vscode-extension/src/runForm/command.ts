@@ -1,39 +1,40 @@
-// When the form "Run with" opens: by its command, and when a launch fails over an input or a size.
+// Opens the form "Run with": by its command, and when a launch fails because of an input or a size.
 
 import * as vscode from "vscode";
-import { told } from "../session/commands";
+import { withErrorMessage } from "../session/commands";
 import { launchFor } from "../session/configurations";
 import { readyPython } from "../environment/python";
 import type { RunForm } from "./form";
 
-/** The number of the server's errors that an input or a size is missing or does not fit. */
-const INPUTS = 2003;
+/** The error id of the server for an input or a size that is missing or does not match. */
+const INPUT_ERROR = 2003;
 
 export class RunWith implements vscode.Disposable {
   private form: Promise<RunForm> | undefined;
 
   constructor(private readonly context: vscode.ExtensionContext) {}
 
-  /** The command, for a file or for the one that is open. */
-  async open(place?: vscode.Uri): Promise<void> {
-    const configuration = await launchFor(place);
+  /** Opens the form for a file, by default for the open one. */
+  async open(file?: vscode.Uri): Promise<void> {
+    const configuration = await launchFor(file);
     if (configuration) {
       const folder = vscode.workspace.getWorkspaceFolder(vscode.Uri.file(configuration.program));
-      await told(async () => (await this.load()).open(configuration, await readyPython(folder?.uri)));
+      await withErrorMessage(async () => (await this.load()).open(configuration, await readyPython(folder?.uri)));
     }
   }
 
-  /** Whether the form shows an error of a launch: one of inputs or sizes, and any of a session that it has started. */
-  takes({ configuration }: vscode.DebugSession, number: number, words: string): boolean {
-    if (number !== INPUTS && !configuration.__form) {
+  /** Shows an error of a launch in the form, if it is about inputs or sizes, or if the form has started the session.
+   * Returns whether it does. */
+  showError({ configuration }: vscode.DebugSession, id: number, message: string): boolean {
+    if (id !== INPUT_ERROR && !configuration.__form) {
       return false;
     }
-    void told(async () => (await this.load()).open(configuration, configuration.__python, words));
+    void withErrorMessage(async () => (await this.load()).open(configuration, configuration.__python, message));
     return true;
   }
 
   private load(): Promise<RunForm> {
-    this.form ??= import("./form").then(({ RunForm: Made }) => new Made(this.context));
+    this.form ??= import("./form").then(({ RunForm }) => new RunForm(this.context));
     return this.form;
   }
 

@@ -1,6 +1,6 @@
-// What the form "Run with" hears and says, and how a field of it is one of the texts that a launch takes.
+// The fields of the form "Run with" as keys of a launch configuration, and the messages of its page.
 
-/** What `nncdbg print --json` says of a model. */
+/** The output of `nncdbg print --json`. */
 export interface Signature {
   inputs: { name: string; type: string | null }[];
   dims: string[];
@@ -11,7 +11,7 @@ export interface Model extends Signature {
   backends: string[];
 }
 
-/** What the user has entered; what is empty is chosen by nncdbg. */
+/** The entered texts; nncdbg chooses the value of an empty one. */
 export interface Choices {
   inputs: Record<string, string>;
   dims: Record<string, string>;
@@ -19,20 +19,20 @@ export interface Choices {
   seed: string;
 }
 
-export type ToForm = { kind: "show"; model: Model; choices: Choices; words: string } | { kind: "file"; input: string; file: string };
+export type ToForm = { kind: "show"; model: Model; choices: Choices; error: string } | { kind: "file"; input: string; file: string };
 
-export type FromForm = { kind: "ready" } | { kind: "choose"; input: string } | { kind: "start"; choices: Choices };
+export type FromForm = { kind: "ready" } | { kind: "chooseFile"; input: string } | { kind: "start"; choices: Choices };
 
 export const GENERATED = ["zeros", "ones", "normal", "uniform", "arange"] as const;
 
-/** An input of the form: how its data comes, and what the text beside it has. */
+/** An input: the source of its data, and the text beside it. */
 export interface Field {
   kind: "" | "file" | "value" | (typeof GENERATED)[number];
   detail: string;
 }
 
 const GENERATOR = new RegExp(`^(${GENERATED.join("|")})\\s*(?:\\[([^\\]]*)\\])?$`);
-/** The suffixes of images, as `image_specs.py` of nncdbg has them; steps such as `:/255` may follow. */
+/** The image suffixes of `image_specs.py`; steps such as `:/255` may follow. */
 export const IMAGES = ["png", "jpg", "jpeg", "bmp", "gif", "tif", "tiff", "webp"];
 const FILE = new RegExp(`\\.np[yz]$|\\.npz:|\\.(?:${IMAGES.join("|")})(?::.*)?$`, "i");
 
@@ -44,20 +44,20 @@ export function fieldOf(text: string): Field {
   return { kind: text.trim() ? (FILE.test(text) ? "file" : "value") : "", detail: text.trim() };
 }
 
-export function textOf({ kind, detail }: Field): string {
-  const said = detail.trim();
+export function inputText({ kind, detail }: Field): string {
+  const text = detail.trim();
   if (kind === "file" || kind === "value") {
-    return said;
+    return text;
   }
-  return kind && said ? `${kind}[${said}]` : kind;
+  return kind && text ? `${kind}[${text}]` : kind;
 }
 
-/** The keys of a launch configuration.  Throws for a size or a seed that is no integer. */
+/** The keys of a launch configuration.  Throws if a size or the seed is not an integer. */
 export function launchKeys({ inputs, dims, backend, seed }: Choices): object {
-  const said = (record: Record<string, string>) => Object.entries(record).filter(([, text]) => text.trim());
+  const entered = (record: Record<string, string>) => Object.entries(record).filter(([, text]) => text.trim());
   return {
-    inputs: Object.fromEntries(said(inputs)),
-    dims: Object.fromEntries(said(dims).map(([name, text]) => [name, integer(`size ${name}`, text)])),
+    inputs: Object.fromEntries(entered(inputs)),
+    dims: Object.fromEntries(entered(dims).map(([name, text]) => [name, integer(`size ${name}`, text)])),
     backend: backend || undefined,
     seed: seed.trim() ? integer("seed", seed) : undefined,
   };
@@ -70,8 +70,8 @@ function integer(what: string, text: string): number {
   return Number(text);
 }
 
-/** The keys of a launch configuration that are in the form. */
-interface Launch {
+/** The keys of a launch configuration that the form shows. */
+interface LaunchKeys {
   [key: string]: unknown;
   inputs?: object;
   dims?: object;
@@ -79,8 +79,8 @@ interface Launch {
   seed?: number;
 }
 
-/** The other way: what a configuration has, as texts. */
-export function choicesOf({ inputs, dims, backend = "", seed }: Launch): Choices {
+/** The texts for a launch configuration. */
+export function choicesOf({ inputs, dims, backend = "", seed }: LaunchKeys): Choices {
   const texts = (record: object = {}) =>
     Object.fromEntries(
       Object.entries(record)

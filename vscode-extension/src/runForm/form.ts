@@ -1,55 +1,57 @@
-// "Run with": a form for the inputs, sizes, backend and seed of a model.  What was entered is kept per model.
+// The form "Run with": inputs, sizes, backend and seed of a model.  The choices are stored per model.
+// Its page: webview/runForm.
 
 import * as path from "node:path";
 import * as vscode from "vscode";
-import { documentOf } from "../pages/page";
-import { run } from "../environment/python";
+import { runPython } from "../environment/process";
+import { Page } from "../pages/page";
 import { type Choices, choicesOf, type FromForm, IMAGES, launchKeys, type Signature, type ToForm } from "./fields";
 
 const PRINT = ["-m", "nncdbg.terminal.main", "print", "--json"];
 
-interface Manifest {
+interface DebuggerManifest {
   contributes: { debuggers: { configurationAttributes: { launch: { properties: { backend: { enum: string[] } } } } }[] };
 }
 
 export class RunForm {
   private panel: vscode.WebviewPanel | undefined;
+  private page: Page<FromForm, ToForm> | undefined;
   private configuration: vscode.DebugConfiguration | undefined;
   private folder: vscode.WorkspaceFolder | undefined;
-  private shown: ToForm | undefined;
+  private shown: Extract<ToForm, { kind: "show" }> | undefined;
 
   constructor(private readonly context: vscode.ExtensionContext) {}
 
-  /** Shows the form for a launch; `words` say why an earlier one has failed.  Throws where the model cannot be read. */
-  async open(configuration: vscode.DebugConfiguration, python: string, words = ""): Promise<void> {
+  /** Shows the form for a launch; `error` is the one of a failed launch.  Throws if the model cannot be read. */
+  async open(configuration: vscode.DebugConfiguration, python: string, error = ""): Promise<void> {
     const { program } = configuration;
     this.folder = vscode.workspace.getWorkspaceFolder(vscode.Uri.file(program));
     const signature = await this.signature(configuration, python);
     this.configuration = configuration;
     const model = { ...signature, title: path.basename(program), backends: this.backends() };
-    this.shown = { kind: "show", model, choices: this.choices(configuration), words: inForm(words) };
-    await this.reveal(`Run ${model.title} with`, this.shown);
+    this.shown = { kind: "show", model, choices: this.choices(configuration), error: inForm(error) };
+    this.reveal(`Run ${model.title} with`);
   }
 
   private async signature({ program, flat, allowStores = [], cwd }: vscode.DebugConfiguration, python: string): Promise<Signature> {
     const stores = (allowStores as string[]).flatMap((each) => ["--allow-store", each]);
     try {
-      const { stdout } = await run(python, [...PRINT, ...(flat ? ["--flat"] : []), ...stores, program], cwd ?? this.folder?.uri.fsPath);
+      const { stdout } = await runPython(python, [...PRINT, ...(flat ? ["--flat"] : []), ...stores, program], cwd ?? this.folder?.uri.fsPath);
       return JSON.parse(stdout) as Signature;
     } catch (error) {
       throw new Error((error as { stderr?: string }).stderr?.trim() || (error as Error).message);
     }
   }
 
-  /** Those that the manifest offers. */
+  /** The backends of the manifest. */
   private backends(): string[] {
-    const [debugger_] = (this.context.extension.packageJSON as Manifest).contributes.debuggers;
+    const [debugger_] = (this.context.extension.packageJSON as DebuggerManifest).contributes.debuggers;
     return debugger_.configurationAttributes.launch.properties.backend.enum;
   }
 
-  /** What the configuration has goes before what was entered the last time. */
+  /** The choices of the configuration, and for others those of the last run. */
   private choices(configuration: vscode.DebugConfiguration): Choices {
-    const last = this.context.workspaceState.get<Choices>(keyOf(configuration.program));
+    const last = this.context.workspaceState.get<Choices>(storageKey(configuration.program));
     const now = choicesOf(configuration);
     return {
       inputs: { ...last?.inputs, ...now.inputs },
@@ -59,33 +61,28 @@ export class RunForm {
     };
   }
 
-  /** A page that comes anew asks for what it shows. */
-  private async reveal(title: string, shown: ToForm): Promise<void> {
+  private reveal(title: string): void {
     if (this.panel) {
       this.panel.title = title;
       this.panel.reveal();
-      this.tell(shown);
+      this.show();
       return;
     }
-    const options = { enableScripts: true, localResourceRoots: [], retainContextWhenHidden: true };
-    this.panel = vscode.window.createWebviewPanel("nncdbg.run", title, vscode.ViewColumn.Active, options);
-    this.panel.iconPath = vscode.Uri.joinPath(this.context.extensionUri, "media", "nnc-dark.svg");
-    this.panel.onDidDispose(() => (this.panel = undefined));
-    this.panel.webview.onDidReceiveMessage((message: FromForm) => void this.hear(message));
-    this.panel.webview.html = await documentOf(this.context.extensionUri, "runForm", "Run with");
+    const { extensionUri } = this.context;
+    const panel = vscode.window.createWebviewPanel("nncdbg.run", title, vscode.ViewColumn.Active, { retainContextWhenHidden: true });
+    this.panel = panel;
+    panel.iconPath = vscode.Uri.joinPath(extensionUri, "media", "nnc-dark.svg");
+    panel.onDidDispose(() => (this.panel = this.page = undefined));
+    this.page = new Page<FromForm, ToForm>(panel.webview, extensionUri, { name: "runForm", title: "Run with" }, {
+      ready: () => this.show(),
+      chooseFile: ({ input }) => void this.chooseFile(input),
+      start: ({ choices }) => void this.start(choices),
+    });
   }
 
-  private tell(message: ToForm): void {
-    void this.panel?.webview.postMessage(message);
-  }
-
-  private async hear(message: FromForm): Promise<void> {
-    if (message.kind === "ready" && this.shown) {
-      this.tell(this.shown);
-    } else if (message.kind === "choose") {
-      await this.chooseFile(message.input);
-    } else if (message.kind === "start") {
-      await this.start(message.choices);
+  private show(): void {
+    if (this.shown) {
+      this.page?.send(this.shown);
     }
   }
 
@@ -94,33 +91,27 @@ export class RunForm {
     const filters = { "Arrays and images": ["npy", "npz", ...IMAGES], "NumPy arrays": ["npy", "npz"], Images: IMAGES };
     const [file] = (await vscode.window.showOpenDialog({ title: `Data for %${input}`, defaultUri: model, filters })) ?? [];
     if (file) {
-      this.tell({ kind: "file", input, file: file.fsPath });
+      this.page?.send({ kind: "file", input, file: file.fsPath });
     }
   }
 
-  /** The form goes when the session has begun; it comes again, with the reason, where it cannot. */
+  /** Closes the form and starts a session, or shows why it cannot. */
   private async start(choices: Choices): Promise<void> {
-    const { configuration, folder } = this;
-    if (!configuration) {
+    const { configuration, folder, shown } = this;
+    if (!configuration || !shown) {
       return;
     }
-    await this.context.workspaceState.update(keyOf(configuration.program), choices);
+    await this.context.workspaceState.update(storageKey(configuration.program), choices);
     let keys: object;
     try {
       keys = launchKeys(choices);
     } catch (error) {
-      this.refuse(choices, (error as Error).message);
+      this.shown = { ...shown, choices, error: (error as Error).message };
+      this.show();
       return;
     }
     this.panel?.dispose();
     await vscode.debug.startDebugging(folder, { ...configuration, ...keys, __form: true });
-  }
-
-  private refuse(choices: Choices, words: string): void {
-    if (this.shown?.kind === "show") {
-      this.shown = { ...this.shown, choices, words };
-      this.tell(this.shown);
-    }
   }
 
   dispose(): void {
@@ -128,7 +119,7 @@ export class RunForm {
   }
 }
 
-/** Without hints about the command line: the form has fields in their place. */
-const inForm = (words: string): string => words.replace(/\n *hint: .*--.*/g, "\nChoose a file below, or generated values with sizes.");
+/** An error of the server, with a hint about the form in place of one about the command line. */
+const inForm = (error: string): string => error.replace(/\n *hint: .*--.*/g, "\nChoose a file below, or generated values with sizes.");
 
-const keyOf = (program: string): string => `run ${program}`;
+const storageKey = (program: string): string => `run ${program}`;

@@ -1,112 +1,110 @@
-// How the server is reached: a process of the chosen Python for a launch, a socket for an attach;
-// and what is said when it goes away in the middle of a session.
+// Debug adapters: a launch starts a server with the chosen Python, an attach connects to a listening program.
 
+import { setTimeout as delay } from "node:timers/promises";
 import * as vscode from "vscode";
-import { ENVIRONMENT, NNCDBG } from "../environment/python";
-import { startPython } from "./debugpy";
+import { ENVIRONMENT, NNCDBG } from "../environment/process";
 import type { RunWith } from "../runForm/command";
-import type { Wire } from "./connection";
-import type { Wires } from "./connections";
+import type { Connection } from "./connection";
+import type { Connections } from "./connections";
+import { startPython } from "./debugpy";
 
 const SERVER = [...NNCDBG, "dap"];
 
-/** ms between two attempts to connect, and in which an earlier run of a program ends. */
+/** ms between two attempts to connect. */
 const RETRY = 300;
+/** ms in which an earlier run of a program ends. */
 const ENDING = 3000;
 
 export class Adapters implements vscode.DebugAdapterDescriptorFactory {
   constructor(
-    private readonly wires: Wires,
+    private readonly connections: Connections,
     private readonly runWith: RunWith,
   ) {}
 
-  /** The Python that has nncdbg was found when the configuration was resolved. */
   async createDebugAdapterDescriptor(session: vscode.DebugSession): Promise<vscode.DebugAdapterDescriptor> {
     if (session.configuration.request === "attach") {
-      return this.wires.use(session, attached(session));
+      return this.connections.use(session, attached(session));
     }
-    const { Wire } = await import("./connection");
+    const { Connection } = await import("./connection");
     const folder = session.workspaceFolder?.uri;
     const options = { cwd: folder?.fsPath, env: { ...process.env, ...ENVIRONMENT } };
-    const launched = Wire.launch(session.configuration.__python, SERVER, options, {
-      surprised: (how) => void offerRestart(session, how),
-      refused: (number, words) => this.runWith.takes(session, number, words),
+    const launched = Connection.launch(session.configuration.__python, SERVER, options, {
+      exited: (how) => void offerRestart(session, how),
+      rejected: (id, message) => this.runWith.showError(session, id, message),
     });
-    return this.wires.use(session, launched);
+    return this.connections.use(session, launched);
   }
 }
 
-/** A launched server has ended without having said so.  Breakpoints are the editor's. */
+/** Reports that a launched server exited during the session. */
 async function offerRestart(session: vscode.DebugSession, how: string): Promise<void> {
-  const words = `nncdbg ended${how} during the session "${session.name}". The debug console shows the last output of nncdbg.`;
-  if ((await vscode.window.showErrorMessage(words, "Restart")) === "Restart") {
+  const message = `nncdbg ended${how} during the session "${session.name}". The debug console shows the last output of nncdbg.`;
+  if ((await vscode.window.showErrorMessage(message, "Restart")) === "Restart") {
     await vscode.debug.startDebugging(session.workspaceFolder, session.configuration);
   }
 }
 
-/** The connection of an attach, after the start of the Python program that its configuration may have. */
-async function attached(session: vscode.DebugSession): Promise<Wire> {
-  const { Wire: Connection } = await import("./connection");
+/** The connection of an attach.  If the configuration has `debugpy`, the Python program is started first. */
+async function attached(session: vscode.DebugSession): Promise<Connection> {
+  const { Connection } = await import("./connection");
   const { connect, debugpy } = session.configuration;
   const { socket, host = "127.0.0.1", port, waitFor = 0 } = connect ?? {};
   if (typeof socket !== "string" && typeof port !== "number") {
     throw new Error('an attach configuration needs "connect": {"port": ...} or {"socket": ...}');
   }
-  const place = socket ?? `${host}:${port}`;
+  const address = socket ?? `${host}:${port}`;
   const attempt = () => Connection.connect(socket ? { path: socket } : { host, port });
   if (!debugpy) {
-    return connected(attempt, place, waitFor);
+    return connected(attempt, address, waitFor);
   }
-  await untilFree(attempt, place);
+  await untilFree(attempt, address);
   // The program may be stopped at a breakpoint before it listens: only its end limits the wait.
-  return connected(attempt, place, Infinity, await startPython(session));
+  return connected(attempt, address, Infinity, await startPython(session));
 }
 
-/** Throws where another program listens: an attach would be to that one.  An earlier run has a moment to end. */
-async function untilFree(attempt: () => Promise<Wire>, place: string): Promise<void> {
-  for (const end = Date.now() + ENDING; ; await after(RETRY)) {
+/** Waits for the end of an earlier run.  Throws if another program listens on the address. */
+async function untilFree(attempt: () => Promise<Connection>, address: string): Promise<void> {
+  for (const end = Date.now() + ENDING; ; await delay(RETRY)) {
     const other = await attempt().catch(() => undefined);
     if (!other) {
       return;
     }
     other.dispose();
     if (Date.now() > end) {
-      throw new Error(`another program is already listening on ${place}: stop it or use another port`);
+      throw new Error(`another program is already listening on ${address}: stop it or use another port`);
     }
   }
 }
 
-/** Tries again for so many seconds, as the program may not listen yet; the user can give up, and `over` says that it has ended. */
-async function connected(attempt: () => Promise<Wire>, place: string, seconds: number, over?: AbortSignal): Promise<Wire> {
+/** Connects within so many seconds.  Throws if the user cancels, or if the program ends, which aborts `ended`. */
+async function connected(attempt: () => Promise<Connection>, address: string, seconds: number, ended?: AbortSignal): Promise<Connection> {
   const deadline = Date.now() + 1000 * seconds;
-  const options = { location: vscode.ProgressLocation.Notification, title: `Waiting for a program to listen on ${place}`, cancellable: true };
+  const options = { location: vscode.ProgressLocation.Notification, title: `Waiting for a program to listen on ${address}`, cancellable: true };
   const first = await attempt().catch((error: Error) => error);
   if (!(first instanceof Error)) {
     return first;
   }
   if (!seconds) {
-    throw unheard(place, first);
+    throw notListening(address, first);
   }
   return vscode.window.withProgress(options, async (_progress, token) => {
     for (;;) {
-      await after(RETRY);
+      await delay(RETRY);
       if (token.isCancellationRequested) {
         throw new vscode.CancellationError();
       }
       try {
         return await attempt();
       } catch (error) {
-        if (over?.aborted) {
-          throw new Error(`the Python program ended before it listened on ${place}: check its terminal, and check that it calls nncdbg.listen`);
+        if (ended?.aborted) {
+          throw new Error(`the Python program ended before it listened on ${address}: check its terminal, and check that it calls nncdbg.listen`);
         }
         if (Date.now() > deadline) {
-          throw unheard(place, error as Error);
+          throw notListening(address, error as Error);
         }
       }
     }
   });
 }
 
-const unheard = (place: string, { message }: Error) => new Error(`no program listens on ${place}: ${message}. Call nncdbg.listen in the program first`);
-
-const after = (milliseconds: number) => new Promise((resolve) => setTimeout(resolve, milliseconds));
+const notListening = (address: string, { message }: Error) => new Error(`no program listens on ${address}: ${message}. Call nncdbg.listen in the program first`);

@@ -1,32 +1,35 @@
-// Commands of a session: the steps back that the protocol has no button for, and the menu of a variable.
-// All of them are lines of nncdbg's own console or requests of its own.
+// Commands of a session: steps back that have no button in VS Code, and the menu of a variable.
+// They are commands of the debug console or requests of nncdbg's own.
 
 import * as path from "node:path";
 import * as vscode from "vscode";
 
-/** What VS Code gives a command of the menu of a variable. */
+/** The name of a value in graph text, as `%h`, `%layer::h` or `%"a b"`. */
+export const VALUE_NAME = /%(?:[A-Za-z_][\w.]*::)?(?:"(?:[^"\\]|\\.)*"|[\w/.$]+)/;
+
+/** The argument of a command in the menu of a variable. */
 export interface VariableContext {
   sessionId?: string;
   variable?: { name: string; evaluateName?: string };
-  /** What holds the variable: an item of a sequence has a name only with that. */
+  /** The parent: the name of an item in a sequence includes it. */
   container?: { name?: string; evaluateName?: string };
-  /** Of a command that another view calls. */
+  /** Given by views of the extension. */
   expression?: string;
 }
 
 export function registerSessionCommands(): vscode.Disposable[] {
   const register = vscode.commands.registerCommand;
   return [
-    register("nncdbg.reverseStepInto", () => told(() => reverse("nncdbg/reverseStepIn"))),
-    register("nncdbg.reverseStepOut", () => told(() => reverse("nncdbg/reverseStepOut"))),
-    register("nncdbg.breakWhenNaN", (of?: VariableContext) => told(() => breakWhen(of, (value) => `any(isnan(${value}))`))),
-    register("nncdbg.breakWhen", (of?: VariableContext) => told(() => breakWhen(of, askCondition))),
-    register("nncdbg.saveAsNpy", (of?: VariableContext) => told(() => save(of))),
+    register("nncdbg.reverseStepInto", () => withErrorMessage(() => reverse("nncdbg/reverseStepIn"))),
+    register("nncdbg.reverseStepOut", () => withErrorMessage(() => reverse("nncdbg/reverseStepOut"))),
+    register("nncdbg.breakWhenNaN", (of?: VariableContext) => withErrorMessage(() => breakWhen(of, (value) => `any(isnan(${value}))`))),
+    register("nncdbg.breakWhen", (of?: VariableContext) => withErrorMessage(() => breakWhen(of, askCondition))),
+    register("nncdbg.saveAsNpy", (of?: VariableContext) => withErrorMessage(() => save(of))),
   ];
 }
 
-/** What the server refuses is said, not thrown: VS Code would call it a failed command. */
-export async function told(action: () => Promise<void>): Promise<void> {
+/** Shows an error of an action.  VS Code would add that the command failed. */
+export async function withErrorMessage(action: () => Promise<void>): Promise<void> {
   try {
     await action();
   } catch (error) {
@@ -42,28 +45,40 @@ export function currentSession(): vscode.DebugSession {
   return session;
 }
 
+/** The frame that is selected in VS Code's call stack. */
+export function selectedFrameId(): number | undefined {
+  const item = vscode.debug.activeStackItem;
+  return item instanceof vscode.DebugStackFrame ? item.frameId : undefined;
+}
+
+/** The file name of a value in the workspace folder, as a default for a dialog. */
+export function defaultFile(expression: string, suffix: string, session: vscode.DebugSession): vscode.Uri {
+  const folder = session.workspaceFolder?.uri ?? vscode.workspace.workspaceFolders?.[0]?.uri;
+  const name = `${expression.replace(/[^\w.-]+/g, "_").replace(/^_+|_+$/g, "") || "value"}.${suffix}`;
+  return folder ? vscode.Uri.joinPath(folder, name) : vscode.Uri.file(path.resolve(name));
+}
+
 async function reverse(request: string): Promise<void> {
   await currentSession().customRequest(request, { threadId: vscode.debug.activeStackItem?.threadId });
 }
 
-/** A line of nncdbg's console, as seen from the frame that is shown; what it answers. */
-async function enter(expression: string): Promise<string> {
-  const item = vscode.debug.activeStackItem;
-  const frameId = item instanceof vscode.DebugStackFrame ? item.frameId : undefined;
-  const { result } = (await currentSession().customRequest("evaluate", { expression, context: "repl", frameId })) as { result: string };
+/** Runs a command of the debug console in the selected frame.  Returns its output. */
+async function runConsoleCommand(expression: string): Promise<string> {
+  const argument = { expression, context: "repl", frameId: selectedFrameId() };
+  const { result } = (await currentSession().customRequest("evaluate", argument)) as { result: string };
   return result;
 }
 
-/** The value that a command is about; asked for where nothing says it. */
+/** The value of a command: that of the menu or at the cursor, else one that the user enters. */
 export async function valueOf(of: VariableContext | vscode.Uri | undefined): Promise<string | undefined> {
-  const clicked = of instanceof vscode.Uri;
-  if (of && !clicked && (of.variable || of.expression)) {
+  const fromEditor = of instanceof vscode.Uri;
+  if (of && !fromEditor && (of.variable || of.expression)) {
     return of.expression ?? of.variable?.evaluateName ?? itemOf(of);
   }
   const editor = vscode.window.activeTextEditor;
-  const range = editor?.document.getWordRangeAtPosition(editor.selection.active, /%(?:[A-Za-z_][\w.]*::)?(?:"(?:[^"\\]|\\.)*"|[\w/.$]+)/);
+  const range = editor?.document.getWordRangeAtPosition(editor.selection.active, VALUE_NAME);
   const value = range && editor?.document.getText(range);
-  if (value && clicked) {
+  if (value && fromEditor) {
     return value;
   }
   return vscode.window.showInputBox({ prompt: "Which value?", value, placeHolder: "%h" });
@@ -80,8 +95,7 @@ async function breakWhen(of: VariableContext | undefined, condition: Condition):
   const value = await valueOf(of);
   const when = value && (await condition(value));
   if (when) {
-    const answer = await enter(`watch ${value} if ${when}`);
-    void vscode.window.showInformationMessage(answer);
+    void vscode.window.showInformationMessage(await runConsoleCommand(`watch ${value} if ${when}`));
   }
 }
 
@@ -98,11 +112,9 @@ async function save(of: VariableContext | undefined): Promise<void> {
   if (!value) {
     return;
   }
-  const folder = currentSession().workspaceFolder?.uri ?? vscode.workspace.workspaceFolders?.[0]?.uri;
-  const name = `${value.replace(/[^\w.-]+/g, "_").replace(/^_+|_+$/g, "") || "value"}.npy`;
-  const defaultUri = folder ? vscode.Uri.joinPath(folder, name) : vscode.Uri.file(path.resolve(name));
+  const defaultUri = defaultFile(value, "npy", currentSession());
   const file = await vscode.window.showSaveDialog({ defaultUri, filters: { "NumPy array": ["npy"] } });
   if (file) {
-    void vscode.window.showInformationMessage(await enter(`save ${value} ${JSON.stringify(file.fsPath)}`));
+    void vscode.window.showInformationMessage(await runConsoleCommand(`save ${value} ${JSON.stringify(file.fsPath)}`));
   }
 }

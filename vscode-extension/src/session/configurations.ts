@@ -1,13 +1,13 @@
-// F5 without a launch.json debugs the file at hand; a listing stands for its model.
+// Debug configurations.  F5 without a launch.json debugs the open file; for a listing, its model.
 
 import * as path from "node:path";
 import * as vscode from "vscode";
 import { modelOfListing } from "../model/listing";
 import { Missing, NotInstalled, offer, readyPython } from "../environment/python";
-import { debugsPython, offerDebugpy } from "./debugpy";
+import { hasDebugpy, offerDebugpy } from "./debugpy";
 import { tokenOf } from "./token";
 
-/** The open program under debugpy, and its graphs. */
+/** Debugs the open Python program, and the graphs that it runs. */
 const pythonAndGraphs: vscode.DebugConfiguration = {
   type: "nncdbg",
   request: "attach",
@@ -22,7 +22,7 @@ export class Configurations implements vscode.DebugConfigurationProvider {
   async provideDebugConfigurations(): Promise<vscode.DebugConfiguration[]> {
     const file = await currentModel();
     const script = vscode.window.activeTextEditor?.document;
-    const python = script?.languageId === "python" && debugsPython() ? [pythonAndGraphs] : [];
+    const python = script?.languageId === "python" && hasDebugpy() ? [pythonAndGraphs] : [];
     return file ? [launchOf(file), ...python] : python;
   }
 
@@ -36,17 +36,17 @@ export class Configurations implements vscode.DebugConfigurationProvider {
     return launchFor();
   }
 
-  /** A session for which nncdbg is missing does not begin; what can be done is offered instead. */
+  /** Without nncdbg, no session starts: the user can install it instead. */
   async resolveDebugConfigurationWithSubstitutedVariables(
     folder: vscode.WorkspaceFolder | undefined,
     configuration: vscode.DebugConfiguration,
   ): Promise<vscode.DebugConfiguration | undefined> {
-    if (configuration.debugpy && !debugsPython()) {
+    if (configuration.debugpy && !hasDebugpy()) {
       void offerDebugpy(configuration.debugpy.program);
       return undefined;
     }
     if (configuration.request !== "launch") {
-      return withToken({ ...configuration, connect: placeOf(configuration.connect) });
+      return withToken({ ...configuration, connect: addressOf(configuration.connect) });
     }
     const python = await pythonFor(folder);
     if (!python) {
@@ -57,7 +57,7 @@ export class Configurations implements vscode.DebugConfigurationProvider {
   }
 }
 
-/** The Python that runs the server; undefined, with a message, where there is none. */
+/** The Python that runs the server; undefined, with a message, if there is none. */
 async function pythonFor(folder: vscode.WorkspaceFolder | undefined): Promise<string | undefined> {
   try {
     return await readyPython(folder?.uri);
@@ -65,7 +65,7 @@ async function pythonFor(folder: vscode.WorkspaceFolder | undefined): Promise<st
     if (!(error instanceof Missing)) {
       throw error;
     }
-    // Who cancels an installation knows that nothing is installed.
+    // The user has canceled the installation.
     if (!(error instanceof NotInstalled)) {
       void offer(vscode.window.showErrorMessage, error);
     }
@@ -73,13 +73,13 @@ async function pythonFor(folder: vscode.WorkspaceFolder | undefined): Promise<st
   }
 }
 
-/** A picked listener is a text: HOST:PORT, or the path of a socket. */
-function placeOf(connect: unknown): unknown {
+/** The address of a picked listener, which is a text: HOST:PORT, or the path of a socket. */
+function addressOf(connect: unknown): unknown {
   const tcp = typeof connect === "string" ? /^\[?([^\]/]*)\]?:(\d+)$/.exec(connect) : undefined;
   return tcp ? { host: tcp[1], port: Number(tcp[2]) } : typeof connect === "string" ? { socket: connect } : connect;
 }
 
-/** An attach to a server of this user shows the token that the server has written, if there is one. */
+/** Adds the token that a server of this user has written. */
 async function withToken(configuration: vscode.DebugConfiguration): Promise<vscode.DebugConfiguration> {
   const { connect } = configuration;
   if (typeof connect?.port !== "number" || connect.token || configuration.token) {
@@ -89,9 +89,9 @@ async function withToken(configuration: vscode.DebugConfiguration): Promise<vsco
   return token ? { ...configuration, connect: { ...connect, token } } : configuration;
 }
 
-/** Debugs a file, by default the one that is open.  A code lens of the language server gives the URI as text. */
-export async function debugGraph(place?: vscode.Uri | string): Promise<void> {
-  const uri = typeof place === "string" ? vscode.Uri.parse(place, true) : place;
+/** Debugs a file, by default the open one.  A code lens of the language server has the URI as text. */
+export async function debugGraph(target?: vscode.Uri | string): Promise<void> {
+  const uri = typeof target === "string" ? vscode.Uri.parse(target, true) : target;
   const configuration = await launchFor(uri);
   if (configuration) {
     const folder = vscode.workspace.getWorkspaceFolder(vscode.Uri.file(configuration.program));
@@ -99,7 +99,7 @@ export async function debugGraph(place?: vscode.Uri | string): Promise<void> {
   }
 }
 
-/** A launch of a file, by default of the one that is open; undefined, with a message, where that is no model. */
+/** The launch of a file, by default of the open one; undefined, with a message, if that is no model. */
 export async function launchFor(uri?: vscode.Uri): Promise<vscode.DebugConfiguration | undefined> {
   const file = uri ? await asModel(uri.fsPath) : await currentModel();
   if (!file) {

@@ -1,48 +1,47 @@
-// The sessions that are under way, and what is asked of their servers beside what VS Code asks.
+// The connections of the sessions, and requests that the extension itself sends.
 
 import * as vscode from "vscode";
-import type { Wire } from "./connection";
+import type { Connection } from "./connection";
 
-/** What comes of a request; `abandon` has the server give it up. */
-export interface Answer<Body> {
+/** A request that was sent; `cancel` cancels it on the server. */
+export interface PendingRequest<Body> {
   body: Promise<Body>;
-  abandon: () => void;
+  cancel: () => void;
 }
 
-/** What was asked beside VS Code, and what came; for those who want to look on. */
-export interface Exchange {
+/** A request of the extension itself, for other extensions that observe it. */
+export interface ObservedRequest {
   session: vscode.DebugSession;
   command: string;
   arguments: object;
   body: Promise<unknown>;
 }
 
-export class Wires implements vscode.Disposable {
-  private readonly wires = new Map<string, Wire>();
-  private readonly asked = new vscode.EventEmitter<Exchange>();
-  readonly onDidAsk = this.asked.event;
-  private readonly listener = vscode.debug.onDidTerminateDebugSession(({ id }) => this.wires.delete(id));
+export class Connections implements vscode.Disposable {
+  private readonly connections = new Map<string, Connection>();
+  private readonly requests = new vscode.EventEmitter<ObservedRequest>();
+  readonly onDidSendRequest = this.requests.event;
+  private readonly listener = vscode.debug.onDidTerminateDebugSession(({ id }) => this.connections.delete(id));
 
-  /** The connection of a session, by which it is asked from now on. */
-  async use(session: vscode.DebugSession, wire: Promise<Wire>): Promise<vscode.DebugAdapterDescriptor> {
-    const made = await wire;
-    this.wires.set(session.id, made);
-    return new vscode.DebugAdapterInlineImplementation(made);
+  /** Has VS Code use a connection, which also transfers the extension's own requests in this session. */
+  async use(session: vscode.DebugSession, opening: Promise<Connection>): Promise<vscode.DebugAdapterDescriptor> {
+    const connection = await opening;
+    this.connections.set(session.id, connection);
+    return new vscode.DebugAdapterInlineImplementation(connection);
   }
 
-  ask<Body>(session: vscode.DebugSession, command: string, argument: object): Answer<Body> {
-    const wire = this.wires.get(session.id);
-    // A session that a `debugServer` was given for has a connection that only VS Code has.
-    const answer = wire?.ask<Body>(command, argument) ?? {
+  request<Body>(session: vscode.DebugSession, command: string, argument: object): PendingRequest<Body> {
+    // With `debugServer` in the configuration, only VS Code has a connection.
+    const pending = this.connections.get(session.id)?.request<Body>(command, argument) ?? {
       body: Promise.resolve(session.customRequest(command, argument) as Thenable<Body>),
-      abandon: () => undefined,
+      cancel: () => undefined,
     };
-    this.asked.fire({ session, command, arguments: argument, body: answer.body });
-    return answer;
+    this.requests.fire({ session, command, arguments: argument, body: pending.body });
+    return pending;
   }
 
   dispose(): void {
     this.listener.dispose();
-    this.asked.dispose();
+    this.requests.dispose();
   }
 }

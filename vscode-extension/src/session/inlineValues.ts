@@ -1,12 +1,12 @@
-// What is shown in the text while stopped: values at the ends of lines, and what a hover evaluates.
+// Values in the text while the program is stopped: at the ends of lines, and on hover.
 
 import * as vscode from "vscode";
-import type { Wires } from "./connections";
+import { VALUE_NAME, selectedFrameId } from "./commands";
+import type { Connections } from "./connections";
 
 const TYPE = "nncdbg";
-/** After these the values at hand are those of another moment. */
+/** Events after which known values are stale. */
 const MOVED = new Set(["continued", "invalidated", "terminated"]);
-const VALUE = /%(?:[A-Za-z_][\w.]*::)?(?:"(?:[^"\\]|\\.)*"|[A-Za-z0-9_/.$]+)/;
 
 interface LineText {
   line: number;
@@ -18,28 +18,28 @@ interface Lines {
   lines: LineText[];
 }
 
-interface Range {
+interface LineRange {
   start: number;
   end: number;
 }
 
-/** One request for the lines in view.  It is made when the program stops, before VS Code asks for them. */
+/** Sends one request for the visible lines when the program stops, before VS Code requests their values. */
 export class InlineValues implements vscode.InlineValuesProvider, vscode.DebugAdapterTrackerFactory, vscode.Disposable {
-  /** The lines that were in view last, and what was answered for them at this stop. */
-  private seen: Range | undefined;
-  private early: { session: vscode.DebugSession; range: Range; lines: Promise<Lines | undefined> } | undefined;
+  /** The lines that were visible last. */
+  private visible: LineRange | undefined;
+  /** Their values at this stop. */
+  private early: { session: vscode.DebugSession; range: LineRange; lines: Promise<Lines | undefined> } | undefined;
+  private readonly provided = new vscode.EventEmitter<vscode.DebugSession>();
+  /** VS Code has received the values of the visible lines. */
+  readonly onProvided = this.provided.event;
 
-  private readonly given = new vscode.EventEmitter<vscode.DebugSession>();
-  /** VS Code has been given the values of the lines in view. */
-  readonly onGiven = this.given.event;
-
-  constructor(private readonly wires: Wires) {}
+  constructor(private readonly connections: Connections) {}
 
   createDebugAdapterTracker(session: vscode.DebugSession): vscode.DebugAdapterTracker {
     return {
       onDidSendMessage: (message) => {
         if (message.event === "stopped") {
-          this.askEarly(session);
+          this.requestEarly(session);
         } else if (MOVED.has(message.event)) {
           this.early = undefined;
         }
@@ -47,11 +47,11 @@ export class InlineValues implements vscode.InlineValuesProvider, vscode.DebugAd
     };
   }
 
-  private askEarly(session: vscode.DebugSession): void {
-    const range = this.seen;
+  private requestEarly(session: vscode.DebugSession): void {
+    const range = this.visible;
     if (range) {
-      // Where the program has moved on meanwhile, VS Code asks for another stop.
-      const lines = this.wires.ask<Lines>(session, "nncdbg/lines", range).body.catch(() => undefined);
+      // An error means that the program has moved on: VS Code requests the values of the next stop.
+      const lines = this.connections.request<Lines>(session, "nncdbg/lines", range).body.catch(() => undefined);
       this.early = { session, range, lines };
     }
   }
@@ -66,20 +66,20 @@ export class InlineValues implements vscode.InlineValuesProvider, vscode.DebugAd
     if (session?.type !== TYPE) {
       return [];
     }
-    const range = (this.seen = { start: view.start.line + 1, end: view.end.line + 1 });
-    const lines = (await this.known(session, range, context.frameId)) ?? (await this.linesOf(session, { ...range, frameId: context.frameId }, token));
-    setImmediate(() => this.given.fire(session));
+    const range = (this.visible = { start: view.start.line + 1, end: view.end.line + 1 });
+    const lines = (await this.earlyLines(session, range, context.frameId)) ?? (await this.linesOf(session, { ...range, frameId: context.frameId }, token));
+    setImmediate(() => this.provided.fire(session));
     return lines
       .filter(({ line }) => line >= range.start && line <= Math.min(range.end, document.lineCount))
       .map(({ line, text }) => new vscode.InlineValueText(document.lineAt(line - 1).range, text));
   }
 
   dispose(): void {
-    this.given.dispose();
+    this.provided.dispose();
   }
 
-  /** What was asked for early, if it is of this frame and has all that is in view. */
-  private async known(session: vscode.DebugSession, range: Range, frameId: number): Promise<LineText[] | undefined> {
+  /** The early values, if they are of this frame and include all visible lines. */
+  private async earlyLines(session: vscode.DebugSession, range: LineRange, frameId: number): Promise<LineText[] | undefined> {
     const early = this.early;
     if (early?.session !== session || range.start < early.range.start || range.end > early.range.end) {
       return undefined;
@@ -88,16 +88,14 @@ export class InlineValues implements vscode.InlineValuesProvider, vscode.DebugAd
     return found?.frameId === frameId && early === this.early ? found.lines : undefined;
   }
 
-  /** Of a stop that is over nothing is shown: its frame is gone by then, or the request was canceled. */
-  private async linesOf(session: vscode.DebugSession, asked: { frameId: number }, token: vscode.CancellationToken) {
-    const { body, abandon } = this.wires.ask<Lines>(session, "nncdbg/lines", asked);
-    const listener = token.onCancellationRequested(abandon);
+  /** The values of a frame; none if the request was canceled or the program has left the frame. */
+  private async linesOf(session: vscode.DebugSession, argument: { frameId: number }, token: vscode.CancellationToken) {
+    const { body, cancel } = this.connections.request<Lines>(session, "nncdbg/lines", argument);
+    const listener = token.onCancellationRequested(cancel);
     try {
       return (await body).lines;
     } catch (error) {
-      const item = vscode.debug.activeStackItem;
-      const there = item instanceof vscode.DebugStackFrame && item.frameId === asked.frameId;
-      if (token.isCancellationRequested || !there) {
+      if (token.isCancellationRequested || selectedFrameId() !== argument.frameId) {
         return [];
       }
       throw error;
@@ -108,11 +106,8 @@ export class InlineValues implements vscode.InlineValuesProvider, vscode.DebugAd
 }
 
 export class EvaluatableValues implements vscode.EvaluatableExpressionProvider {
-  provideEvaluatableExpression(
-    document: vscode.TextDocument,
-    position: vscode.Position,
-  ): vscode.EvaluatableExpression | undefined {
-    const range = document.getWordRangeAtPosition(position, VALUE);
+  provideEvaluatableExpression(document: vscode.TextDocument, position: vscode.Position): vscode.EvaluatableExpression | undefined {
+    const range = document.getWordRangeAtPosition(position, VALUE_NAME);
     return range && new vscode.EvaluatableExpression(range, document.getText(range));
   }
 }

@@ -1,8 +1,9 @@
-// The attach picker: programs of this user that listen, each of which has a file in the state folder.
+// The attach picker: listening programs of this user.  Each has a file in the state folder.
 
 import { readdir } from "node:fs/promises";
 import * as path from "node:path";
 import * as vscode from "vscode";
+import { isRunning } from "../environment/process";
 import { readPrivate, stateFolder } from "./token";
 
 interface Listener {
@@ -10,26 +11,26 @@ interface Listener {
   program: string;
 }
 
-interface Row extends vscode.QuickPickItem {
-  place: string;
+interface ListenerRow extends vscode.QuickPickItem {
+  address: string;
 }
 
-/** The address of the program that the user picks: HOST:PORT or the path of a socket; undefined if none. */
+/** The address of the program that the user picks: HOST:PORT, or the path of a socket. */
 export async function pickListener(): Promise<string | undefined> {
-  const rows = await listening();
+  const rows = await listenerRows();
   if (!rows.length) {
     void vscode.window.showInformationMessage("nncdbg: no program is listening. Call nncdbg.listen((\"127.0.0.1\", 5679)) in your program.");
     return undefined;
   }
   const options = { title: "Attach to a listening program", matchOnDescription: true, matchOnDetail: true };
-  return (await vscode.window.showQuickPick(rows, options))?.place;
+  return (await vscode.window.showQuickPick(rows, options))?.address;
 }
 
-async function listening(): Promise<Row[]> {
+async function listenerRows(): Promise<ListenerRow[]> {
   const folder = path.join(stateFolder(), "listening");
   const names = await readdir(folder).catch((error: NodeJS.ErrnoException) => {
     if (error.code === "ENOENT") {
-      return []; // no program has listened yet
+      return []; // no program of this user has listened yet
     }
     throw error;
   });
@@ -41,17 +42,8 @@ async function listening(): Promise<Row[]> {
   return (await Promise.all(rows)).flat();
 }
 
-function rowOf(pid: number, { connect, program }: Listener): Row {
+function rowOf(pid: number, { connect, program }: Listener): ListenerRow {
   const host = "host" in connect && connect.host.includes(":") ? `[${connect.host}]` : "host" in connect ? connect.host : "";
-  const place = "socket" in connect ? connect.socket : `${host}:${connect.port}`;
-  return { label: path.basename(program), description: `${place} · process ${pid}`, detail: path.dirname(program), place };
-}
-
-function isRunning(pid: number): boolean {
-  try {
-    process.kill(pid, 0);
-    return true;
-  } catch {
-    return false; // a process of another user would be none to attach to
-  }
+  const address = "socket" in connect ? connect.socket : `${host}:${connect.port}`;
+  return { label: path.basename(program), description: `${address} · process ${pid}`, detail: path.dirname(program), address };
 }

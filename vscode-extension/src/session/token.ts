@@ -1,4 +1,4 @@
-// Files in the user's state folder: the token that a server of this user has written, where the kernel cannot name the user of a connection.
+// Private files in the user's state folder.  A server writes a token if the kernel does not report the user of a connection.
 
 import { constants } from "node:fs";
 import { open } from "node:fs/promises";
@@ -7,7 +7,7 @@ import * as path from "node:path";
 
 const LOOPBACK: Record<string, string[]> = { localhost: ["127.0.0.1", "::1"] };
 
-/** The token for a server on this machine; undefined where it has written none that this user alone can read. */
+/** The token of a server on this machine, if it has written one that only this user can read. */
 export async function tokenOf(host: string, port: number): Promise<string | undefined> {
   for (const address of LOOPBACK[host] ?? [host]) {
     const name = address.includes(":") ? `[${address}]:${port}` : `${address}:${port}`;
@@ -23,7 +23,7 @@ export function stateFolder(): string {
   return path.join(process.env.XDG_STATE_HOME || path.join(homedir(), ".local", "state"), "nncdbg");
 }
 
-/** A file that this user alone can read; undefined for any other, or where there is none. */
+/** The text of a file that only this user can read; undefined for other files. */
 export async function readPrivate(file: string): Promise<string | undefined> {
   try {
     const handle = await open(file, constants.O_RDONLY | constants.O_NOFOLLOW);
@@ -34,6 +34,6 @@ export async function readPrivate(file: string): Promise<string | undefined> {
       await handle.close();
     }
   } catch {
-    return undefined; // there is none, or it is of another user
+    return undefined; // missing, or a file of another user
   }
 }

@@ -1,72 +1,67 @@
-// What the tensor view and its host tell each other.
+// Messages between a tensor view and its page, and the answers of the debug server.
 
-export type Request = "nncdbg/slice" | "nncdbg/histogram" | "nncdbg/stats" | "nncdbg/compare" | "nncdbg/nonfinite";
-
-/** From the view. */
-export type FromView =
+export type FromTensor =
   | { kind: "ready" }
-  /** `kept`: as it was answered when it was last asked. */
-  | ({ kind: "ask"; id: number; kept: boolean } & Question)
-  | { kind: "abandon"; id: number }
-  | { kind: "set"; index: number[]; value: string }
-  /** Contents of a file: `csv` is text, `png` base64. */
-  | { kind: "save"; format: SavedFormat; data: string }
+  /** `kept`: the last answer of an earlier moment is sufficient. */
+  | { kind: "request"; id: number; kept: boolean; request: TensorRequest }
+  | { kind: "cancel"; id: number }
+  | { kind: "setElement"; index: number[]; value: string }
+  /** `data` is the content of a file: text for `csv`, base64 for `png`. */
+  | { kind: "save"; format: FileFormat; data: string }
   | { kind: "pin"; pinned: boolean }
-  /** Something is to be plotted: the library is needed. */
-  | { kind: "plot" }
-  | { kind: "here" };
+  /** The page needs the plot library. */
+  | { kind: "loadLibrary" }
+  /** Resolves names in the frame that is selected in VS Code. */
+  | { kind: "useSelectedFrame" };
 
-export type SavedFormat = "csv" | "png";
+export type ToTensor =
+  | Subject
+  | { kind: "answer"; id: number; body: unknown }
+  | { kind: "failed"; id: number; message: string }
+  | { kind: "elementSet"; error: string | undefined }
+  | { kind: "library"; text: string };
 
-/** Where the session stands: values can be asked for only while `still`. */
-export type Standing = "still" | "moving" | "over";
+export type FileFormat = "csv" | "png";
 
-/** What is looked at, and when.  `moment` rises each time that the values may be other ones. */
-export interface Subject {
+/** Values can be requested only while the session is stopped. */
+export type SessionState = "stopped" | "running" | "ended";
+
+/** The moment of an answer, and the current statement at that moment, as `@main, line 12`. */
+export interface Moment {
+  /** A number that rises each time that values may change. */
+  moment: number;
+  place: string;
+}
+
+export interface Subject extends Moment {
   kind: "subject";
   expression: string;
   pinned: boolean;
-  standing: Standing;
-  moment: number;
-  /** The place where the program stands, as `@main, line 12`. */
-  place: string;
-  /** What a view that is not pinned goes on to show: answers of an earlier moment. */
-  kept: { moment: number; place: string } | undefined;
-  /** Answers of this moment to what the view asked at the one before. */
-  early: readonly Early[];
+  session: SessionState;
+  /** The earlier moment of the kept answers, for a view that is not pinned or whose session has ended. */
+  kept: Moment | undefined;
+  /** Answers of this moment to the page's last request. */
+  early: readonly EarlyAnswer[];
 }
 
-/** An answer, by `keyOf` its question. */
-export interface Early {
+export interface EarlyAnswer {
+  /** The `keyOf` the request. */
   key: string;
   body: unknown;
 }
 
-export interface Question {
-  request: Request;
+export interface TensorRequest {
+  command: "nncdbg/slice" | "nncdbg/histogram" | "nncdbg/stats" | "nncdbg/compare" | "nncdbg/nonfinite";
   arguments: object;
-  /** The version of the answer that is still there. */
+  /** The version of the last answer: the server does not send an unchanged answer again. */
   known: number | undefined;
 }
 
-export function keyOf({ request, arguments: asked, known }: Question): string {
-  return JSON.stringify([request, asked, known]);
+export function keyOf({ command, arguments: argument, known }: TensorRequest): string {
+  return JSON.stringify([command, argument, known]);
 }
 
-/** To the view. */
-export type ToView =
-  | Subject
-  | { kind: "answer"; id: number; body: unknown }
-  | { kind: "failed"; id: number; message: string }
-  | { kind: "set"; error: string | undefined };
-
-/** To the page of the view: the script of the plotting library. */
-export interface ToLibrary {
-  kind: "library";
-  text: string;
-}
-
-/** The answer to `nncdbg/slice`, with numbers as bytes. */
+/** The answer to `nncdbg/slice`, with numbers as bytes in base64. */
 export interface Slice {
   type: string;
   dtype: string;
@@ -81,7 +76,7 @@ export interface Slice {
   posinf?: number;
   neginf?: number;
   version?: number;
-  /** The answer is the one with this version; nothing else is in it. */
+  /** The answer is the one with this version, and has no other fields. */
   unchanged?: boolean;
 }
 

@@ -1,32 +1,32 @@
-// The tensor views of a window: *View Tensor* opens one for a value, or shows the one that there is.
+// The tensor views: *View Tensor* opens a panel for a value, or shows the existing one.
 
 import * as vscode from "vscode";
-import { Sessions } from "../views/sessionEvents";
+import { selectedFrameId } from "../session/commands";
+import type { Connections } from "../session/connections";
+import { SessionEvents } from "../views/sessionEvents";
 import { TensorPanel } from "./tensorPanel";
-import type { Wires } from "../session/connections";
 
 export class TensorViews implements vscode.Disposable {
   private readonly panels = new Set<TensorPanel>();
-  private readonly sessions: Sessions;
+  private readonly sessions: SessionEvents;
 
   constructor(
     private readonly extension: vscode.Uri,
-    wires: Wires,
-    given: vscode.Event<vscode.DebugSession>,
+    connections: Connections,
+    onValues: vscode.Event<vscode.DebugSession>,
   ) {
-    this.sessions = new Sessions(wires, given);
+    this.sessions = new SessionEvents(connections, onValues);
   }
 
   follow(session: vscode.DebugSession): vscode.DebugAdapterTracker {
     return this.sessions.tracker(session);
   }
 
-  /** Looks at an expression from the frame that is shown. */
+  /** Shows the value of an expression in the selected frame. */
   open(session: vscode.DebugSession, expression: string): void {
-    const item = vscode.debug.activeStackItem;
-    const frameId = item instanceof vscode.DebugStackFrame ? item.frameId : undefined;
+    const frameId = selectedFrameId();
     for (const panel of this.panels) {
-      if (panel.isOf(session, expression)) {
+      if (panel.shows(session, expression)) {
         panel.show(session, frameId);
         return;
       }

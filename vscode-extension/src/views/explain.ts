@@ -1,21 +1,20 @@
-// What a value was computed from: the statements, their statistics and causes.  What is drawn: webview/explain.
+// The view *Explain Value*: the statements that a value was computed from.  Its page: webview/explain.
 
 import * as vscode from "vscode";
-import { type VariableContext, valueOf } from "../session/commands";
-import { DrawnView } from "./pageView";
-import { Sessions } from "./sessionEvents";
+import { type VariableContext, selectedFrameId, valueOf } from "../session/commands";
+import { PageView } from "./pageView";
+import type { SessionEvents } from "./sessionEvents";
 
-export class Explain extends DrawnView {
-  readonly request = "nncdbg/explain";
-  /** The frame that was selected when a value was chosen; it counts at that stop only. */
+export class Explain extends PageView {
+  /** The selected frame when the user chose a value: for the current stop only. */
   private frameId: number | undefined;
 
-  constructor(extension: vscode.Uri, sessions: Sessions) {
-    super(extension, sessions, "explain", "Explain Value");
+  constructor(extension: vscode.Uri, sessions: SessionEvents) {
+    super(extension, sessions, "nncdbg/explain", { name: "explain", title: "Explain Value" });
   }
 
-  override asks(): object {
-    return { ...super.asks(), frameId: this.frameId };
+  override arguments(): object {
+    return { ...super.arguments(), frameId: this.frameId };
   }
 
   override show(answer: unknown, session: vscode.DebugSession): void {
@@ -23,13 +22,12 @@ export class Explain extends DrawnView {
     super.show(answer, session);
   }
 
-  /** Explains the value that a command is about, from now on at each stop. */
+  /** Explains the value of a command, now and at each later stop. */
   async explain(of: VariableContext | vscode.Uri | undefined): Promise<void> {
     const expression = await valueOf(of);
     if (expression) {
-      const item = vscode.debug.activeStackItem;
-      this.frameId = item instanceof vscode.DebugStackFrame ? item.frameId : undefined;
-      this.ask({ expression });
+      this.frameId = selectedFrameId();
+      this.choose({ expression });
       await vscode.commands.executeCommand("nncdbg.explain.focus");
     }
   }

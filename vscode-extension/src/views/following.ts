@@ -1,123 +1,121 @@
-// Views that show where the program stands.  Each asks one request of its own at a stop: only while it is
-// seen, one at a time, and what is asked of a place that the program has left is canceled.
+// Views that follow the active session.  A view sends one request at each stop: only while it is visible, and one at
+// a time.  A request for a place that the program has left is canceled.
 
 import * as vscode from "vscode";
-import { Sessions } from "./sessionEvents";
+import type { SessionEvents } from "./sessionEvents";
 
 export interface FollowingView {
   readonly request: string;
-  /** Whether somebody sees it. */
   readonly visible: boolean;
-  asks(): object;
+  arguments(): object;
   show(answer: unknown, session: vscode.DebugSession): void;
-  /** Why there is nothing to show. */
-  say(words: string): void;
+  /** Shows why there is no answer. */
+  showStatus(text: string): void;
 }
 
 const RUNNING = "The program is running. The view updates when the program stops.";
 const NO_SESSION = "No graph is being debugged. Open a model or graph text, and press F5.";
 
-/** Keeps one view at the place where the active session stands. */
+/** Keeps one view at the current statement of the active session. */
 export class Follower {
   private session: vscode.DebugSession | undefined;
   private stale = true;
-  private underWay: { abandon(): void } | undefined;
+  private pending: { cancel(): void } | undefined;
 
   constructor(
     private readonly view: FollowingView,
-    private readonly sessions: Sessions,
+    private readonly sessions: SessionEvents,
   ) {}
 
-  /** The view is to show this session, or another place of it; where none stands, it says `why`. */
-  changed(session: vscode.DebugSession | undefined, why: string): void {
+  /** Follows a stopped session, which may have moved; without one, the view shows `status`. */
+  follow(session: vscode.DebugSession | undefined, status: string): void {
     this.session = session;
-    this.again();
+    this.restart();
     if (!session) {
-      this.view.say(why);
+      this.view.showStatus(status);
     }
   }
 
-  /** What it shows is no longer so, or is asked for otherwise. */
-  again(): void {
-    this.underWay?.abandon();
+  /** Sends the request again: the values or its arguments have changed. */
+  restart(): void {
+    this.pending?.cancel();
     this.stale = true;
     void this.update();
   }
 
-  /** Asks, if there is something new and somebody looks. */
+  /** Sends the request if the view is visible and its answer is stale. */
   async update(): Promise<void> {
     const { session, view } = this;
-    if (!this.stale || this.underWay || !session || !view.visible) {
+    if (!this.stale || this.pending || !session || !view.visible) {
       return;
     }
     this.stale = false;
-    const { body, abandon } = this.sessions.ask<unknown>(session, view.request, view.asks());
-    this.underWay = { abandon };
-    const answer = await body.then(
-      (found) => () => view.show(found, session),
-      (error: Error) => () => view.say(error.message),
+    const { body, cancel } = this.sessions.request<unknown>(session, view.request, view.arguments());
+    this.pending = { cancel };
+    const show = await body.then(
+      (answer) => () => view.show(answer, session),
+      (error: Error) => () => view.showStatus(error.message),
     );
-    await this.sessions.shown(session);
-    this.underWay = undefined;
+    await this.sessions.valuesShown(session);
+    this.pending = undefined;
     if (this.stale) {
       await this.update();
     } else {
-      answer();
+      show();
     }
   }
 }
 
-/** Tells the followers when the program stands somewhere else, or something was changed where it stands. */
-export class Stops implements vscode.Disposable {
-  private readonly standing = new Set<vscode.DebugSession>();
+/** Updates followers when the program stops elsewhere, or when a value or mark has changed. */
+export class Followers implements vscode.Disposable {
+  private readonly stopped = new Set<vscode.DebugSession>();
   private readonly listeners: vscode.Disposable[];
 
   constructor(
-    private readonly sessions: Sessions,
+    private readonly sessions: SessionEvents,
     private readonly followers: readonly Follower[],
   ) {
     this.listeners = [
-      vscode.debug.onDidChangeActiveDebugSession(() => this.tell()),
-      sessions.onTold(({ session, event }) => {
+      vscode.debug.onDidChangeActiveDebugSession(() => this.update()),
+      sessions.onEvent(({ session, event }) => {
         if (event === "stopped") {
-          this.standing.add(session);
-          this.tell();
-        } else if (event === "terminated" || event === "over") {
-          this.standing.delete(session);
-          this.tell();
-        } else if (event === "invalidated") {
-          this.tell();
+          this.stopped.add(session);
+        } else if (event === "terminated" || event === "ended") {
+          this.stopped.delete(session);
+        } else if (event !== "invalidated") {
+          return;
         }
+        this.update();
       }),
     ];
   }
 
-  /** What the sessions hear; and a command of the console may have marked or changed something. */
+  /** Passes on the messages of a session; a command in the debug console may change values and marks. */
   tracker(session: vscode.DebugSession): vscode.DebugAdapterTracker {
-    const heard = this.sessions.tracker(session);
-    const entered = new Set<number>();
+    const events = this.sessions.tracker(session);
+    const commands = new Set<number>();
     return {
-      ...heard,
+      ...events,
       onWillReceiveMessage: (message) => {
-        heard.onWillReceiveMessage?.(message);
+        events.onWillReceiveMessage?.(message);
         if (message.command === "evaluate" && message.arguments?.context === "repl") {
-          entered.add(message.seq);
+          commands.add(message.seq);
         }
       },
       onDidSendMessage: (message) => {
-        heard.onDidSendMessage?.(message);
-        if (entered.delete(message.request_seq)) {
-          this.tell();
+        events.onDidSendMessage?.(message);
+        if (commands.delete(message.request_seq)) {
+          this.update();
         }
       },
     };
   }
 
-  private tell(): void {
+  private update(): void {
     const active = vscode.debug.activeDebugSession;
-    const session = active && this.standing.has(active) ? active : undefined;
-    const why = active?.type === "nncdbg" ? RUNNING : NO_SESSION;
-    this.followers.forEach((each) => each.changed(session, why));
+    const session = active && this.stopped.has(active) ? active : undefined;
+    const status = active?.type === "nncdbg" ? RUNNING : NO_SESSION;
+    this.followers.forEach((each) => each.follow(session, status));
   }
 
   dispose(): void {

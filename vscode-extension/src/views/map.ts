@@ -1,24 +1,24 @@
-// Layers and ops around the place where the program stands.  What is drawn: webview/map.
-// The whole of a model is shown by Netron, where its extension is installed.
+// The view *Graph Map*: layers and ops around the current statement.  Its page: webview/map.
+// Netron shows the whole model, if its extension is installed.
 
 import * as vscode from "vscode";
-import { DrawnView } from "./pageView";
-import { Sessions } from "./sessionEvents";
+import { declares } from "../environment/extensions";
+import { PageView } from "./pageView";
+import type { SessionEvents } from "./sessionEvents";
 
 const NETRON = "vscode-netron.open";
 
-export class GraphMap extends DrawnView {
-  readonly request = "nncdbg/map";
+export class GraphMap extends PageView {
   private model: string | undefined;
 
-  constructor(extension: vscode.Uri, sessions: Sessions) {
-    super(extension, sessions, "map", "Graph Map", ["dagre"]);
+  constructor(extension: vscode.Uri, sessions: SessionEvents) {
+    super(extension, sessions, "nncdbg/map", { name: "map", title: "Graph Map", libraries: ["dagre"] });
   }
 
   override show(answer: unknown, session: vscode.DebugSession): void {
     super.show(answer, session);
     const { program } = session.configuration;
-    const model = typeof program === "string" && program.endsWith(".onnx") && hasNetron() ? program : undefined;
+    const model = typeof program === "string" && program.endsWith(".onnx") && declares("commands", { command: NETRON }) ? program : undefined;
     if (model !== this.model) {
       this.model = model;
       void vscode.commands.executeCommand("setContext", "nncdbg.netron", model !== undefined);
@@ -30,10 +30,4 @@ export class GraphMap extends DrawnView {
       await vscode.commands.executeCommand(NETRON, vscode.Uri.file(this.model));
     }
   }
-}
-
-function hasNetron(): boolean {
-  type Manifest = { contributes?: { commands?: unknown } };
-  const declared = (extension: vscode.Extension<unknown>) => [(extension.packageJSON as Manifest).contributes?.commands ?? []].flat() as { command?: string }[];
-  return vscode.extensions.all.some((each) => declared(each).some(({ command }) => command === NETRON));
 }

@@ -1,116 +1,87 @@
-// A view that is a page: what its request answers is drawn there, and a click goes to a line.
+// A view with a page that shows the answer to a request, and opens lines.
 
 import * as vscode from "vscode";
-import { Follower, FollowingView } from "./following";
-import { documentOf } from "../pages/page";
-import type { FromPage, Target, ToPage } from "../pages/messages";
-import { Sessions } from "./sessionEvents";
+import { Page, type PageOptions } from "../pages/page";
+import { Follower, type FollowingView } from "./following";
+import type { FromView, ToView } from "./messages";
+import type { SessionEvents } from "./sessionEvents";
+import { openLine } from "./sources";
 
-export abstract class DrawnView implements FollowingView, vscode.WebviewViewProvider, vscode.Disposable {
-  abstract readonly request: string;
+export class PageView implements FollowingView, vscode.WebviewViewProvider, vscode.Disposable {
   readonly follower: Follower;
-  private readonly registered: vscode.Disposable;
+  private readonly registration: vscode.Disposable;
   private view: vscode.WebviewView | undefined;
+  private page: Page<FromView, ToView<unknown>> | undefined;
   private session: vscode.DebugSession | undefined;
-  private last: ToPage = { kind: "say", words: "" };
-  private asked: object = {};
+  private shown: ToView<unknown> = { kind: "status", text: "" };
+  private choice: object | undefined;
 
   constructor(
     private readonly extension: vscode.Uri,
-    sessions: Sessions,
-    private readonly name: string,
-    private readonly title: string,
-    private readonly libraries: readonly string[] = [],
+    sessions: SessionEvents,
+    readonly request: string,
+    private readonly options: PageOptions,
   ) {
     this.follower = new Follower(this, sessions);
-    this.registered = vscode.window.registerWebviewViewProvider(`nncdbg.${name}`, this);
+    this.registration = vscode.window.registerWebviewViewProvider(`nncdbg.${options.name}`, this);
   }
 
-  async resolveWebviewView(view: vscode.WebviewView): Promise<void> {
+  resolveWebviewView(view: vscode.WebviewView): void {
     this.view = view;
-    view.webview.options = { enableScripts: true, localResourceRoots: [] };
-    view.webview.onDidReceiveMessage((message: FromPage) => this.hear(message));
     view.onDidChangeVisibility(() => this.follower.update());
-    view.onDidDispose(() => this.view === view && (this.view = undefined));
-    view.webview.html = await documentOf(this.extension, this.name, this.title, { libraries: this.libraries });
+    view.onDidDispose(() => this.view === view && (this.view = this.page = undefined));
+    this.page = new Page<FromView, ToView<unknown>>(view.webview, this.extension, this.options, {
+      ready: ({ choice }) => this.ready(choice),
+      choose: ({ choice }) => {
+        this.choice = choice;
+        this.follower.restart();
+      },
+      openLine: ({ target }) => void openLine(target, this.session),
+      viewTensor: ({ expression }) => void vscode.commands.executeCommand("nncdbg.viewTensor", { expression }),
+    });
+  }
+
+  /** The page is new: VS Code discards the page of a hidden view. */
+  private ready(kept: object): void {
+    if (this.choice) {
+      this.page?.send({ kind: "choice", choice: this.choice });
+    } else if (Object.keys(kept).length) {
+      this.choice = kept;
+      this.follower.restart();
+    }
+    this.page?.send(this.shown);
+    void this.follower.update();
   }
 
   get visible(): boolean {
     return this.view?.visible ?? false;
   }
 
-  asks(): object {
-    return this.asked;
+  arguments(): object {
+    return { ...this.choice };
   }
 
   show(answer: unknown, session: vscode.DebugSession): void {
     this.session = session;
-    this.tell({ kind: "show", answer });
+    this.send({ kind: "answer", answer });
   }
 
-  say(words: string): void {
-    this.tell({ kind: "say", words });
+  showStatus(text: string): void {
+    this.send({ kind: "status", text });
   }
 
-  /** Shows what is asked for like this from now on. */
-  protected ask(asks: object): void {
-    this.asked = asks;
-    void this.view?.webview.postMessage({ kind: "asked", asks } satisfies ToPage);
-    this.follower.again();
+  protected choose(choice: object): void {
+    this.choice = choice;
+    this.page?.send({ kind: "choice", choice });
+    this.follower.restart();
   }
 
-  private tell(message: ToPage): void {
-    this.last = message;
-    void this.view?.webview.postMessage(message);
-  }
-
-  private hear(message: FromPage): void {
-    switch (message.kind) {
-      case "ready":
-        // The page was not there when this was told, or was taken away with its view.
-        void this.view?.webview.postMessage({ kind: "asked", asks: this.asked } satisfies ToPage);
-        this.tell(this.last);
-        void this.follower.update();
-        break;
-      case "open":
-        void openLine(message.target, this.session);
-        break;
-      case "tensor":
-        void vscode.commands.executeCommand("nncdbg.viewTensor", {
-          variable: { name: message.expression, evaluateName: message.expression },
-        });
-        break;
-      case "ask":
-        this.asked = message.asks;
-        this.follower.again();
-        break;
-    }
+  private send(message: ToView<unknown>): void {
+    this.shown = message;
+    this.page?.send(message);
   }
 
   dispose(): void {
-    this.registered.dispose();
+    this.registration.dispose();
   }
-}
-
-/** Where a source of a session is for VS Code. */
-export function uriOf(source: Target["source"], session: vscode.DebugSession | undefined): vscode.Uri {
-  return source.sourceReference ? vscode.debug.asDebugSourceUri({ ...source }, session) : vscode.Uri.file(source.path ?? "");
-}
-
-/** Shows a line of a source. */
-export async function openLine({ source, line }: Target, session: vscode.DebugSession | undefined): Promise<void> {
-  const uri = uriOf(source, session);
-  const place = new vscode.Range(line - 1, 0, line - 1, 0);
-  try {
-    const document = await vscode.workspace.openTextDocument(uri);
-    const editor = await vscode.window.showTextDocument(document, { selection: place, viewColumn: columnOf(uri) });
-    editor.revealRange(place, vscode.TextEditorRevealType.InCenterIfOutsideViewport);
-  } catch (error) {
-    void vscode.window.showErrorMessage(`cannot show ${source.path ?? source.name}: ${(error as Error).message}`);
-  }
-}
-
-/** Where the text is open already, there it is shown. */
-function columnOf(uri: vscode.Uri): vscode.ViewColumn | undefined {
-  return vscode.window.visibleTextEditors.find((each) => each.document.uri.toString() === uri.toString())?.viewColumn;
 }

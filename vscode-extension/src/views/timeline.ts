@@ -1,10 +1,11 @@
-// The moments of a run as a tree: its branches, and in each what was marked, kept and edited on the way.
+// The view *Timeline*: the branches of a run as a tree, with the marks, checkpoints and edits of each.
 
 import * as vscode from "vscode";
-import { Follower, FollowingView } from "./following";
-import { Sessions } from "./sessionEvents";
+import { currentSession } from "../session/commands";
+import { Follower, type FollowingView } from "./following";
+import type { SessionEvents } from "./sessionEvents";
 
-interface Moment {
+interface TimelineMoment {
   kind: "start" | "checkpoint" | "micro" | "edit" | "mark" | "left" | "now";
   statements: number;
   name?: string;
@@ -18,11 +19,11 @@ interface Branch {
   title: string;
   parent: number | null;
   current: boolean;
-  moments: Moment[];
+  moments: TimelineMoment[];
   leftOut: number;
 }
 
-interface Answer {
+interface TimelineAnswer {
   branches: Branch[];
   leftOut: number;
 }
@@ -30,11 +31,11 @@ interface Answer {
 /** A row of the tree: a branch, or one of its moments. */
 export interface Row {
   branch: Branch;
-  moment?: Moment;
+  moment?: TimelineMoment;
   id: string;
 }
 
-const ICONS: Record<Moment["kind"], string> = {
+const ICONS: Record<TimelineMoment["kind"], string> = {
   start: "debug-restart",
   checkpoint: "history",
   micro: "symbol-method",
@@ -44,8 +45,8 @@ const ICONS: Record<Moment["kind"], string> = {
   now: "debug-stackframe",
 };
 
-/** Rows of a branch that the view shows in a panel of the usual height. */
-const FITTING = 8;
+/** Rows that a panel of the usual height shows. */
+const VISIBLE_ROWS = 8;
 
 export class Timeline implements FollowingView, vscode.TreeDataProvider<Row>, vscode.Disposable {
   readonly request = "nncdbg/timeline";
@@ -55,26 +56,24 @@ export class Timeline implements FollowingView, vscode.TreeDataProvider<Row>, vs
   private readonly tree: vscode.TreeView<Row>;
   private rows: Row[] = [];
   private session: vscode.DebugSession | undefined;
-  /** The rows are new, and VS Code has not yet scrolled to the current moment. */
+  /** VS Code has not yet scrolled to the current moment. */
   private unrevealed = false;
 
-  constructor(sessions: Sessions) {
+  constructor(sessions: SessionEvents) {
     this.follower = new Follower(this, sessions);
     this.tree = vscode.window.createTreeView<Row>("nncdbg.timeline", { treeDataProvider: this });
     this.tree.onDidChangeVisibility(() => this.follower.update());
   }
 
-  // -- what it shows -----------------------------------------------------------------------------
-
   get visible(): boolean {
     return this.tree.visible;
   }
 
-  asks(): object {
+  arguments(): object {
     return {};
   }
 
-  show(answer: Answer, session: vscode.DebugSession): void {
+  show(answer: TimelineAnswer, session: vscode.DebugSession): void {
     this.session = session;
     this.rows = answer.branches.map((branch) => ({ branch, id: `${branch.number}` }));
     this.tree.message = answer.leftOut ? `${answer.leftOut} older branches are not shown.` : undefined;
@@ -82,29 +81,27 @@ export class Timeline implements FollowingView, vscode.TreeDataProvider<Row>, vs
     this.unrevealed = true;
   }
 
-  /**
-   * Scrolls to the current moment where not all rows fit.  `reveal` opens a view that was hidden since, and so hides
-   * what else is in the panel: hence only when VS Code reads the rows, and only where it is of use.
-   */
+  /** Scrolls to the current moment, if not all rows are visible.  `reveal` would open a view that was hidden in the
+   * meantime: therefore only when VS Code reads the rows. */
   private revealNow(moments: Row[]): void {
     const now = moments.find((row) => row.moment?.kind === "now");
-    if (!now || moments.length < FITTING || !this.unrevealed || !this.visible) {
+    if (!now || moments.length < VISIBLE_ROWS || !this.unrevealed || !this.visible) {
       return;
     }
     this.unrevealed = false;
     const { rows } = this;
     this.tree.reveal(now, { select: false }).then(undefined, (error: unknown) => {
-      // A row that was replaced meanwhile is not there to be revealed; the new one is revealed by itself.
+      // A new answer has replaced the row, and reveals its own.
       if (this.rows === rows) {
         throw error;
       }
     });
   }
 
-  say(words: string): void {
+  showStatus(text: string): void {
     this.session = undefined;
     this.rows = [];
-    this.tree.message = words;
+    this.tree.message = text;
     this.changed.fire();
   }
 
@@ -126,40 +123,38 @@ export class Timeline implements FollowingView, vscode.TreeDataProvider<Row>, vs
     return row.moment ? itemOfMoment(row, row.moment) : itemOfBranch(row);
   }
 
-  // -- what one does with it -----------------------------------------------------------------------
-
-  /** To a moment, or to where a branch was left. */
+  /** Goes to a moment; for a branch, to the moment at which the program left it. */
   async goTo(row: Row): Promise<void> {
     const moment = row.moment ?? row.branch.moments.find(({ kind }) => kind === "left");
     if (moment?.kind === "mark") {
-      await this.ask("nncdbg/marks", { action: "goto", name: moment.name });
+      await this.send("nncdbg/marks", { action: "goto", name: moment.name });
     } else if (moment && moment.kind !== "now") {
-      await this.ask("nncdbg/moment", { branch: row.branch.number, statements: moment.statements });
+      await this.send("nncdbg/moment", { branch: row.branch.number, statements: moment.statements });
     }
   }
 
   async setMark(): Promise<void> {
-    const taken = this.marks();
-    const value = [...taken, ""].map((_, index) => `m${index + 1}`).find((each) => !taken.includes(each));
-    const name = await askName("Name of the new mark", value, taken);
+    const marks = this.marks();
+    const value = [...marks, ""].map((_, index) => `m${index + 1}`).find((each) => !marks.includes(each));
+    const name = await readName("Name of the new mark", value, marks);
     if (name) {
-      await this.ask("nncdbg/marks", { action: "set", name });
-      this.follower.again();
+      await this.send("nncdbg/marks", { action: "set", name });
+      this.follower.restart();
     }
   }
 
   async renameMark({ moment }: Row): Promise<void> {
     const others = this.marks().filter((each) => each !== moment?.name);
-    const to = await askName(`New name for the mark ${moment?.name}`, moment?.name, others);
+    const to = await readName(`New name for the mark ${moment?.name}`, moment?.name, others);
     if (to && to !== moment?.name) {
-      await this.ask("nncdbg/marks", { action: "rename", name: moment?.name, to });
-      this.follower.again();
+      await this.send("nncdbg/marks", { action: "rename", name: moment?.name, to });
+      this.follower.restart();
     }
   }
 
   async deleteMark({ moment }: Row): Promise<void> {
-    await this.ask("nncdbg/marks", { action: "delete", name: moment?.name });
-    this.follower.again();
+    await this.send("nncdbg/marks", { action: "delete", name: moment?.name });
+    this.follower.restart();
   }
 
   private marks(): (string | undefined)[] {
@@ -167,12 +162,8 @@ export class Timeline implements FollowingView, vscode.TreeDataProvider<Row>, vs
     return moments.filter(({ kind }) => kind === "mark").map(({ name }) => name);
   }
 
-  private async ask(request: string, argument: object): Promise<void> {
-    const session = this.session ?? vscode.debug.activeDebugSession;
-    if (session?.type !== "nncdbg") {
-      throw new Error("no graph is being debugged");
-    }
-    await session.customRequest(request, argument);
+  private async send(request: string, argument: object): Promise<void> {
+    await (this.session ?? currentSession()).customRequest(request, argument);
   }
 
   dispose(): void {
@@ -181,14 +172,14 @@ export class Timeline implements FollowingView, vscode.TreeDataProvider<Row>, vs
   }
 }
 
-/** What was the same moment before keeps its number, so that the tree stays as it was opened. */
+/** A moment keeps its id from stop to stop, so that the tree stays expanded. */
 function idOf(branch: Branch, index: number): string {
   const { kind, statements, name } = branch.moments[index];
   const alike = branch.moments.slice(0, index).filter((each) => each.kind === kind && each.statements === statements);
   return [branch.number, kind, statements, kind === "mark" ? name : alike.length].join(":");
 }
 
-function askName(prompt: string, value: string | undefined, taken: (string | undefined)[]) {
+function readName(prompt: string, value: string | undefined, taken: (string | undefined)[]) {
   const validateInput = (name: string) =>
     !name.trim() ? "A mark needs a name." : taken.includes(name.trim()) ? `The mark ${name.trim()} already exists.` : "";
   return vscode.window.showInputBox({ prompt, value, validateInput }).then((name) => name?.trim());
@@ -208,7 +199,7 @@ function itemOfBranch({ branch, id }: Row): vscode.TreeItem {
   return item;
 }
 
-function itemOfMoment(row: Row, moment: Moment): vscode.TreeItem {
+function itemOfMoment(row: Row, moment: TimelineMoment): vscode.TreeItem {
   const item = new vscode.TreeItem(titleOf(moment));
   const { kind } = moment;
   const color = kind === "now" ? new vscode.ThemeColor("debugIcon.breakpointCurrentStackframeForeground") : undefined;
@@ -226,21 +217,15 @@ function itemOfMoment(row: Row, moment: Moment): vscode.TreeItem {
   return item;
 }
 
-function titleOf(moment: Moment): string {
-  switch (moment.kind) {
-    case "start":
-      return "Start";
-    case "checkpoint":
-      return "Checkpoint";
-    case "micro":
-      return `Stepped into the micro program of ${moment.name}`;
-    case "edit":
-      return `${moment.name} set`;
-    case "mark":
-      return moment.name as string;
-    case "left":
-      return "Branch left here";
-    case "now":
-      return "Now";
-  }
+function titleOf({ kind, name }: TimelineMoment): string {
+  const titles: Record<TimelineMoment["kind"], string> = {
+    start: "Start",
+    checkpoint: "Checkpoint",
+    micro: `Stepped into the micro program of ${name}`,
+    edit: `${name} set`,
+    mark: `${name}`,
+    left: "Branch left here",
+    now: "Now",
+  };
+  return titles[kind];
 }

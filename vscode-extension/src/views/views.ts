@@ -1,41 +1,42 @@
-// The views in the panel.  A bundle of its own, loaded with the first session.
+// The views in the panel and the graph tab.  A separate bundle, loaded with the first session.
 
 import * as vscode from "vscode";
-import type { VariableContext } from "../session/commands";
-import { Explain } from "./explain";
-import { Stops } from "./following";
-import { addWatch } from "../session/watchExpression";
 import { GraphTab } from "../graph/graphTab";
+import type { VariableContext } from "../session/commands";
+import type { Connections } from "../session/connections";
+import { addWatch } from "../session/watchExpression";
+import { Explain } from "./explain";
+import { Followers } from "./following";
 import { GraphMap } from "./map";
-import { Sessions } from "./sessionEvents";
-import { Statistics } from "./statistics";
-import { Row, Timeline } from "./timeline";
-import type { Wires } from "../session/connections";
+import { PageView } from "./pageView";
+import { SessionEvents } from "./sessionEvents";
+import { type Row, Timeline } from "./timeline";
 
 export class Views implements vscode.Disposable {
-  private readonly sessions: Sessions;
+  private readonly sessions: SessionEvents;
   private readonly timeline: Timeline;
-  private readonly statistics: Statistics;
   private readonly explain: Explain;
   private readonly map: GraphMap;
   private readonly graph: GraphTab;
-  private readonly stops: Stops;
+  private readonly followers: Followers;
+  private readonly disposables: vscode.Disposable[];
 
-  constructor(extension: vscode.Uri, wires: Wires, given: vscode.Event<vscode.DebugSession>) {
-    this.sessions = new Sessions(wires, given);
-    // From the first session on the container stays, so that it is there again at the next one.
+  constructor(extension: vscode.Uri, connections: Connections, onValues: vscode.Event<vscode.DebugSession>) {
+    this.sessions = new SessionEvents(connections, onValues);
+    // The container stays visible after the first session.
     void vscode.commands.executeCommand("setContext", "nncdbg.debugged", true);
     this.timeline = new Timeline(this.sessions);
-    this.statistics = new Statistics(extension, this.sessions);
+    const statistics = new PageView(extension, this.sessions, "nncdbg/nearby", { name: "statistics", title: "Statistics" });
     this.explain = new Explain(extension, this.sessions);
     this.map = new GraphMap(extension, this.sessions);
     this.graph = new GraphTab(extension, this.sessions);
-    const followers = [this.timeline, this.statistics, this.explain, this.map, this.graph].map((each) => each.follower);
-    this.stops = new Stops(this.sessions, followers);
+    const views = [this.timeline, statistics, this.explain, this.map, this.graph];
+    this.followers = new Followers(this.sessions, views.map(({ follower }) => follower));
+    this.disposables = [this.followers, ...views, this.sessions];
   }
 
   follow(session: vscode.DebugSession): vscode.DebugAdapterTracker {
-    return this.stops.tracker(session);
+    return this.followers.tracker(session);
   }
 
   /** The commands of the views, by name. */
@@ -46,11 +47,11 @@ export class Views implements vscode.Disposable {
     "timeline.renameMark": (row: Row) => this.timeline.renameMark(row),
     "timeline.deleteMark": (row: Row) => this.timeline.deleteMark(row),
     addWatch,
-    openGraph: () => this.graph.open(),
+    openGraph: () => Promise.resolve(this.graph.open()),
     "map.openInNetron": () => this.map.openInNetron(),
   };
 
   dispose(): void {
-    [this.stops, this.timeline, this.statistics, this.explain, this.map, this.graph, this.sessions].forEach((each) => void each.dispose());
+    this.disposables.forEach((each) => void each.dispose());
   }
 }

@@ -10,7 +10,7 @@ import { bundled } from "../bundled.mjs";
 const folder = mkdtempSync(path.join(tmpdir(), "nncdbg-"));
 after(() => rmSync(folder, { recursive: true }));
 
-const { WatchError, launchFor, optionsOf, runWatch } = await bundled("nanWatch/command", "nanWatch/configuration");
+const { WatchError, configurationFor, optionsOf, runWatch } = await bundled("nanWatch/command", "nanWatch/configuration");
 
 /** A process in place of Python that runs a script of Node.js. */
 function watch(script, { limit = 30, signal = new AbortController().signal, said = () => {}, python = process.execPath } = {}) {
@@ -59,11 +59,11 @@ test("the launch configuration of a model is found and becomes options", () => {
   const inputs = { x: "${workspaceFolder}/x.npy", n: 3, s: [1, 2] };
   const mine = { type: "nncdbg", request: "launch", name: "m", program: "${workspaceFolder}/m.onnx", inputs, dims: { N: 4 }, seed: 0 };
   const attach = { type: "nncdbg", request: "attach", name: "a", connect: { port: 1 } };
-  const found = launchFor("/w/m.onnx", "/w", [other, attach, { ...mine, fallback: true, flat: false, opLibrary: ["ops.py"] }]);
+  const found = configurationFor("/w/m.onnx", "/w", [other, attach, { ...mine, fallback: true, flat: false, opLibrary: ["ops.py"] }]);
   assert.deepEqual(optionsOf(found), [
     ...["--input", "x=/w/x.npy", "--input", "n=3", "--input", "s=[1,2]", "--dim", "N=4"],
     ...["--seed=0", "--fallback", "--op-library=ops.py"],
   ]);
-  assert.equal(launchFor("/w/other.onnx", "/w", [other, mine]), undefined);
-  assert.equal(launchFor("/w/sub/m.onnx", "/w", [{ ...mine, program: "m.onnx", cwd: "${workspaceFolder}/sub" }]).cwd, "/w/sub");
+  assert.equal(configurationFor("/w/other.onnx", "/w", [other, mine]), undefined);
+  assert.equal(configurationFor("/w/sub/m.onnx", "/w", [{ ...mine, program: "m.onnx", cwd: "${workspaceFolder}/sub" }]).cwd, "/w/sub");
 });

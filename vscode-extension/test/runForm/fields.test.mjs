@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { bundled } from "../bundled.mjs";
 
-const { choicesOf, fieldOf, launchKeys, textOf } = await bundled("runForm/fields");
+const { choicesOf, fieldOf, launchKeys, inputText } = await bundled("runForm/fields");
 
 test("the text of an input is a field of the form, and comes back as it was", () => {
   const fields = {
@@ -21,7 +21,7 @@ test("the text of an input is a field of the form, and comes back as it was", ()
   };
   for (const [text, [kind, detail]] of Object.entries(fields)) {
     assert.deepEqual(fieldOf(text), { kind, detail });
-    assert.equal(textOf(fieldOf(text)), text);
+    assert.equal(inputText(fieldOf(text)), text);
   }
 });
 

@@ -1,88 +1,72 @@
-// Requests of views and of inline values at a stop.  In place of `vscode` stands the active session, an event and
-// two classes without behavior; the requests go to an object that the tests answer.
+// Requests of views and of inline values at a stop.  The tests answer the requests.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { setImmediate } from "node:timers/promises";
 import { bundled } from "../bundled.mjs";
-
-const editor = {
-  debug: { activeDebugSession: { type: "nncdbg" }, activeStackItem: undefined },
-  DebugStackFrame: class {},
-  EventEmitter: class {
-    listeners = [];
-    event = (listener) => this.listeners.push(listener);
-    fire = (value) => this.listeners.forEach((each) => each(value));
-  },
-  InlineValueText: class {
-    constructor(range, text) {
-      Object.assign(this, { range, text });
-    }
-  },
-};
-globalThis.vscode = editor;
+import { editor } from "../editor.mjs";
 
 const { Follower } = await bundled("views/following");
 const { InlineValues } = await bundled("session/inlineValues");
 
 /** Keeps each request until a test answers it. */
 class Server {
-  asked = [];
+  requests = [];
 
-  ask(session, command, argument) {
-    const request = { session, command, argument, abandoned: false };
+  request(session, command, argument) {
+    const request = { session, command, argument, canceled: false };
     const body = new Promise((resolve, reject) => Object.assign(request, { resolve, reject }));
-    this.asked.push(request);
-    return { body, abandon: () => (request.abandoned = true) };
+    this.requests.push(request);
+    return { body, cancel: () => (request.canceled = true) };
   }
 
-  async shown() {}
+  async valuesShown() {}
 }
 
 function followed({ visible = true } = {}) {
   const server = new Server();
   const log = [];
-  const view = { request: "nncdbg/map", visible, asks: () => ({}), show: (answer) => log.push(answer), say: (words) => log.push(words) };
+  const view = { request: "nncdbg/map", visible, arguments: () => ({}), show: (answer) => log.push(answer), showStatus: (text) => log.push(text) };
   return { server, log, view, follower: new Follower(view, server) };
 }
 
 test("a view shows the answer to its request", async () => {
   const { server, log, follower } = followed();
-  follower.changed({}, "");
-  server.asked[0].resolve("the map");
+  follower.follow({}, "");
+  server.requests[0].resolve("the map");
   await setImmediate();
-  assert.equal(server.asked[0].command, "nncdbg/map");
+  assert.equal(server.requests[0].command, "nncdbg/map");
   assert.deepEqual(log, ["the map"]);
 });
 
 test("a hidden view sends its request when it becomes visible", async () => {
   const { server, view, follower } = followed({ visible: false });
-  follower.changed({}, "");
-  assert.equal(server.asked.length, 0);
+  follower.follow({}, "");
+  assert.equal(server.requests.length, 0);
   view.visible = true;
   await Promise.race([follower.update(), setImmediate()]);
-  assert.equal(server.asked.length, 1);
+  assert.equal(server.requests.length, 1);
 });
 
 test("a new stop cancels the request of the last one, and its answer is not shown", async () => {
   const { server, log, follower } = followed();
-  follower.changed({}, "");
-  follower.changed({}, "");
-  assert.equal(server.asked.length, 1, "one request at a time");
-  assert.ok(server.asked[0].abandoned);
-  server.asked[0].resolve("old");
+  follower.follow({}, "");
+  follower.follow({}, "");
+  assert.equal(server.requests.length, 1, "one request at a time");
+  assert.ok(server.requests[0].canceled);
+  server.requests[0].resolve("old");
   await setImmediate();
-  server.asked[1].resolve("new");
+  server.requests[1].resolve("new");
   await setImmediate();
   assert.deepEqual(log, ["new"]);
 });
 
 test("a view shows the error of a request, and why there is no session", async () => {
   const { server, log, follower } = followed();
-  follower.changed({}, "");
-  server.asked[0].reject(new Error("the graph is too large"));
+  follower.follow({}, "");
+  server.requests[0].reject(new Error("the graph is too large"));
   await setImmediate();
-  follower.changed(undefined, "No graph is being debugged.");
+  follower.follow(undefined, "No graph is being debugged.");
   assert.deepEqual(log, ["the graph is too large", "No graph is being debugged."]);
 });
 
@@ -105,7 +89,7 @@ async function seen() {
   const opened = inlined();
   const first = opened.provide(lines(1, 10));
   await setImmediate();
-  opened.server.asked[0].resolve({ frameId: FRAME, lines: [{ line: 2, text: "%x = 1" }, { line: 30, text: "%y = 2" }] });
+  opened.server.requests[0].resolve({ frameId: FRAME, lines: [{ line: 2, text: "%x = 1" }, { line: 30, text: "%y = 2" }] });
   assert.deepEqual(await first, [new editor.InlineValueText(1, "%x = 1")], "line 30 is not in view");
   return opened;
 }
@@ -113,10 +97,10 @@ async function seen() {
 test("the values of a stop are requested once, before the editor asks for them", async () => {
   const { server, tracker, provide } = await seen();
   tracker.onDidSendMessage({ event: "stopped" });
-  assert.deepEqual(server.asked[1].argument, { start: 1, end: 10 });
-  server.asked[1].resolve({ frameId: FRAME, lines: [{ line: 3, text: "%z = 3" }] });
+  assert.deepEqual(server.requests[1].argument, { start: 1, end: 10 });
+  server.requests[1].resolve({ frameId: FRAME, lines: [{ line: 3, text: "%z = 3" }] });
   assert.deepEqual(await provide(lines(1, 10)), [new editor.InlineValueText(2, "%z = 3")]);
-  assert.equal(server.asked.length, 2);
+  assert.equal(server.requests.length, 2);
 });
 
 for (const [reason, change] of [
@@ -127,11 +111,11 @@ for (const [reason, change] of [
   test(`values ${reason} are requested again`, async () => {
     const opened = await seen();
     opened.tracker.onDidSendMessage({ event: "stopped" });
-    opened.server.asked[1].resolve({ frameId: FRAME, lines: [] });
+    opened.server.requests[1].resolve({ frameId: FRAME, lines: [] });
     const provided = change(opened);
     await setImmediate();
-    assert.equal(opened.server.asked.length, 3);
-    opened.server.asked[2].resolve({ frameId: FRAME, lines: [{ line: 1, text: "%a = 0" }] });
+    assert.equal(opened.server.requests.length, 3);
+    opened.server.requests[2].resolve({ frameId: FRAME, lines: [{ line: 1, text: "%a = 0" }] });
     assert.equal((await provided)[0].text, "%a = 0");
   });
 }
@@ -141,14 +125,14 @@ test("a canceled request has no values, and other errors are passed on", async (
   const canceled = provide(lines(1, 10));
   await setImmediate();
   token.cancel();
-  assert.ok(server.asked[0].abandoned);
+  assert.ok(server.requests[0].canceled);
   token.isCancellationRequested = true;
-  server.asked[0].reject(new Error("canceled"));
+  server.requests[0].reject(new Error("canceled"));
   assert.deepEqual(await canceled, []);
   token.isCancellationRequested = false;
   editor.debug.activeStackItem = Object.assign(new editor.DebugStackFrame(), { frameId: FRAME });
   const failed = provide(lines(1, 10));
   await setImmediate();
-  server.asked[1].reject(new Error("internal error"));
+  server.requests[1].reject(new Error("internal error"));
   await assert.rejects(failed, /internal error/);
 });

@@ -8,7 +8,7 @@ const { NAN, aroundConstant, distanceText, painter, positionOf, scaleOf, sized, 
   "webview/tensor/picture",
   "webview/color/colors",
   "webview/page/numbers",
-  "webview/tensor/words",
+  "webview/tensor/text",
 );
 
 /** Of a picture with so many cells, each a block of so many elements. */

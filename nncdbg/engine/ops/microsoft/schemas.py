@@ -1,79 +1,83 @@
 """Signatures of the ops that onnxruntime adds to ONNX, from `schemas.json`; onnxruntime itself is not needed.
 
-`tools/generate_schemas.py` writes that file.  The schemas are `onnx.defs.OpSchema`s like ONNX's own, but they
-are not registered with `onnx`: its checker and its inference stay as they are.
+`tools/generate_schemas.py` writes that file.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
-DOMAINS = frozenset({"com.microsoft", "com.microsoft.nchwc"})
-"""The domains that belong to onnxruntime."""
+import numpy as np
+
+from nncdbg.engine.ops.onnx_schemas import dtypes_of
+from nncdbg.engine.ops.schema import REQUIRED, Parameter, Schema, documentation, joined
+
+DOMAINS = ("com.microsoft", "com.microsoft.nchwc")
+"""The domains that belong to onnxruntime; it also adds ops to the domain of ONNX."""
+
+
+class MicrosoftSchemas:
+    """The schemas of the ops that onnxruntime adds."""
+
+    source = "onnxruntime"
+
+    def schema(self, name: str, version: int) -> Schema | None:
+        entries = [entry for entry in _entries().get(name, ()) if entry["since"] <= version]
+        return _schema(name, version, entries[-1]) if entries else None
+
+    def versions(self, name: str) -> tuple[int, ...]:
+        return tuple(entry["since"] for entry in _entries().get(name, ()))
+
+    def names(self, domain: str) -> Iterable[str]:
+        return [name for name, entries in _entries().items() if entries[0]["domain"] == domain]
+
+    def newest(self, domain: str) -> int | None:
+        return None
 
 
 @cache
-def _entries() -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """By domain and name, oldest version first."""
+def _entries() -> dict[str, list[dict[str, Any]]]:
+    """By name as in program text, oldest version first."""
     text = files(__package__).joinpath("schemas.json").read_text(encoding="utf-8")
-    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    found: dict[str, list[dict[str, Any]]] = {}
     for entry in json.loads(text):
-        found.setdefault((entry["domain"], entry["name"]), []).append(entry)
+        found.setdefault(joined(entry["domain"], entry["name"]), []).append(entry)
     return found
 
 
-def added_schemas() -> list[tuple[str, str]]:
-    """(domain, name) of every op that onnxruntime adds."""
-    return sorted(_entries())
-
-
-def added_versions(domain: str, name: str) -> tuple[int, ...]:
-    """The versions of an op that onnxruntime adds, oldest first; empty for any other op."""
-    return tuple(entry["since"] for entry in _entries().get((domain, name), ()))
-
-
-@cache
-def added_schema(domain: str, name: str, version: int) -> Any:
-    """The `onnx.defs.OpSchema` of an op in `version` of its domain; None where onnxruntime adds none."""
-    entries = [entry for entry in _entries().get((domain, name), ()) if entry["since"] <= version]
-    return _schema(entries[-1]) if entries else None
-
-
-def _schema(entry: dict[str, Any]) -> Any:
-    from onnx.defs import OpSchema
-
-    return OpSchema(
-        entry["name"],
-        entry["domain"],
-        entry["since"],
-        inputs=[_formal(*each) for each in entry["inputs"]],
-        outputs=[_formal(*each) for each in entry["outputs"]],
-        type_constraints=[(variable, types, "") for variable, types in entry["types"].items()],
-        attributes=[_attribute(name, **said) for name, said in entry["attributes"].items()],
+def _schema(name: str, version: int, entry: dict[str, Any]) -> Schema:
+    attributes = entry["attributes"]
+    return Schema(
+        name=name,
+        inputs=tuple(_parameter(entry["types"], *each) for each in entry["inputs"]),
+        outputs=tuple(_parameter(entry["types"], *each) for each in entry["outputs"]),
+        attributes={key: _default(**attributes[key]) for key in sorted(attributes)},
+        kinds={key: attributes[key]["type"] for key in sorted(attributes)},
+        doc=documentation(name, version),
+        since=entry["since"],
     )
 
 
-def _formal(name: str, kind: str, option: str = "single") -> Any:
-    from onnx.defs import OpSchema
-
-    homogeneous = option != "heterogeneous"
-    chosen = option.capitalize() if homogeneous else "Variadic"
-    return OpSchema.FormalParameter(
+def _parameter(types: dict[str, list[str]], name: str, kind: str, option: str = "single") -> Parameter:
+    kinds = frozenset(types.get(kind, (kind,)))
+    return Parameter(
         name,
         kind,
-        param_option=getattr(OpSchema.FormalParameterOption, chosen),
-        is_homogeneous=homogeneous,
+        option == "optional",
+        option in ("variadic", "heterogeneous"),
+        all(each.startswith("tensor(") for each in kinds),
+        dtypes_of(kinds),
     )
 
 
-def _attribute(name: str, type: str, required: bool = False, default: Any = None) -> Any:
-    from onnx import AttributeProto, helper
-    from onnx.defs import OpSchema
-
-    if default is None:
-        return OpSchema.Attribute(name, getattr(OpSchema.AttrType, type), required=required)
-    proto = helper.make_attribute(name, default, attr_type=AttributeProto.AttributeType.Value(type))
-    return OpSchema.Attribute(name, proto)
+def _default(type: str, required: bool = False, default: Any = None) -> Any:
+    if required:
+        return REQUIRED
+    if isinstance(default, list):
+        return tuple(_default(type.removesuffix("S"), default=each) for each in default)
+    # An attribute of ONNX is an f32.
+    return float(np.float32(default)) if type == "FLOAT" and default is not None else default

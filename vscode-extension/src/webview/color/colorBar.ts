@@ -1,6 +1,6 @@
-// The colors of a scale, with the numbers that they stand for.
+// The colors of a scale with numbers.
 
-import { Scale, tableOf, valueAt } from "./colors";
+import { type Scale, tableOf, valueAt } from "./colors";
 import { element } from "../page/elements";
 import { rounded } from "../page/numbers";
 
@@ -8,7 +8,7 @@ const STRIP = 14;
 const GAP = 6;
 const EDGE = 7;
 
-/** From top to bottom, with its ends and middle.  Returns the width, which depends on the labels. */
+/** Draws a vertical bar with labels at its ends and middle.  Returns its width. */
 export function drawBar(canvas: HTMLCanvasElement, scale: Scale, height: number): number {
   const { map, low, high } = scale;
   const ratio = window.devicePixelRatio || 1;

@@ -1,5 +1,4 @@
-// Numbers as colors: a map that is even to the eye, one that parts at zero, and colors of their own for
-// what is not finite.
+// Numbers as colors: a perceptually uniform map, a diverging one, and fixed colors for NaN and Inf.
 
 import { NAN, NEGATIVE_INFINITY, POSITIVE_INFINITY } from "../page/numbers";
 import { DIVERGING, EVEN, STEPS } from "./palettes";
@@ -12,15 +11,15 @@ export interface Scale {
   map: MapName;
   low: number;
   high: number;
-  /** Of a logarithmic scale: the absolute value below which it is linear, so that it has a place for zero. */
+  /** Of a logarithmic scale: the absolute value below which it is linear. */
   threshold?: number;
 }
 
-/** Decades that a logarithmic scale has at most on each side of zero. */
+/** The most decades of a logarithmic scale, on each side of zero. */
 const DECADES = 8;
 
-/** `style` is the class of the same color in the style sheet. */
-export const ODD: readonly { flag: number; name: string; color: string; style: string }[] = [
+/** `style` is the CSS class with the same color. */
+export const NONFINITE: readonly { flag: number; name: string; color: string; style: string }[] = [
   { flag: NAN, name: "NaN", color: "#ff00ff", style: "nan" },
   { flag: POSITIVE_INFINITY, name: "+Inf", color: "#ff7b00", style: "posinf" },
   { flag: NEGATIVE_INFINITY, name: "−Inf", color: "#00e5ff", style: "neginf" },
@@ -44,35 +43,43 @@ function pixel(color: string): number {
   return (0xff000000 | (blue << 16) | (green << 8) | red) >>> 0;
 }
 
-const ODD_PIXELS = ODD.map(({ flag, color }) => ({ flag, pixel: pixel(color.slice(1)) }));
+const NONFINITE_PIXELS = new Map(NONFINITE.map(({ flag, color }) => [flag, pixel(color.slice(1))]));
 
-/** The color, as a pixel, of each value on a scale: what is not finite in a cell is seen before all else. */
-export function painter(scale: Scale): (value: number, odd: number) => number {
+/** The color of a cell with these flags; undefined without NaN and Inf. */
+export const nonfiniteStyle = (flags: number) => NONFINITE.find(({ flag }) => flags & flag);
+
+/** The same as a pixel. */
+export function nonfinitePixel(flags: number): number | undefined {
+  return NONFINITE_PIXELS.get(nonfiniteStyle(flags)?.flag ?? 0);
+}
+
+/** The pixel of each value on a scale.  NaN and Inf in a cell come first. */
+export function painter(scale: Scale): (value: number, nonfinite: number) => number {
   const table = tableOf(scale.map);
-  const [low, high] = [bent(scale.low, scale), bent(scale.high, scale)];
-  return (value, odd) => {
-    if (odd) {
-      return (ODD_PIXELS.find(({ flag }) => odd & flag) as { pixel: number }).pixel;
+  const [low, high] = [transformed(scale.low, scale), transformed(scale.high, scale)];
+  return (value, nonfinite) => {
+    if (nonfinite) {
+      return nonfinitePixel(nonfinite) as number;
     }
-    const part = high > low ? (bent(value, scale) - low) / (high - low) : 0.5;
+    const part = high > low ? (transformed(value, scale) - low) / (high - low) : 0.5;
     return table[Math.max(0, Math.min(STEPS - 1, Math.floor(part * STEPS)))];
   };
 }
 
-/** The value at a part of a scale, 0 for its lower end and 1 for the upper one. */
+/** The value at a part of a scale, from 0 at its lower end to 1. */
 export function valueAt(part: number, scale: Scale): number {
   const { low, high, threshold } = scale;
   if (threshold === undefined || part === 0 || part === 1) {
     return low + part * (high - low);
   }
-  return 2 * threshold * Math.sinh(bent(low, scale) + part * (bent(high, scale) - bent(low, scale)));
+  return 2 * threshold * Math.sinh(transformed(low, scale) + part * (transformed(high, scale) - transformed(low, scale)));
 }
 
-function bent(value: number, { threshold }: Scale): number {
+function transformed(value: number, { threshold }: Scale): number {
   return threshold === undefined ? value : Math.asinh(value / (2 * threshold));
 }
 
-/** The least absolute value of a logarithmic scale: that of the data, within so many decades of the greatest. */
+/** The threshold of a logarithmic scale: the least absolute value, within `DECADES` of the greatest. */
 export function thresholdOf(values: ArrayLike<number>): number {
   let [least, most] = [Infinity, 0];
   for (let i = 0; i < values.length; i++) {
@@ -85,7 +92,7 @@ export function thresholdOf(values: ArrayLike<number>): number {
   return most ? Math.max(least, most / 10 ** DECADES) : 1;
 }
 
-/** From the least to the greatest finite value; about zero, if the map parts there. */
+/** The scale from the least to the greatest finite value; symmetric for a diverging map. */
 export function scaleOf(values: ArrayLike<number>, map: MapName, log = false): Scale {
   let [low, high] = [Infinity, -Infinity];
   for (let i = 0; i < values.length; i++) {

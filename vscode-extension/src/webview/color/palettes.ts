@@ -1,5 +1,5 @@
-// The color maps, as 256 colors each: rrggbb after rrggbb.
-// The build evaluates this file, so that the pages carry its strings and not the libraries.
+// The color maps: 256 colors each, as rrggbb.
+// The build replaces this file by its values, so that pages do not include the libraries.
 
 import { rgb } from "d3-color";
 import { interpolateRdBu, interpolateViridis } from "d3-scale-chromatic";

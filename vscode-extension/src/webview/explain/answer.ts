@@ -1,9 +1,9 @@
-// The answer of the server to `nncdbg/explain`.
+// The answer to `nncdbg/explain`.
 
-import type { Target } from "../../pages/messages";
+import type { SourceLine } from "../../pages/messages";
 import type { Statistics } from "../../tensor/messages";
 
-/** A plane of a tensor in blocks: its shape, and that of the cells. */
+/** A picture of a tensor: its shape, and that of the cells, which are blocks of elements. */
 export interface Plane {
   of: [number, number];
   shape: [number, number];
@@ -17,12 +17,12 @@ export interface Cause {
   cause?: string;
   evidence?: string;
   hint?: string;
-  /** The op of the micro program that it is at. */
+  /** The op of the micro program at which it originates. */
   inside?: string;
   note?: string;
 }
 
-export interface Value {
+export interface ExplainedValue {
   name: string;
   type?: string;
   stats?: Statistics;
@@ -32,17 +32,17 @@ export interface Value {
   origin?: Cause[];
 }
 
-export interface Step {
+export interface ExplainedStep {
   line: number;
   text: string;
   op: string | null;
   graph: string;
-  source: Target["source"];
-  values: Value[];
+  source: SourceLine["source"];
+  values: ExplainedValue[];
 }
 
-export interface Answer {
+export interface Explanation {
   value: string | null;
-  steps: Step[];
+  steps: ExplainedStep[];
   more: boolean;
 }

@@ -13,7 +13,7 @@ export function thumbnail({ of, shape, elements, data, flags }: Plane, name: str
   const [rows, columns] = shape;
   const cells = cellsOf({ type: "", dtype: elements, sourceShape: of, stride: [], shape, reduce: "absmax", data, elements, flags });
   const paint = painter(scaleOf(cells.values, "even"));
-  const pixels = Uint32Array.from({ length: rows * columns }, (_, cell) => paint(cells.values[cell], cells.odd[cell]));
+  const pixels = Uint32Array.from({ length: rows * columns }, (_, cell) => paint(cells.values[cell], cells.nonfinite[cell]));
   const canvas = element("canvas", { width: columns, height: rows, role: "img", label: `Picture of ${name}`, className: "thumbnail" });
   canvas.getContext("2d")?.putImageData(new ImageData(new Uint8ClampedArray(pixels.buffer), columns, rows), 0, 0);
   const side = LONG / Math.max(...of);

@@ -1,10 +1,10 @@
-// A worker: lays out one chunk of the graph at a time, by dagre.
+// A worker that lays out chunks of the graph with dagre.
 
 import { graphlib, layout } from "@dagrejs/dagre";
-import type { LaidOut, Piece } from "./pieces";
+import type { ChunkLayout, LayoutInput } from "./chunks";
 
-/** Values that come from chunks above enter at the top, and leave at the bottom. */
-export function laidOut({ sizes, edges, enter, leave }: Piece): LaidOut {
+/** Values from chunks above enter at the top, and leave at the bottom. */
+export function layOutChunk({ sizes, edges, enter, leave }: LayoutInput): ChunkLayout {
   const graph = new graphlib.Graph({ multigraph: true });
   graph.setGraph({ rankdir: "TB", nodesep: 22, ranksep: 30, marginx: 6, marginy: 4 });
   graph.setDefaultEdgeLabel(() => ({}));
@@ -36,7 +36,7 @@ export function laidOut({ sizes, edges, enter, leave }: Piece): LaidOut {
   };
 }
 
-/** Only in a worker is there no document. */
+/** Only a worker has no document. */
 if (typeof document === "undefined" && typeof postMessage === "function") {
-  onmessage = ({ data }: MessageEvent<{ key: number; piece: Piece }>) => postMessage({ key: data.key, laid: laidOut(data.piece) });
+  onmessage = ({ data }: MessageEvent<{ key: number; input: LayoutInput }>) => postMessage({ key: data.key, laid: layOutChunk(data.input) });
 }

@@ -1,29 +1,30 @@
-// Draws what is in view of a graph on a canvas.
+// Draws the visible part of a graph on a canvas.
 
-import type { GraphNode, State } from "../../graph/messages";
+import type { GraphNode, GraphState } from "../../graph/messages";
 import { themed } from "../page/elements";
-import type { Point } from "./pieces";
-import type { Placing } from "./placing";
-import { TITLE } from "./placing";
+import type { Point } from "./chunks";
+import { type GraphLayout, TITLE } from "./graphLayout";
+import type { Viewport } from "./viewport";
 
-export interface Looks {
-  state: State | undefined;
-  /** The statement that is lit, and the one that is chosen; -1 for none. */
+export interface Appearance {
+  state: GraphState | undefined;
+  /** Indices of statements; -1 for none. */
   current: number;
-  chosen: number;
+  selected: number;
   pointed: number;
   breakpoints: ReadonlySet<number>;
   found: ReadonlySet<number>;
   /** The color of a statement by its statistic, if one is shown. */
   color(node: GraphNode): string | undefined;
-  done(node: number): boolean;
+  executed(node: number): boolean;
 }
 
-/** Units below which text cannot be read, and is left out. */
+/** The zoom below which text is not readable, and not drawn. */
 const READABLE = 0.45;
 const RADIUS = 4;
+const MOST_TYPE_LETTERS = 24;
 
-export function paint(canvas: HTMLCanvasElement, placing: Placing, looks: Looks, zoom: number, origin: Point): void {
+export function paint(canvas: HTMLCanvasElement, layout: GraphLayout, appearance: Appearance, { zoom, origin }: Viewport): void {
   const context = canvas.getContext("2d");
   if (!context) {
     return;
@@ -33,27 +34,38 @@ export function paint(canvas: HTMLCanvasElement, placing: Placing, looks: Looks,
   context.setTransform(1, 0, 0, 1, 0, 0);
   context.clearRect(0, 0, canvas.width, canvas.height);
   context.setTransform(ratio * zoom, 0, 0, ratio * zoom, -origin.x * ratio * zoom, -origin.y * ratio * zoom);
-  const colors = (known ??= palette());
-  // What is far away keeps lines of a pixel.
+  const colors = (themeColors ??= readColors());
+  // Lines keep their width on the screen.
   const thin = Math.max(1, 0.8 / zoom);
+  const painting = { context, layout, appearance, colors, zoom, thin };
   const view = { top: origin.y, bottom: origin.y + height, left: origin.x, right: origin.x + width };
-  paintFrames(context, placing, colors, view, zoom);
-  const seen = placing.between(view.top, view.bottom);
-  seen.forEach((chunk) => paintLines(context, placing, looks, chunk, colors, zoom, thin));
-  paintBack(context, placing, seen, colors);
-  seen.forEach((chunk) => paintNodes(context, placing, looks, chunk, colors, zoom, thin));
+  paintFrames(painting, view);
+  const visible = layout.between(view.top, view.bottom);
+  visible.forEach((chunk) => paintLines(painting, chunk));
+  paintBackEdges(painting, visible);
+  visible.forEach((chunk) => paintNodes(painting, chunk));
 }
 
-type Colors = ReturnType<typeof palette>;
+type Colors = ReturnType<typeof readColors>;
 
-let known: Colors | undefined;
+interface Painting {
+  context: CanvasRenderingContext2D;
+  layout: GraphLayout;
+  appearance: Appearance;
+  colors: Colors;
+  zoom: number;
+  /** The width of a thin line. */
+  thin: number;
+}
 
-/** The theme has changed. */
+let themeColors: Colors | undefined;
+
+/** Reads the colors again: the theme has changed. */
 export function forgetColors(): void {
-  known = undefined;
+  themeColors = undefined;
 }
 
-function palette() {
+function readColors() {
   const line = themed("descriptionForeground", "#888");
   return {
     line,
@@ -71,15 +83,15 @@ function palette() {
   };
 }
 
-interface Box {
+interface Area {
   top: number;
   bottom: number;
   left: number;
   right: number;
 }
 
-function paintFrames(context: CanvasRenderingContext2D, placing: Placing, colors: Colors, view: Box, zoom: number): void {
-  for (const { of, x, y, width, height } of placing.frames) {
+function paintFrames({ context, layout, colors, zoom }: Painting, view: Area): void {
+  for (const { of, x, y, width, height } of layout.frames) {
     if (of.node === null || y > view.bottom || y + height < view.top) {
       continue;
     }
@@ -103,38 +115,38 @@ function paintFrames(context: CanvasRenderingContext2D, placing: Placing, colors
   }
 }
 
-function paintLines(context: CanvasRenderingContext2D, placing: Placing, looks: Looks, chunk: number, colors: Colors, zoom: number, thin: number): void {
-  const laid = placing.layoutOf(chunk);
+function paintLines({ context, layout, appearance, colors, zoom, thin }: Painting, chunk: number): void {
+  const laid = layout.layoutOf(chunk);
   if (!laid) {
     return;
   }
-  const { of } = placing.cut.chunks[chunk];
-  const corner = placing.corners[chunk];
-  const flags = looks.state?.flags ?? {};
+  const { of } = layout.chunked.chunks[chunk];
+  const corner = layout.corners[chunk];
+  const flags = appearance.state?.flags ?? {};
   const labeled = new Set<number>();
   laid.lines.forEach((points, index) => {
     const [from] = of[index];
-    const node = placing.graph.nodes[from];
+    const node = layout.graph.nodes[from];
     const bad = flags[node.id] !== undefined;
     context.strokeStyle = bad ? colors.bad : colors.line;
     context.lineWidth = bad ? 2 * thin : thin;
     const moved = points.map(({ x, y }) => ({ x: x + corner.x, y: y + corner.y }));
-    curve(context, moved);
-    if (zoom > READABLE && placing.cut.chunkOf[from] === chunk && node.type && !labeled.has(from)) {
+    paintArrow(context, moved);
+    if (zoom > READABLE && layout.chunked.chunkOf[from] === chunk && node.type && !labeled.has(from)) {
       labeled.add(from);
       const start = moved[0];
       context.fillStyle = colors.dim;
       context.font = `10px ${colors.font}`;
       context.textAlign = "left";
-      context.fillText(shapeOf(node.type), start.x + 4, start.y + 12);
+      context.fillText(cutLeft(node.type, MOST_TYPE_LETTERS), start.x + 4, start.y + 12);
     }
   });
-  const above = placing.layoutOf(chunk - 1);
-  const before = placing.corners[chunk - 1];
+  const above = layout.layoutOf(chunk - 1);
+  const before = layout.corners[chunk - 1];
   for (const [port, place] of Object.entries(laid.enter)) {
     const leaves = above?.leave[Number(port)];
     if (leaves && before) {
-      context.strokeStyle = flags[placing.graph.nodes[Number(port)].id] ? colors.bad : colors.line;
+      context.strokeStyle = flags[layout.graph.nodes[Number(port)].id] ? colors.bad : colors.line;
       context.lineWidth = thin;
       const [a, b] = [{ x: leaves.x + before.x, y: leaves.y + before.y }, { x: place.x + corner.x, y: place.y + corner.y }];
       context.beginPath();
@@ -145,8 +157,8 @@ function paintLines(context: CanvasRenderingContext2D, placing: Placing, looks: 
   }
 }
 
-/** Through the middles between the points, and an arrow at the end. */
-function curve(context: CanvasRenderingContext2D, points: readonly Point[]): void {
+/** Draws an arrow through the middles between the points. */
+function paintArrow(context: CanvasRenderingContext2D, points: readonly Point[]): void {
   const last = points[points.length - 1];
   const before = points[points.length - 2];
   if (!last || !before) {
@@ -170,10 +182,10 @@ function curve(context: CanvasRenderingContext2D, points: readonly Point[]): voi
   context.fill();
 }
 
-/** To the next iteration: dashed, along the right side. */
-function paintBack(context: CanvasRenderingContext2D, placing: Placing, seen: readonly number[], colors: Colors): void {
-  const { chunkOf, back } = placing.cut;
-  const [first, last] = [seen[0] ?? 0, seen.at(-1) ?? -1];
+/** The edges to the next iteration: dashed, at the right side. */
+function paintBackEdges({ context, layout, colors }: Painting, visible: readonly number[]): void {
+  const { chunkOf, back } = layout.chunked;
+  const [first, last] = [visible[0] ?? 0, visible.at(-1) ?? -1];
   context.setLineDash([4, 3]);
   context.strokeStyle = colors.line;
   context.lineWidth = 1;
@@ -181,8 +193,8 @@ function paintBack(context: CanvasRenderingContext2D, placing: Placing, seen: re
     if (chunkOf[to] > last || chunkOf[from] < first) {
       continue;
     }
-    const [a, b] = [placing.middleOf(from), placing.middleOf(to)];
-    const [start, end] = [a.x + placing.sizeOf(from)[0] / 2, b.x + placing.sizeOf(to)[0] / 2];
+    const [a, b] = [layout.middleOf(from), layout.middleOf(to)];
+    const [start, end] = [a.x + layout.sizeOf(from)[0] / 2, b.x + layout.sizeOf(to)[0] / 2];
     const out = Math.max(start, end) + 40;
     context.beginPath();
     context.moveTo(start, a.y);
@@ -192,46 +204,47 @@ function paintBack(context: CanvasRenderingContext2D, placing: Placing, seen: re
   context.setLineDash([]);
 }
 
-function paintNodes(context: CanvasRenderingContext2D, placing: Placing, looks: Looks, chunk: number, colors: Colors, zoom: number, thin: number): void {
-  if (!placing.layoutOf(chunk)) {
-    const corner = placing.corners[chunk];
+function paintNodes(painting: Painting, chunk: number): void {
+  const { context, layout, colors } = painting;
+  if (!layout.layoutOf(chunk)) {
+    const corner = layout.corners[chunk];
     context.fillStyle = colors.dim;
     context.font = `12px ${colors.font}`;
     context.textAlign = "left";
     context.fillText("…", corner.x + 80, corner.y + 30);
     return;
   }
-  const { first, end } = placing.cut.chunks[chunk];
+  const { first, end } = layout.chunked.chunks[chunk];
   for (let node = first; node < end; node++) {
-    paintNode(context, placing, looks, node, colors, zoom, thin);
+    paintNode(painting, node);
   }
 }
 
-function paintNode(context: CanvasRenderingContext2D, placing: Placing, looks: Looks, index: number, colors: Colors, zoom: number, thin: number): void {
-  const node = placing.graph.nodes[index];
-  const [width, height] = placing.sizeOf(index);
-  const { x, y } = placing.middleOf(index);
+function paintNode({ context, layout, appearance, colors, zoom, thin }: Painting, index: number): void {
+  const node = layout.graph.nodes[index];
+  const [width, height] = layout.sizeOf(index);
+  const { x, y } = layout.middleOf(index);
   const [left, top] = [x - width / 2, y - height / 2];
-  const bad = looks.state?.flags[node.id] !== undefined;
-  const fill = looks.color(node);
+  const bad = appearance.state?.flags[node.id] !== undefined;
+  const fill = appearance.color(node);
   context.beginPath();
   context.roundRect(left, top, width, height, node.kind === "op" ? RADIUS : 12);
   context.fillStyle = colors.background;
   context.fill();
-  context.fillStyle = fill ?? (index === looks.current ? (zoom < READABLE ? colors.current : colors.lit) : zoom < READABLE && bad ? colors.bad : colors.node);
+  context.fillStyle = fill ?? (index === appearance.current ? (zoom < READABLE ? colors.current : colors.lit) : zoom < READABLE && bad ? colors.bad : colors.node);
   context.fill();
-  if (looks.found.has(index)) {
+  if (appearance.found.has(index)) {
     context.fillStyle = colors.found;
     context.fill();
   }
-  const done = looks.done(index);
-  context.setLineDash(done || index === looks.current ? [] : [3, 2]);
-  context.lineWidth = thin * (index === looks.current ? 3 : bad || index === looks.chosen || index === looks.pointed ? 2 : 1);
-  context.strokeStyle = index === looks.current ? colors.current : bad ? colors.bad : index === looks.chosen || index === looks.pointed ? colors.focus : colors.line;
+  const executed = appearance.executed(index);
+  context.setLineDash(executed || index === appearance.current ? [] : [3, 2]);
+  context.lineWidth = thin * (index === appearance.current ? 3 : bad || index === appearance.selected || index === appearance.pointed ? 2 : 1);
+  context.strokeStyle = index === appearance.current ? colors.current : bad ? colors.bad : index === appearance.selected || index === appearance.pointed ? colors.focus : colors.line;
   context.stroke();
   context.setLineDash([]);
-  const set = looks.breakpoints.has(node.line);
-  if (set || index === looks.pointed) {
+  const set = appearance.breakpoints.has(node.line);
+  if (set || index === appearance.pointed) {
     context.globalAlpha = set ? 1 : 0.4;
     context.fillStyle = colors.breakpoint;
     context.beginPath();
@@ -244,13 +257,13 @@ function paintNode(context: CanvasRenderingContext2D, placing: Placing, looks: L
   }
   const dark = fill && darkness(fill);
   context.textAlign = "center";
-  context.fillStyle = fill ? (dark ? "#fff" : "#000") : bad ? colors.bad : done || index === looks.current ? colors.text : colors.dim;
-  context.font = `${index === looks.current ? "700" : "500"} 12px ${colors.font}`;
+  context.fillStyle = fill ? (dark ? "#fff" : "#000") : bad ? colors.bad : executed || index === appearance.current ? colors.text : colors.dim;
+  context.font = `${index === appearance.current ? "700" : "500"} 12px ${colors.font}`;
   const opens = node.kind === "op" || node.kind === "end" ? "" : "▸ ";
   const name = node.values.join(", ");
   context.fillText(`${opens}${node.label}${bad ? " ⚠" : ""}`, x + 5, name ? y - 4 : y + 4, width - 24);
   if (name) {
-    context.fillStyle = fill ? (dark ? "#fff" : "#000") : index === looks.current ? colors.text : colors.dim;
+    context.fillStyle = fill ? (dark ? "#fff" : "#000") : index === appearance.current ? colors.text : colors.dim;
     context.font = `10.5px ${colors.font}`;
     context.fillText(cutLeft(name, Math.floor((width - 26) / 6.3)), x + 5, y + 12);
   }
@@ -259,11 +272,6 @@ function paintNode(context: CanvasRenderingContext2D, placing: Placing, looks: L
 function darkness(color: string): boolean {
   const [red, green, blue] = color.match(/\d+/g)!.map(Number) as [number, number, number];
   return 0.299 * red + 0.587 * green + 0.114 * blue < 140;
-}
-
-/** `[1,64]` of `f32[1,64]`, with the element type where there is no shape. */
-function shapeOf(type: string): string {
-  return cutLeft(type, 24);
 }
 
 function cutLeft(text: string, most: number): string {

@@ -1,251 +1,222 @@
-// The graph in the tab: what is laid out when, where one looks, and what a click does.
+// The graph on a canvas: lays out visible chunks first, follows the current statement, and handles pointer and keys.
 
-import type { FromTab, Graph, GraphNode, State } from "../../graph/messages";
-import { painter, scaleOf, type Scale } from "../color/colors";
-import { element } from "../page/elements";
+import type { FromGraph, Graph, GraphNode, GraphState } from "../../graph/messages";
+import type { Scale } from "../color/colors";
+import { element, onThemeChange } from "../page/elements";
+import { type ChunkLayout, type Point, chunked } from "./chunks";
+import { GraphLayout } from "./graphLayout";
 import { forgetColors, paint } from "./painting";
-import { type LaidOut, type Point, cut } from "./pieces";
-import { Placing, TITLE } from "./placing";
+import { handlePointer } from "./pointer";
+import { currentNode, descriptionOf, executedBy, matches, statisticColors } from "./progress";
+import { Viewport } from "./viewport";
 
-const LEAST = 0.03;
-const MOST = 4;
-const STEP = 1.25;
-/** CSS pixels on the left of a statement where a click sets a breakpoint. */
-const MARGIN = 18;
+const ZOOM_STEP = 1.25;
+/** CSS pixels at the left of a statement in which a click sets a breakpoint, and then those of its triangle. */
+const BREAKPOINT = 18;
+const TRIANGLE = 22;
+/** The most chunks of one graph, in the keys of layouts. */
+const MOST_CHUNKS = 1e6;
 
-/** Statistics that statements are colored by, as the server lists them. */
-export const STATISTICS = ["largest absolute value", "mean", "std", "share of zeros"];
+export interface GraphListener {
+  /** The description of the selected statement, or of the one at the pointer. */
+  described(text: string): void;
+  /** The scale of the colors has changed. */
+  scaled(scale: Scale | undefined): void;
+  expanded(node: GraphNode): void;
+  collapsed(statement: string): void;
+  send(message: FromGraph): void;
+}
 
-export class View {
+export class GraphView {
   readonly canvas = element("canvas", { tabIndex: 0, role: "application", label: "Graph: arrow keys select a statement, Enter goes to its line" });
-  private placing: Placing | undefined;
-  private state: State | undefined;
-  private numberOf = new Map<string, number>();
-  private done: (node: number) => boolean = () => false;
-  private origin: Point = { x: 0, y: 0 };
-  private zoom = 1;
+  private readonly viewport = new Viewport(this.canvas);
+  private layout: GraphLayout | undefined;
+  private state: GraphState | undefined;
+  private indices = new Map<string, number>();
+  private executed: (node: number) => boolean = () => false;
   private current = -1;
-  private chosen = -1;
+  private selected = -1;
   private pointed = -1;
   private breakpoints: ReadonlySet<number> = new Set();
   private found: ReadonlySet<number> = new Set();
   private statistic = -1;
-  private colorOf: (node: GraphNode) => string | undefined = () => undefined;
-  private busy = false;
-  private asked = false;
-  /** The statement that is to be in the middle once it is laid out. */
+  private color: (node: GraphNode) => string | undefined = () => undefined;
+  private layingOut = false;
+  private drawRequested = false;
+  /** The statement that moves to the middle when it is laid out. */
   private wanted = -1;
+  /** The number of graphs until now. */
   private version = 0;
-  follow = true;
-  /** The statement that is chosen or pointed at, in words; and the scale of the colors. */
-  said: (words: string) => void = () => undefined;
-  scaled: (scale: Scale | undefined) => void = () => undefined;
-  toggled: (node: GraphNode) => void = () => undefined;
-  closed: (statement: string) => void = () => undefined;
+  private following = true;
 
   constructor(
     private readonly worker: Worker,
-    private readonly tell: (message: FromTab) => void,
+    private readonly listener: GraphListener,
   ) {
-    worker.onmessage = ({ data }: MessageEvent<{ key: number; laid: LaidOut }>) => this.laid(data.key, data.laid);
-    worker.onerror = ({ message }) => this.said(`the layout failed: ${message}`);
-    new ResizeObserver(() => this.resized()).observe(this.canvas);
-    const themed = () => {
+    worker.onmessage = ({ data }: MessageEvent<{ key: number; laid: ChunkLayout }>) => this.laidOut(data.key, data.laid);
+    worker.onerror = ({ message }) => listener.described(`the layout failed: ${message}`);
+    new ResizeObserver(() => {
+      this.viewport.resize();
+      this.moved();
+    }).observe(this.canvas);
+    onThemeChange(() => {
       forgetColors();
       this.draw();
-    };
-    new MutationObserver(themed).observe(document.body, { attributes: true, attributeFilter: ["class"] });
+    });
     this.canvas.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
     this.canvas.addEventListener("keydown", (event) => this.key(event));
-    this.dragging();
+    handlePointer(this.canvas, {
+      pointed: (offset) => this.point(this.layout?.nodeAt(this.viewport.toGraph(offset)) ?? -1),
+      clicked: (offset) => this.click(this.viewport.toGraph(offset)),
+      dragged: (x, y) => {
+        this.viewport.pan(-x, -y);
+        this.moved();
+      },
+    });
   }
 
-  // -- what is shown -------------------------------------------------------------------------------
+  // -- content -----------------------------------------------------------------------------------
 
   show(graph: Graph): void {
-    const chosen = this.placing?.graph.nodes[this.chosen]?.id;
-    const seen = this.placing && this.nearest();
+    const selected = this.layout?.graph.nodes[this.selected]?.id;
+    const middle = this.layout && this.nodeInMiddle();
     this.version++;
-    this.busy = false;
-    this.placing = new Placing(graph, cut(graph));
-    this.numberOf = new Map(graph.nodes.map(({ id }, index) => [id, index]));
-    this.chosen = this.numberOf.get(chosen ?? "") ?? -1;
+    this.layingOut = false;
+    this.layout = new GraphLayout(graph, chunked(graph));
+    this.indices = new Map(graph.nodes.map(({ id }, index) => [id, index]));
+    this.selected = this.indices.get(selected ?? "") ?? -1;
     this.found = new Set();
-    this.locate();
-    this.go(this.chosen >= 0 ? this.chosen : seen ? (this.numberOf.get(seen) ?? this.current) : this.current);
+    this.updateProgress();
+    this.center(this.selected >= 0 ? this.selected : middle ? (this.indices.get(middle) ?? this.current) : this.current);
   }
 
-  follows(state: State, statistic: number): void {
+  showState(state: GraphState, statistic: number): void {
+    const before = this.current;
     this.state = state;
     this.statistic = statistic;
-    const before = this.current;
-    this.locate();
-    this.color();
-    if (this.follow && this.current >= 0 && (this.current !== before || before < 0) && !this.inView(this.current)) {
-      this.go(this.current);
+    this.updateProgress();
+    const colors = statistic >= 0 && state.statistics ? statisticColors(state.statistics, statistic) : undefined;
+    this.color = colors?.color ?? (() => undefined);
+    this.listener.scaled(colors?.scale);
+    if (this.following && this.current >= 0 && (this.current !== before || before < 0) && !this.isVisible(this.current)) {
+      this.center(this.current);
     }
     this.draw();
   }
 
-  mark(lines: readonly number[]): void {
+  showBreakpoints(lines: readonly number[]): void {
     this.breakpoints = new Set(lines);
     this.draw();
   }
 
-  /** The statements with this text, in the order of the program. */
+  /** Marks the statements that contain a text.  Returns them in program order. */
   search(text: string): number[] {
-    const wanted = text.toLowerCase();
-    const nodes = this.placing?.graph.nodes ?? [];
-    const found = wanted ? nodes.flatMap((node, index) => (searched(node).includes(wanted) ? [index] : [])) : [];
+    const nodes = text ? (this.layout?.graph.nodes ?? []) : [];
+    const found = nodes.flatMap((node, index) => (matches(node, text.toLowerCase()) ? [index] : []));
     this.found = new Set(found);
     this.draw();
     return found;
   }
 
-  /** Has a statement in the middle of the view, and chosen. */
-  choose(node: number): void {
-    this.chosen = node;
-    this.say(node);
-    if (this.inView(node)) {
+  select(node: number): void {
+    this.selected = node;
+    this.describe(node);
+    if (this.isVisible(node)) {
       this.draw();
     } else {
-      this.go(node);
+      this.center(node);
     }
   }
 
-  goToCurrent(): void {
-    if (this.current >= 0) {
-      this.go(this.current);
+  /** Turns following of the current statement on or off.  Returns whether it is on. */
+  toggleFollowing(): boolean {
+    this.following = !this.following;
+    if (this.following && this.current >= 0) {
+      this.center(this.current);
     }
+    return this.following;
   }
 
-  /** Where the program is: the innermost statement on the stack that is shown; and which have run. */
-  private locate(): void {
-    const stack = this.state?.stack ?? [];
-    const at = new Map(stack.map(({ block, pc }) => [block, pc]));
-    const blocks = new Map(this.placing?.graph.blocks.map((each) => [each.id, each]));
-    this.current = -1;
-    for (const { block, pc } of stack) {
-      this.current = this.numberOf.get(`${block}/${pc}`) ?? this.current;
-    }
-    const ran = (block: string, pc: number): boolean => {
-      const here = at.get(block);
-      if (here !== undefined) {
-        return pc < here;
-      }
-      const { parent, node } = blocks.get(block) ?? { parent: null, node: null };
-      return parent !== null && node !== null && ran(parent, pcOf(node));
-    };
-    this.done = (index) => {
-      const node = this.placing?.graph.nodes[index];
-      return node !== undefined && ran(node.block, pcOf(node.id));
-    };
+  private updateProgress(): void {
+    const { state, layout } = this;
+    this.current = state ? currentNode(state, this.indices) : -1;
+    this.executed = state && layout ? executedBy(state, layout.graph) : () => false;
   }
 
-  private color(): void {
-    const found = this.statistic < 0 ? undefined : this.state?.statistics;
-    if (!found) {
-      this.colorOf = () => undefined;
-      this.scaled(undefined);
-      return;
-    }
-    const values = Object.values(found).map((each) => each[this.statistic] ?? NaN);
-    const scale = scaleOf(values, this.statistic === 1 ? "diverging" : "even", this.statistic !== 3);
-    const paintOf = painter(scale);
-    this.colorOf = ({ id }) => {
-      const value = found[id]?.[this.statistic];
-      const pixel = value === undefined || value === null ? undefined : paintOf(value, 0);
-      return pixel === undefined ? undefined : `rgb(${pixel & 255}, ${(pixel >> 8) & 255}, ${(pixel >> 16) & 255})`;
-    };
-    this.scaled(scale);
-  }
+  // -- layout ------------------------------------------------------------------------------------
 
-  // -- laying out ----------------------------------------------------------------------------------
-
-  /** One chunk at a time: the one that is wanted, then the nearest to the middle of the view. */
+  /** Lays out one chunk at a time: first the one of the wanted statement, then the nearest to the middle. */
   private layOut(): void {
-    const { placing } = this;
-    if (!placing || this.busy) {
+    const { layout, viewport } = this;
+    if (!layout || this.layingOut) {
       return;
     }
-    const middle = this.origin.y + this.canvas.clientHeight / this.zoom / 2;
-    const wanted = this.wanted >= 0 ? placing.cut.chunkOf[this.wanted] : -1;
+    const wanted = this.wanted >= 0 ? layout.chunked.chunkOf[this.wanted] : -1;
     let [best, least] = [-1, Infinity];
-    placing.corners.forEach(({ y }, chunk) => {
-      const distance = chunk === wanted ? -1 : Math.abs(y + placing.heightOf(chunk) / 2 - middle);
-      if (!placing.layoutOf(chunk) && distance < least) {
+    layout.corners.forEach(({ y }, chunk) => {
+      const distance = chunk === wanted ? -1 : Math.abs(y + layout.heightOf(chunk) / 2 - viewport.middle.y);
+      if (!layout.layoutOf(chunk) && distance < least) {
         [best, least] = [chunk, distance];
       }
     });
-    const chunk = placing.cut.chunks[best];
+    const chunk = layout.chunked.chunks[best];
     if (chunk) {
-      this.busy = true;
-      this.worker.postMessage({ key: this.version * 1e6 + best, piece: chunk.piece });
+      this.layingOut = true;
+      this.worker.postMessage({ key: this.version * MOST_CHUNKS + best, input: chunk.input });
     }
   }
 
-  private laid(key: number, laid: LaidOut): void {
-    const { placing } = this;
-    if (!placing || Math.floor(key / 1e6) !== this.version) {
+  private laidOut(key: number, laid: ChunkLayout): void {
+    const { layout, viewport } = this;
+    if (!layout || Math.floor(key / MOST_CHUNKS) !== this.version) {
       return;
     }
-    this.busy = false;
-    // What is looked at stays where it is.
-    const middle = this.origin.y + this.canvas.clientHeight / this.zoom / 2;
-    const anchor = placing.between(middle, middle)[0] ?? 0;
-    const before = placing.corners[anchor];
-    placing.set(key % 1e6, laid);
-    const after = placing.corners[anchor];
-    this.origin = { x: this.origin.x + after.x - before.x, y: this.origin.y + after.y - before.y };
-    if (this.wanted >= 0 && placing.layoutOf(placing.cut.chunkOf[this.wanted])) {
-      this.go(this.wanted);
+    this.layingOut = false;
+    // The chunk in the middle stays in its place.
+    const anchor = layout.between(viewport.middle.y, viewport.middle.y)[0] ?? 0;
+    const before = layout.corners[anchor];
+    layout.set(key % MOST_CHUNKS, laid);
+    const after = layout.corners[anchor];
+    viewport.origin = { x: viewport.origin.x + after.x - before.x, y: viewport.origin.y + after.y - before.y };
+    if (this.wanted >= 0 && layout.layoutOf(layout.chunked.chunkOf[this.wanted])) {
+      this.center(this.wanted);
     }
     this.layOut();
     this.draw();
   }
 
-  // -- where one looks -----------------------------------------------------------------------------
+  // -- viewport ----------------------------------------------------------------------------------
 
-  private go(node: number): void {
-    const { placing } = this;
-    if (!placing || !placing.graph.nodes.length) {
+  private center(node: number): void {
+    const { layout } = this;
+    if (!layout || !layout.graph.nodes.length) {
       return;
     }
     const shown = Math.max(0, node);
-    const { x, y } = placing.middleOf(shown);
-    this.origin = { x: x - this.canvas.clientWidth / this.zoom / 2, y: y - this.canvas.clientHeight / this.zoom / 2 };
-    this.wanted = placing.layoutOf(placing.cut.chunkOf[shown]) ? -1 : shown;
+    this.viewport.center(layout.middleOf(shown));
+    this.wanted = layout.layoutOf(layout.chunked.chunkOf[shown]) ? -1 : shown;
     this.canvas.ariaBusy = String(this.wanted >= 0);
     this.layOut();
     this.draw();
   }
 
-  private inView(node: number): boolean {
-    const { x, y } = (this.placing as Placing).middleOf(node);
-    const [right, bottom] = [this.origin.x + this.canvas.clientWidth / this.zoom, this.origin.y + this.canvas.clientHeight / this.zoom];
-    return x > this.origin.x + 20 && x < right - 20 && y > this.origin.y + 20 && y < bottom - 20;
+  private isVisible(node: number): boolean {
+    return this.viewport.shows((this.layout as GraphLayout).middleOf(node));
   }
 
-  /** The id of the statement nearest to the middle. */
-  private nearest(): string | undefined {
-    const { placing } = this;
-    const middle = this.origin.y + this.canvas.clientHeight / this.zoom / 2;
-    const chunk = placing?.cut.chunks[placing.between(middle, middle)[0] ?? 0];
-    return chunk && placing?.graph.nodes[chunk.first]?.id;
+  /** The id of the first statement of the chunk in the middle. */
+  private nodeInMiddle(): string | undefined {
+    const { layout, viewport } = this;
+    const chunk = layout?.chunked.chunks[layout.between(viewport.middle.y, viewport.middle.y)[0] ?? 0];
+    return chunk && layout?.graph.nodes[chunk.first]?.id;
   }
 
-  zoomTo(zoom: number, x = this.canvas.clientWidth / 2, y = this.canvas.clientHeight / 2): void {
-    const before = this.zoom;
-    this.zoom = Math.min(MOST, Math.max(LEAST, zoom));
-    const by = 1 / before - 1 / this.zoom;
-    this.origin = { x: this.origin.x + x * by, y: this.origin.y + y * by };
+  zoom(steps: number): void {
+    this.viewport.zoomBy(ZOOM_STEP ** steps);
     this.moved();
   }
 
-  step(by: number): void {
-    this.zoomTo(this.zoom * STEP ** by);
-  }
-
+  /** The user has moved the viewport. */
   private moved(): void {
     this.wanted = -1;
     this.canvas.ariaBusy = "false";
@@ -253,108 +224,54 @@ export class View {
     this.draw();
   }
 
-  private resized(): void {
-    const ratio = window.devicePixelRatio || 1;
-    this.canvas.width = Math.round(this.canvas.clientWidth * ratio);
-    this.canvas.height = Math.round(this.canvas.clientHeight * ratio);
-    this.moved();
-  }
-
-  /** Once for each frame of the screen. */
+  /** Draws once for each frame of the screen. */
   private draw(): void {
-    if (!this.asked) {
-      this.asked = true;
+    if (!this.drawRequested) {
+      this.drawRequested = true;
       requestAnimationFrame(() => {
-        this.asked = false;
-        this.paint();
+        this.drawRequested = false;
+        const { layout, state, current, selected, pointed, breakpoints, found, color, executed } = this;
+        if (layout) {
+          paint(this.canvas, layout, { state, current, selected, pointed, breakpoints, found, color, executed }, this.viewport);
+        }
       });
     }
   }
 
-  private paint(): void {
-    const { placing, state, current, chosen, pointed, breakpoints, found, colorOf, done } = this;
-    if (placing) {
-      paint(this.canvas, placing, { state, current, chosen, pointed, breakpoints, found, color: colorOf, done }, this.zoom, this.origin);
+  // -- pointer and keys --------------------------------------------------------------------------
+
+  private point(node: number): void {
+    if (node !== this.pointed) {
+      this.pointed = node;
+      this.describe(node >= 0 ? node : this.selected);
+      this.canvas.style.cursor = node >= 0 ? "pointer" : "grab";
+      this.draw();
     }
   }
 
-  // -- pointer and keys ----------------------------------------------------------------------------
-
-  private at(event: { offsetX: number; offsetY: number }): Point {
-    return { x: this.origin.x + event.offsetX / this.zoom, y: this.origin.y + event.offsetY / this.zoom };
-  }
-
-  private nodeAt({ x, y }: Point): number {
-    const { placing } = this;
-    for (const chunk of placing?.between(y, y) ?? []) {
-      const { first, end } = placing!.cut.chunks[chunk];
-      for (let node = placing!.layoutOf(chunk) ? first : end; node < end; node++) {
-        const [middle, [width, height]] = [placing!.middleOf(node), placing!.sizeOf(node)];
-        if (Math.abs(x - middle.x) <= width / 2 && Math.abs(y - middle.y) <= height / 2) {
-          return node;
-        }
-      }
+  private click(point: Point): void {
+    const { layout } = this;
+    if (!layout) {
+      return;
     }
-    return -1;
-  }
-
-  private dragging(): void {
-    let from: { x: number; y: number; origin: Point; moved: boolean } | undefined;
-    this.canvas.addEventListener("pointerdown", (event) => {
-      if (event.button === 0) {
-        from = { x: event.clientX, y: event.clientY, origin: this.origin, moved: false };
-        this.canvas.setPointerCapture(event.pointerId);
-      }
-    });
-    this.canvas.addEventListener("pointermove", (event) => {
-      if (from) {
-        const [x, y] = [event.clientX - from.x, event.clientY - from.y];
-        from.moved ||= Math.hypot(x, y) > 4;
-        if (from.moved) {
-          this.origin = { x: from.origin.x - x / this.zoom, y: from.origin.y - y / this.zoom };
-          this.moved();
-        }
-        return;
-      }
-      const pointed = this.nodeAt(this.at(event));
-      if (pointed !== this.pointed) {
-        this.pointed = pointed;
-        this.say(pointed >= 0 ? pointed : this.chosen);
-        this.canvas.style.cursor = pointed >= 0 ? "pointer" : "grab";
-        this.draw();
-      }
-    });
-    this.canvas.addEventListener("pointerup", (event) => {
-      const clicked = from && !from.moved;
-      from = undefined;
-      if (clicked) {
-        this.click(this.at(event));
-      }
-    });
-    this.canvas.addEventListener("pointercancel", () => (from = undefined));
-  }
-
-  private click(place: Point): void {
-    const { placing } = this;
-    const index = this.nodeAt(place);
-    const node = placing?.graph.nodes[index];
-    if (!placing || !node) {
-      // Inner frames come after outer ones.
-      const frame = [...(placing?.frames ?? [])].reverse().find(({ x, y, width }) => place.x >= x && place.x <= x + width && place.y >= y && place.y <= y + TITLE);
-      if (frame && frame.of.node !== null) {
-        this.closed(frame.of.node);
+    const index = layout.nodeAt(point);
+    const node = layout.graph.nodes[index] as GraphNode | undefined;
+    if (!node) {
+      const collapsed = layout.frameTitledAt(point)?.of.node;
+      if (collapsed) {
+        this.listener.collapsed(collapsed);
       }
       return;
     }
-    this.chosen = index;
-    this.say(index);
-    const offset = place.x - (placing.middleOf(index).x - placing.sizeOf(index)[0] / 2);
-    if (offset < MARGIN) {
-      this.tell({ kind: "breakpoint", line: node.line });
-    } else if (offset < MARGIN + 22 && node.kind !== "op" && node.kind !== "end") {
-      this.toggled(node);
+    this.selected = index;
+    this.describe(index);
+    const offset = point.x - (layout.middleOf(index).x - layout.sizeOf(index)[0] / 2);
+    if (offset < BREAKPOINT) {
+      this.listener.send({ kind: "toggleBreakpoint", line: node.line });
+    } else if (offset < BREAKPOINT + TRIANGLE && isExpandable(node)) {
+      this.listener.expanded(node);
     } else {
-      this.tell({ kind: "line", line: node.line });
+      this.listener.send({ kind: "openLine", line: node.line });
     }
     this.draw();
   }
@@ -362,59 +279,49 @@ export class View {
   private wheel(event: WheelEvent): void {
     event.preventDefault();
     if (event.ctrlKey || event.metaKey) {
-      this.zoomTo(this.zoom * Math.exp(-event.deltaY / 300), event.offsetX, event.offsetY);
+      this.viewport.zoomBy(Math.exp(-event.deltaY / 300), event.offsetX, event.offsetY);
     } else {
       const [x, y] = event.shiftKey ? [event.deltaY, 0] : [event.deltaX, event.deltaY];
-      this.origin = { x: this.origin.x + x / this.zoom, y: this.origin.y + y / this.zoom };
-      this.moved();
+      this.viewport.pan(x, y);
     }
+    this.moved();
   }
 
   private key(event: KeyboardEvent): void {
-    if (event.ctrlKey || event.metaKey || event.altKey || !this.placing) {
+    const { layout, selected, listener } = this;
+    if (event.ctrlKey || event.metaKey || event.altKey || !layout) {
       return;
     }
-    const { nodes } = this.placing.graph;
-    const node = nodes[this.chosen];
-    const next = { ArrowDown: this.chosen + 1, ArrowUp: this.chosen - 1, Home: 0, End: nodes.length - 1 }[event.key];
+    const { nodes, blocks } = layout.graph;
+    const node = nodes[selected] as GraphNode | undefined;
+    const next = { ArrowDown: selected + 1, ArrowUp: selected - 1, Home: 0, End: nodes.length - 1 }[event.key];
     if (next !== undefined) {
-      this.choose(Math.max(0, Math.min(nodes.length - 1, this.chosen < 0 ? Math.max(0, this.current) : next)));
+      this.select(Math.max(0, Math.min(nodes.length - 1, selected < 0 ? Math.max(0, this.current) : next)));
     } else if (event.key === "Enter" && node) {
-      this.tell({ kind: "line", line: node.line });
+      listener.send({ kind: "openLine", line: node.line });
     } else if (event.key === "b" && node) {
-      this.tell({ kind: "breakpoint", line: node.line });
-    } else if (event.key === "ArrowRight" && node && node.kind !== "op" && node.kind !== "end") {
-      this.toggled(node);
+      listener.send({ kind: "toggleBreakpoint", line: node.line });
+    } else if (event.key === "ArrowRight" && node && isExpandable(node)) {
+      listener.expanded(node);
     } else if (event.key === "ArrowLeft" && node) {
-      const block = this.placing.graph.blocks.find(({ id }) => id === node.block);
-      if (block && block.node !== null) {
-        this.closed(block.node);
+      const collapsed = blocks.find(({ id }) => id === node.block)?.node;
+      if (collapsed) {
+        listener.collapsed(collapsed);
       }
     } else if (event.key === "+" || event.key === "=" || event.key === "-") {
-      this.step(event.key === "-" ? -1 : 1);
+      this.zoom(event.key === "-" ? -1 : 1);
     } else {
       return;
     }
     event.preventDefault();
   }
 
-  private say(index: number): void {
-    const node = this.placing?.graph.nodes[index];
-    if (!node) {
-      this.said("");
-      return;
-    }
-    const flag = this.state?.flags[node.id];
-    const value = this.statistic >= 0 ? this.state?.statistics?.[node.id]?.[this.statistic] : undefined;
-    const known = value === undefined || value === null ? "" : `${STATISTICS[this.statistic]} ${Number(value.toPrecision(4))}`;
-    this.said([`line ${node.line}: ${node.label}`, node.values.join(", "), node.type, flag === "nan" ? "contains NaN" : flag ? "contains Inf" : "", known].filter((each) => each).join("  ·  "));
+  private describe(index: number): void {
+    const node = this.layout?.graph.nodes[index];
+    this.listener.described(node ? descriptionOf(node, this.state, this.statistic) : "");
   }
 }
 
-function pcOf(id: string): number {
-  return Number(id.slice(id.lastIndexOf("/") + 1));
-}
-
-function searched({ label, values, type }: GraphNode): string {
-  return `${label} ${values.join(" ")} ${type}`.toLowerCase();
+function isExpandable({ kind }: GraphNode): boolean {
+  return kind !== "op" && kind !== "end";
 }

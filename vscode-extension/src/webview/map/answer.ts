@@ -1,18 +1,18 @@
-// What the server tells of the neighborhood of the current statement (`nncdbg/map`).
+// The answer to `nncdbg/map`: the neighborhood of the current statement.
 
-import type { Target } from "../../pages/messages";
+import type { SourceLine } from "../../pages/messages";
 
 export type Flag = "nan" | "inf";
 
 export interface Cluster {
   id: string;
   parent: string | null;
-  /** The statement that it is drawn in the place of. */
+  /** The statement that it replaces. */
   node: string | null;
   title: string;
   kind: "graph" | "layer" | "loop" | "branch" | "micro";
   onStack: boolean;
-  /** Statements that are not shown before and after those that are. */
+  /** The numbers of statements before and after that are not shown. */
   before: number;
   after: number;
 }
@@ -37,9 +37,9 @@ export interface Edge {
   flag?: Flag;
 }
 
-export interface Answer {
+export interface Neighborhood {
   clusters: Cluster[];
   nodes: MapNode[];
   edges: Edge[];
-  sources: Target["source"][];
+  sources: SourceLine["source"][];
 }

@@ -1,38 +1,27 @@
 // The layout as SVG.
 
 import { Children } from "../page/children";
+import { svgElement } from "../page/elements";
 import type { Cluster, MapNode } from "./answer";
-import { Box, Layout, Line, TITLE } from "./layout";
+import { type Box, type Layout, type Line, TITLE } from "./layout";
 
-const SVG = "http://www.w3.org/2000/svg";
 const STATES = { done: "done", current: "the current statement", next: "not run yet" };
-const CLOSABLE = "▾ ";
-const OPENABLE = "▸ ";
+const EXPANDED = "▾ ";
+const COLLAPSED = "▸ ";
 
-export interface Actions {
+export interface MapActions {
   open(node: MapNode): void;
-  toggle(statement: string, opens: boolean): void;
+  toggle(statement: string, expands: boolean): void;
 }
 
-function drawn<Tag extends keyof SVGElementTagNameMap>(
-  tag: Tag,
-  attributes: Record<string, string | number>,
-  ...children: (Node | string)[]
-): SVGElementTagNameMap[Tag] {
-  const made = document.createElementNS(SVG, tag);
-  Object.entries(attributes).forEach(([name, value]) => made.setAttribute(name, String(value)));
-  made.append(...children);
-  return made;
-}
-
-/** What belongs to the page's coordinates; zoom and pan are the business of the stage. */
+/** The clusters, edges and nodes of a layout. */
 export class Drawing {
-  private readonly clusters = new Children<SVGGElement>(drawn("g", {}));
-  private readonly lines = new Children<SVGGElement>(drawn("g", {}));
-  private readonly nodes = new Children<SVGGElement>(drawn("g", {}));
-  readonly root = drawn("g", {}, arrows(), this.clusters.parent, this.lines.parent, this.nodes.parent);
+  private readonly clusters = new Children<SVGGElement>(svgElement("g", {}));
+  private readonly lines = new Children<SVGGElement>(svgElement("g", {}));
+  private readonly nodes = new Children<SVGGElement>(svgElement("g", {}));
+  readonly root = svgElement("g", {}, arrows(), this.clusters.parent, this.lines.parent, this.nodes.parent);
 
-  constructor(private readonly actions: Actions) {}
+  constructor(private readonly actions: MapActions) {}
 
   show(layout: Layout): void {
     this.clusters.show(layout.clusters, (each) => clusterOf(each, this.actions));
@@ -43,53 +32,53 @@ export class Drawing {
 
 function arrows(): SVGDefsElement {
   const arrow = (id: string) =>
-    drawn(
+    svgElement(
       "marker",
       { id, class: id, viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 6, markerHeight: 6, orient: "auto" },
-      drawn("path", { d: "M0 0.5 L8 4 L0 7.5 z" }),
+      svgElement("path", { d: "M0 0.5 L8 4 L0 7.5 z" }),
     );
-  return drawn("defs", {}, arrow("arrow"), arrow("arrow-bad"));
+  return svgElement("defs", {}, arrow("arrow"), arrow("arrow-bad"));
 }
 
-function clusterOf({ of, x, y, width, height }: Box<Cluster>, actions: Actions): SVGGElement {
+function clusterOf({ of, x, y, width, height }: Box<Cluster>, actions: MapActions): SVGGElement {
   const more = [of.before ? `${of.before} before` : "", of.after ? `${of.after} after` : ""].filter((each) => each);
-  const title = `${of.node === null ? "" : CLOSABLE}${of.title}${more.length ? `  (${more.join(", ")})` : ""}`;
-  const text = fitted(title, width - 12, { x: x + 7, y: y + TITLE - 5 });
-  const group = drawn("g", { class: `cluster ${of.kind}` }, drawn("rect", { x, y, width, height, rx: 4 }));
+  const title = `${of.node === null ? "" : EXPANDED}${of.title}${more.length ? `  (${more.join(", ")})` : ""}`;
+  const text = cutText(title, width - 12, { x: x + 7, y: y + TITLE - 5 });
+  const group = svgElement("g", { class: `cluster ${of.kind}` }, svgElement("rect", { x, y, width, height, rx: 4 }));
   if (of.node === null) {
     group.append(text);
     return group;
   }
-  const words = `${of.title}, shown open. Close it.`;
-  const button = drawn("g", { class: "button", role: "button", tabindex: 0, "aria-expanded": "true", "aria-label": words }, text);
-  pressed(button, () => actions.toggle(of.node as string, false));
-  button.prepend(drawn("rect", { class: "target", x: x + 1, y: y + 1, width: width - 2, height: TITLE }));
+  const label = `${of.title}, shown open. Close it.`;
+  const button = svgElement("g", { class: "button", role: "button", tabindex: 0, "aria-expanded": "true", "aria-label": label }, text);
+  onPress(button, () => actions.toggle(of.node as string, false));
+  button.prepend(svgElement("rect", { class: "target", x: x + 1, y: y + 1, width: width - 2, height: TITLE }));
   group.append(button);
   return group;
 }
 
-function nodeOf({ of, x, y, width, height }: Box<MapNode>, actions: Actions): SVGGElement {
-  const opens = of.kind === "layer" || of.kind === "loop" || of.kind === "branch";
+function nodeOf({ of, x, y, width, height }: Box<MapNode>, actions: MapActions): SVGGElement {
+  const expandable = of.kind === "layer" || of.kind === "loop" || of.kind === "branch";
   const flag = of.flag ? `, contains ${of.flag === "nan" ? "NaN" : "Inf"}` : "";
-  const gives = of.values.length ? `, writes ${of.values.join(", ")}` : "";
-  const words = `${of.label}${gives}, line ${of.line}, ${STATES[of.state]}${flag}`;
-  const names = `node ${of.kind} ${of.state}${of.flag ? " bad" : ""}`;
-  const group = drawn("g", { class: names, role: "button", tabindex: 0, "aria-label": words, "data-id": of.id });
+  const results = of.values.length ? `, writes ${of.values.join(", ")}` : "";
+  const label = `${of.label}${results}, line ${of.line}, ${STATES[of.state]}${flag}`;
+  const classes = `node ${of.kind} ${of.state}${of.flag ? " bad" : ""}`;
+  const group = svgElement("g", { class: classes, role: "button", tabindex: 0, "aria-label": label, "data-id": of.id });
   if (of.state === "current") {
     group.setAttribute("aria-current", "step");
   }
-  group.append(drawn("title", {}, opens ? `${words}\nClick the triangle or press the right arrow key to open it.` : words));
-  group.append(drawn("rect", { x, y, width, height, rx: of.kind === "op" ? 3 : 10 }));
+  group.append(svgElement("title", {}, expandable ? `${label}\nClick the triangle or press the right arrow key to open it.` : label));
+  group.append(svgElement("rect", { x, y, width, height, rx: of.kind === "op" ? 3 : 10 }));
   const middle = x + width / 2;
-  const inner = width - 10 - (opens ? 14 : 0);
-  const label = { x: middle + (opens ? 6 : 0), y: y + 17, "text-anchor": "middle", class: "label" };
-  group.append(fitted(of.flag ? `${of.label} ⚠` : of.label, inner, label));
+  const inner = width - 10 - (expandable ? 14 : 0);
+  const labelAttributes = { x: middle + (expandable ? 6 : 0), y: y + 17, "text-anchor": "middle", class: "label" };
+  group.append(cutText(of.flag ? `${of.label} ⚠` : of.label, inner, labelAttributes));
   if (of.values.length) {
-    group.append(fitted(of.values.join(", "), width - 10, { x: middle, y: y + 31, "text-anchor": "middle", class: "values" }));
+    group.append(cutText(of.values.join(", "), width - 10, { x: middle, y: y + 31, "text-anchor": "middle", class: "values" }));
   }
-  pressed(group, () => actions.open(of));
-  if (opens) {
-    const arrow = drawn("text", { class: "opens", x: x + 5, y: y + 17, "aria-hidden": "true" }, OPENABLE);
+  onPress(group, () => actions.open(of));
+  if (expandable) {
+    const arrow = svgElement("text", { class: "opens", x: x + 5, y: y + 17, "aria-hidden": "true" }, COLLAPSED);
     arrow.addEventListener("click", (event) => {
       event.stopPropagation();
       actions.toggle(of.id, true);
@@ -107,13 +96,13 @@ function nodeOf({ of, x, y, width, height }: Box<MapNode>, actions: Actions): SV
 }
 
 function lineOf({ of, points }: Line): SVGGElement {
-  const names = `edge${of.carried ? " carried" : ""}${of.flag ? " bad" : ""}`;
-  const words = of.value + (of.carried ? ", carried to the next iteration" : "") + (of.flag ? `, contains ${of.flag === "nan" ? "NaN" : "Inf"}` : "");
+  const classes = `edge${of.carried ? " carried" : ""}${of.flag ? " bad" : ""}`;
+  const text = of.value + (of.carried ? ", carried to the next iteration" : "") + (of.flag ? `, contains ${of.flag === "nan" ? "NaN" : "Inf"}` : "");
   const marker = `url(#${of.flag ? "arrow-bad" : "arrow"})`;
-  return drawn("g", { class: names }, drawn("title", {}, words), drawn("path", { d: curve(points), "marker-end": marker }));
+  return svgElement("g", { class: classes }, svgElement("title", {}, text), svgElement("path", { d: curve(points), "marker-end": marker }));
 }
 
-/** Through the middles between the points, each of which it bends towards. */
+/** A path through the middles between the points, which bends towards each point. */
 function curve(points: Line["points"]): string {
   const at = ({ x, y }: { x: number; y: number }) => `${x} ${y}`;
   let path = `M${at(points[0])}`;
@@ -125,13 +114,13 @@ function curve(points: Line["points"]): string {
   return points.length > 2 ? path : `${path}L${at(points[points.length - 1])}`;
 }
 
-/** Text that ends in an ellipsis where there is no room for all of it. */
-function fitted(text: string, room: number, attributes: Record<string, string | number>): SVGTextElement {
+/** A text that is cut to a width, in CSS pixels. */
+function cutText(text: string, room: number, attributes: Record<string, string | number>): SVGTextElement {
   const most = Math.max(1, Math.floor(room / 6.3));
-  return drawn("text", attributes, text.length > most ? `${text.slice(0, most - 1)}…` : text);
+  return svgElement("text", attributes, text.length > most ? `${text.slice(0, most - 1)}…` : text);
 }
 
-function pressed(on: SVGElement, action: () => void): void {
+function onPress(on: SVGElement, action: () => void): void {
   on.addEventListener("click", action);
   on.addEventListener("keydown", (event) => {
     if (event.key === "Enter" || event.key === " ") {

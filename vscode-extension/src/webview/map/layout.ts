@@ -1,7 +1,7 @@
-// Where nodes, clusters and edges stand: dagre's layered layout.
+// The positions of nodes, clusters and edges, from dagre's layered layout.
 
 import { graphlib, layout } from "@dagrejs/dagre";
-import type { Answer, Cluster, Edge, MapNode } from "./answer";
+import type { Cluster, Edge, MapNode, Neighborhood } from "./answer";
 
 export interface Box<Of> {
   of: Of;
@@ -36,8 +36,8 @@ function sizeOf(node: MapNode): { width: number; height: number } {
   return { width, height: node.values.length ? 38 : 26 };
 }
 
-/** What a layout depends on.  Most steps change only the state of nodes. */
-function shapeOf({ clusters, nodes, edges }: Answer): string {
+/** A key of all that a layout depends on.  Most steps change only the state of nodes. */
+function layoutKey({ clusters, nodes, edges }: Neighborhood): string {
   return JSON.stringify([
     clusters.map(({ id, parent }) => [id, parent]),
     nodes.map((node) => [node.id, node.cluster, sizeOf(node)]),
@@ -47,15 +47,15 @@ function shapeOf({ clusters, nodes, edges }: Answer): string {
 
 let last: { shape: string; layout: Layout } | undefined;
 
-/** The layout of an answer; of another answer with the same shape the positions are kept. */
-export function laidOut(answer: Answer): Layout {
-  const shape = shapeOf(answer);
-  const layout = last?.shape === shape ? placedAs(last.layout, answer) : computed(answer);
+/** The layout of a neighborhood.  With the same shape as before, the positions stay the same. */
+export function laidOut(neighborhood: Neighborhood): Layout {
+  const shape = layoutKey(neighborhood);
+  const layout = last?.shape === shape ? withPositionsOf(last.layout, neighborhood) : computed(neighborhood);
   last = { shape, layout };
   return layout;
 }
 
-function placedAs(layout: Layout, { clusters, nodes, edges }: Answer): Layout {
+function withPositionsOf(layout: Layout, { clusters, nodes, edges }: Neighborhood): Layout {
   const byId = new Map(clusters.map((each) => [each.id, each]));
   return {
     ...layout,
@@ -65,10 +65,10 @@ function placedAs(layout: Layout, { clusters, nodes, edges }: Answer): Layout {
   };
 }
 
-function computed({ clusters, nodes, edges }: Answer): Layout {
+function computed({ clusters, nodes, edges }: Neighborhood): Layout {
   const graph = new graphlib.Graph({ compound: true, multigraph: true });
   graph.setGraph({ rankdir: "TB", nodesep: 18, ranksep: 26, marginx: 10, marginy: 10 });
-  // A cluster in which nothing is shown has nothing that it could be drawn around.
+  // Without the empty clusters.
   const inhabited = clusters.filter(({ id }) => nodes.some((node) => node.cluster === id) || clusters.some((each) => each.parent === id));
   for (const { id } of inhabited) {
     graph.setNode(`cluster ${id}`, {});
@@ -98,7 +98,7 @@ function computed({ clusters, nodes, edges }: Answer): Layout {
   });
 }
 
-/** Room for a title below the upper edge of each cluster, which dagre knows nothing of: all below it moves down. */
+/** Adds room for the title of each cluster, which dagre does not support: all below its upper edge moves down. */
 function withTitles(layout: Layout): Layout {
   const edges = [...new Set(layout.clusters.map(({ y }) => Math.round(y)))];
   const moved = (y: number) => y + TITLE * edges.filter((edge) => edge < y - 1).length;

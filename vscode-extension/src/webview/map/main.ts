@@ -1,67 +1,65 @@
-// Layers and ops around the current statement, as a drawing that can be zoomed and moved.
+// The page of *Graph Map*: layers and ops around the current statement, as a drawing with zoom and pan.
 
-import "./style.css";
-import { follow, keep, kept, tell } from "../page/connection";
-import { element } from "../page/elements";
-import type { Answer } from "./answer";
+import type { FromView, ToView } from "../../views/messages";
+import { element, status } from "../page/elements";
+import { Host } from "../page/host";
+import type { Neighborhood } from "./answer";
 import { Drawing } from "./drawing";
 import { laidOut } from "./layout";
-import { Stage } from "./stage";
+import { PanZoom } from "./panZoom";
+import "./style.css";
 
-const MOST_TOGGLED = 60;
+/** Statements that stay expanded, and that stay collapsed. */
+const MOST_KEPT = 30;
 
-const state = kept({ open: [] as string[], closed: [] as string[], zoom: 1 });
+/** Blocks on the stack are expanded unless the user has collapsed them, others are collapsed. */
+interface MapChoice {
+  open: string[];
+  closed: string[];
+}
+
+const host = new Host<ToView<Neighborhood, MapChoice>, FromView<MapChoice>, MapChoice & { zoom: number }>({ open: [], closed: [], zoom: 1 });
 const main = element("main", {});
 document.body.append(main);
 
-let answer: Answer | undefined;
+let shown: Neighborhood | undefined;
 const drawing = new Drawing({
-  open: (node) => answer && tell({ kind: "open", target: { source: answer.sources[node.source], line: node.line } }),
-  toggle: (statement, opens) => answer && toggle(answer, statement, opens),
+  open: ({ source, line }) => shown && host.send({ kind: "openLine", target: { source: shown.sources[source], line } }),
+  toggle: (statement, expands) => shown && toggle(shown, statement, expands),
 });
-const stage = new Stage(drawing.root, state.zoom, (zoom) => {
-  state.zoom = zoom;
-  keep(state);
-});
+const panZoom = new PanZoom(drawing.root, host.state.zoom, (zoom) => host.keep({ zoom }));
 
-function show(given: Answer): void {
-  answer = given;
+function show(neighborhood: Neighborhood): void {
+  shown = neighborhood;
   const focused = (document.activeElement as SVGElement | null)?.dataset.id;
-  const layout = laidOut(answer);
+  const layout = laidOut(neighborhood);
   drawing.show(layout);
   const current = layout.nodes.find(({ of }) => of.state === "current");
-  if (stage.root.parentElement !== main) {
-    main.replaceChildren(stage.root, stage.tools);
+  if (panZoom.root.parentElement !== main) {
+    main.replaceChildren(panZoom.root, panZoom.tools);
   }
-  stage.fits(layout, current);
+  panZoom.show(layout, current);
   if (focused && (document.activeElement as SVGElement | null)?.dataset.id !== focused) {
-    stage.root.querySelector<SVGElement>(`[data-id="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
+    panZoom.root.querySelector<SVGElement>(`[data-id="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
   }
 }
 
-/** What is on the stack is open unless it was closed, all else is closed unless it was opened. */
-function toggle(answer: Answer, statement: string, opens: boolean): void {
-  const onStack = answer.clusters.some(({ node, onStack }) => node === statement && onStack);
-  const without = (ids: string[]) => ids.filter((each) => each !== statement);
-  const wasClosed = state.closed.includes(statement);
-  state.closed = without(state.closed);
-  state.open = without(state.open);
-  if (opens && !wasClosed) {
-    state.open.push(statement);
-  } else if (!opens && onStack) {
-    state.closed.push(statement);
-  }
-  state.open = state.open.slice(-MOST_TOGGLED / 2);
-  state.closed = state.closed.slice(-MOST_TOGGLED / 2);
-  keep(state);
-  tell({ kind: "ask", asks: { open: state.open, closed: state.closed } });
+function toggle({ clusters }: Neighborhood, statement: string, expands: boolean): void {
+  const onStack = clusters.some(({ node, onStack }) => node === statement && onStack);
+  const wasClosed = host.state.closed.includes(statement);
+  const others = (ids: string[], added: boolean) => [...ids.filter((each) => each !== statement), ...(added ? [statement] : [])].slice(-MOST_KEPT);
+  host.keep({ open: others(host.state.open, expands && !wasClosed), closed: others(host.state.closed, !expands && onStack) });
+  host.send({ kind: "choose", choice: choice() });
 }
 
-function say(words: string): void {
-  main.replaceChildren(element("p", { className: "words", role: "status" }, words));
+function choice(): MapChoice {
+  const { open, closed } = host.state;
+  return { open, closed };
 }
 
-if (state.open.length || state.closed.length) {
-  tell({ kind: "ask", asks: { open: state.open, closed: state.closed } });
-}
-follow(show, say);
+host.receive({
+  answer: ({ answer }) => show(answer),
+  status: ({ text }) => main.replaceChildren(status(text)),
+  choice: ({ choice }) => host.keep(choice),
+});
+host.send({ kind: "ready", choice: host.state.open.length || host.state.closed.length ? choice() : {} });

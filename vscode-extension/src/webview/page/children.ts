@@ -1,28 +1,28 @@
-// The children of an element, each made from something that the server sent.
+// The children of an element, each created from a part of an answer.
 
-/** Keeps a child as long as it is made from the same content: a step changes few, and the others are not laid out again. */
-export class Children<Made extends Element> {
-  private known = new Map<string, Made>();
+/** Keeps children whose content is unchanged, which avoids a new layout: a step changes few. */
+export class Children<Child extends Element> {
+  private known = new Map<string, Child>();
 
   constructor(readonly parent: Element) {}
 
-  /** Shows one child for each of the contents, in this order. */
-  show<Of>(contents: readonly Of[], make: (of: Of) => Made): void {
+  /** Shows one child for each content. */
+  show<Content>(contents: readonly Content[], create: (content: Content) => Child): void {
     const before = this.known;
-    const now = new Map<string, Made>();
-    for (const of of contents) {
-      const content = JSON.stringify(of);
-      let key = content;
+    const now = new Map<string, Child>();
+    for (const content of contents) {
+      const text = JSON.stringify(content);
+      let key = text;
       for (let count = 2; now.has(key); count++) {
-        key = `${content} ${count}`;
+        key = `${text} ${count}`;
       }
-      now.set(key, before.get(key) ?? make(of));
+      now.set(key, before.get(key) ?? create(content));
     }
     this.known = now;
     this.arrange([...now.values()]);
   }
 
-  /** A child that is in its place already is not touched. */
+  /** Moves only children that are not in their place. */
   private arrange(children: readonly Element[]): void {
     const kept = new Set(children);
     for (const child of [...this.parent.children]) {

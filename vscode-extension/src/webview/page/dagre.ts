@@ -1,4 +1,4 @@
-// dagre, which its own file has made a global: the bundles of the pages have this in its place.
+// dagre, a global of the page: the build replaces imports of dagre by this file.
 
 declare const dagre: Pick<typeof import("@dagrejs/dagre"), "graphlib" | "layout">;
 

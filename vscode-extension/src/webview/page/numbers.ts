@@ -1,4 +1,4 @@
-// The numbers of an answer: read from bytes, in the order of a picture, and written for people.
+// The numbers of an answer: decoding, order in a grid, and text.
 
 import type { Slice } from "../../tensor/messages";
 
@@ -24,10 +24,10 @@ export const NEGATIVE_INFINITY = 4;
 /** The cells of an answer in C order. */
 export interface Cells {
   shape: number[];
-  /** For colors; complex cells by their absolute values. */
+  /** Numbers for colors: the absolute values of complex cells. */
   values: ArrayLike<number>;
-  /** Of each cell the flags of what is not finite in it. */
-  odd: Uint8Array;
+  /** The flags of NaN and Inf in each cell. */
+  nonfinite: Uint8Array;
   text(index: number): string;
 }
 
@@ -36,13 +36,13 @@ export function cellsOf(slice: Slice): Cells {
   if (typeof slice.data !== "string") {
     const texts = slice.data.map(String);
     const size = texts.length;
-    return { shape, values: new Float64Array(size), odd: new Uint8Array(size), text: (index) => texts[index] ?? "" };
+    return { shape, values: new Float64Array(size), nonfinite: new Uint8Array(size), text: (index) => texts[index] ?? "" };
   }
   const raw = new ARRAYS[slice.elements ?? "f64"](bytesOf(slice.data).buffer as ArrayBuffer);
   const complex = dtype.startsWith("c") && slice.reduce === "stride" && raw.length === 2 * product(shape);
-  const values = complex ? magnitudes(raw as Numbers) : plain(raw);
-  const odd = slice.flags === undefined ? oddOf(values) : bytesOf(slice.flags);
-  return { shape, values, odd, text: (index) => (complex ? pairText(raw as Numbers, index) : textOf(raw, index, dtype)) };
+  const values = complex ? magnitudes(raw as Numbers) : asNumbers(raw);
+  const nonfinite = slice.flags === undefined ? nonfiniteOf(values) : bytesOf(slice.flags);
+  return { shape, values, nonfinite, text: (index) => (complex ? pairText(raw as Numbers, index) : elementText(raw, index, dtype)) };
 }
 
 function bytesOf(base64: string): Uint8Array {
@@ -54,7 +54,7 @@ function bytesOf(base64: string): Uint8Array {
   return bytes;
 }
 
-function plain(raw: Numbers | BigInt64Array | BigUint64Array): ArrayLike<number> {
+function asNumbers(raw: Numbers | BigInt64Array | BigUint64Array): ArrayLike<number> {
   return raw instanceof BigInt64Array || raw instanceof BigUint64Array ? Float64Array.from(raw, Number) : raw;
 }
 
@@ -64,18 +64,18 @@ function magnitudes(pairs: Numbers): Float64Array {
   );
 }
 
-function oddOf(values: ArrayLike<number>): Uint8Array {
-  const odd = new Uint8Array(values.length);
+function nonfiniteOf(values: ArrayLike<number>): Uint8Array {
+  const nonfinite = new Uint8Array(values.length);
   for (let i = 0; i < values.length; i++) {
     const value = values[i];
     if (!Number.isFinite(value)) {
-      odd[i] = value !== value ? NAN : value > 0 ? POSITIVE_INFINITY : NEGATIVE_INFINITY;
+      nonfinite[i] = value !== value ? NAN : value > 0 ? POSITIVE_INFINITY : NEGATIVE_INFINITY;
     }
   }
-  return odd;
+  return nonfinite;
 }
 
-function textOf(raw: Numbers | BigInt64Array | BigUint64Array, index: number, dtype: string): string {
+function elementText(raw: Numbers | BigInt64Array | BigUint64Array, index: number, dtype: string): string {
   const value = raw[index];
   if (value === undefined) {
     return "";
@@ -93,7 +93,7 @@ function pairText(pairs: Numbers, index: number): string {
   return `${write(real)}${sign}${write(Math.abs(imaginary))}j`;
 }
 
-/** As few digits as tell an f32 from its neighbors. */
+/** The fewest digits that identify an f32. */
 export function shortest(value: number): string {
   for (let digits = 1; digits < 9; digits++) {
     const text = Number(value.toPrecision(digits));
@@ -114,12 +114,12 @@ export function numberText(value: number | bigint): string {
   return Number.isNaN(value) ? "nan" : value > 0 ? "inf" : "-inf";
 }
 
-/** For people who want the size of it. */
+/** Four significant digits. */
 export function rounded(value: number | null): string {
   return value === null ? "–" : numberText(Number(value.toPrecision(4)));
 }
 
-/** The range of an axis for values that are all the same, or none of them finite; undefined for others. */
+/** The range of an axis for values that are all equal, or none of which is finite; undefined for others. */
 export function aroundConstant(low: number | null, high: number | null): [number, number] | undefined {
   if (low !== null && low !== high) {
     return undefined;
@@ -132,7 +132,7 @@ export function product(sizes: readonly number[]): number {
   return sizes.reduce((all, size) => all * size, 1);
 }
 
-/** The shape that a type says: `[1, 64]` of `f32[1,64]`. */
+/** The shape in a type: `[1, 64]` of `f32[1,64]`. */
 export function shapeOf(type: string): number[] {
   const inner = /\[([\d,]*)\]$/.exec(type)?.[1];
   return inner ? inner.split(",").map(Number) : [];
@@ -143,14 +143,14 @@ export function positionOf(index: readonly number[], shape: readonly number[]): 
   return shape.reduce((position, size, axis) => position * size + (index[axis] ?? 0), 0);
 }
 
-/** Two axes of the cells as rows and columns; along the others stands index `at`. */
+/** Two axes of the cells as rows and columns, at one index of the others. */
 export interface Grid {
   rows: number;
   columns: number;
   cell(row: number, column: number): number;
 }
 
-/** How rows and columns are found among cells in C order; an axis of -1 has one place. */
+/** The grid of cells in C order; an axis of -1 has one index. */
 export function gridOf(shape: readonly number[], rowAxis: number, columnAxis: number, at: readonly number[] = []): Grid {
   const strides = shape.map((_, axis) => product(shape.slice(axis + 1)));
   const fixed = strides.reduce((sum, stride, axis) => sum + (axis === rowAxis || axis === columnAxis ? 0 : stride * (at[axis] ?? 0)), 0);

@@ -1,12 +1,11 @@
 // The form "Run with": one row for each input, then sizes, backend and seed.
 
-import { type Choices, type Field, fieldOf, type FromForm, GENERATED, type Model, textOf, type ToForm } from "../../runForm/fields";
+import { type Choices, type Field, fieldOf, type FromForm, GENERATED, type Model, inputText, type ToForm } from "../../runForm/fields";
 import { button, element } from "../page/elements";
+import { Host } from "../page/host";
 import "./style.css";
 
-declare function acquireVsCodeApi(): { postMessage(message: FromForm): void };
-
-const code = acquireVsCodeApi();
+const host = new Host<ToForm, FromForm>({});
 
 const KINDS: [Field["kind"], string][] = [
   ["", "drawn at random"],
@@ -18,15 +17,15 @@ const KINDS: [Field["kind"], string][] = [
 const HINTS: Partial<Record<Field["kind"], string>> = { file: "x.npy, batch.npz:key or photo.png:/255,resize", value: "16000 or [[0.5, nan]]" };
 const SIZES = "sizes, if different from the type: 1,512";
 
-interface Row {
+interface InputRow {
   select: HTMLSelectElement;
   detail: HTMLInputElement;
   update(): void;
 }
 
-let rows = new Map<string, Row>();
+let rows = new Map<string, InputRow>();
 
-function show(model: Model, choices: Choices, words: string): void {
+function show(model: Model, choices: Choices, error: string): void {
   rows = new Map();
   const sizes = new Map<string, HTMLInputElement>();
   const backend = element("select", { label: "Backend" });
@@ -34,7 +33,7 @@ function show(model: Model, choices: Choices, words: string): void {
   backend.append(...options.map(([value, text]) => element("option", { value, selected: value === choices.backend }, text)));
   const seed = number("Seed", choices.seed, "0");
   const entered = (): Choices => ({
-    inputs: Object.fromEntries([...rows].map(([name, row]) => [name, textOf(fieldIn(row))])),
+    inputs: Object.fromEntries([...rows].map(([name, row]) => [name, inputText(fieldIn(row))])),
     dims: Object.fromEntries([...sizes].map(([name, field]) => [name, field.value])),
     backend: backend.value,
     seed: seed.value,
@@ -43,7 +42,7 @@ function show(model: Model, choices: Choices, words: string): void {
     "form",
     {},
     element("h1", {}, `Run ${model.title} with`),
-    ...(words ? [element("p", { className: "words", role: "alert" }, words)] : []),
+    ...(error ? [element("p", { className: "words", role: "alert" }, error)] : []),
     ...group("Inputs", model.inputs.map(({ name, type }) => inputRow(name, type, choices.inputs[name] ?? ""))),
     ...group("Sizes", model.dims.map((name) => {
       const field = number(`Size ${name}`, choices.dims[name] ?? "", "chosen");
@@ -55,7 +54,7 @@ function show(model: Model, choices: Choices, words: string): void {
   );
   form.onsubmit = (event) => {
     event.preventDefault();
-    code.postMessage({ kind: "start", choices: entered() });
+    host.send({ kind: "start", choices: entered() });
   };
   document.querySelector("form")?.remove();
   document.body.append(form);
@@ -75,11 +74,11 @@ function number(label: string, value: string, placeholder: string): HTMLInputEle
 }
 
 function inputRow(name: string, type: string | null, text: string): HTMLElement {
-  const { kind, detail: said } = fieldOf(text);
+  const field = fieldOf(text);
   const select = element("select", { label: `Data for ${name}` });
-  select.append(...KINDS.map(([value, words]) => element("option", { value, selected: value === kind }, words)));
-  const detail = element("input", { label: `Details for ${name}`, value: said, spellcheck: false });
-  const choose = button("Choose File …", `Choose a file for ${name}`, () => code.postMessage({ kind: "choose", input: name }));
+  select.append(...KINDS.map(([value, label]) => element("option", { value, selected: value === field.kind }, label)));
+  const detail = element("input", { label: `Details for ${name}`, value: field.detail, spellcheck: false });
+  const choose = button("Choose File …", `Choose a file for ${name}`, () => host.send({ kind: "chooseFile", input: name }));
   const update = () => {
     const chosen = select.value as Field["kind"];
     detail.hidden = !chosen;
@@ -92,15 +91,15 @@ function inputRow(name: string, type: string | null, text: string): HTMLElement 
   };
   update();
   rows.set(name, { select, detail, update });
-  const words = element("span", { className: "type" }, type ?? "type unknown");
-  return row(`%${name}`, words, element("span", { className: "data" }, select, detail, choose));
+  const shownType = element("span", { className: "type" }, type ?? "type unknown");
+  return row(`%${name}`, shownType, element("span", { className: "data" }, select, detail, choose));
 }
 
-function fieldIn({ select, detail }: Row): Field {
+function fieldIn({ select, detail }: InputRow): Field {
   return { kind: select.value as Field["kind"], detail: detail.value };
 }
 
-function fill(name: string, file: string): void {
+function fillFile(name: string, file: string): void {
   const chosen = rows.get(name);
   if (chosen) {
     chosen.select.value = "file";
@@ -109,11 +108,8 @@ function fill(name: string, file: string): void {
   }
 }
 
-window.addEventListener("message", ({ data }: MessageEvent<ToForm>) => {
-  if (data.kind === "show") {
-    show(data.model, data.choices, data.words);
-  } else {
-    fill(data.input, data.file);
-  }
+host.receive({
+  show: ({ model, choices, error }) => show(model, choices, error),
+  file: ({ input, file }) => fillFile(input, file),
 });
-code.postMessage({ kind: "ready" });
+host.send({ kind: "ready" });

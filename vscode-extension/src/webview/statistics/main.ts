@@ -1,25 +1,29 @@
-// The values near the place where the program stands: name, what is abnormal, statistics, and how they went.
+// The page of *Statistics*: the values near the current statement, abnormal values first.
 
-import "./style.css";
-import { element } from "../page/elements";
+import type { SourceLine } from "../../pages/messages";
+import type { FromView, ToView } from "../../views/messages";
 import { Children } from "../page/children";
-import { follow, tell } from "../page/connection";
-import { Value, statisticsText, wordsOf } from "./words";
+import { element, moveFocusByKeys, status } from "../page/elements";
+import { Host } from "../page/host";
 import { sparkline } from "./sparkline";
+import "./style.css";
+import { type NearbyValue, statisticsText, valueText } from "./text";
 
-interface Frame {
+interface ValueFrame {
   title: string;
-  source: { name?: string; path?: string; sourceReference?: number };
+  source: SourceLine["source"];
 }
 
-interface Answer {
-  frames: Frame[];
-  values: Value[];
+/** The answer to `nncdbg/nearby`. */
+interface NearbyValues {
+  frames: ValueFrame[];
+  values: NearbyValue[];
   considered: number;
   rule: string;
 }
 
 const NOTHING = "No value has been computed yet. Step over a statement (F10) to see its results here.";
+const host = new Host<ToView<NearbyValues>, FromView>({});
 const main = element("main", {});
 const list = element("ul", { label: "Values near the current statement" });
 const rows = new Children<HTMLLIElement>(list);
@@ -28,9 +32,9 @@ const explanation = element("p", {});
 const details = element("details", {}, summary, explanation);
 document.body.append(main);
 
-function show({ frames, values, considered, rule }: Answer): void {
+function show({ frames, values, considered, rule }: NearbyValues): void {
   if (values.length === 0) {
-    say(NOTHING);
+    main.replaceChildren(status(NOTHING));
     return;
   }
   const focused = (document.activeElement as HTMLElement | null)?.dataset.key;
@@ -39,8 +43,8 @@ function show({ frames, values, considered, rule }: Answer): void {
     ({ value, frame }) => row(value, frame),
   );
   const title = considered > values.length ? `${values.length} of the ${considered} nearest values` : "Sorted";
-  write(summary, `${title}: abnormal values first`);
-  write(explanation, rule);
+  setText(summary, `${title}: abnormal values first`);
+  setText(explanation, rule);
   if (!list.isConnected) {
     main.replaceChildren(details, list);
   }
@@ -50,18 +54,18 @@ function show({ frames, values, considered, rule }: Answer): void {
   }
 }
 
-/** What is written already is not laid out again. */
-function write(place: Element, words: string): void {
-  if (place.textContent !== words) {
-    place.textContent = words;
+/** Sets the text only if it differs, which avoids a new layout. */
+function setText(target: Element, text: string): void {
+  if (target.textContent !== text) {
+    target.textContent = text;
   }
 }
 
-function row(value: Value, frame: Frame): HTMLLIElement {
+function row(value: NearbyValue, { title, source }: ValueFrame): HTMLLIElement {
   const go = element("button", { type: "button", className: "go", title: `${value.name}: ${value.type}\nGo to line ${value.line}` });
-  go.setAttribute("aria-label", `${value.name}, ${frame.title}, ${wordsOf(value)}, go to line ${value.line}`);
-  go.dataset.key = `${frame.title} ${value.name}`;
-  go.onclick = () => tell({ kind: "open", target: { source: frame.source, line: value.line } });
+  go.setAttribute("aria-label", `${value.name}, ${title}, ${valueText(value)}, go to line ${value.line}`);
+  go.dataset.key = `${title} ${value.name}`;
+  go.onclick = () => host.send({ kind: "openLine", target: { source, line: value.line } });
   const head = element("span", { className: "head" }, element("b", {}, element("bdi", {}, value.shortName)), element("span", { className: "type" }, value.type));
   const figures = element("span", { className: "figures" });
   if (value.why) {
@@ -69,30 +73,15 @@ function row(value: Value, frame: Frame): HTMLLIElement {
   }
   figures.append(statisticsText(value.stats, !value.why));
   go.append(head, figures);
-  const view = element("button", { type: "button", className: "tensor", title: `View ${value.name}`, label: `View tensor ${value.name}` });
-  view.append("▦");
-  view.onclick = () => tell({ kind: "tensor", expression: value.name });
-  const item = element("li", { className: `rank${value.rank}` }, go);
-  if (value.series) {
-    item.append(sparkline(value.series));
-  }
-  item.append(view);
-  return item;
+  const view = element("button", { type: "button", className: "tensor", title: `View ${value.name}`, label: `View tensor ${value.name}` }, "▦");
+  view.onclick = () => host.send({ kind: "viewTensor", expression: value.name });
+  return element("li", { className: `rank${value.rank}` }, go, ...(value.series ? [sparkline(value.series)] : []), view);
 }
 
-function say(words: string): void {
-  main.replaceChildren(element("p", { className: "words", role: "status" }, words));
-}
-
-/** Up and down go from row to row, Home and End to the first and last. */
-document.addEventListener("keydown", (event) => {
-  const buttons = [...main.querySelectorAll<HTMLElement>(".go")];
-  const at = buttons.findIndex((each) => each.closest("li")?.contains(document.activeElement));
-  const next = { ArrowDown: at + 1, ArrowUp: Math.max(0, at - 1), Home: 0, End: buttons.length - 1 }[event.key];
-  if (next !== undefined && buttons[next]) {
-    buttons[next].focus();
-    event.preventDefault();
-  }
+moveFocusByKeys(".go");
+host.receive({
+  answer: ({ answer }) => show(answer),
+  status: ({ text }) => main.replaceChildren(status(text)),
+  choice: () => undefined,
 });
-
-follow(show, say);
+host.send({ kind: "ready", choice: {} });

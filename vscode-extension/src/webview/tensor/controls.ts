@@ -1,9 +1,9 @@
-// The row of choices above the picture: only those that mean something for this tensor.
+// The toolbar above the picture: the options that apply to this tensor.
 
-import { Against, Choices, Known, MODES, Mode, Part, axesFor, modesOf } from "./choices";
+import { type Against, type DisplayOptions, MODES, type Mode, type Part, type TensorInfo, axesFor, modesOf } from "./displayOptions";
 import type { MapName } from "../color/colors";
 import { choice, element } from "../page/elements";
-import { CHANNELS, axesShown } from "./loading";
+import { CHANNELS, axesShown } from "./loader";
 import { rounded } from "../page/numbers";
 
 const REDUCTIONS = [
@@ -28,58 +28,58 @@ const PARTS: readonly (readonly [Part, string])[] = [
   ["difference", "difference"],
 ];
 
-/** Modes that show the parts of a comparison beside each other. */
+/** The modes that show the parts of a comparison beside each other. */
 const BESIDE: readonly Mode[] = ["heat", "image", "line"];
 
 export class Controls {
   readonly root = element("div", { className: "controls", role: "toolbar", label: "Display options" });
 
-  constructor(private readonly changed: (choices: Choices) => void) {}
+  constructor(private readonly changed: (options: DisplayOptions) => void) {}
 
-  show(choices: Choices, { dtype, shape }: Known, scale: [number, number] | undefined): void {
+  show(options: DisplayOptions, { dtype, shape }: TensorInfo, scale: [number, number] | undefined): void {
     const focused = (document.activeElement as HTMLElement | null)?.getAttribute("aria-label");
-    const set = (some: Partial<Choices>) => this.changed({ ...choices, ...some });
+    const set = (some: Partial<DisplayOptions>) => this.changed({ ...options, ...some });
     const parts: Node[] = [];
     const modes = modesOf(dtype, shape).map((mode) => [mode, MODES[mode]] as const);
     parts.push(
-      choice("View", modes, choices.mode, (mode) => set({ mode: mode as Mode, window: undefined, ...axesFor(mode as Mode, shape) })),
+      choice("View", modes, options.mode, (mode) => set({ mode: mode as Mode, window: undefined, ...axesFor(mode as Mode, shape) })),
     );
-    parts.push(...this.axes(choices, shape, set));
-    if (choices.mode !== "table" && choices.mode !== "histogram" && shape.length) {
-      parts.push(choice("Blocks", REDUCTIONS, choices.reduce, (reduce) => set({ reduce: reduce as Choices["reduce"] })));
+    parts.push(...this.axes(options, shape, set));
+    if (options.mode !== "table" && options.mode !== "histogram" && shape.length) {
+      parts.push(choice("Blocks", REDUCTIONS, options.reduce, (reduce) => set({ reduce: reduce as DisplayOptions["reduce"] })));
     }
-    if (choices.mode === "heat" || choices.mode === "channels") {
+    if (options.mode === "heat" || options.mode === "channels") {
       const maps = [["even", "viridis"], ["diverging", "blue to red"]] as const;
-      parts.push(choice("Colors", maps, choices.map, (map) => set({ map: map as MapName })));
+      parts.push(choice("Colors", maps, options.map, (map) => set({ map: map as MapName })));
     }
-    if (choices.mode !== "image" && choices.mode !== "table") {
+    if (options.mode !== "image" && options.mode !== "table") {
       const scales = [["linear", "linear"], ["log", "logarithmic"]] as const;
-      parts.push(choice("Scale", scales, choices.log ? "log" : "linear", (scale) => set({ log: scale === "log" })));
+      parts.push(choice("Scale", scales, options.log ? "log" : "linear", (scale) => set({ log: scale === "log" })));
     }
-    if (["heat", "channels", "image"].includes(choices.mode)) {
-      parts.push(...rangeControls(choices, scale, set));
+    if (["heat", "channels", "image"].includes(options.mode)) {
+      parts.push(...rangeControls(options, scale, set));
     }
-    parts.push(...comparing(choices, set));
+    parts.push(...comparisonControls(options, set));
     this.root.replaceChildren(...parts);
     if (focused) {
       [...this.root.querySelectorAll<HTMLElement>("[aria-label]")].find((each) => each.getAttribute("aria-label") === focused)?.focus();
     }
   }
 
-  private axes(choices: Choices, shape: readonly number[], set: (some: Partial<Choices>) => void): Node[] {
-    if (choices.mode === "histogram") {
+  private axes(options: DisplayOptions, shape: readonly number[], set: (some: Partial<DisplayOptions>) => void): Node[] {
+    if (options.mode === "histogram") {
       return [];
     }
     const names = shape.map((size, axis) => [String(axis), `axis ${axis} (${size})`] as const);
-    const line = choices.mode === "line";
-    const shown = line ? [choices.columns] : axesShown(choices);
+    const line = options.mode === "line";
+    const shown = line ? [options.columns] : axesShown(options);
     const parts: Node[] = [];
     const pick = (label: string, key: "rows" | "columns" | "channels") =>
-      choice(label, names, String(choices[key]), (value) => {
+      choice(label, names, String(options[key]), (value) => {
         const axis = Number(value);
-        // What had this axis takes the one that is given up.
-        const other = (["rows", "columns", "channels"] as const).find((each) => each !== key && choices[each] === axis);
-        set({ window: undefined, [key]: axis, ...(other ? { [other]: choices[key] } : {}) });
+        // Exchanges the axes.
+        const other = (["rows", "columns", "channels"] as const).find((each) => each !== key && options[each] === axis);
+        set({ window: undefined, [key]: axis, ...(other ? { [other]: options[key] } : {}) });
       });
     if (shape.length > 1) {
       if (!line) {
@@ -87,13 +87,13 @@ export class Controls {
       }
       parts.push(pick(line ? "Along" : "Columns", "columns"));
     }
-    if (choices.channels >= 0 && (choices.mode === "image" || choices.mode === "channels")) {
+    if (options.channels >= 0 && (options.mode === "image" || options.mode === "channels")) {
       parts.push(pick("Channels", "channels"));
     }
     shape.forEach((size, axis) => {
-      const moved = choices.mode === "channels" && axis === choices.channels && size > CHANNELS;
+      const moved = options.mode === "channels" && axis === options.channels && size > CHANNELS;
       if (size > 1 && (!shown.includes(axis) || moved)) {
-        parts.push(slider(axis, size, choices.at[axis] ?? 0, (place) => set({ at: choices.at.map((each, number) => (number === axis ? place : each)) })));
+        parts.push(slider(axis, size, options.at[axis] ?? 0, (place) => set({ at: options.at.map((each, number) => (number === axis ? place : each)) })));
       }
     });
     return parts;
@@ -110,16 +110,16 @@ function slider(axis: number, size: number, place: number, moved: (place: number
   return element("label", { className: "slider" }, `axis ${axis} `, bar, field);
 }
 
-function rangeControls(choices: Choices, scale: [number, number] | undefined, set: (some: Partial<Choices>) => void): Node[] {
+function rangeControls(options: DisplayOptions, scale: [number, number] | undefined, set: (some: Partial<DisplayOptions>) => void): Node[] {
   const kinds = [["auto", "automatic"], ["fixed", "fixed"]] as const;
   const parts: Node[] = [
-    choice("Range", kinds, choices.range ? "fixed" : "auto", (kind) => set({ range: kind === "fixed" ? (scale ?? [0, 1]) : undefined })),
+    choice("Range", kinds, options.range ? "fixed" : "auto", (kind) => set({ range: kind === "fixed" ? (scale ?? [0, 1]) : undefined })),
   ];
-  if (choices.range) {
-    choices.range.forEach((end, number) => {
+  if (options.range) {
+    options.range.forEach((end, number) => {
       const field = element("input", { type: "number", step: "any", value: String(Number(rounded(end))), label: number ? "Upper end" : "Lower end" });
       field.onchange = () => {
-        const [low, high] = choices.range as [number, number];
+        const [low, high] = options.range as [number, number];
         set({ range: number ? [low, Number(field.value)] : [Number(field.value), high] });
       };
       parts.push(field);
@@ -128,29 +128,29 @@ function rangeControls(choices: Choices, scale: [number, number] | undefined, se
   return parts;
 }
 
-function comparing(choices: Choices, set: (some: Partial<Choices>) => void): Node[] {
-  const parts: Node[] = [choice("Compare with", AGAINST, choices.against, (against) => set({ against: against as Against }))];
-  if (choices.against === "expression") {
-    const field = element("input", { type: "text", value: choices.other, placeholder: "%h", label: "Expression to compare with" });
+function comparisonControls(options: DisplayOptions, set: (some: Partial<DisplayOptions>) => void): Node[] {
+  const parts: Node[] = [choice("Compare with", AGAINST, options.against, (against) => set({ against: against as Against }))];
+  if (options.against === "expression") {
+    const field = element("input", { type: "text", value: options.other, placeholder: "%h", label: "Expression to compare with" });
     field.onchange = () => set({ other: field.value.trim() });
     parts.push(field);
   }
-  if (choices.against !== "nothing") {
-    const parted = BESIDE.includes(choices.mode) ? PARTS : PARTS.slice(1);
-    parts.push(choice("Show", parted, partShown(choices), (part) => set({ part: part as Part })));
+  if (options.against !== "nothing") {
+    const parted = BESIDE.includes(options.mode) ? PARTS : PARTS.slice(1);
+    parts.push(choice("Show", parted, partShown(options), (part) => set({ part: part as Part })));
   }
   return parts;
 }
 
-/** Whether there is something that the tensor is compared with. */
-export function compared({ against, other }: Choices): boolean {
+/** Whether the tensor is compared with another one. */
+export function isCompared({ against, other }: DisplayOptions): boolean {
   return against !== "nothing" && (against !== "expression" || other !== "");
 }
 
 /** The part that a mode shows of a comparison. */
-export function partShown(choices: Choices): Part {
-  const { part, mode } = choices;
-  if (!compared(choices)) {
+export function partShown(options: DisplayOptions): Part {
+  const { part, mode } = options;
+  if (!isCompared(options)) {
     return "here";
   }
   return part === "all" && !BESIDE.includes(mode) ? "difference" : part;

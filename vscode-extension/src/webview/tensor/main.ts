@@ -1,27 +1,20 @@
 // The page of a tensor view.
 
-import type { FromView, ToLibrary, ToView } from "../../tensor/messages";
+import type { FromTensor, ToTensor } from "../../tensor/messages";
+import { Host } from "../page/host";
+import { PlotLibrary } from "./plotLibrary";
 import "./style.css";
-import { Library } from "./library";
-import { View } from "./view";
+import { type KeptOptions, TensorView } from "./view";
 
-interface Editor {
-  postMessage(message: FromView): void;
-  getState(): object | undefined;
-  setState(state: object): void;
-}
-
-declare function acquireVsCodeApi(): Editor;
-
-const editor = acquireVsCodeApi();
+const host = new Host<ToTensor, FromTensor, KeptOptions>({});
 const { nonce = "" } = document.currentScript as HTMLScriptElement;
-const library = new Library(() => editor.postMessage({ kind: "plot" }), nonce);
-const view = new View(
-  document.body,
-  (message) => editor.postMessage(message),
-  (kept) => editor.setState(kept),
-  editor.getState() ?? {},
-  library,
-);
-window.addEventListener("message", ({ data }: MessageEvent<ToView | ToLibrary>) => (data.kind === "library" ? library.run(data.text) : view.hear(data)));
-editor.postMessage({ kind: "ready" });
+const library = new PlotLibrary(() => host.send({ kind: "loadLibrary" }), nonce);
+const view = new TensorView(document.body, host, library);
+host.receive({
+  subject: (subject) => view.follow(subject),
+  answer: (message) => view.receive(message),
+  failed: (message) => view.receive(message),
+  elementSet: ({ error }) => view.showMessage(error ?? ""),
+  library: ({ text }) => library.run(text),
+});
+host.send({ kind: "ready" });

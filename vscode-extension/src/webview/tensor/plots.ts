@@ -1,25 +1,25 @@
-// Lines and bars, drawn by uPlot in the colors of the theme.
+// Curves and histograms, drawn by uPlot in the colors of the theme.
 
 import type uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import type { Histogram } from "../../tensor/messages";
-import { ODD, thresholdOf } from "../color/colors";
+import { nonfiniteStyle, thresholdOf } from "../color/colors";
 import { element, themed } from "../page/elements";
-import type { Drawing } from "./library";
+import type { UPlot } from "./plotLibrary";
 import { aroundConstant, numberText, rounded } from "../page/numbers";
 
 export interface Curve {
   name: string;
-  /** One value for each x; or the least and the greatest of a block. */
+  /** One value for each x; with `high`, the least and the greatest of a block. */
   values: ArrayLike<number>;
   high?: ArrayLike<number>;
-  odd: Uint8Array;
+  nonfinite: Uint8Array;
 }
 
 const COLORS = ["charts-blue", "charts-orange", "charts-green"];
 const FALLBACK = ["#3794ff", "#d18616", "#89d185"];
 
-export class Plot {
+export class PlotView {
   readonly root = element("div", { className: "plot" });
   private plot: uPlot | undefined;
 
@@ -33,9 +33,9 @@ export class Plot {
     this.root.replaceChildren();
   }
 
-  /** `selected` hears the x of both ends of what a person has marked, `pointed` the number of the x pointed at. */
+  /** `selected` receives both ends of a selected range, `pointed` the index of the x at the pointer. */
   curves(
-    drawing: Drawing,
+    library: UPlot,
     x: ArrayLike<number>,
     curves: readonly Curve[],
     size: { width: number; height: number },
@@ -63,10 +63,10 @@ export class Plot {
       ...frame(size),
       series,
       bands,
-      scales: { x: { time: false }, y: heights(drawing, log ? thresholdOf(curves.flatMap(({ values, high }) => [...Array.from(values), ...Array.from(high ?? [])])) : undefined) },
+      scales: { x: { time: false }, y: verticalScale(library, log ? thresholdOf(curves.flatMap(({ values, high }) => [...Array.from(values), ...Array.from(high ?? [])])) : undefined) },
       cursor: { drag: { x: true, y: false, setScale: false } },
       hooks: {
-        draw: [(plot) => markOdd(plot, x, curves)],
+        draw: [(plot) => markNonfinite(plot, x, curves)],
         setSelect: [
           (plot) => {
             if (plot.select.width > 4) {
@@ -77,15 +77,15 @@ export class Plot {
         setCursor: [(plot) => typeof plot.cursor.idx === "number" && pointed(plot.cursor.idx)],
       },
     };
-    this.plot = new drawing(options, finite as uPlot.AlignedData, this.root);
+    this.plot = new library(options, finite as uPlot.AlignedData, this.root);
   }
 
-  bars(drawing: Drawing, { edges, counts }: Histogram, size: { width: number; height: number }, log: boolean): void {
+  bars(library: UPlot, { edges, counts }: Histogram, size: { width: number; height: number }, log: boolean): void {
     this.clear();
     const stroke = themed("charts-blue", "#3794ff");
     const width = edges[1] - edges[0];
     const middles = counts.map((_, bin) => edges[bin] + width / 2);
-    const bars = drawing.paths.bars?.({ size: [1, Infinity], gap: 1 });
+    const bars = library.paths.bars?.({ size: [1, Infinity], gap: 1 });
     const options: uPlot.Options = {
       ...frame(size),
       series: [
@@ -95,14 +95,14 @@ export class Plot {
       scales: { x: { time: false }, y: { ...(log ? { distr: 4, asinh: 1 } : {}), range: (_, __, most) => [0, Math.max(1, most) * 1.05] } },
       cursor: { drag: { x: false, y: false } },
     };
-    this.plot = new drawing(options, [middles, counts], this.root);
+    this.plot = new library(options, [middles, counts], this.root);
   }
 }
 
-/** The scale of a curve: room around a constant too, and logarithmic above `threshold`, if there is one. */
-function heights(drawing: Drawing, threshold: number | undefined): uPlot.Scale {
+/** The scale of a curve: with room around a constant, and logarithmic above `threshold`. */
+function verticalScale(library: UPlot, threshold: number | undefined): uPlot.Scale {
   const range: uPlot.Scale["range"] = (_, low, high) =>
-    aroundConstant(low, high) ?? (threshold === undefined ? drawing.rangeNum(low, high, 0.1, true) : [low, high]);
+    aroundConstant(low, high) ?? (threshold === undefined ? library.rangeNum(low, high, 0.1, true) : [low, high]);
   return threshold === undefined ? { range } : { range, distr: 4, asinh: threshold };
 }
 
@@ -121,17 +121,17 @@ function faded(color: string): string {
   return /^#[\da-f]{6}$/.test(context.fillStyle) ? `${context.fillStyle}40` : color;
 }
 
-/** Stripes over the whole height where something is not finite. */
-function markOdd(plot: uPlot, x: ArrayLike<number>, curves: readonly Curve[]): void {
+/** Draws stripes over the whole height at NaN and Inf. */
+function markNonfinite(plot: uPlot, x: ArrayLike<number>, curves: readonly Curve[]): void {
   const { ctx, bbox } = plot;
   const width = Math.max(2 * devicePixelRatio, bbox.width / Math.max(1, x.length) / 2);
   ctx.save();
-  for (const { odd } of curves) {
-    for (let i = 0; i < odd.length; i++) {
-      const flags = odd[i];
-      const place = flags ? plot.valToPos(x[i], "x", true) : -1;
-      if (place >= bbox.left && place <= bbox.left + bbox.width) {
-        ctx.fillStyle = `${(ODD.find(({ flag }) => flags & flag) as { color: string }).color}b0`;
+  for (const { nonfinite } of curves) {
+    for (let i = 0; i < nonfinite.length; i++) {
+      const style = nonfiniteStyle(nonfinite[i]);
+      const place = style ? plot.valToPos(x[i], "x", true) : -1;
+      if (style && place >= bbox.left && place <= bbox.left + bbox.width) {
+        ctx.fillStyle = `${style.color}b0`;
         ctx.fillRect(place - width / 2, bbox.top, width, bbox.height);
       }
     }

@@ -1,16 +1,16 @@
-// Elements as a table of any size: only what is seen is there, and asked for page by page.
+// Elements as a table of any size: only visible rows and columns are requested and created.
 
 import { element } from "../page/elements";
-import { ODD } from "../color/colors";
-import { Cells, Grid } from "../page/numbers";
+import { nonfiniteStyle } from "../color/colors";
+import type { Cells, Grid } from "../page/numbers";
 
 const ROW = 22;
 const COLUMN = 116;
 const HEAD = 64;
-/** Pixels up to which a browser scrolls exactly. */
+/** The pixels up to which a browser scrolls exactly. */
 const LONGEST = 8_000_000;
 
-export interface Page {
+export interface TablePage {
   rows: [number, number];
   columns: [number, number];
 }
@@ -18,10 +18,10 @@ export interface Page {
 export interface Table {
   rows: number;
   columns: number;
-  /** The cells of a page, and how rows and columns are found among them. */
-  page(page: Page): Promise<{ cells: Cells; grid: Grid }>;
+  /** The cells of a page, and their grid. */
+  page(page: TablePage): Promise<{ cells: Cells; grid: Grid }>;
   pointed(row: number, column: number): void;
-  /** undefined where nothing can be set. */
+  /** undefined if elements cannot be set. */
   edit: ((row: number, column: number, text: string) => void) | undefined;
 }
 
@@ -30,7 +30,7 @@ export class TableView {
   private readonly space = element("div", { className: "space" });
   private readonly shown = element("div", { className: "shown" });
   private table: Table | undefined;
-  private known: { page: Page; cells: Cells; grid: Grid } | undefined;
+  private known: { page: TablePage; cells: Cells; grid: Grid } | undefined;
   private turn = 0;
   private cursor: [number, number] = [0, 0];
   private failed: (error: Error) => void = () => undefined;
@@ -41,7 +41,7 @@ export class TableView {
     this.root.onkeydown = (event) => this.key(event);
   }
 
-  /** Shows a table; resolves when what is seen of it is there. */
+  /** Shows a table.  Resolves when its visible part is loaded. */
   async show(table: Table, cursor: [number, number], failed: (error: Error) => void): Promise<void> {
     Object.assign(this, { table, failed, known: undefined });
     const before = this.cursor;
@@ -82,8 +82,8 @@ export class TableView {
     }
   }
 
-  private paint(page: Page): void {
-    const { cells, grid, page: known } = this.known as { page: Page; cells: Cells; grid: Grid };
+  private paint(page: TablePage): void {
+    const { cells, grid, page: known } = this.known as { page: TablePage; cells: Cells; grid: Grid };
     const head = element("div", { className: "row head", role: "row" }, element("span", { role: "columnheader" }));
     for (let column = page.columns[0]; column < page.columns[1]; column++) {
       head.append(element("span", { role: "columnheader" }, String(column)));
@@ -103,9 +103,9 @@ export class TableView {
   private cell(row: number, column: number, cells: Cells, index: number): HTMLElement {
     const text = cells.text(index);
     const made = element("span", { role: "gridcell", title: text, className: "cell" }, text);
-    const odd = ODD.find(({ flag }) => cells.odd[index] & flag);
-    if (odd) {
-      made.classList.add("odd", odd.style);
+    const style = nonfiniteStyle(cells.nonfinite[index])?.style;
+    if (style) {
+      made.classList.add("nonfinite", style);
     }
     const here = row === this.cursor[0] && column === this.cursor[1];
     made.setAttribute("aria-selected", String(here));
@@ -178,7 +178,7 @@ export class TableView {
   }
 }
 
-/** The first one seen, and the one after the last. */
+/** The first visible row or column, and the one after the last. */
 function range(scrolled: number, seen: number, space: number, count: number, size: number): [number, number] {
   const most = Math.max(1, Math.floor(seen / size));
   const exact = space < LONGEST;
@@ -187,7 +187,7 @@ function range(scrolled: number, seen: number, space: number, count: number, siz
   return [start, Math.min(count, start + most + 1)];
 }
 
-/** Where to scroll to, so that one is seen. */
+/** The scroll position at which a row or column is visible. */
 function into(scrolled: number, place: number, seen: number, space: number, count: number, size: number): number {
   const [first, end] = range(scrolled, seen, space, count, size);
   if (place >= first && place < end - 1) {
@@ -197,11 +197,11 @@ function into(scrolled: number, place: number, seen: number, space: number, coun
   return space < LONGEST ? wanted * size : (wanted / Math.max(1, count - (end - first - 1))) * (space - seen - size);
 }
 
-function within(page: Page, known: Page): boolean {
+function within(page: TablePage, known: TablePage): boolean {
   return (["rows", "columns"] as const).every((axis) => page[axis][0] >= known[axis][0] && page[axis][1] <= known[axis][1]);
 }
 
-/** Half a page more to each side, so that a short scroll asks for nothing. */
+/** Half a page more on each side: a short scroll requests nothing. */
 function widened([start, end]: [number, number], count: number): [number, number] {
   const more = Math.ceil((end - start) / 2);
   return [Math.max(0, start - more), Math.min(count, end + more)];

@@ -1,0 +1,263 @@
+"""What a client can ask to stop at: lines, functions, data, instructions."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from nncdbg.dap_server.breakpoints.client_breakpoints import Placed, Terms
+from nncdbg.dap_server.client import MAX_NUMBER
+from nncdbg.dap_server.protocol.types import Source
+from nncdbg.dap_server.sources.instructions import reference_of, statement_at
+from nncdbg.engine.errors import UsageError
+from nncdbg.engine.stopping.search import candidates
+from nncdbg.engine.text.listing import Listing
+from nncdbg.presentation.breakpoint_syntax import split_place
+
+if TYPE_CHECKING:
+    from nncdbg.dap_server.session import Session
+    from nncdbg.engine.compilation.code import Code
+    from nncdbg.engine.debugger import Debugger
+    from nncdbg.engine.stopping import breakpoints as engine
+
+_SHOWN = 5
+"""Lines that a message lists."""
+
+
+@dataclass(frozen=True, slots=True)
+class LineRequest:
+    """A line, counted from 1, of a file, or of the numbered source `reference`.
+
+    With `column` the client wants to know where in the line.
+    """
+
+    path: str | None
+    reference: int
+    line: int
+    column: bool
+    terms: Terms
+
+    def asked(self, session: Session) -> dict[str, Any]:
+        line = session.client.outgoing_line(self.line)
+        where = {"line": line} if 0 <= line <= MAX_NUMBER else {}
+        return {**where, "source": self._source()}
+
+    def _source(self) -> Source:
+        if self.reference:
+            return Source(source_reference=self.reference)
+        return Source(name=os.path.basename(self.path or ""), path=self.path)
+
+    def put(self, session: Session, before: engine.Breakpoint | None) -> Placed:
+        listing = self._listing(session, before)
+        if listing is session.program.debugger.listing:
+            return self._in_listing(session)
+        if listing is not None:
+            return self._in_micro_program(session, listing)
+        if self.path is None:
+            raise UsageError(
+                "this source is not part of the program", hint="request the sources with `loadedSources`"
+            )
+        return self._in_model(session)
+
+    def _listing(self, session: Session, before: engine.Breakpoint | None) -> Listing | None:
+        """The text that is meant; a number means what it meant on the program before."""
+        if before is not None and before.place is not None and isinstance(before.place[0], Listing):
+            return before.place[0]
+        return session.program.sources.listing(self._source())
+
+    def _in_listing(self, session: Session) -> Placed:
+        debugger = session.program.debugger
+        found = break_at(debugger, self.terms, line=self.line)
+        return self._placed(session, found, debugger.listing, found.lines[0], found.note)
+
+    def _in_micro_program(self, session: Session, listing: Listing) -> Placed:
+        place = listing.next_site(self.line)
+        if place is None:
+            raise UsageError(f"there is no statement at or after line {self.line}")
+        found = break_at(session.program.debugger, self.terms, site=(listing, place[0]))
+        moved = f"line {self.line} has no statement; moved to line {place[0]}"
+        return self._placed(session, found, listing, place[0], moved if place[0] != self.line else "")
+
+    def _in_model(self, session: Session) -> Placed:
+        """A line of the user's own source: every statement that comes from there."""
+        program, path = session.program, self.path
+        text = program.sources.of_program
+        assert path is not None
+        if not program.debugger.breakpoints.origin(path):
+            name = os.path.basename(path)
+            raise UsageError(
+                f"no statement in the program comes from {name}",
+                hint=f"set the breakpoint in {text.path or text.name}",
+            )
+        found = break_at(program.debugger, self.terms, source=(path, self.line))
+        there = int(found.target.rpartition(":")[2])
+        many = "1 statement comes" if len(found.lines) == 1 else f"{len(found.lines)} statements come"
+        words = f"{many} from here: {lines_in_words(found.lines)} of {text.name}"
+        note = f"{found.note}; {words}" if found.note else words
+        return Placed(
+            found, {"line": session.client.outgoing_line(there), "source": self._source(), "message": note}
+        )
+
+    def _placed(
+        self, session: Session, found: engine.Breakpoint, listing: Listing, line: int, note: str
+    ) -> Placed:
+        where: dict[str, Any] = {"line": session.client.outgoing_line(line), "source": self._source()}
+        if self.column:
+            where |= columns(session, listing, line)
+        return Placed(found, where | ({"message": note} if note else {}))
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionRequest:
+    """An op (`Softmax`), a graph, layer or loop (`@layer1`), or a value (`%h`); sigils may be left out."""
+
+    name: str
+    terms: Terms
+
+    def asked(self, session: Session) -> dict[str, Any]:
+        return {}
+
+    def put(self, session: Session, before: engine.Breakpoint | None) -> Placed:
+        program = session.program
+        kind, name = _function(program.debugger, self.name)
+        found = break_at(program.debugger, self.terms, **{kind: name})
+        what = {"op": "statements", "graph": "blocks", "value": "definitions"}[kind]
+        return _placed_at_lines(session, found, f"{len(found.lines)} {what}:")
+
+
+@dataclass(frozen=True, slots=True)
+class DataRequest:
+    """A value that is written: `data_id` is ``%h`` or ``%h: CONDITION``, as `data_id` makes it."""
+
+    data_id: str
+    access: str | None
+    terms: Terms
+
+    def asked(self, session: Session) -> dict[str, Any]:
+        return {}
+
+    def put(self, session: Session, before: engine.Breakpoint | None) -> Placed:
+        if self.access not in (None, "write"):
+            raise UsageError(
+                f"cannot stop when a value is {_ACCESSES.get(self.access, self.access)}",
+                hint="set breakpoints on the statements that read the value, or use the access type `write`",
+            )
+        name, when = _parse_data_id(self.data_id)
+        conditions = [each for each in (when, self.terms.when) if each]
+        together = conditions[0] if len(conditions) == 1 else " and ".join(f"({each})" for each in conditions)
+        program = session.program
+        found = program.debugger.watch_value(name, together or None, self.terms.hits)
+        return _placed_at_lines(session, found, "written at")
+
+
+def _placed_at_lines(session: Session, found: engine.Breakpoint, words: str) -> Placed:
+    """Shown at the first line of the program that it stops at; if there are more, `words` precede them."""
+    where: dict[str, Any] = {
+        "line": session.client.outgoing_line(found.lines[0]),
+        "source": session.program.sources.of_program,
+    }
+    if len(found.lines) > 1:
+        where["message"] = f"{words} {lines_in_words(found.lines)}"
+    return Placed(found, where)
+
+
+_ACCESSES = {"read": "read", "readWrite": "read or written"}
+
+_DATA_ID = re.compile(r'(?P<value>%(?:"(?:[^"\\]|\\.)*"|\S+?))(?:: (?P<when>.+))?', re.DOTALL)
+
+
+def data_id(value: str, when: str | None = None) -> str:
+    """`%h`, or `%h: std(%h) > 10`; `value` is spelled with its sigil."""
+    return f"{value}: {when}" if when else value
+
+
+def _parse_data_id(text: str) -> tuple[str, str | None]:
+    match = _DATA_ID.fullmatch(text)
+    if match is None:
+        raise UsageError(f"{text!r} is not a valid dataId", hint="request the dataId with dataBreakpointInfo")
+    return split_place(match["value"])[1], match["when"]
+
+
+@dataclass(frozen=True, slots=True)
+class InstructionRequest:
+    """A statement by its address, and so many statements on; micro programs have addresses too."""
+
+    reference: str
+    offset: int
+    terms: Terms
+
+    def asked(self, session: Session) -> dict[str, Any]:
+        where = {"offset": self.offset} if abs(self.offset) <= MAX_NUMBER else {}
+        return {**where, "instruction_reference": self.reference}
+
+    def put(self, session: Session, before: engine.Breakpoint | None) -> Placed:
+        debugger = session.program.debugger
+        there = statement_at(session, self.reference, self.offset)
+        if there is not None:
+            code, pc = there
+            found = break_at(debugger, self.terms, site=(code if code.formula is not None else code.path, pc))
+            return Placed(found, self._where(session, code, pc))
+        if before is not None and before.place is not None and isinstance(before.place[0], tuple):
+            # An address of the run before; the statement is the same one.
+            found = break_at(debugger, self.terms, site=before.place)
+            code_now = next((each for each, _, _ in found.sites), None)
+            where = self._where(session, code_now, before.place[1]) if code_now is not None else {}
+            return Placed(found, where)
+        raise UsageError(f"there is no statement at {self.reference}", hint="disassemble again")
+
+    def _where(self, session: Session, code: Code, pc: int) -> dict[str, Any]:
+        where: dict[str, Any] = {"instruction_reference": reference_of(session, code, pc)}
+        line = session.program.debugger.loaded.line(code, pc)
+        if code.formula is None and line is not None:
+            where |= {
+                "line": session.client.outgoing_line(line),
+                "source": session.program.sources.of_program,
+            }
+        return where
+
+
+def break_at(debugger: Debugger, terms: Terms, **place: Any) -> engine.Breakpoint:
+    """Set a breakpoint at one place, on the terms that the client gave."""
+    return debugger.break_at(**place, when=terms.when, hits=terms.hits, log=terms.log)
+
+
+def _function(debugger: Debugger, text: str) -> tuple[str, str]:
+    """(kind, name) of what a function breakpoint names.  Raises UsageError with the nearest name."""
+    kind, name, rest = split_place(text)
+    if rest:
+        raise UsageError(
+            f"{text!r} is not a valid name", hint="use an op (Softmax), a graph (@layer1) or a value (%h)"
+        )
+    if text.strip()[:1] in ("@", "%"):
+        return kind, name
+    known = {kind: candidates(debugger.program, kind) for kind in ("op", "graph", "value")}
+    for kind, names in known.items():
+        if name in names:
+            return kind, name
+    near = difflib.get_close_matches(name, known["op"] | known["graph"] | known["value"], 1)
+    raise UsageError(
+        f"the program has no op, graph or value {name}",
+        hint=f"did you mean {near[0]}?" if near else "use an op (Softmax), a graph (@layer1) or a value (%h)",
+    )
+
+
+def lines_in_words(lines: tuple[int, ...]) -> str:
+    """`line 4`, `lines 4, 5 and 9`, `lines 4, 5, 9, 11, 12 and 40 more`."""
+    if len(lines) == 1:
+        return f"line {lines[0]}"
+    if len(lines) > _SHOWN + 1:
+        return f"lines {', '.join(map(str, lines[:_SHOWN]))} and {len(lines) - _SHOWN} more"
+    return f"lines {', '.join(map(str, lines[:-1]))} and {lines[-1]}"
+
+
+def columns(session: Session, listing: Listing, line: int) -> dict[str, int]:
+    """Where the statement of a line begins and ends."""
+    text = listing.lines[line - 1]
+    first = len(text) - len(text.lstrip()) + 1
+    return {
+        "column": session.client.outgoing_column(first),
+        "end_column": session.client.outgoing_column(len(text.rstrip()) + 1),
+    }

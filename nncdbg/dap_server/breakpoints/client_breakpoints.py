@@ -1,0 +1,179 @@
+"""The client's breakpoint requests, and the engine's breakpoints that implement them.
+
+A request is set on the current program, and again on each later one.  While a client repeats a request, the
+breakpoint stays the same, with its number and its count of hits.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from nncdbg.dap_server.failures import PENDING, reason
+from nncdbg.dap_server.protocol.events import BreakpointEventBody
+from nncdbg.dap_server.protocol.types import Breakpoint
+from nncdbg.engine.errors import NncdbgError
+
+if TYPE_CHECKING:
+    from nncdbg.dap_server.session import Session
+    from nncdbg.engine.stopping import breakpoints as engine
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """When a place that is reached counts, and what is printed there instead of stopping."""
+
+    when: str | None = None
+    hits: str | None = None
+    log: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """The engine's breakpoint, and the fields of the protocol's record that say where it is."""
+
+    found: engine.Breakpoint
+    where: dict[str, Any] = field(default_factory=dict)
+
+
+class BreakpointRequest(Protocol):
+    """What was asked for; equal requests are the same breakpoint."""
+
+    def put(self, session: Session, before: engine.Breakpoint | None) -> Placed:
+        """Set it on the session's program.  `before` stood for it on an earlier program.
+
+        Raises NncdbgError that says why it cannot be.
+        """
+
+    def asked(self, session: Session) -> dict[str, Any]:
+        """The fields that say where it was asked for."""
+
+
+@dataclass(slots=True, eq=False)
+class ClientBreakpoint:
+    """One breakpoint of the client; `found` stands for it in the program, None if nothing does."""
+
+    id: int
+    kind: str
+    requested: BreakpointRequest
+    found: engine.Breakpoint | None = None
+    told: Breakpoint = field(default_factory=lambda: Breakpoint(verified=False))
+
+
+class Breakpoints:
+    """The table.  A group is what one request replaces: a file's lines, the functions, the data ..."""
+
+    def __init__(self) -> None:
+        self._groups: dict[Hashable, list[ClientBreakpoint]] = {}
+        self._by_number: dict[int, ClientBreakpoint] = {}
+        self._last_id = 0
+
+    def new_id(self) -> int:
+        self._last_id += 1
+        return self._last_id
+
+    def replace(
+        self, session: Session, kind: str, group: Hashable, requests: Sequence[BreakpointRequest]
+    ) -> list[Breakpoint]:
+        """Let these be the breakpoints of a group, which is of a `kind`; what is told of each, in order."""
+        spare: dict[BreakpointRequest, list[ClientBreakpoint]] = defaultdict(list)
+        for kept in self._groups.get(group, ()):
+            spare[kept.requested].append(kept)
+        stays = [spare[requested].pop(0) if spare[requested] else None for requested in requests]
+        with _together(session):
+            self._drop(session, (kept for rest in spare.values() for kept in rest))
+            now = [
+                kept or ClientBreakpoint(self.new_id(), kind, requested)
+                for kept, requested in zip(stays, requests, strict=True)
+            ]
+            for kept in now:
+                if not _stands(session, kept):
+                    self._put(session, kept)
+        self._groups[group] = now
+        return [kept.told for kept in now]
+
+    def _drop(self, session: Session, dropped: Iterable[ClientBreakpoint]) -> None:
+        for kept in dropped:
+            if kept.found is None:
+                continue
+            self._by_number.pop(kept.found.number, None)
+            if _stands(session, kept):
+                session.program.debugger.delete(kept.found.number)
+
+    def _put(self, session: Session, kept: ClientBreakpoint) -> None:
+        before, kept.found = kept.found, None
+        if session.debuggee is None:
+            asked = kept.requested.asked(session)
+            kept.told = Breakpoint(id=kept.id, verified=False, message=PENDING, reason="pending", **asked)
+            return
+        try:
+            placed = kept.requested.put(session, before)
+        except NncdbgError as error:
+            asked = kept.requested.asked(session)
+            kept.told = Breakpoint(
+                id=kept.id, verified=False, message=reason(error), reason="failed", **asked
+            )
+            return
+        kept.found = placed.found
+        self._by_number[placed.found.number] = kept
+        kept.told = Breakpoint(id=kept.id, verified=True, **placed.where)
+
+    def bind(self, session: Session) -> None:
+        """Put all of them on another program than before, and tell what changed."""
+        self._by_number.clear()
+        with _together(session):
+            for kept in [each for group in self._groups.values() for each in group]:
+                told = kept.told
+                self._put(session, kept)
+                if kept.told != told:
+                    changed = BreakpointEventBody(reason="changed", breakpoint=kept.told)
+                    session.client.send_event("breakpoint", changed)
+
+    def enter(
+        self,
+        session: Session,
+        group: Hashable,
+        kind: str,
+        requested: BreakpointRequest,
+        found: engine.Breakpoint,
+        where: dict[str, Any],
+    ) -> Breakpoint:
+        """Take in one that was set by a command of the client's console; what is told of it."""
+        kept = ClientBreakpoint(self.new_id(), kind, requested, found)
+        kept.told = Breakpoint(id=kept.id, verified=True, **where)
+        self._by_number[found.number] = kept
+        self._groups.setdefault(group, []).append(kept)
+        return kept.told
+
+    def take_deleted(self, session: Session) -> list[ClientBreakpoint]:
+        """Give up those that a command of the client's console has deleted."""
+        gone = [kept for kept in self._by_number.values() if not _stands(session, kept)]
+        for kept in gone:
+            assert kept.found is not None
+            del self._by_number[kept.found.number]
+            for group in self._groups.values():
+                if kept in group:
+                    group.remove(kept)
+        return gone
+
+    def kept(self, numbers: Iterable[int]) -> list[ClientBreakpoint]:
+        """The client's breakpoints that the engine's `numbers` stand for; others are not the client's."""
+        return [self._by_number[number] for number in numbers if number in self._by_number]
+
+
+def _stands(session: Session, kept: ClientBreakpoint) -> bool:
+    """Whether the engine has it: commands of the client's console delete breakpoints too."""
+    if kept.found is None or session.debuggee is None:
+        return False
+    return kept.found in session.debuggee.debugger.breakpoints
+
+
+def _together(session: Session) -> ExitStack:
+    """Let changes of breakpoints take effect all at once, where there is a program."""
+    stack = ExitStack()
+    if session.debuggee is not None:
+        stack.enter_context(session.debuggee.debugger.breakpoints.together())
+    return stack

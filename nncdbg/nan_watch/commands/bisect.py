@@ -1,0 +1,150 @@
+"""`nncdbg bisect`: which of a model's statements have to stay f32 when all others run in f16."""
+
+from __future__ import annotations
+
+import json
+import time
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nncdbg.engine.errors import UsageError
+from nncdbg.nan_watch.commands.reduce import INTERRUPTED, terminable
+from nncdbg.opening.command_line import Parser, add_machine, add_model, configuration_of, errors_in_json
+from nncdbg.presentation.run_progress import print_notes
+
+if TYPE_CHECKING:
+    from nncdbg.engine.divergence.mixing import Place
+    from nncdbg.nan_watch.bisection.bisection import Bisection
+    from nncdbg.nan_watch.bisection.narrow_trial import Kept
+    from nncdbg.presentation.screen import Screen
+
+
+def main(arguments: Sequence[str]) -> int:
+    """0 if a smallest set was found, 130 if it was interrupted, with the best so far."""
+    from nncdbg.presentation.screen import Screen
+
+    options = _options(arguments)
+    with errors_in_json(options):
+        return _bisect(options, Screen())
+
+
+def _options(arguments: Sequence[str]) -> Namespace:
+    parser = Parser(
+        "nncdbg bisect",
+        "Find the statements that must stay f32 when all others run in f16.",
+        epilog="exit code: 0 found, 130 interrupted (the best result so far is printed)",
+    )
+    add_model(parser)
+    add_machine(parser)
+    add = parser.add_argument
+    add("--dtype", choices=["f16", "bf16"], default="f16", help="the narrow type (f16)")
+    add("--rtol", type=float, help="relative tolerance for outputs (default: f16 2e-2, bf16 1e-1)")
+    add("--atol", type=float, help="absolute tolerance for outputs (default: f16 5e-3, bf16 3e-2)")
+    add("-o", "--output", metavar="FILE.nnc", help="write the mixed-precision program")
+    add("--json", action="store_true", help="print one JSON document on standard output")
+    return parser.parse_args(arguments)
+
+
+def _bisect(options: Namespace, screen: Screen) -> int:
+    from nncdbg.engine.divergence.tolerance import Tolerance
+    from nncdbg.nan_watch.bisection.bisection import Bisection
+    from nncdbg.nan_watch.configuration import watch_configuration
+    from nncdbg.opening.programs import open_program
+
+    started = time.perf_counter()
+    if options.output and not Path(options.output).absolute().parent.is_dir():
+        raise UsageError(f"cannot write {options.output}: the folder does not exist")
+    opened = open_program(configuration_of(options))
+    configuration = watch_configuration(opened)
+    configuration = replace(configuration, allocator=configuration.allocator or "plain")
+    # Inputs that are drawn are drawn once, here.
+    debugger = opened.debugger(allocator=configuration.allocator, statistics=False)
+    print_notes(debugger, screen)
+    tolerance = Tolerance(options.rtol, options.atol)
+    search = Bisection(opened.program, debugger.inputs, configuration, options.dtype, tolerance)
+    with shown(screen, search), terminable():
+        places, kept, interrupted = _searched(search)
+    for words in search.notes:
+        screen.note(words)
+    if options.output:
+        _write_mixed(search, places, Path(options.output))
+    seconds = time.perf_counter() - started
+    if options.json:
+        print(json.dumps(_document(search, places, kept, seconds, interrupted)))
+    else:
+        _print(screen, options, search, places, kept, interrupted)
+    return INTERRUPTED if interrupted else 0
+
+
+def _searched(search: Bisection) -> tuple[list[Place], list[Kept], bool]:
+    """The statements that stay wide, why, and whether somebody interrupted the search."""
+    places: list[Place] = []
+    try:
+        places = search.run()
+        return places, search.reasons(places), False
+    except KeyboardInterrupt:
+        if search.best is None:
+            raise
+        return search.ordered(search.best), [], True
+
+
+def _write_mixed(search: Bisection, places: Sequence[Place], path: Path) -> None:
+    from nncdbg.presentation.program_text import stores_from, write_text
+
+    write_text(path, stores_from(search.mixed(places), path.parent).text())
+
+
+@contextmanager
+def shown(screen: Screen, search: Bisection) -> Iterator[None]:
+    """What is being done, on a terminal."""
+    if not screen.err.is_terminal or screen.err.is_dumb_terminal:
+        yield
+        return
+    with screen.err.status("") as status:
+        phase = ""
+
+        def tell(now: str, runs: int, kept: int) -> None:
+            nonlocal phase
+            phase = now or phase
+            status.update(f"{phase}: {runs} runs, {kept} statements stay; Ctrl-C prints the best so far")
+
+        search.told = tell
+        yield
+
+
+def _document(
+    search: Bisection, places: Sequence[Place], kept: Sequence[Kept], seconds: float, interrupted: bool
+) -> dict[str, Any]:
+    return {
+        "status": "interrupted" if interrupted else "ok",
+        "dtype": search.dtype,
+        "rtol": search.tolerance.rtol,
+        "atol": search.tolerance.atol,
+        "keep": [each.as_dict() for each in kept or search.unexplained(places)],
+        "statements": len(search.alone),
+        "runs": search.runs,
+        "seconds": seconds,
+    }
+
+
+def _print(
+    screen: Screen,
+    options: Namespace,
+    search: Bisection,
+    places: Sequence[Place],
+    kept: Sequence[Kept],
+    interrupted: bool,
+) -> None:
+    from nncdbg.nan_watch.bisection.report import kept_lines
+
+    if interrupted:
+        screen.note("interrupted: this is the smallest set so far; it may not be minimal")
+    shown = tuple(kept or search.unexplained(places))
+    for line in kept_lines(shown, len(search.alone), search.dtype):
+        screen.put(line)
+    if options.output:
+        screen.note(f"the mixed-precision program is in {options.output}")

@@ -1,0 +1,149 @@
+"""`nncdbg reduce`: the smallest program and inputs that still show what a watch finds."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nncdbg.opening.command_line import Parser, add_machine, add_model, configuration_of, errors_in_json
+from nncdbg.presentation.run_progress import hearing, print_notes
+
+if TYPE_CHECKING:
+    from nncdbg.nan_watch.reduction.reducing import Job, Reduced
+    from nncdbg.nan_watch.reduction.reduction import Progress
+    from nncdbg.presentation.screen import Screen
+
+INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str]) -> int:
+    """0 if it is reduced and verified, 2 if a watch finds nothing, 130 if it was interrupted."""
+    from nncdbg.presentation.screen import Screen
+
+    options = _options(arguments)
+    with errors_in_json(options):
+        return _reduce(options, Screen())
+
+
+def _options(arguments: Sequence[str]) -> Namespace:
+    from nncdbg.nan_watch.measuring.gates import USUAL
+
+    parser = Parser(
+        "nncdbg reduce",
+        "Reduce MODEL to the smallest program and inputs with the same finding: a repro bundle.",
+        epilog="exit code: 0 reduced, 2 no finding, 130 interrupted (the best result so far is written)",
+    )
+    add_model(parser)
+    add_machine(parser)
+    add = parser.add_argument
+    add("-o", "--output", metavar="DIR", help="the bundle (MODEL.reduced)")
+    add(
+        "--state",
+        metavar="FILE",
+        help="save progress in FILE, to resume after an interruption",
+    )
+    add("--fail-on", metavar="GATES", help=f"the gates ({','.join(USUAL)})")
+    add("--strict", action="store_true", help="also count findings that do not affect an output")
+    add("--json", action="store_true", help="print one JSON document on standard output")
+    return parser.parse_args(arguments)
+
+
+def _reduce(options: Namespace, screen: Screen) -> int:
+    from nncdbg.nan_watch.configuration import watch_configuration
+    from nncdbg.nan_watch.reduction.reducing import Job, verify
+    from nncdbg.opening.programs import open_program
+
+    started = time.perf_counter()
+    opened = open_program(configuration_of(options))
+    # Inputs that are drawn are drawn once, here.
+    debugger = opened.debugger(statistics=False)
+    print_notes(debugger, screen)
+    configuration = watch_configuration(opened, options.fail_on, options.strict)
+    job = Job(opened.program, debugger.inputs, configuration, Path(options.state) if options.state else None)
+    folder = Path(options.output or f"{Path(options.model).stem}.reduced")
+    with shown(screen, job), terminable():
+        reduced = job.run(folder, model=options.model)
+    if not reduced.interrupted:
+        verify(folder, reduced.signature, configuration)
+    seconds = time.perf_counter() - started
+    if options.json:
+        print(json.dumps(_document(reduced, folder, seconds)))
+    else:
+        _print(screen, reduced, folder, seconds)
+    return INTERRUPTED if reduced.interrupted else 0
+
+
+def terminable() -> AbstractContextManager[None]:
+    """SIGTERM is an interruption, as Ctrl-C is, so that what was done so far is kept."""
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    return hearing(signal.SIGTERM, interrupt)
+
+
+@contextmanager
+def shown(screen: Screen, job: Job) -> Iterator[None]:
+    """A bar on a terminal while a reduction goes on."""
+    if not screen.err.is_terminal or screen.err.is_dumb_terminal:
+        yield
+        return
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[facts]}"),
+        TimeElapsedColumn(),
+    )
+    with Bar(*columns, console=screen.err, transient=True) as bar:
+        job.told = _teller(bar, bar.add_task("", total=None, facts=""))
+        yield
+
+
+def _teller(bar: Any, task: Any) -> Callable[[Progress], None]:
+    most = 0
+
+    def tell(progress: Progress) -> None:
+        nonlocal most
+        most = max(most, progress.statements)
+        facts = f"{progress.statements} statements, {progress.bytes} bytes, {progress.runs} runs"
+        done = most - progress.statements if most > 1 else None
+        bar.update(task, description=progress.phase, facts=facts, total=most or None, completed=done or 0)
+
+    return tell
+
+
+def _document(reduced: Reduced, folder: Path, seconds: float) -> dict[str, Any]:
+    return {
+        "status": "interrupted" if reduced.interrupted else "ok",
+        "bundle": str(folder),
+        "statements": reduced.case.statements,
+        "bytes": reduced.case.bytes,
+        "runs": reduced.runs,
+        "seconds": seconds,
+        "finding": reduced.finding.as_dict(),
+    }
+
+
+def _print(screen: Screen, reduced: Reduced, folder: Path, seconds: float) -> None:
+    case = reduced.case
+    screen.put(str(reduced.signature))
+    if reduced.finding.evidence:
+        screen.put(reduced.finding.evidence)
+    screen.put()
+    screen.put((folder / "program.nnc").read_text(encoding="utf-8", errors="replace").rstrip())
+    screen.put()
+    many = "statement" if case.statements == 1 else "statements"
+    size = f"{case.statements} {many} and {case.bytes} bytes of data"
+    screen.put(f"{size}, after {reduced.runs} runs in {seconds:.1f} s")
+    if reduced.interrupted:
+        screen.note("interrupted: this is the smallest bundle so far")
+    screen.note(f"`nncdbg {folder}` opens the bundle at the finding")

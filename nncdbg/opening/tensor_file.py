@@ -1,0 +1,162 @@
+"""What slots hold, in a safetensors file: tensors of every type, sequences, strings, nothing.
+
+Types that the format has no name for (4 bits, complex of 128, some of 8) are kept as their bytes; strings
+stand in the description.  Each value is described by an `Entry`, which goes into a JSON document.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+
+from nncdbg.engine.dtypes import NUMPY, name_of
+from nncdbg.engine.errors import LoadError
+from nncdbg.engine.frontends.safetensors import STORABLE, open_store
+from nncdbg.engine.graph import Array
+
+STRINGS = "str"
+
+T = TypeVar("T")
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How one value is kept.
+
+    `tensor` is a key of the file; with `bytes`, its bytes are those of a tensor of `dtype` and `shape`.
+    `strings` are a tensor of strings, `items` a sequence; none of these is an optional that is absent.
+    """
+
+    tensor: str | None = None
+    bytes: bool = False
+    dtype: str | None = None
+    shape: list[int] | None = None
+    strings: list[str] | None = None
+    items: list[Entry] | None = None
+
+
+def pack(contents: Mapping[str, Any]) -> tuple[dict[str, Array], dict[str, Entry]]:
+    """The tensors to be written, by key, and what says how to read each value again."""
+    tensors: dict[str, Array] = {}
+    return tensors, {name: _packed(name, content, tensors) for name, content in contents.items()}
+
+
+def _packed(key: str, content: Any, tensors: dict[str, Array]) -> Entry:
+    if content is None:
+        return Entry()
+    if isinstance(content, (list, tuple)):
+        return Entry(items=[_packed(f"{key}[{i}]", item, tensors) for i, item in enumerate(content)])
+    array = np.asarray(content)
+    dtype, shape = name_of(array.dtype), list(array.shape)
+    if dtype == STRINGS:
+        return Entry(dtype=dtype, shape=shape, strings=[_text(item) for item in array.reshape(-1).tolist()])
+    native = array.astype(array.dtype.newbyteorder("<"), copy=False) if array.dtype.isbuiltin != 2 else array
+    key = key_for(key, tensors)
+    if dtype in STORABLE:
+        tensors[key] = np.asarray(native, order="C")
+        return Entry(tensor=key, dtype=dtype, shape=shape)
+    tensors[key] = np.frombuffer(native.tobytes(), np.uint8)
+    return Entry(tensor=key, dtype=dtype, shape=shape, bytes=True)
+
+
+def key_for(name: str, taken: Collection[str]) -> str:
+    """A key of a safetensors file for a value: its name, as far as one can be a key, and not taken."""
+    key = name.encode("utf-8", "backslashreplace").decode()
+    number = 1
+    while key in taken or key == "__metadata__":
+        number += 1
+        key = f"{name}.{number}".encode("utf-8", "backslashreplace").decode()
+    return key
+
+
+def _text(item: Any) -> str:
+    return item.decode("utf-8", "surrogateescape") if isinstance(item, bytes) else str(item)
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Array], note: Mapping[str, str] | None = None) -> None:
+    """Write a safetensors file; `note` goes into its header.  Raises LoadError if that cannot be done."""
+    import safetensors.numpy
+
+    try:
+        path.write_bytes(safetensors.numpy.save(dict(tensors), dict(note) if note else None))
+    except OSError as error:
+        raise LoadError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def unpack(path: Path, entries: Mapping[str, Entry]) -> dict[str, Any]:
+    """The values that entries describe.  Raises LoadError for a file that does not have them."""
+    store: Any = open_store(path) if any(_of_file(entry) for entry in entries.values()) else None
+    return {name: _unpacked(name, entry, store, path) for name, entry in entries.items()}
+
+
+def _of_file(entry: Entry) -> bool:
+    return entry.tensor is not None or any(map(_of_file, entry.items or ()))
+
+
+def _unpacked(name: str, entry: Entry, store: Any, path: Path) -> Any:
+    if entry.items is not None:
+        return [_unpacked(name, item, store, path) for item in entry.items]
+    if entry.tensor is None and entry.strings is None:
+        return None
+    shape = tuple(entry.shape or ())
+    dtype = NUMPY.get(entry.dtype or "")
+    if dtype is None:
+        raise LoadError(
+            f'%{name} in {path} has an unknown type "{entry.dtype}"', hint="write the bundle again"
+        )
+    try:
+        if entry.strings is not None:
+            flat = np.empty(len(entry.strings), object)
+            flat[:] = entry.strings
+            return flat.reshape(shape)
+        array: Array = store.read(entry.tensor)
+        if entry.bytes:
+            array = np.frombuffer(array.tobytes(), dtype)
+        if array.dtype != dtype:
+            raise ValueError(f"the data has type {name_of(array.dtype)}, not {entry.dtype}")
+        return array.reshape(shape)
+    except ValueError as error:
+        raise LoadError(f"%{name} in {path} is damaged: {error}") from None
+
+
+# -- documents --------------------------------------------------------------------------------------
+
+
+def to_json(record: msgspec.Struct) -> str:
+    """A record as a JSON document; numbers that JSON does not have are null."""
+    return json.dumps(_finite(msgspec.to_builtins(record)), indent=1, allow_nan=False) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def from_json(text: str | bytes, kind: type[T], title: str) -> T:
+    """Return the record in a JSON document.  Raises LoadError that begins with `title` if it is damaged."""
+    try:
+        # Not msgspec's own decoder, which rejects the lone surrogates of odd names.
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _damaged(title, error) from None
+    return from_builtins(content, kind, title)
+
+
+def from_builtins(content: Any, kind: type[T], title: str) -> T:
+    """Return the record in decoded JSON.  Raises LoadError that begins with `title` if it is damaged."""
+    try:
+        return msgspec.convert(content, kind)
+    except (RecursionError, msgspec.ValidationError) as error:
+        raise _damaged(title, error) from None
+
+
+def _damaged(title: str, error: Exception) -> LoadError:
+    return LoadError(f"{title} is damaged: {error}", hint="write it again")
