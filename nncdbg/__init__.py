@@ -52,10 +52,10 @@ _PUBLIC = {
     **dict.fromkeys(("is_client_connected", "listen", "wait_for_client"), "nncdbg.dap_server.attach.calls"),
     "breakpoint": "nncdbg.script_breakpoint",
     "diff": "nncdbg.engine.divergence.call",
-    "DiffReport": "nncdbg.engine.divergence.report",
+    "DiffReport": "nncdbg.engine.comparison.report",
     "execute": "nncdbg.commands.execute",
     **dict.fromkeys(("load", "ProgramSource"), "nncdbg.engine.frontends"),
-    "run": "nncdbg.engine.execution.outputs",
+    "run": "nncdbg.opening.run",
     "Outputs": "nncdbg.engine.values.values",
     "Tensor": "nncdbg.engine.values.tensor",
     "load_op_library": "nncdbg.engine.ops.library",
@@ -96,9 +96,9 @@ if TYPE_CHECKING:
     from nncdbg.dap_server.attach.calls import listen as listen
     from nncdbg.dap_server.attach.calls import wait_for_client as wait_for_client
     from nncdbg.engine.building.builder import Builder as Builder
+    from nncdbg.engine.comparison.report import DiffReport as DiffReport
     from nncdbg.engine.debugger import Debugger as Debugger
     from nncdbg.engine.divergence.call import diff as diff
-    from nncdbg.engine.divergence.report import DiffReport as DiffReport
     from nncdbg.engine.errors import ExpressionError as ExpressionError
     from nncdbg.engine.errors import GraphError as GraphError
     from nncdbg.engine.errors import InputError as InputError
@@ -111,7 +111,6 @@ if TYPE_CHECKING:
     from nncdbg.engine.errors import UnsupportedOp as UnsupportedOp
     from nncdbg.engine.errors import UsageError as UsageError
     from nncdbg.engine.execution.frame import Frame as Frame
-    from nncdbg.engine.execution.outputs import run as run
     from nncdbg.engine.frontends import ProgramSource as ProgramSource
     from nncdbg.engine.frontends import load as load
     from nncdbg.engine.graph import Graph as Graph
@@ -136,6 +135,7 @@ if TYPE_CHECKING:
     from nncdbg.nan_watch.records import WatchFinding as WatchFinding
     from nncdbg.nan_watch.reduction.reducing import Reduced as Reduced
     from nncdbg.nan_watch.reduction.reducing import reduce as reduce
+    from nncdbg.opening.run import run as run
     from nncdbg.script_breakpoint import breakpoint as breakpoint  # noqa: A004
     from nncdbg.stats import Summary as Summary
     from nncdbg.stats import summarize as summarize

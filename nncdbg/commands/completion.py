@@ -100,14 +100,14 @@ def _values(session: CommandSession, word: str) -> list[str]:
 
 
 def _ops(session: CommandSession, word: str) -> list[str]:
-    from nncdbg.engine.stopping.search import candidates as mentioned
+    from nncdbg.engine.compilation.search import candidates as mentioned
 
     names = mentioned(session.debugger.program, "op")
     return [name for name in names if name[:1].isupper() or "." in name]
 
 
 def _graphs(session: CommandSession, word: str) -> list[str]:
-    from nncdbg.engine.stopping.search import candidates as mentioned
+    from nncdbg.engine.compilation.search import candidates as mentioned
     from nncdbg.engine.text.lexemes import name_text
 
     return [f"@{name_text(name)}" for name in mentioned(session.debugger.program, "graph")]
@@ -134,7 +134,7 @@ def _files(session: CommandSession, word: str) -> list[str]:
 
 
 def _catches(session: CommandSession, word: str) -> list[str]:
-    from nncdbg.engine.findings import KINDS
+    from nncdbg.engine.execution.findings import KINDS
 
     return list(KINDS)
 

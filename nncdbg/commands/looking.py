@@ -9,9 +9,9 @@ import numpy as np
 from nncdbg.commands.command_lines import separated
 from nncdbg.commands.settings import show_settings
 from nncdbg.commands.table import command, needs, whole_number
+from nncdbg.engine.compilation.search import declared_type
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.expression import evaluate_index, resolve_name, spelled, split_target
-from nncdbg.engine.stopping.search import declared_type
 from nncdbg.presentation.breakpoint_syntax import split_value
 from nncdbg.presentation.expressions import result_text, value_named
 from nncdbg.presentation.stops import (

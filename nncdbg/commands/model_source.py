@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from nncdbg.engine.compilation.search import origins, same_file
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.escaping import printable_line
-from nncdbg.engine.stopping.search import origins, same_file
 from nncdbg.presentation.listing_window import around
 from nncdbg.presentation.stops import statement_lines
 

@@ -207,7 +207,7 @@ def _size(count: int) -> str:
 
 
 def _program(session: CommandSession, text: str) -> None:
-    from nncdbg.engine.stopping.search import blocks
+    from nncdbg.engine.compilation.search import blocks
 
     debugger = session.debugger
     program = debugger.program

@@ -15,32 +15,32 @@ from nncdbg.engine.backends import Backend
 from nncdbg.engine.backends import backend as backend_of
 from nncdbg.engine.backends.fallback import Fallback
 from nncdbg.engine.compilation.code import Code
-from nncdbg.engine.compilation.linking import Allocation, Linker
-from nncdbg.engine.compilation.supplied import SuppliedResults
+from nncdbg.engine.compilation.search import candidates, constant_names
+from nncdbg.engine.diagnosis.instrumentation import Instrumentation, allocation_on
 from nncdbg.engine.errors import NncdbgError, UnsupportedOp, UsageError
 from nncdbg.engine.escaping import printable
+from nncdbg.engine.execution.findings import Finding
 from nncdbg.engine.execution.frame import Frame
-from nncdbg.engine.execution.launch import Loaded, generator_of
 from nncdbg.engine.execution.limit import Limit
+from nncdbg.engine.execution.linking import Allocation, Linker
 from nncdbg.engine.execution.machine import Machine, Running
+from nncdbg.engine.execution.supplied import SuppliedResults
 from nncdbg.engine.expression import (
     check_condition,
     evaluate,
     split_definition,
 )
-from nncdbg.engine.findings import Finding
 from nncdbg.engine.frontends import ProgramSource, load
 from nncdbg.engine.graph import Array
 from nncdbg.engine.inputs.binding import Note, bind
 from nncdbg.engine.inputs.consumers import Consumers
+from nncdbg.engine.launch import Loaded, generator_of
 from nncdbg.engine.memory.budget import parse_bytes
-from nncdbg.engine.observers.instrumentation import Instrumentation, allocation_on
 from nncdbg.engine.process.collector import collector_paused
 from nncdbg.engine.stopping.breakpoints import Breakpoint, Place
 from nncdbg.engine.stopping.control import Control, LogMessage, Stop
 from nncdbg.engine.stopping.judging import Judge
 from nncdbg.engine.stopping.placement import Placement
-from nncdbg.engine.stopping.search import candidates, constant_names
 from nncdbg.engine.stopping.setting import Breakpoints
 from nncdbg.engine.stopping.supervision import PROCESS, Supervision
 from nncdbg.engine.stopping.traps import Traps
@@ -60,8 +60,8 @@ from nncdbg.stats import Summary, summarize
 if TYPE_CHECKING:
     from nncdbg.engine.diagnosis.diagnosing import Diagnosing
     from nncdbg.engine.diagnosis.trail import Trail
+    from nncdbg.engine.execution.black_box import BlackBox
     from nncdbg.engine.observers.oracle import MicroCheck
-    from nncdbg.engine.process.black_box import BlackBox
 
 
 class Debugger(RichOutput):

@@ -8,8 +8,8 @@ from typing import Any
 
 from nncdbg.engine.backends import Backend
 from nncdbg.engine.backends import backend as backend_of
-from nncdbg.engine.compilation.linking import Allocation
 from nncdbg.engine.debugger import Debugger
+from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.frontends import ProgramSource, load
 from nncdbg.engine.ops.declaration import revision
 from nncdbg.nan_watch.measuring.gates import USUAL, Gates

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from nncdbg.engine.backends import Backend
 from nncdbg.engine.backends import backend as backend_of
 from nncdbg.engine.compilation.code import Code, Statement
-from nncdbg.engine.compilation.linking import Allocation
 from nncdbg.engine.diagnosis.sightings import ENTRANCE, Sighting
 from nncdbg.engine.errors import StoppedRun
-from nncdbg.engine.findings import NUMERIC
+from nncdbg.engine.execution.findings import NUMERIC
+from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.memory.lean import LeanAllocation
 from nncdbg.nan_watch.measuring.gates import Gates
 from nncdbg.nan_watch.measuring.training import judge_loop

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from nncdbg.engine.comparison.report import DiffReport
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.divergence.report import DiffReport
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.graph import Program
 from nncdbg.engine.stopping.control import Stop
-from nncdbg.engine.values.short_names import ProgramNames
+from nncdbg.engine.text.short_names import ProgramNames
 from nncdbg.engine.values.tensor import Tensor
 from nncdbg.engine.values.values import Outputs
 from nncdbg.notebook.markup import WIDTH, document, escape, heading, note, printed, printed_lines, table

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.errors import LoadError
+from nncdbg.engine.execution.black_box import BlackBox
 from nncdbg.engine.frontends import load
 from nncdbg.engine.ops.library import load_op_library
-from nncdbg.engine.process.black_box import BlackBox
 from nncdbg.opening.bundle import Bundle, is_bundle, open_bundle
 from nncdbg.opening.configuration import RunConfiguration, settings
 

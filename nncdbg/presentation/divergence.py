@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, TypeAlias
 from rich.text import Text
 
 from nncdbg.engine.expression import spelled
-from nncdbg.engine.values.short_names import ShortNames
+from nncdbg.engine.text.short_names import ShortNames
 from nncdbg.presentation.elements import element, short_name_text
 
 if TYPE_CHECKING:
-    from nncdbg.engine.divergence.report import DiffReport, Growth, Match, ValueSite
+    from nncdbg.engine.comparison.report import DiffReport, Growth, Match, ValueSite
     from nncdbg.presentation.screen import Screen
 
 _ROWS = 40

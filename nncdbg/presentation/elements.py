@@ -17,13 +17,13 @@ import numpy as np
 from nncdbg.engine import dtypes
 from nncdbg.engine.expression import spelled
 from nncdbg.engine.graph import Array, TensorType
-from nncdbg.engine.values.short_names import ELLIPSIS
+from nncdbg.engine.text.short_names import ELLIPSIS
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from nncdbg.engine.values.short_names import ShortNames
+    from nncdbg.engine.text.short_names import ShortNames
 
 BAD = "bold red"
 """Style of NaN and infinities."""

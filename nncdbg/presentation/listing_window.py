@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from nncdbg.engine.values.short_names import ShortNames
+from nncdbg.engine.text.short_names import ShortNames
 from nncdbg.presentation.short_statements import brief, whole
 
 if TYPE_CHECKING:
     from nncdbg.engine.text.listing import Listing
-    from nncdbg.engine.values.short_names import ProgramNames
+    from nncdbg.engine.text.short_names import ProgramNames
 
 HERE = "->"
 """The statement that is next."""

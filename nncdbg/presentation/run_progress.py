@@ -12,9 +12,9 @@ from nncdbg.engine.process.threads import BackgroundThread
 from nncdbg.stats import prepare
 
 if TYPE_CHECKING:
-    from nncdbg.engine.compilation.linking import Allocation
     from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.divergence.observers import Verification
+    from nncdbg.engine.execution.linking import Allocation
     from nncdbg.engine.stopping.control import Stop
     from nncdbg.opening.programs import OpenedProgram
     from nncdbg.presentation.screen import Screen

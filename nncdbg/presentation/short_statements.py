@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from nncdbg.engine.text.lexemes import BARE, STRING, Flaw, unquote
-from nncdbg.engine.values.short_names import ELLIPSIS, ProgramNames, ShortNames
+from nncdbg.engine.text.short_names import ELLIPSIS, ProgramNames, ShortNames
 from nncdbg.presentation.elements import cells, short_name_text
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from nncdbg.engine.errors import NncdbgError
-from nncdbg.engine.values.short_names import ShortNames
+from nncdbg.engine.text.short_names import ShortNames
 from nncdbg.presentation.frame_titles import frame_title
 from nncdbg.presentation.listing_window import CALLER, CULPRIT, HERE, Marks, around, window
 from nncdbg.presentation.short_statements import brief, named
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nncdbg.engine.execution.frame import Frame
     from nncdbg.engine.stopping.breakpoints import Breakpoint
     from nncdbg.engine.stopping.control import Stop
-    from nncdbg.engine.values.short_names import ProgramNames
+    from nncdbg.engine.text.short_names import ProgramNames
     from nncdbg.presentation.elements import Layout
     from nncdbg.presentation.screen import Screen
 

@@ -88,7 +88,7 @@ def _check_files(options: argparse.Namespace) -> None:
 
 
 def _banner(session: CommandSession) -> None:
-    from nncdbg.engine.stopping.search import blocks
+    from nncdbg.engine.compilation.search import blocks
 
     debugger = session.debugger
     graphs = debugger.program.graphs

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from nncdbg.engine.graph import Program, Value
-from nncdbg.engine.values.short_names import LONG, folder, folders
+from nncdbg.engine.text.short_names import LONG, folder, folders
 
 _MOST = 64
 """Prefixes of a program."""

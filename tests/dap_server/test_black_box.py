@@ -15,7 +15,7 @@ import pytest
 
 import nncdbg
 from nncdbg.engine.backends.numpy import NumPy
-from nncdbg.engine.process.black_box import BlackBox, last_run
+from nncdbg.engine.execution.black_box import BlackBox, last_run
 from nncdbg.engine.process.last_words import read_box, sentence
 from tests.dap_server.client import Client, stdio_client
 

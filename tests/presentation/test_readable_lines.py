@@ -12,9 +12,9 @@ import pytest
 
 import nncdbg
 from nncdbg.commands.session import CommandSession
+from nncdbg.engine.compilation.search import blocks
 from nncdbg.engine.graph import Graph, Node, Program, Value
-from nncdbg.engine.stopping.search import blocks
-from nncdbg.engine.values.short_names import ProgramNames, ShortNames
+from nncdbg.engine.text.short_names import ProgramNames, ShortNames
 from nncdbg.presentation.elements import Layout
 from nncdbg.presentation.listing_window import Marks, window
 from nncdbg.presentation.screen import Screen

@@ -12,8 +12,8 @@ from nncdbg.dap_server.breakpoints.client_breakpoints import Placed, Terms
 from nncdbg.dap_server.client import MAX_NUMBER
 from nncdbg.dap_server.protocol.types import Source
 from nncdbg.dap_server.sources.instructions import reference_of, statement_at
+from nncdbg.engine.compilation.search import candidates
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.stopping.search import candidates
 from nncdbg.engine.text.listing import Listing
 from nncdbg.presentation.breakpoint_syntax import split_place
 

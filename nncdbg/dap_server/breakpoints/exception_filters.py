@@ -10,7 +10,7 @@ from nncdbg.dap_server.failures import PENDING, reason
 from nncdbg.dap_server.protocol.events import BreakpointEventBody, CapabilitiesEventBody
 from nncdbg.dap_server.protocol.types import Breakpoint, Capabilities, ExceptionBreakpointsFilter
 from nncdbg.engine.errors import NncdbgError, UsageError
-from nncdbg.engine.findings import KINDS
+from nncdbg.engine.execution.findings import KINDS
 
 if TYPE_CHECKING:
     from nncdbg.dap_server.client import Client

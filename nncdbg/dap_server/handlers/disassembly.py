@@ -10,8 +10,8 @@ from nncdbg.dap_server.protocol.types import DisassembledInstruction
 from nncdbg.dap_server.registry import LIVE, request
 from nncdbg.dap_server.sources.instructions import parse_reference, statement_at_address
 from nncdbg.engine.compilation.code import CONTROL
-from nncdbg.engine.compilation.formula import formula_of
 from nncdbg.engine.errors import NncdbgError, UsageError
+from nncdbg.engine.frontends.formula import formula_of
 from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of

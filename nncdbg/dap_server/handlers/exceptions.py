@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         SetExceptionBreakpointsArguments,
     )
     from nncdbg.dap_server.session import Session
-    from nncdbg.engine.findings import Finding
+    from nncdbg.engine.execution.findings import Finding
     from nncdbg.engine.stopping.control import Stop
 
 

@@ -20,9 +20,9 @@ import numpy as np
 
 from nncdbg.dap_server.presentation.answers import Answers
 from nncdbg.engine import dtypes
+from nncdbg.engine.execution.statistics_log import COLUMNS
 from nncdbg.engine.graph import TensorType
 from nncdbg.engine.inputs.npy import read_part
-from nncdbg.engine.observers.statistics_log import COLUMNS
 from nncdbg.presentation.elements import SMALL, elements, is_text
 from nncdbg.stats import Summary
 from nncdbg.stats.inspection import summary_of

@@ -15,8 +15,8 @@ from urllib.parse import unquote, urlsplit
 
 from nncdbg.dap_server.protocol.types import Source
 from nncdbg.dap_server.sources.listing_file import write_listing
+from nncdbg.engine.compilation.search import origins
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.stopping.search import origins
 
 if TYPE_CHECKING:
     from nncdbg.engine.compilation.code import Code

@@ -12,7 +12,7 @@ from nncdbg.dap_server.transport.display import harmless
 from nncdbg.dap_server.transport.framing import ByteReader, frame, read_frame
 
 if TYPE_CHECKING:
-    from nncdbg.engine.process.black_box import BlackBox
+    from nncdbg.engine.execution.black_box import BlackBox
 
 
 class Connection:

@@ -9,8 +9,8 @@ import numpy as np
 
 from nncdbg.engine.backends import Call, Kernels
 from nncdbg.engine.compilation.code import CONTROL, Code, Compiler, Instruction, gatherer, initial_data
-from nncdbg.engine.compilation.formula import formula_of
 from nncdbg.engine.errors import UnsupportedOp
+from nncdbg.engine.frontends.formula import formula_of
 from nncdbg.engine.graph import TensorType
 from nncdbg.engine.inference.types import type_of_array
 from nncdbg.engine.ops import Op, lookup

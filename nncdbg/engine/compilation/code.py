@@ -8,7 +8,7 @@ Slot 0 of every frame holds None, the operand that is not given.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, TypeAlias
@@ -271,3 +271,13 @@ def initial_data(constant: Constant, program: Program) -> Array:
         )
     array: Array = program.readers[reference.store].read(reference.key)
     return array
+
+
+def walk(code: Code) -> Iterator[Code]:
+    """A code and all blocks inside it."""
+    stack = [code]
+    while stack:
+        each = stack.pop()
+        yield each
+        for bodies in each.bodies.values():
+            stack.extend(bodies)

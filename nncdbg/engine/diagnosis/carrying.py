@@ -10,7 +10,6 @@ import numpy as np
 
 from nncdbg.engine.backends.numpy import NumPy
 from nncdbg.engine.compilation.code import Statement
-from nncdbg.engine.compilation.linking import Allocation, Binding, Execute, Linker
 from nncdbg.engine.diagnosis.intentional import consumed, role_of
 from nncdbg.engine.diagnosis.marks import MarkedTensors, Stage, groups_of, masks_of
 from nncdbg.engine.diagnosis.register import NONE, Origins
@@ -18,8 +17,9 @@ from nncdbg.engine.diagnosis.sightings import Sightings, Visit
 from nncdbg.engine.diagnosis.step import Step, step_of
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.execution.events import Ended
-from nncdbg.engine.execution.launch import Loaded, generator_of
+from nncdbg.engine.execution.linking import Allocation, Binding, Execute, Linker
 from nncdbg.engine.execution.machine import Machine, Running
+from nncdbg.engine.launch import Loaded, generator_of
 from nncdbg.engine.observers.nonfinite import array_of, influenced, shaped
 from nncdbg.engine.ops import Op
 from nncdbg.engine.ops.influence import EVERYTHING, NOTHING, Infinities, Marked, whole

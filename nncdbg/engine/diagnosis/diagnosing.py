@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from nncdbg.engine.compilation.code import Code, Statement
-from nncdbg.engine.execution.launch import Loaded
-from nncdbg.engine.findings import Finding
+from nncdbg.engine.execution.findings import Finding
+from nncdbg.engine.launch import Loaded
 from nncdbg.engine.observers.integer_checks import fault_of
 from nncdbg.engine.ops import Op, lookup
 from nncdbg.engine.ops.causes import Birth, Cause, Made

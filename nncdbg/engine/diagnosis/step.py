@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.compilation.linking import Binding
 from nncdbg.engine.diagnosis.marks import Marks
-from nncdbg.engine.findings import Finding
+from nncdbg.engine.execution.findings import Finding
+from nncdbg.engine.execution.linking import Binding
 from nncdbg.engine.observers.nonfinite import array_of, bad_in
 from nncdbg.engine.ops.influence import Application, Marked
 from nncdbg.stats.finiteness import bad

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nncdbg.engine.compilation.code import Statement
-from nncdbg.engine.compilation.linking import Binding, Execute
 from nncdbg.engine.diagnosis.carrying import Carrier
 from nncdbg.engine.diagnosis.decisions import Decisions
 from nncdbg.engine.diagnosis.entrances import Entrances
@@ -26,8 +25,9 @@ from nncdbg.engine.diagnosis.register import NONE, Origins
 from nncdbg.engine.diagnosis.sightings import Sighting, Sightings
 from nncdbg.engine.diagnosis.step import Step, alone, either, step_of
 from nncdbg.engine.execution.events import Event
+from nncdbg.engine.execution.findings import Finding
+from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.execution.machine import Machine
-from nncdbg.engine.findings import Finding
 from nncdbg.engine.observers.integer_checks import fault_of
 from nncdbg.engine.observers.nonfinite import KINDS, array_of, bad_in, influenced, shaped
 from nncdbg.engine.ops.causes import OVERFLOWS, Cause

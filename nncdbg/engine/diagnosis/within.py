@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.backends.numpy import NumPy
-from nncdbg.engine.compilation.code import Code
-from nncdbg.engine.compilation.linking import Allocation, Binding, Execute, Linker, walk
+from nncdbg.engine.compilation.code import Code, walk
 from nncdbg.engine.diagnosis.explaining import cause_of, explained, legal
 from nncdbg.engine.diagnosis.recomputed import narrowed
 from nncdbg.engine.diagnosis.register import NONE, Origins, Register
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.execution.events import Ended
-from nncdbg.engine.execution.launch import Loaded, generator_of
+from nncdbg.engine.execution.findings import Finding
+from nncdbg.engine.execution.linking import Allocation, Binding, Execute, Linker
 from nncdbg.engine.execution.machine import Machine, Running
-from nncdbg.engine.findings import Finding
+from nncdbg.engine.launch import Loaded, generator_of
 from nncdbg.engine.observers.catching import holds_any
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.causes import OVERFLOWS, Birth, Cause

@@ -6,11 +6,10 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
-from nncdbg.engine.compilation.code import CONTROL, Compiler, initial_data
-from nncdbg.engine.compilation.formula import formula_of
-from nncdbg.engine.compilation.linking import walk
+from nncdbg.engine.compilation.code import CONTROL, Compiler, initial_data, walk
 from nncdbg.engine.dtypes import FLOATS
 from nncdbg.engine.errors import NncdbgError
+from nncdbg.engine.frontends.formula import formula_of
 from nncdbg.engine.graph import Node, Program, TensorType, Type, Value
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import REQUIRED, Schema, schema, version_of

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from nncdbg.engine.compilation.formula import formula_of
 from nncdbg.engine.differentiation.backward import BackwardBuilder
 from nncdbg.engine.dtypes import COMPLEX, FLOATS
 from nncdbg.engine.errors import GraphError, UnsupportedOp
+from nncdbg.engine.frontends.formula import formula_of
 from nncdbg.engine.frontends.order import free_names, reads
 from nncdbg.engine.graph import Graph, Node, Operand, TensorType, Type, Value, tensor_only, without_sizes
 from nncdbg.engine.ops import lookup

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from nncdbg.engine.comparison.measure import measure
+from nncdbg.engine.comparison.report import NOWHERE, Cause, Match, ValueSite
+from nncdbg.engine.comparison.tolerance import Tolerance
 from nncdbg.engine.divergence.declared import constant_operand, declared_differences, operand_name
-from nncdbg.engine.divergence.measure import measure
 from nncdbg.engine.divergence.recomputation import Recomputation
-from nncdbg.engine.divergence.report import NOWHERE, Cause, Match, ValueSite
 from nncdbg.engine.divergence.substitution import MISSING, Substitution
-from nncdbg.engine.divergence.tolerance import Tolerance
 from nncdbg.engine.divergence.trace import Trace
 from nncdbg.engine.divergence.units import commutative
 from nncdbg.engine.divergence.written import Fixed, Given, Key, Result, Source, Written, site_of

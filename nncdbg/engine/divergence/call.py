@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from nncdbg.engine.backends import Backend
-from nncdbg.engine.compilation.linking import Allocation
+from nncdbg.engine.comparison.report import DiffReport
+from nncdbg.engine.comparison.tolerance import Tolerance
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.casting import cast_program
 from nncdbg.engine.divergence.golden import GoldenRun, golden_inputs, load_golden, load_names
 from nncdbg.engine.divergence.inputs import inputs_like
 from nncdbg.engine.divergence.lockstep import BUDGET, compared
-from nncdbg.engine.divergence.report import DiffReport
-from nncdbg.engine.divergence.tolerance import Tolerance
 from nncdbg.engine.errors import InputError, UsageError
+from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.frontends import ProgramSource, load
 from nncdbg.engine.graph import Program
 

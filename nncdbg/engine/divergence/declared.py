@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from nncdbg.engine.comparison.report import Difference, ValueSite
+from nncdbg.engine.comparison.tolerance import Tolerance, excess
 from nncdbg.engine.compilation.code import Code
-from nncdbg.engine.divergence.report import Difference, ValueSite
-from nncdbg.engine.divergence.tolerance import Tolerance, excess
 from nncdbg.engine.divergence.written import Written
 from nncdbg.engine.dtypes import FROM_ONNX, name_of
 from nncdbg.engine.expression import spelled

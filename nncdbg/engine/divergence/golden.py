@@ -8,16 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from nncdbg.engine.comparison.measure import measure
+from nncdbg.engine.comparison.report import NOWHERE, Cause, DiffReport, Match, ValueSite
+from nncdbg.engine.comparison.tolerance import Tolerance
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.blame import PROPAGATED, Verdict
-from nncdbg.engine.divergence.measure import measure
 from nncdbg.engine.divergence.recomputation import Recomputation
-from nncdbg.engine.divergence.report import NOWHERE, Cause, DiffReport, Match, ValueSite
 from nncdbg.engine.divergence.sequence import common_subsequence
 from nncdbg.engine.divergence.side import Side
 from nncdbg.engine.divergence.substitution import MISSING, Substitution
 from nncdbg.engine.divergence.tally import Tally
-from nncdbg.engine.divergence.tolerance import Tolerance
 from nncdbg.engine.divergence.trace import Trace, Values
 from nncdbg.engine.divergence.units import Unit, form_of
 from nncdbg.engine.divergence.written import GONE, Result, site_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nncdbg.engine.divergence.report import Growth, Match
+from nncdbg.engine.comparison.report import Growth, Match
 from nncdbg.engine.divergence.written import Place, Written
 
 _MANY = 64

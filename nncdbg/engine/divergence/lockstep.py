@@ -5,17 +5,17 @@ One value of each side is held at a time; where control flow takes other ways, t
 
 from __future__ import annotations
 
+from nncdbg.engine.comparison.measure import measure
+from nncdbg.engine.comparison.report import NOWHERE, Cause, DiffReport, Match
+from nncdbg.engine.comparison.tolerance import Tolerance
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.blame import Verdict, is_discrete
 from nncdbg.engine.divergence.casting import has_same_places
-from nncdbg.engine.divergence.measure import measure
 from nncdbg.engine.divergence.paired_runs import PairedRuns
 from nncdbg.engine.divergence.pending import Pending
 from nncdbg.engine.divergence.recomputation import Recomputation, terms_of
-from nncdbg.engine.divergence.report import NOWHERE, Cause, DiffReport, Match
 from nncdbg.engine.divergence.side import Side
 from nncdbg.engine.divergence.tally import Tally
-from nncdbg.engine.divergence.tolerance import Tolerance
 from nncdbg.engine.divergence.written import GONE, Key, Written, site_of
 from nncdbg.engine.graph import Program
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from nncdbg.engine.compilation.code import Code
-from nncdbg.engine.compilation.linking import Allocation
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.played import Changed, Differs, Moment, Played, Player, digest
 from nncdbg.engine.divergence.written import written_slots
+from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.memory.arena import ArenaAllocation
 from nncdbg.engine.memory.blocks import Block
 from nncdbg.engine.memory.plan_file import Site

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from nncdbg.engine.compilation.code import Path
+from nncdbg.engine.compilation.search import blocks
 from nncdbg.engine.divergence.casting import cast_attributes, fresh_name
 from nncdbg.engine.dtypes import ONNX
 from nncdbg.engine.errors import GraphError
@@ -26,7 +27,6 @@ from nncdbg.engine.graph import (
 )
 from nncdbg.engine.inference.graphs import TypeRules
 from nncdbg.engine.ops.schema import only_float
-from nncdbg.engine.stopping.search import blocks
 
 Place: TypeAlias = "tuple[Path, int]"
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from nncdbg.engine.compilation.linking import Allocation
 from nncdbg.engine.errors import RunError
-from nncdbg.engine.findings import KINDS
+from nncdbg.engine.execution.findings import KINDS
+from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.memory import ALLOCATORS
 from nncdbg.engine.memory.lean import LeanAllocation
 from nncdbg.engine.values.values import type_of

@@ -7,19 +7,19 @@ from typing import Any
 
 import numpy as np
 
+from nncdbg.engine.comparison.measure import measure
+from nncdbg.engine.comparison.report import NOWHERE, DiffReport, Match
+from nncdbg.engine.comparison.tolerance import Tolerance
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.blame import Blame, TraceCounterparts
 from nncdbg.engine.divergence.declared import declared_differences
 from nncdbg.engine.divergence.doubt import doubtful
 from nncdbg.engine.divergence.inputs import input_pairs
-from nncdbg.engine.divergence.measure import measure
 from nncdbg.engine.divergence.pairing import Pairs, paired
 from nncdbg.engine.divergence.recomputation import Recomputation, terms_of
-from nncdbg.engine.divergence.report import NOWHERE, DiffReport, Match
 from nncdbg.engine.divergence.side import Side
 from nncdbg.engine.divergence.substitution import Substitution
 from nncdbg.engine.divergence.tally import Tally
-from nncdbg.engine.divergence.tolerance import Tolerance
 from nncdbg.engine.divergence.trace import Trace, Values
 from nncdbg.engine.divergence.units import Units, units_of
 from nncdbg.engine.divergence.written import GONE, Key, Place, Result, Written, site_of

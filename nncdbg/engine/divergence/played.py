@@ -21,8 +21,8 @@ from nncdbg.engine.divergence.side import Side
 from nncdbg.engine.divergence.written import written_slots
 from nncdbg.engine.dtypes import COMPLEX, FLOATS, name_of
 from nncdbg.engine.execution.events import Failed
+from nncdbg.engine.execution.findings import Finding
 from nncdbg.engine.execution.frame import Frame
-from nncdbg.engine.findings import Finding
 from nncdbg.engine.memory.inspected import GUARDS, UNWRITTEN
 from nncdbg.engine.values.values import copied
 

@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from nncdbg.engine.comparison.measure import measure
+from nncdbg.engine.comparison.report import DiffReport, Match, Place, ValueSite
+from nncdbg.engine.comparison.tolerance import Tolerance
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.blame import Verdict
 from nncdbg.engine.divergence.growth import GrowthTable
-from nncdbg.engine.divergence.measure import measure
-from nncdbg.engine.divergence.report import DiffReport, Match, Place, ValueSite
 from nncdbg.engine.divergence.side import Side
-from nncdbg.engine.divergence.tolerance import Tolerance
 from nncdbg.engine.divergence.written import Written
 from nncdbg.engine.values.values import type_of
 

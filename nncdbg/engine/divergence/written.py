@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from nncdbg.engine.comparison.report import Key, Place, ValueSite, Visit
 from nncdbg.engine.compilation.code import Code
-from nncdbg.engine.divergence.report import Key, Place, ValueSite, Visit
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.graph import Node
 from nncdbg.engine.values.values import type_of

@@ -11,7 +11,7 @@ from nncdbg.engine.errors import ExpressionError
 from nncdbg.engine.expression import nodes
 from nncdbg.engine.expression.nodes import MAX_DEPTH, fault
 from nncdbg.engine.text.lexemes import BARE, PREFIXED, STRING, Flaw, name_text, unquote
-from nncdbg.engine.values.short_names import ELLIPSIS, Scopes, choices, meant, nearest_name, written_name
+from nncdbg.engine.text.short_names import ELLIPSIS, Scopes, choices, meant, nearest_name, written_name
 
 MAX_TEXT = 10_000
 """Characters of an expression."""

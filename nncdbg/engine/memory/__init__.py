@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from nncdbg.engine.compilation.linking import Allocation
 from nncdbg.engine.errors import UsageError
+from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.memory.freed import keep_freed
 
 ALLOCATORS = ("debug", "arena", "poison", "plain")

@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.compilation.code import Code, Statement
-from nncdbg.engine.compilation.linking import Binding, Execute, Gather
 from nncdbg.engine.execution.events import Event, Iterated, Popped, Pushed
-from nncdbg.engine.findings import Report
+from nncdbg.engine.execution.findings import Report
+from nncdbg.engine.execution.linking import Binding, Execute, Gather
+from nncdbg.engine.execution.statistics_log import StatisticsLog
 from nncdbg.engine.graph import Array
 from nncdbg.engine.memory.blocks import Block, Heap, Owner
 from nncdbg.engine.memory.buffers import GUARD, write_pattern
@@ -29,7 +30,6 @@ from nncdbg.engine.memory.lifetimes import Scope
 from nncdbg.engine.memory.planner import Plan, by_liveness
 from nncdbg.engine.memory.reusing import ReusingAllocation
 from nncdbg.engine.memory.stretches import Bytes, Course, KnownSteps, Step, Stretches, step_of
-from nncdbg.engine.observers.statistics_log import StatisticsLog
 
 
 class ArenaAllocation(ReusingAllocation):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.compilation.linking import Binding
+from nncdbg.engine.execution.linking import Binding
 from nncdbg.engine.graph import Array
 from nncdbg.engine.ops.planning import result_of
 from nncdbg.stats.inspection import PATTERN_WORD, fill, is_pattern

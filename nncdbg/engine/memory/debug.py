@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.compilation.linking import LineOf
+from nncdbg.engine.execution.linking import LineOf
 from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.graph import Array
 from nncdbg.engine.memory.buffers import GUARD, address_of

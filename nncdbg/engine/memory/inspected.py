@@ -17,16 +17,16 @@ from weakref import ref
 import numpy as np
 
 from nncdbg.engine.compilation.code import CONTROL, Code, Statement
-from nncdbg.engine.compilation.linking import Allocation, Binding, Execute, Gather, LineOf
 from nncdbg.engine.dtypes import NUMPY, name_of
+from nncdbg.engine.execution.findings import Finding, Report
+from nncdbg.engine.execution.linking import Allocation, Binding, Execute, Gather, LineOf
 from nncdbg.engine.execution.machine import Machine
-from nncdbg.engine.findings import Finding, Report
+from nncdbg.engine.execution.statistics_log import MASK, ROW_BYTES, StatisticsLog
 from nncdbg.engine.graph import Array
 from nncdbg.engine.memory.buffers import GUARD, damage, guards, heal, planned, span_of
 from nncdbg.engine.memory.kernel_buffers import KernelBuffers
 from nncdbg.engine.memory.proof import misused
 from nncdbg.engine.memory.stretches import KnownSteps
-from nncdbg.engine.observers.statistics_log import MASK, ROW_BYTES, StatisticsLog
 from nncdbg.engine.ops.influence import Content
 from nncdbg.engine.ops.planning import measure_of
 from nncdbg.stats.inspection import Flag, Inspector, fill, inspect_plain, inspector, is_pattern

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.compilation.linking import Binding, Execute
+from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.graph import Array
 from nncdbg.engine.memory.proof import OTHER_FILL, UNWRITTEN, bytes_of, words
 from nncdbg.stats.inspection import fill, is_pattern

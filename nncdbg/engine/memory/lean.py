@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.compilation.linking import Binding, Execute
-from nncdbg.engine.findings import Finding
+from nncdbg.engine.execution.findings import Finding
+from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.memory.debug import DebugAllocation
 from nncdbg.engine.memory.inspected import INF, NAN
 from nncdbg.engine.ops.influence import Content

@@ -12,8 +12,8 @@ from itertools import count
 from typing import TypeAlias
 
 from nncdbg.engine.compilation.code import Code
-from nncdbg.engine.compilation.linking import LineOf
 from nncdbg.engine.compilation.liveness import last_uses
+from nncdbg.engine.execution.linking import LineOf
 
 Interval: TypeAlias = "tuple[int, int]"
 

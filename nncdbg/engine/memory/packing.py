@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from nncdbg.engine.compilation.code import Code
-from nncdbg.engine.compilation.linking import LineOf, walk
+from nncdbg.engine.compilation.code import Code, walk
+from nncdbg.engine.execution.linking import LineOf
 from nncdbg.engine.memory.live_ranges import LiveRange, Times, lines_of
 from nncdbg.engine.memory.plan_file import PlacedPlan, PlannedBuffer, Site
 from nncdbg.engine.ops import Op, lookup

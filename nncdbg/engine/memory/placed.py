@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.compilation.code import Code, Statement
-from nncdbg.engine.compilation.linking import Binding, LineOf
 from nncdbg.engine.execution.events import Event, Iterated, Popped, Pushed
 from nncdbg.engine.execution.frame import Frame
+from nncdbg.engine.execution.linking import Binding, LineOf
 from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.graph import Array
 from nncdbg.engine.memory.blocks import Block, Owner

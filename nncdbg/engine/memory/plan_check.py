@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from nncdbg.engine.compilation.code import Code
-from nncdbg.engine.compilation.linking import LineOf, walk
+from nncdbg.engine.compilation.code import Code, walk
 from nncdbg.engine.dtypes import NUMPY
+from nncdbg.engine.execution.linking import LineOf
 from nncdbg.engine.graph import TensorType
 from nncdbg.engine.memory.live_ranges import LiveRange, Times, lines_of
 from nncdbg.engine.memory.plan_file import PlacedPlan, PlannedBuffer, Site

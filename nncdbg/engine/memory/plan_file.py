@@ -34,9 +34,9 @@ from typing import Any, TypeAlias
 import msgspec
 
 from nncdbg.engine.compilation.code import Path
+from nncdbg.engine.compilation.search import blocks
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.graph import Graph, Program
-from nncdbg.engine.stopping.search import blocks
 
 VERSION = 1
 

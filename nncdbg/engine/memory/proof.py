@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.compilation.linking import Binding
+from nncdbg.engine.execution.linking import Binding
 from nncdbg.engine.graph import Array
 from nncdbg.engine.memory.buffers import GUARD
 from nncdbg.stats.inspection import is_pattern

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.compilation.code import Code, Statement
-from nncdbg.engine.compilation.linking import Binding, Execute, Gather, LineOf
 from nncdbg.engine.errors import RunError
 from nncdbg.engine.execution.events import Event, Iterated, Popped, Pushed, Restored
+from nncdbg.engine.execution.findings import Finding
 from nncdbg.engine.execution.frame import Frame
+from nncdbg.engine.execution.linking import Binding, Execute, Gather, LineOf
 from nncdbg.engine.execution.machine import Machine
-from nncdbg.engine.findings import Finding
 from nncdbg.engine.graph import Array
 from nncdbg.engine.memory.blocks import Block, Owner
 from nncdbg.engine.memory.inspected import InspectedAllocation

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 from nncdbg.engine.compilation.code import CONTROL, Code, Statement
-from nncdbg.engine.compilation.linking import Binding
+from nncdbg.engine.execution.linking import Binding
 from nncdbg.engine.graph import Array
 from nncdbg.engine.memory.blocks import Block
 from nncdbg.engine.memory.buffers import GUARD, pattern_between

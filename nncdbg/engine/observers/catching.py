@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.compilation.linking import Binding
 from nncdbg.engine.dtypes import FLOATS, name_of
 from nncdbg.engine.errors import UsageError
+from nncdbg.engine.execution.findings import KINDS, Finding
+from nncdbg.engine.execution.linking import Binding
 from nncdbg.engine.expression import Expression
-from nncdbg.engine.findings import KINDS, Finding
 from nncdbg.engine.observers.nonfinite import array_of, born_in
 from nncdbg.engine.ops import Op
 from nncdbg.engine.ops.influence import Application

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from nncdbg.engine.compilation.code import Statement
-from nncdbg.engine.compilation.linking import Binding, Execute
-from nncdbg.engine.findings import Finding, Report
+from nncdbg.engine.execution.findings import Finding, Report
+from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.observers.nonfinite import array_of
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.integer_faults import IntegerFault

@@ -7,11 +7,11 @@ from weakref import ref
 
 import numpy as np
 
-from nncdbg.engine.compilation.linking import Binding, Execute
 from nncdbg.engine.dtypes import name_of
-from nncdbg.engine.findings import Finding, Report
+from nncdbg.engine.execution.findings import Finding, Report
+from nncdbg.engine.execution.linking import Binding, Execute
+from nncdbg.engine.execution.statistics_log import MASK, ROW_BYTES, StatisticsLog
 from nncdbg.engine.memory.buffers import address_of
-from nncdbg.engine.observers.statistics_log import MASK, ROW_BYTES, StatisticsLog
 from nncdbg.stats import summarize
 from nncdbg.stats.inspection import Flag, Inspector, inspector, row_of
 

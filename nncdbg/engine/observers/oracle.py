@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.backends.numpy import NumPy
-from nncdbg.engine.compilation.code import Code, Statement
-from nncdbg.engine.compilation.linking import Allocation, Binding, Execute, Linker, walk
-from nncdbg.engine.divergence.measure import measure
-from nncdbg.engine.divergence.report import Match, ValueSite
-from nncdbg.engine.divergence.tolerance import Tolerance
+from nncdbg.engine.comparison.measure import measure
+from nncdbg.engine.comparison.report import Match, ValueSite
+from nncdbg.engine.comparison.tolerance import Tolerance
+from nncdbg.engine.compilation.code import Code, Statement, walk
 from nncdbg.engine.errors import NncdbgError
 from nncdbg.engine.execution.events import Ended, Failed
-from nncdbg.engine.execution.launch import Loaded, generator_of
+from nncdbg.engine.execution.findings import Finding, Report
+from nncdbg.engine.execution.linking import Allocation, Binding, Execute, Linker
 from nncdbg.engine.execution.machine import Machine, Running
-from nncdbg.engine.findings import Finding, Report
 from nncdbg.engine.graph import Program
+from nncdbg.engine.launch import Loaded, generator_of
 from nncdbg.engine.ops import lookup
 from nncdbg.engine.ops.schema import version_of
 from nncdbg.engine.text.listing import Listing

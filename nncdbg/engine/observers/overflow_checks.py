@@ -14,10 +14,10 @@ import numpy as np
 
 from nncdbg.engine.backends.composed import call_of
 from nncdbg.engine.backends.numpy import NumPy
-from nncdbg.engine.compilation.linking import Binding, Execute
 from nncdbg.engine.dtypes import FLOATS, name_of
 from nncdbg.engine.errors import NncdbgError
-from nncdbg.engine.findings import Finding, Report
+from nncdbg.engine.execution.findings import Finding, Report
+from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.graph import Array
 
 RELATIVE = 2.0**-6

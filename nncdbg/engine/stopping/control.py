@@ -16,11 +16,11 @@ from typing import TypeAlias
 from nncdbg.engine.compilation.code import Code
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.execution.events import Ended, Event, Failed, Interrupted, Outcome
+from nncdbg.engine.execution.findings import Finding
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.limit import Limit
 from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.execution.transfers import Position
-from nncdbg.engine.findings import Finding
 from nncdbg.engine.graph import Node
 from nncdbg.engine.stopping.breakpoints import Breakpoint
 from nncdbg.engine.stopping.traps import Traps

@@ -9,10 +9,10 @@ from typing import Any
 
 from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.errors import NncdbgError, NotComputed
+from nncdbg.engine.execution.findings import Finding
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.execution.transfers import FramePopped
 from nncdbg.engine.expression import Expression, condition, evaluate
-from nncdbg.engine.findings import Finding
 from nncdbg.engine.graph import Array
 from nncdbg.engine.observers.catching import Catches, holds_any
 from nncdbg.engine.observers.integer_checks import fault_of, finding_of

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from nncdbg.engine.compilation.code import Code, Path
+from nncdbg.engine.compilation.search import candidates, origins, places, same_file
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.graph import Program
 from nncdbg.engine.stopping.breakpoints import Breakpoint, matching, reads_result
-from nncdbg.engine.stopping.search import candidates, origins, places, same_file
 from nncdbg.engine.text.listing import Listing
 
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.compilation.code import Code, Path
-from nncdbg.engine.compilation.linking import walk
+from nncdbg.engine.compilation.code import Code, Path, walk
 from nncdbg.engine.errors import ExpressionError, UsageError
 from nncdbg.engine.expression import Expression, check_condition, evaluate_index, spelled, split_target
 from nncdbg.engine.ops.valid_integers import known_type

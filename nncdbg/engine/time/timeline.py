@@ -17,11 +17,11 @@ from itertools import pairwise
 from typing import Any
 
 from nncdbg.engine.compilation.code import UNSET, Code, Statement
-from nncdbg.engine.compilation.linking import Allocation
 from nncdbg.engine.compilation.liveness import dying, last_uses
 from nncdbg.engine.errors import UsageError
 from nncdbg.engine.execution.events import Ended, Event, Failed, Interrupted, Outcome
 from nncdbg.engine.execution.frame import Frame
+from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.execution.machine import Machine
 from nncdbg.engine.execution.transfers import Finished, Transfer
 from nncdbg.engine.time.deviations import (

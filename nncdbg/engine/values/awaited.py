@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from nncdbg.engine.compilation.code import UNSET, Code
-from nncdbg.engine.compilation.linking import Linker
-from nncdbg.engine.compilation.supplied import SuppliedResults
 from nncdbg.engine.execution.frame import Frame
+from nncdbg.engine.execution.linking import Linker
+from nncdbg.engine.execution.supplied import SuppliedResults
 from nncdbg.engine.expression import evaluate_index, parse_index
 from nncdbg.engine.values.editing import edited
 from nncdbg.engine.values.new_values import from_text, whole_result

@@ -18,9 +18,9 @@ from nncdbg.engine.execution.transfers import FramePopped
 from nncdbg.engine.expression import FACTS, STATEMENT_VARIABLE, Expression, check_variables, evaluate, parse
 from nncdbg.engine.graph import Array, TensorType
 from nncdbg.engine.text.prefixes import Prefixes
+from nncdbg.engine.text.short_names import Scopes, ShortNames, choices, meant, nearest_name
 from nncdbg.engine.time.timeline import EVICTED, Timeline
 from nncdbg.engine.values.current import Current, numbered
-from nncdbg.engine.values.short_names import Scopes, ShortNames, choices, meant, nearest_name
 from nncdbg.representation import RichOutput
 from nncdbg.stats import Summary
 from nncdbg.stats.piecewise import summarize_by_pieces

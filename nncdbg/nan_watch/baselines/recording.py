@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nncdbg.engine.compilation.search import blocks
 from nncdbg.engine.errors import LoadError, UsageError
 from nncdbg.engine.graph import Program
-from nncdbg.engine.stopping.search import blocks
 from nncdbg.nan_watch.measuring.gates import MEASURES, Gates, Threshold
 from nncdbg.nan_watch.measuring.tracks import Track
 from nncdbg.nan_watch.records import Operand, WatchFinding

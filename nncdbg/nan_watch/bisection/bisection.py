@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from nncdbg.engine.comparison.measure import measure
+from nncdbg.engine.comparison.report import NOWHERE, Match
+from nncdbg.engine.comparison.tolerance import DEFAULTS, Tolerance
 from nncdbg.engine.debugger import Debugger
-from nncdbg.engine.divergence.measure import measure
 from nncdbg.engine.divergence.mixing import NARROW, Place, is_wide, mixed_program
-from nncdbg.engine.divergence.report import NOWHERE, Match
-from nncdbg.engine.divergence.tolerance import DEFAULTS, Tolerance
 from nncdbg.engine.errors import NncdbgError, UsageError
 from nncdbg.engine.execution.events import Failed
 from nncdbg.engine.execution.frame import Frame

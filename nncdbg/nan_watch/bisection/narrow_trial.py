@@ -10,16 +10,16 @@ import ml_dtypes
 import numpy as np
 
 from nncdbg.engine.backends.fallback import Fallback
+from nncdbg.engine.comparison.measure import measure
+from nncdbg.engine.comparison.report import NOWHERE
+from nncdbg.engine.comparison.tolerance import Tolerance
 from nncdbg.engine.compilation.code import Code
-from nncdbg.engine.compilation.linking import Allocation, Linker
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.casting import cast_array
-from nncdbg.engine.divergence.measure import measure
 from nncdbg.engine.divergence.mixing import Place, fixed, is_wide, narrow_node
-from nncdbg.engine.divergence.report import NOWHERE
-from nncdbg.engine.divergence.tolerance import Tolerance
 from nncdbg.engine.dtypes import NUMPY
 from nncdbg.engine.errors import NncdbgError
+from nncdbg.engine.execution.linking import Allocation, Linker
 from nncdbg.engine.graph import Node, Value
 from nncdbg.engine.values.values import type_of
 from nncdbg.nan_watch.configuration import WatchConfiguration

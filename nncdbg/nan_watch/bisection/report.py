@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nncdbg.engine.divergence.tolerance import Tolerance
+from nncdbg.engine.comparison.tolerance import Tolerance
 from nncdbg.engine.frontends import ProgramSource, load
 from nncdbg.engine.graph import Program
 from nncdbg.nan_watch.bisection.bisection import Bisection

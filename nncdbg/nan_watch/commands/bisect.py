@@ -50,7 +50,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
 
 
 def _bisect(options: Namespace, screen: Screen) -> int:
-    from nncdbg.engine.divergence.tolerance import Tolerance
+    from nncdbg.engine.comparison.tolerance import Tolerance
     from nncdbg.nan_watch.bisection.bisection import Bisection
     from nncdbg.nan_watch.configuration import watch_configuration
     from nncdbg.opening.programs import open_program

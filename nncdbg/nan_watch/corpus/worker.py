@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from nncdbg.engine.backends import backend as backend_of
-from nncdbg.engine.compilation.linking import Allocation
 from nncdbg.engine.debugger import Debugger
+from nncdbg.engine.diagnosis.instrumentation import allocation_on
 from nncdbg.engine.errors import LoadError, NncdbgError
-from nncdbg.engine.observers.instrumentation import allocation_on
+from nncdbg.engine.execution.linking import Allocation
 from nncdbg.nan_watch.baselines.recording import Recording, fingerprint
 from nncdbg.nan_watch.corpus.files import CaseFile, case_inputs
 from nncdbg.nan_watch.corpus.report import Result

@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from nncdbg.engine.errors import UsageError
-from nncdbg.engine.findings import NUMERIC
+from nncdbg.engine.execution.findings import NUMERIC
 from nncdbg.engine.ops.causes import OVERFLOWS
 
 if TYPE_CHECKING:

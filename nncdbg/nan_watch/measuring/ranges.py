@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nncdbg.engine.compilation.code import CONTROL
+from nncdbg.engine.compilation.search import blocks, candidates
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.diagnosis.sightings import ENTRANCE
 from nncdbg.engine.errors import ExpressionError, NotComputed
 from nncdbg.engine.execution.frame import Frame
 from nncdbg.engine.expression import Expression, condition, nodes
 from nncdbg.engine.expression.evaluator import Evaluator
-from nncdbg.engine.stopping.search import blocks, candidates
 from nncdbg.engine.values.values import Values, type_of
 from nncdbg.nan_watch.measuring.gates import RANGE
 from nncdbg.nan_watch.records import Operand, WatchFinding

@@ -16,13 +16,13 @@ import ml_dtypes
 import numpy as np
 
 from nncdbg.engine.compilation.code import Code
-from nncdbg.engine.compilation.linking import Binding, Execute
+from nncdbg.engine.compilation.search import blocks
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.dtypes import FLOATS, NUMPY, name_of
 from nncdbg.engine.errors import UsageError
+from nncdbg.engine.execution.linking import Binding, Execute
 from nncdbg.engine.graph import Program
 from nncdbg.engine.ops.influence import Content
-from nncdbg.engine.stopping.search import blocks
 from nncdbg.engine.values.values import type_of
 from nncdbg.nan_watch.measuring.carried import Carried
 from nncdbg.nan_watch.measuring.gates import Threshold

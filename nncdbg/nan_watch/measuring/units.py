@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nncdbg.engine.compilation.code import Code
-from nncdbg.engine.compilation.linking import Binding
+from nncdbg.engine.execution.linking import Binding
 from nncdbg.engine.graph import Array
 from nncdbg.engine.ops import Op, lookup
 from nncdbg.engine.ops.schema import version_of

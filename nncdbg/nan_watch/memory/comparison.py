@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.compilation.linking import Allocation
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.memory_reuse import Start, who_changed, who_is_still_read
 from nncdbg.engine.divergence.played import Played, Player, digest
 from nncdbg.engine.errors import StoppedRun, UsageError
-from nncdbg.engine.findings import Finding
+from nncdbg.engine.execution.findings import Finding
+from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.graph import Program
 from nncdbg.engine.memory.arena import ArenaAllocation
 from nncdbg.engine.memory.packing import pack

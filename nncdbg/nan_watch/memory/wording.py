@@ -9,7 +9,7 @@ from nncdbg.engine.compilation.code import Code, Statement
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.memory_reuse import StillRead
 from nncdbg.engine.divergence.played import Changed, Differs, Moment
-from nncdbg.engine.findings import Finding
+from nncdbg.engine.execution.findings import Finding
 from nncdbg.engine.memory.blocks import Block, Owner
 from nncdbg.engine.memory.live_ranges import lines_of
 from nncdbg.engine.memory.plan_file import PlacedPlan

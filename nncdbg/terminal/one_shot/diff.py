@@ -22,12 +22,12 @@ from nncdbg.opening.command_line import (
 from nncdbg.presentation.run_progress import print_notes, under_way
 
 if TYPE_CHECKING:
+    from nncdbg.engine.comparison.report import DiffReport
+    from nncdbg.engine.comparison.tolerance import Tolerance
     from nncdbg.engine.debugger import Debugger
     from nncdbg.engine.divergence.golden import GoldenRun
     from nncdbg.engine.divergence.lockstep import Lockstep
     from nncdbg.engine.divergence.paired_runs import PairedRuns
-    from nncdbg.engine.divergence.report import DiffReport
-    from nncdbg.engine.divergence.tolerance import Tolerance
     from nncdbg.opening.programs import OpenedProgram
     from nncdbg.presentation.screen import Screen
 
@@ -83,10 +83,10 @@ def _options(arguments: Sequence[str]) -> Namespace:
 
 
 def _diff(options: Namespace, screen: Screen, arguments: Sequence[str]) -> int:
+    from nncdbg.engine.comparison.tolerance import Tolerance
     from nncdbg.engine.divergence.call import inputs_of_side
     from nncdbg.engine.divergence.golden import GoldenRun
     from nncdbg.engine.divergence.lockstep import compared
-    from nncdbg.engine.divergence.tolerance import Tolerance
     from nncdbg.opening.programs import open_program
 
     tolerance = Tolerance(options.rtol, options.atol, options.ulp)

@@ -46,8 +46,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(options: Namespace, screen: Screen) -> int:
-    from nncdbg.engine.execution.outputs import failure_of
     from nncdbg.opening.programs import open_program
+    from nncdbg.opening.run import failure_of
     from nncdbg.presentation.stops import fallbacks
 
     opened = open_program(configuration_of(options))

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 import nncdbg
-from nncdbg.engine.compilation.linking import Allocation
 from nncdbg.engine.diagnosis.sightings import ENTRANCE, Sighting
+from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.memory.debug import DebugAllocation
 from nncdbg.engine.memory.lean import LeanAllocation
 from tests.engine.programs import runnable

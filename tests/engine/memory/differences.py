@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from nncdbg.engine.compilation.code import Statement
-from nncdbg.engine.compilation.linking import Allocation
 from nncdbg.engine.debugger import Debugger
 from nncdbg.engine.divergence.played import Played, Player
 from nncdbg.engine.errors import RunError
-from nncdbg.engine.findings import Finding
+from nncdbg.engine.execution.findings import Finding
+from nncdbg.engine.execution.linking import Allocation
 from nncdbg.engine.graph import Program
 from nncdbg.engine.memory.arena import ArenaAllocation
 from nncdbg.engine.memory.planner import Plan, by_liveness

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import nncdbg
-from nncdbg.engine.compilation.linking import Allocation, Binding, Execute
+from nncdbg.engine.execution.linking import Allocation, Binding, Execute
 from nncdbg.engine.memory.buffers import GUARD, address_of, span_of
 from nncdbg.engine.memory.debug import DebugAllocation
 from nncdbg.engine.memory.region import Region

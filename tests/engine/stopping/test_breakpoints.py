@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import nncdbg
+from nncdbg.engine.compilation.search import same_file
 from nncdbg.engine.stopping.control import LogMessage
-from nncdbg.engine.stopping.search import same_file
 
 MODEL = """#nncdbg 1
 opset 18

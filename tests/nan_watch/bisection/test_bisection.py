@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import nncdbg
+from nncdbg.engine.comparison.tolerance import Tolerance
 from nncdbg.engine.divergence.mixing import mixed_program
-from nncdbg.engine.divergence.tolerance import Tolerance
 from nncdbg.engine.errors import UsageError
 from nncdbg.nan_watch.bisection.bisection import Bisection
 from nncdbg.nan_watch.configuration import WatchConfiguration

@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from nncdbg.engine.backends import Backend
-from nncdbg.engine.compilation.linking import Allocation, Binding, Execute, Linker
 from nncdbg.engine.errors import UsageError
+from nncdbg.engine.execution.findings import Report
+from nncdbg.engine.execution.linking import Allocation, Binding, Execute, Linker
+from nncdbg.engine.execution.statistics_log import StatisticsLog
 from nncdbg.engine.expression import Expression
-from nncdbg.engine.findings import Report
 from nncdbg.engine.graph import Program
 from nncdbg.engine.memory import allocation
 from nncdbg.engine.observers.catching import Catches
 from nncdbg.engine.observers.integer_checks import IntegerChecks
 from nncdbg.engine.observers.observation import Observer
 from nncdbg.engine.observers.overflow_checks import OverflowChecks
-from nncdbg.engine.observers.statistics_log import StatisticsLog
 from nncdbg.engine.text.listing import Listing
 from nncdbg.stats.inspection import Flag
 
@@ -162,7 +162,7 @@ def _statistics_on(backend: Backend, report: Report, wanted: bool) -> tuple[Stat
     if backend.on_host:
         log = StatisticsLog() if wanted else None
         return log, Observer(report, log)
-    from nncdbg.engine.backends.device_observation import DeviceObserver, DeviceStatisticsLog
+    from nncdbg.engine.observers.device_observation import DeviceObserver, DeviceStatisticsLog
 
     on_device = DeviceStatisticsLog(backend) if wanted else None
     return on_device, DeviceObserver(backend, report, on_device)

@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 
 from nncdbg.engine.compilation.code import Code, Compiler, Path, initial_data
-from nncdbg.engine.compilation.formula import formula_of
-from nncdbg.engine.compilation.linking import Linker
+from nncdbg.engine.compilation.search import blocks
 from nncdbg.engine.errors import GraphError, NncdbgError
 from nncdbg.engine.execution.frame import Frame
+from nncdbg.engine.execution.linking import Linker
 from nncdbg.engine.execution.machine import Running
+from nncdbg.engine.frontends.formula import formula_of
 from nncdbg.engine.graph import Array, Constant, Node, Program, TensorType, Type
 from nncdbg.engine.ops.schema import check_opsets, split
-from nncdbg.engine.stopping.search import blocks
 from nncdbg.engine.text.listing import Listing
+from nncdbg.engine.text.short_names import ProgramNames, ShortNames
 from nncdbg.engine.values.explanation import excerpt
-from nncdbg.engine.values.short_names import ProgramNames, ShortNames
 from nncdbg.engine.values.values import type_of
 from nncdbg.textual_repr.printer import listing
 

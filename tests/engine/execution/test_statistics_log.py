@@ -7,7 +7,7 @@ import pytest
 
 import nncdbg
 from nncdbg import stats
-from nncdbg.engine.observers.statistics_log import CAPACITY, MASK
+from nncdbg.engine.execution.statistics_log import CAPACITY, MASK
 from nncdbg.stats import summarize
 from nncdbg.stats.inspection import row_of
 

@@ -6,7 +6,7 @@ place; frames and slots stay as they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from nncdbg.engine.backends import Backend, Kernels
 from nncdbg.engine.backends.composed import call_of
 from nncdbg.engine.backends.fallback import Fallback
-from nncdbg.engine.compilation.code import CONTROL, Code, Instruction, Path, Statement, gatherer
-from nncdbg.engine.compilation.supplied import SuppliedResults
+from nncdbg.engine.compilation.code import CONTROL, Code, Instruction, Path, Statement, gatherer, walk
+from nncdbg.engine.execution.supplied import SuppliedResults
 from nncdbg.engine.graph import Node
 from nncdbg.engine.ops import Op
 
 if TYPE_CHECKING:
+    from nncdbg.engine.execution.findings import Report
     from nncdbg.engine.execution.machine import Machine
-    from nncdbg.engine.findings import Report
-    from nncdbg.engine.observers.statistics_log import StatisticsLog
+    from nncdbg.engine.execution.statistics_log import StatisticsLog
 
 Execute: TypeAlias = Callable[..., Any]
 Gather: TypeAlias = Callable[[list[Any]], Sequence[Any]]
@@ -188,13 +188,3 @@ class Linker:
             len(node.outputs),
             call.several,
         )
-
-
-def walk(code: Code) -> Iterator[Code]:
-    """A code and all blocks inside it."""
-    stack = [code]
-    while stack:
-        each = stack.pop()
-        yield each
-        for bodies in each.bodies.values():
-            stack.extend(bodies)

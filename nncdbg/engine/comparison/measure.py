@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from nncdbg.engine.divergence.report import Match, ValueSite
-from nncdbg.engine.divergence.tolerance import DEFAULTS, SAME, Excess, Tolerance, excess
+from nncdbg.engine.comparison.report import Match, ValueSite
+from nncdbg.engine.comparison.tolerance import DEFAULTS, SAME, Excess, Tolerance, excess
 from nncdbg.engine.dtypes import COMPLEX, NUMPY, name_of
 from nncdbg.engine.values.values import type_of
 from nncdbg.stats import Comparison, compare

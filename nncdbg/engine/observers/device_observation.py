@@ -12,10 +12,10 @@ from weakref import ref
 import numpy as np
 
 from nncdbg.engine.backends import Backend
-from nncdbg.engine.compilation.linking import Binding
-from nncdbg.engine.findings import Finding, Report
+from nncdbg.engine.execution.findings import Finding, Report
+from nncdbg.engine.execution.linking import Binding
+from nncdbg.engine.execution.statistics_log import CAPACITY, COLUMNS, MASK, StatisticsLog
 from nncdbg.engine.observers.observation import Observer
-from nncdbg.engine.observers.statistics_log import CAPACITY, COLUMNS, MASK, StatisticsLog
 from nncdbg.stats.inspection import Flag
 
 NAN_COLUMN, INF_COLUMNS = 4, slice(5, 7)

@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from nncdbg.engine.backends import Execute, Kernels
+from nncdbg.engine.compilation.search import blocks
 from nncdbg.engine.dtypes import name_of
 from nncdbg.engine.graph import TensorType
 from nncdbg.engine.ops import declared
 from nncdbg.engine.process.last_words import INSIDE, LENGTH, RECORD, SENDING, SENT, SIZE, read_box, sentence
 from nncdbg.engine.process.state_folder import state_folder
-from nncdbg.engine.stopping.search import blocks
 
 if TYPE_CHECKING:
     from nncdbg.engine.backends import Backend

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from nncdbg.engine.comparison.tolerance import Excess
 from nncdbg.engine.compilation.code import Path
-from nncdbg.engine.divergence.tolerance import Excess
 from nncdbg.representation import RichOutput, representations
 from nncdbg.stats import Comparison
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import nncdbg
 from nncdbg.engine.errors import ExpressionError, UsageError
 from nncdbg.engine.graph import Graph, Node, Program, Value
-from nncdbg.engine.values.short_names import LONG, ProgramNames, Scopes, ShortNames, meant
+from nncdbg.engine.text.short_names import LONG, ProgramNames, Scopes, ShortNames, meant
 
 DECODER = [
     f"/model/decoder/layers.{layer}/{attention}/{op}_output_0"
